@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a handle costs beside raw pointers: the same layer called through forward and backward of a step, and
+// called with memory that is simply there.
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+
+#include "belay/step.hpp"
+
+namespace {
+
+// Almost no arithmetic, so that the handle is what is measured.
+struct touch {
+  struct residue {
+    belay::view<float, 1> out;
+    belay::view<const float, 1> x;
+  };
+  float gradient = 0;
+
+  [[nodiscard]] static const char* name() { return "touch"; }
+
+  template <class Frame>
+  residue forward(Frame& frame, belay::view<const float, 1> x) {
+    residue r{frame.template keep<float>(x.shape()), x};
+    frame.run([&] { r.out[0] = 2 * x[0]; });
+    return r;
+  }
+  template <class Frame>
+  void backward(Frame& frame, residue&& r, belay::view<const float, 1> dout, belay::view<float, 1> dx) {
+    frame.run([&] {
+      dx[0] = 2 * dout[0];
+      gradient += r.x[0];
+    });
+  }
+};
+
+void raw_pointers(benchmark::State& state) {
+  float memory[32] = {1};
+  float* const everything = memory;
+  benchmark::DoNotOptimize(everything);
+  touch layer;
+  for (auto _ : state) {
+    memory[16] = 2 * memory[0];
+    benchmark::ClobberMemory();
+    memory[17] = 2 * memory[16];
+    layer.gradient += memory[0];
+    benchmark::ClobberMemory();
+  }
+  benchmark::DoNotOptimize(layer.gradient);
+}
+BENCHMARK(raw_pointers);
+
+void handle_with_leases(benchmark::State& state) {
+  belay::tier_meter meter;
+  belay::host_engine engine{belay::host_pages{1 << 20}, meter};
+  float memory[16] = {1};
+  const belay::view<const float, 1> x{memory, {16}};
+  touch layer;
+  belay::step step{engine};
+  for (auto _ : state) {
+    auto handle = belay::forward(step, layer, x);
+    benchmark::ClobberMemory();
+    const auto dout = handle.out();
+    auto dx = std::move(handle).backward(dout);
+    benchmark::DoNotOptimize(dx.values().data());
+    benchmark::ClobberMemory();
+  }
+  auto outcome = std::move(step).commit();
+  benchmark::DoNotOptimize(outcome);
+}
+BENCHMARK(handle_with_leases);
+
+void open_and_discharge(benchmark::State& state) {
+  belay::ledger debts;
+  belay::obligation what;
+  what.layer = "layer";
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(what);
+    const belay::ticket debt = debts.open(what);
+    benchmark::ClobberMemory();
+    debts.close(debt);
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(open_and_discharge);
+
+void lease_and_release(benchmark::State& state) {
+  belay::tier_meter meter;
+  belay::arena<belay::host_pages> arena{belay::tier::device, belay::host_pages{1 << 20}, 1024, meter};
+  for (auto _ : state) {
+    belay::lease_chain chain;
+    benchmark::DoNotOptimize(arena.lease_bytes(4096, chain));
+    arena.release(chain);
+  }
+}
+BENCHMARK(lease_and_release);
+
+void step_without_work(benchmark::State& state) {
+  belay::tier_meter meter;
+  belay::host_engine engine{belay::host_pages{1 << 20}, meter};
+  for (auto _ : state) {
+    belay::step step{engine};
+    auto outcome = std::move(step).commit();
+    benchmark::DoNotOptimize(outcome);
+  }
+}
+BENCHMARK(step_without_work);
+
+}  // namespace
+
+BENCHMARK_MAIN();

@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""train_moe on one rank against the same layers in the ordinary loop of examples/01_plain, in turn."""
+import argparse
+import re
+import statistics
+import subprocess
+
+from support.trainer_runs import Run, program
+
+
+def plain(steps):
+    text = subprocess.run(["taskset", "-c", "0", program("01_plain"), str(steps)], check=True, capture_output=True, text=True).stdout
+    return statistics.median(float(rate) for rate in re.findall(r"(\d+) tok/s", text)[2:])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="of both sides in turn")
+    parser.add_argument("--steps", type=int, default=10, help="a round, the first two not counted")
+    flags = parser.parse_args()
+    trainer, loop = [], []
+    for _ in range(flags.rounds):
+        trainer.append(Run(["--mesh", "pp=1", "--steps", flags.steps], cores="0").tokens_per_s())
+        loop.append(plain(flags.steps))
+        print(f"train_moe {trainer[-1]:.0f} tokens/s, 01_plain {loop[-1]:.0f}", flush=True)
+    ratio = statistics.median(trainer) / statistics.median(loop)
+    print(f"one_rank: train_moe has {ratio:.3f} of the tokens/s of the ordinary loop (limit 0.97)")
+
+
+if __name__ == "__main__":
+    main()

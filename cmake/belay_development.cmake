@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# What tests, examples and benchmarks share and a consumer never sees: warnings, -march=native, BLAS.
+
+add_library(belay_warnings INTERFACE)
+set(belay_warning_flags -Wall -Wextra -Wconversion -Wshadow -Werror)
+target_compile_options(belay_warnings INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:${belay_warning_flags};-Wpedantic>")
+# GCC 12 sees overlapping copies in its own std::string at -O3 (its bug 105651).
+target_compile_options(belay_warnings INTERFACE
+  "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>")
+# nvcc's own output does not pass -Wpedantic or -Wconversion; its front end has a switch of its own.
+target_compile_options(belay_warnings INTERFACE
+  "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra,-Wshadow;-Werror=all-warnings>")
+if(BELAY_NATIVE)
+  target_compile_options(belay_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-march=native>")
+  # GCC 12 before 12.3 writes wrong constants with 64-byte moves: std::vector{0.5, 0.5, 0, 0} becomes four halves.
+  target_compile_options(belay_warnings INTERFACE
+    "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,12.3>>:-mmove-max=128;-mstore-max=128>")
+endif()
+
+# The layers of the examples multiply matrices with CBLAS where OpenBLAS is found, with a blocked loop elsewhere.
+add_library(belay_example_blas INTERFACE)
+option(BELAY_BLAS "Use OpenBLAS in examples, tests and benchmarks when it is found" ON)
+if(BELAY_BLAS)
+  find_path(BELAY_CBLAS_INCLUDE NAMES cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu)
+  find_library(BELAY_OPENBLAS NAMES openblas)
+endif()
+if(BELAY_BLAS AND BELAY_CBLAS_INCLUDE AND BELAY_OPENBLAS)
+  target_include_directories(belay_example_blas SYSTEM INTERFACE ${BELAY_CBLAS_INCLUDE})
+  target_link_libraries(belay_example_blas INTERFACE ${BELAY_OPENBLAS})
+  target_compile_definitions(belay_example_blas INTERFACE BELAY_HAS_CBLAS=1)
+else()
+  message(STATUS "OpenBLAS: not used; the examples multiply matrices with a blocked loop")
+endif()

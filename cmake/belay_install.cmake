@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# Install rules. Nothing here depends on the machine: one installed tree serves all architectures.
+include(CMakePackageConfigHelpers)
+
+set(belay_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/belay)
+
+install(TARGETS belay EXPORT belayTargets FILE_SET HEADERS COMPONENT devel)
+install(EXPORT belayTargets NAMESPACE belay:: DESTINATION ${belay_package_dir} COMPONENT devel)
+
+configure_package_config_file(cmake/belayConfig.cmake.in belayConfig.cmake INSTALL_DESTINATION ${belay_package_dir})
+write_basic_package_version_file(belayConfigVersion.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES
+    ${CMAKE_CURRENT_BINARY_DIR}/belayConfig.cmake
+    ${CMAKE_CURRENT_BINARY_DIR}/belayConfigVersion.cmake
+    cmake/belay_check_backward.cmake
+    cmake/belay_check_backward_run.cmake
+  DESTINATION ${belay_package_dir} COMPONENT devel)
+
+configure_file(cmake/belay.pc.in belay.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/belay.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig COMPONENT devel)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/belay COMPONENT devel)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# conan create . -s compiler.cppstd=20 -tf packaging/conan/test_package
+# Needs nothing from a remote: Belay requires the standard library and threads.
+import os
+import re
+
+from conan import ConanFile
+from conan.tools.build import check_min_cppstd
+from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
+from conan.tools.files import load
+
+required_conan_version = ">=2.0"
+
+
+class BelayConan(ConanFile):
+    name = "belay"
+    license = "Apache-2.0 WITH LLVM-exception"
+    description = "Header-only C++20 parallelism templates for LLM trainers"
+    topics = ("llm", "training", "parallelism", "header-only")
+    package_type = "header-library"
+    settings = "os", "arch", "compiler", "build_type"
+    exports_sources = "include/*", "cmake/*", "CMakeLists.txt", "LICENSE"
+    no_copy_source = True
+
+    def set_version(self):
+        text = load(self, os.path.join(self.recipe_folder, "include/belay/version.hpp"))
+        parts = [re.search(rf"BELAY_VERSION_{part} (\d+)", text).group(1) for part in ("MAJOR", "MINOR", "PATCH")]
+        self.version = ".".join(parts)
+
+    def validate(self):
+        check_min_cppstd(self, 20)
+
+    def layout(self):
+        cmake_layout(self)
+
+    def generate(self):
+        toolchain = CMakeToolchain(self)
+        for option in ("BELAY_BUILD_TESTS", "BELAY_BUILD_EXAMPLES", "BELAY_BUILD_BENCH"):
+            toolchain.cache_variables[option] = False
+        toolchain.generate()
+
+    def package(self):
+        cmake = CMake(self)
+        cmake.configure()
+        cmake.install()
+
+    def package_id(self):
+        self.info.clear()
+
+    def package_info(self):
+        # Consumers find the project's own package file, with belay_check_backward in it.
+        self.cpp_info.set_property("cmake_find_mode", "none")
+        self.cpp_info.builddirs = [os.path.join("share", "cmake", "belay")]
+        self.cpp_info.bindirs = []
+        self.cpp_info.libdirs = []

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Two ranks share eight experts: every token is sent to the rank that holds its experts and comes back, forward and
+// backward, through symmetric memory. The layers are those of 01_plain; what is new is the exchange they are given
+// and that dense gradients are summed over the ranks.
+//
+//   rank 0: tokens -> embedding -> attention -> experts 0-3 -> head
+//                                             X  (rows cross)
+//   rank 1: tokens -> embedding -> attention -> experts 4-7 -> head      examples/run 02_experts [STEPS]
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "belay/comm/mesh.hpp"
+#include "belay/parallel/experts.hpp"
+#include "belay/parallel/vote.hpp"
+#include "belay/step.hpp"
+#include "belay/train/optimizer.hpp"
+#include "model/cross_entropy.hpp"
+#include "model/mixtral.hpp"
+
+namespace {
+
+constexpr std::size_t sequences = 4;
+constexpr std::size_t length = 32;
+
+using group = belay::host::group;
+using exchange = belay::expert_exchange<float, group>;
+using mixtral = model::mixtral<float, exchange>;
+using tokens_view = belay::view<const std::int32_t, 2>;
+
+// The handle of the decoder layer owes a backward, and so does what it sent: both ranks must come back.
+double forward_and_backward(const belay::step<belay::host_engine>& step, mixtral& net, tokens_view tokens,
+                            tokens_view targets) {
+  auto embedded = belay::forward(step, net.first(), tokens);
+  auto mixed = belay::forward(step, net.layers()[0], embedded.out());
+  auto logits = belay::forward(step, net.last(), mixed.out());
+
+  belay::gradient<belay::host_engine, float, 3> slope{step.engine(), logits.out().shape()};
+  const double loss = model::cross_entropy<float>(logits.out(), targets, 1.0, slope.values());
+
+  slope = std::move(logits).backward(slope);
+  slope = std::move(mixed).backward(slope);
+  std::move(embedded).backward(slope);
+  return loss;
+}
+
+void train(belay::host::rank& rank, std::size_t steps) {
+  belay::mesh mesh{rank, belay::axes{.expert = rank.size()}};
+  model::mixtral_config config;
+  config.layers = 1;
+  config.hidden = 64;
+  config.expert_width = 96;
+  config.head_dim = 16;
+  config.positions = length;
+
+  // Room for every row that could come: all tokens of both ranks, each to two experts here.
+  const std::size_t capacity = 2 * sequences * length * config.experts_per_token;
+  belay::tier_meter device;
+  belay::host_engine engine{belay::host_pages{std::size_t{32} << 20}, device};
+  belay::symmetric_heap<group> windows{mesh.expert(), {.bytes = std::size_t{8} << 20, .meter = &device}};
+  exchange experts{mesh.expert(), windows, {config.experts, config.experts_per_token, config.hidden, capacity}};
+  mixtral net{
+      config, model::model_part::whole(config), {experts.first_local_expert(), experts.local_experts()}, experts};
+
+  // Dense parameters are replicated over both ranks, experts are not: two families of buckets.
+  std::vector<belay::bucket_member<float>> members;
+  net.for_each_parameter([&](auto& parameter) {
+    constexpr bool stacked = belay::is_shard<typename std::remove_reference_t<decltype(parameter)>::placement_type>;
+    members.emplace_back(parameter, stacked ? 1 : 0);
+  });
+  belay::gradient_buckets<float, group> gradients{members, {{mesh.replicas()}, {mesh.data()}}, std::size_t{1} << 18, 1};
+  std::vector<float> values(gradients.layout().elements()), slopes(values.size());
+  gradients.bind(values, slopes);
+  net.for_each_parameter([](auto& parameter) { parameter.initialise(1); });
+  std::vector<float> moments(belay::adamw<float, group>::state_elements(gradients));
+  belay::adamw<float, group> optimizer{{.learning_rate = 3e-3}, gradients, moments};
+
+  std::vector<std::int32_t> tokens(sequences * length), targets(tokens.size(), model::ignored);
+  for (std::size_t number = 1; number <= steps; ++number) {
+    // Counting upwards by a stride that the model must find out.
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::size_t s = i / length + sequences * static_cast<std::size_t>(rank.number());
+      tokens[i] = static_cast<std::int32_t>((number * 17 + s * 31 + (i % length) * (1 + s % 3)) % 256);
+      if (i % length > 0) targets[i - 1] = tokens[i];
+    }
+    belay::step step{engine};
+    experts.begin_step();
+    gradients.begin(1);
+    double loss[1] = {
+        forward_and_backward(step, net, {tokens.data(), {sequences, length}}, {targets.data(), {sequences, length}})};
+    gradients.contributed(0, members.size(), 0);
+    const std::size_t all_targets = 2 * sequences * (length - 1);
+    auto reduced = gradients.finish(belay::target_tokens{all_targets});
+    const auto overflow = experts.take_overflow();
+    step.observe({.needed_rows = overflow.rows_wanted()});
+    auto outcome = std::move(step).commit(belay::world_vote{mesh.world()});
+    if (auto* ok = belay::committed(outcome)) optimizer.apply(*ok, std::move(reduced), belay::clip_factor::none());
+    mesh.world().all_reduce(std::span<double>(loss), belay::sum);
+    if (rank.number() == 0 && (number % 20 == 0 || number == 1)) {
+      std::printf("step %zu  loss %.4f  most rows a rank received %zu of %zu\n", number,
+                  loss[0] / static_cast<double>(all_targets), overflow.needed, overflow.capacity);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  model::one_thread_per_product();
+  const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
+  belay::host::world{2}.run([&](belay::host::rank& rank) { train(rank, steps); });
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "02_experts: %s\n", error.what());
+  return 1;
+}

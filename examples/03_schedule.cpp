@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A pipeline schedule is a value: proven by the compiler, drawn as text and as a picture, and the very table that a
+// pipeline executes.      examples/run 03_schedule [FILE.svg]
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+#include "belay/parallel/proof.hpp"
+#include "belay/parallel/schedule.hpp"
+
+namespace {
+
+// Four stages, eight micro-batches. A table that drops a backward, deadlocks, or keeps more than four micro-batches
+// alive on a stage does not compile.
+constexpr auto table = belay::schedule::one_f_one_b<4, 8>();
+static_assert(belay::proof(table).complete);
+static_assert(belay::proof(table).deadlock_free);
+static_assert(belay::require_proven<table, 4>());
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  std::printf("%s\n", belay::schedule::draw_text(table).c_str());
+
+  // The same proof at run time, for sizes known only now, and what a wrong table is told.
+  const auto gpipe = belay::schedule::gpipe(4, 8);
+  std::printf("gpipe keeps %zu micro-batches alive, 1f1b %zu\n", belay::proof(gpipe).peak, belay::proof(table).peak);
+  std::vector<std::vector<belay::schedule::action>> lists;
+  for (std::size_t stage = 0; stage < 4; ++stage) {
+    const auto actions = gpipe.actions(stage);
+    lists.emplace_back(actions.begin(), actions.end());
+  }
+  lists[3].pop_back();
+  const auto wrong = belay::schedule::make_table("wrong", 8, lists);
+  std::printf("without its last action: %s\n", belay::explain(belay::proof(wrong).reason).c_str());
+
+  // Played with the stages' times: how long each waits for a neighbour.
+  const std::vector<double> forward(4, 1.0), backward(4, 2.0);
+  std::printf("bubble of 1f1b with equal stages: %.3f\n",
+              belay::schedule::timeline(belay::schedule::to_dynamic(table), forward, backward).idle());
+  if (argc > 1) {
+    std::ofstream(argv[1]) << belay::schedule::draw_svg(table);
+    std::printf("drawn to %s\n", argv[1]);
+  }
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "03_schedule: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One layer of the decoder: attention, then experts, each with its norm before and its residual around it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "belay/core/view.hpp"
+#include "model/attention_block.hpp"
+#include "model/moe_block.hpp"
+
+namespace model {
+
+template <class T, class Exchange>
+class decoder_layer {
+ public:
+  /// Keeps, in numbers a token: (4 + 2 kv/heads) x hidden + heads + 2 for the attention and both outputs (where
+  /// heads x head size = hidden), the routing, and for every row the experts have room for 2 x expert width.
+  struct residue {
+    view<T, 3> out;
+    typename attention_block<T>::residue attention;
+    typename moe_block<T, Exchange>::residue experts;
+  };
+
+  decoder_layer(std::size_t index, attention_shape heads, moe_shape mixture, double epsilon, const rotary<T>& positions,
+                expert_range local, Exchange& exchange)
+      : index_(index),
+        name_("model.layers." + std::to_string(index)),
+        attention_(name_, heads, epsilon, positions),
+        experts_(name_, mixture, epsilon, local, exchange) {}
+
+  [[nodiscard]] const char* name() const { return name_.c_str(); }
+  [[nodiscard]] std::size_t index() const { return index_; }
+  [[nodiscard]] moe_block<T, Exchange>& experts() { return experts_; }
+
+  template <class Frame>
+  [[nodiscard]] residue forward(Frame& frame, view<const T, 3> x) {
+    const auto attended = attention_.forward(frame, x);
+    auto mixed = experts_.forward(frame, attended.out);
+    return {mixed.out, attended, std::move(mixed)};
+  }
+
+  template <class Frame>
+  void backward(Frame& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+    const auto scope = frame.scratch_scope();
+    const auto between = frame.template scratch<T>(dx.shape());
+    experts_.backward(frame, std::move(r.experts), dout, between);
+    attention_.backward(frame, std::move(r.attention), between, dx);
+  }
+
+  template <class Visitor>
+  void for_each_parameter(Visitor&& visit) {
+    attention_.for_each_parameter(visit);
+    experts_.for_each_parameter(visit);
+  }
+
+ private:
+  std::size_t index_;
+  std::string name_;
+  attention_block<T> attention_;
+  moe_block<T, Exchange> experts_;
+};
+
+}  // namespace model

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// x + experts(norm(x)), each token at its k best experts. The block says what is to be computed; the exchange
+// it was given brings the tokens to the experts and back, and knows where they are.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "belay/core/view.hpp"
+#include "belay/parallel/experts/handles.hpp"
+#include "belay/parallel/routing.hpp"
+#include "model/arithmetic.hpp"
+#include "model/experts.hpp"
+#include "model/rms_norm.hpp"
+#include "model/router.hpp"
+
+namespace model {
+
+/// Sizes of a mixture: `experts` of the whole layer, each token visits `per_token` of them.
+struct moe_shape {
+  std::size_t hidden = 0;
+  std::size_t width = 0;
+  std::size_t experts = 0;
+  std::size_t per_token = 0;
+};
+
+template <class T, class Exchange>
+class moe_block {
+ public:
+  /// Keeps `out`, one scale a token, the routing, the exchange's rows and the experts' inner projections.
+  struct residue {
+    view<T, 3> out;
+    view<const T, 3> x;
+    view<T, 1> scale;
+    belay::routing<T> routed;
+    typename experts<T>::residue inner;
+    belay::merged<Exchange> merged;
+  };
+
+  /// `name` is the decoder layer's; `exchange` outlives the block.
+  moe_block(const std::string& name, moe_shape shape, double epsilon, expert_range local, Exchange& exchange)
+      : per_token_(shape.per_token),
+        exchange_(&exchange),
+        norm_(name + ".post_attention_layernorm.weight", shape.hidden, epsilon),
+        router_(name + ".block_sparse_moe.gate.weight", shape.hidden, shape.experts),
+        experts_(name + ".block_sparse_moe.experts", shape.experts, shape.hidden, shape.width, local) {}
+
+  /// What the load-balancing loss of one forward is multiplied by in the objective.
+  void set_balance_scale(double scale) { balance_scale_ = scale; }
+  [[nodiscard]] double balance_scale() const { return balance_scale_; }
+
+  template <class Frame>
+  [[nodiscard]] residue forward(Frame& frame, view<const T, 3> x) {
+    const auto rows = rows_of(x);
+    const auto out = frame.template keep<T>(x.shape());
+    const auto scale = frame.template keep<T>(rms_norm<T>::row_count(x));
+    const auto scope = frame.scratch_scope();
+    const auto normed = frame.template scratch<T>(rows.shape());
+    const auto logits = frame.template scratch<T>(extents<2>{rows.extent(0), router_.experts()});
+    frame.run([this, rows, normed, scale] { norm_.normalise(rows, normed, scale); });
+    router_.forward(frame, normed, logits);
+    const auto routed = belay::route<T>(frame, logits, per_token_);
+    auto sent = exchange_->dispatch(frame, normed, routed);
+    const auto inner = experts_.forward(frame, sent.rows(), sent.offsets(), sent.outputs());
+    residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, rows_of(out))};
+    frame.run([x, out] { add(out.data(), x.data(), x.size()); });
+    return saved;
+  }
+
+  template <class Frame>
+  void backward(Frame& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+    const auto x = rows_of(r.x);
+    const auto dy = rows_of(dout);
+    const auto din = rows_of(dx);
+    const auto scale = r.scale;
+    const auto scope = frame.scratch_scope();
+    const auto dweights = frame.template scratch<T>(r.routed.weights.shape());
+    const auto dlogits = frame.template scratch<T>(r.routed.probabilities.shape());
+    auto back = std::move(r.merged).backward(frame, dy, dweights);
+    experts_.backward(frame, std::move(r.inner), back.offsets(), back.output_gradients(), back.row_gradients());
+    std::move(back).finish(frame, din);
+    belay::route_backward<T>(frame, r.routed, dweights, static_cast<T>(balance_scale_), dlogits);
+    const auto normed = frame.template scratch<T>(x.shape());
+    frame.run([this, x, scale, normed] { norm_.renormalise(x, scale, normed); });
+    router_.backward(frame, normed, dlogits, din);
+    frame.run([this, x, scale, dy, din] { norm_.differentiate(x, scale, din, dy.data(), din); });
+  }
+
+  template <class Visitor>
+  void for_each_parameter(Visitor&& visit) {
+    norm_.for_each_parameter(visit);
+    router_.for_each_parameter(visit);
+    experts_.for_each_parameter(visit);
+  }
+
+ private:
+  std::size_t per_token_;
+  Exchange* exchange_;
+  double balance_scale_ = 0;
+  rms_norm<T> norm_;
+  router<T> router_;
+  experts<T> experts_;
+};
+
+}  // namespace model

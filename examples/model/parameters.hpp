@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How this model makes its parameters: every matrix and the embedding begin as N(0, 0.02) and decay, norms
+// begin at one and do not. The names are those of Hugging Face's Mixtral.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "belay/parallel/parameter.hpp"
+
+namespace model {
+
+[[nodiscard]] inline belay::parameter_spec matrix_spec(std::string name, belay::parameter_shape shape) {
+  return {std::move(name), shape, belay::initial::normal(0.02), belay::weight_decay::yes};
+}
+
+[[nodiscard]] inline belay::parameter_spec norm_spec(std::string name, std::size_t width) {
+  return {std::move(name), {width}, belay::initial::constant(1), belay::weight_decay::no};
+}
+
+}  // namespace model

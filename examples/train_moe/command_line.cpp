@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "train_moe/command_line.hpp"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "belay/core/error.hpp"
+
+namespace train_moe {
+
+namespace {
+
+using belay::input_error;
+
+std::vector<std::pair<std::string, std::string>> key_values(const std::string& text, const char* flag) {
+  std::vector<std::pair<std::string, std::string>> out;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    const std::size_t equals = item.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == item.size()) {
+      throw input_error(std::string(flag) + ": expected name=value, separated by commas, got '" + item + "'");
+    }
+    for (const auto& [name, value] : out) {
+      if (name == item.substr(0, equals)) throw input_error(std::string(flag) + ": '" + name + "' is given twice");
+    }
+    out.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+    begin = end + 1;
+  }
+  return out;
+}
+
+// Zero sizes, negative numbers and what is no number at all are refused with the flag's name and its unit.
+CLI::Validator count_of(const char* unit, std::size_t least, std::size_t most) {
+  return CLI::Validator(
+      [=](const std::string& text) -> std::string {
+        std::size_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most) {
+          return "expected a whole number of " + std::string(unit) + " from " + std::to_string(least) + " to " +
+                 std::to_string(most) + ", got '" + text + "'";
+        }
+        return {};
+      },
+      unit);
+}
+
+// The model of --model, or of --import where that flag was not given; both together must agree.
+void resolve_model(command_line& line, bool model_given) {
+  options& run = line.run;
+  line.config = load_model(line.model, run.sequence);
+  if (!line.import_from.empty()) {
+    const model_config imported = model_import(line.import_from, run.sequence).config();
+    if (model_given) {
+      const std::string apart = differences(line.config, imported);
+      if (!apart.empty())
+        throw input_error("--model " + line.model + " and --import " + line.import_from + " disagree: " + apart);
+    } else {
+      line.model = line.import_from + "/config.json";
+    }
+    line.config = imported;
+  }
+  const model_config& from = line.config;
+  run.model.vocab = from.vocab_size;
+  run.model.hidden = from.hidden_size;
+  run.model.expert_width = from.intermediate_size;
+  run.model.layers = from.num_hidden_layers;
+  run.model.heads = from.num_attention_heads;
+  run.model.kv_heads = from.num_key_value_heads;
+  run.model.head_dim = from.head_dim;
+  run.model.experts = from.num_local_experts;
+  run.model.experts_per_token = from.num_experts_per_tok;
+  run.model.positions = run.sequence;
+  run.model.rope_theta = from.rope_theta;
+  run.model.norm_eps = from.rms_norm_eps;
+  run.balance_coefficient = from.router_aux_loss_coef;
+}
+
+}  // namespace
+
+belay::axes parse_mesh(const std::string& text) {
+  belay::axes mesh;
+  const std::map<std::string, int belay::axes::*> axes{{"pp", &belay::axes::pipeline},
+                                                       {"dp", &belay::axes::data},
+                                                       {"ep", &belay::axes::expert},
+                                                       {"tp", &belay::axes::tensor}};
+  for (const auto& [name, value] : key_values(text, "--mesh")) {
+    const auto axis = axes.find(name);
+    if (axis == axes.end()) throw input_error("--mesh: unknown axis '" + name + "'; the axes are pp, dp, ep and tp");
+    int ranks = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), ranks);
+    if (error != std::errc{} || end != value.data() + value.size() || ranks < 1) {
+      throw input_error("--mesh: " + name + " needs a whole number of ranks, at least 1, got '" + value + "'");
+    }
+    mesh.*axis->second = ranks;
+  }
+  return mesh;
+}
+
+std::string mesh_text(const belay::axes& mesh) {
+  return "pp=" + std::to_string(mesh.pipeline) + ",dp=" + std::to_string(mesh.data) +
+         ",ep=" + std::to_string(mesh.expert) + ",tp=" + std::to_string(mesh.tensor);
+}
+
+belay::budget parse_budget(const std::string& text) {
+  belay::budget out;
+  const std::map<std::string, double> units{
+      {"", 1},     {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+      {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
+  for (const auto& [name, value] : key_values(text, "--budget")) {
+    belay::tier of;
+    if (name == "device")
+      of = belay::tier::device;
+    else if (name == "host")
+      of = belay::tier::host;
+    else
+      throw input_error("--budget: unknown tier '" + name + "'; the tiers of this backend are device and host");
+    double number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    const auto unit = units.find(std::string(end, value.data() + value.size()));
+    if (error != std::errc{} || unit == units.end() || !(number >= 0) || number * unit->second > 9e18) {
+      throw input_error("--budget: " + name + " needs bytes, as in 512MiB, 1GiB or 1000000, got '" + value + "'");
+    }
+    out[of] = static_cast<std::size_t>(number * unit->second);
+  }
+  return out;
+}
+
+std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
+  command_line line;
+  options& run = line.run;
+  std::string mesh = "pp=2,ep=2";
+  std::string schedule = "1f1b";
+  std::string recompute = "none";
+  std::string budget;
+  std::string zero = "1";
+  bool print_plan = false;
+
+  CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks (threads of this process)."};
+  app.option_defaults()->always_capture_default();
+  app.add_option("--mesh", mesh, "ranks on each axis: pp, dp, ep; an omitted one is 1")->type_name("pp=N,dp=N,ep=N");
+  app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
+      ->check(CLI::IsMember({"gpipe", "1f1b"}));
+  app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")
+      ->check(count_of("micro-batches", 1, 65536));
+  app.add_option("--micro-batch-size", run.micro_batch_size, "sequences a micro-batch, whatever the mesh")
+      ->check(count_of("sequences", 1, 65536));
+  app.add_option("--sequence", run.sequence, "length of a sequence in bytes")->check(count_of("bytes", 2, 1048576));
+  app.add_option("--model", line.model, "tiny, small, or a Hugging Face config.json of a Mixtral")
+      ->type_name("tiny|small|FILE.json");
+  app.add_option("--expert-capacity", run.expert_capacity,
+                 "rows a rank can receive, over the balanced number (at least 1)")
+      ->type_name("FACTOR");
+  app.add_option("--steps", run.steps, "optimizer steps; 0 only imports, evaluates, exports")
+      ->check(count_of("steps", 0, 1000000000));
+  app.add_option("--seed", run.seed, "of the initialisation, the data order and the sample")
+      ->check(count_of("seed", 0, std::numeric_limits<std::size_t>::max()));
+  app.add_option("--lr", run.learning_rate, "AdamW's learning rate, per step")->type_name("RATE");
+  app.add_option("--data", line.data, "file of text to train on (default: this repository's headers and documentation)")
+      ->type_name("FILE");
+  app.add_option("--zero", zero,
+                 "0: optimizer state on every rank; 1: sharded over the ranks that replicate a parameter")
+      ->check(CLI::IsMember({"0", "1"}));
+  app.add_option("--recompute", recompute, "full: keep only layer outputs and run layers again in the backward")
+      ->check(CLI::IsMember({"none", "full"}));
+  app.add_option("--budget", budget, "bytes one rank may use in a tier; a plan beyond it is refused")
+      ->type_name("device=BYTES,host=BYTES");
+  app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")->type_name("FILE");
+  app.add_flag("--print-plan", print_plan, "print the memory plan, itemised per rank, before training");
+  app.add_option("--eval", line.eval, "mean cross-entropy of this file's first 16384 bytes after the last step")
+      ->type_name("FILE");
+  app.add_option("--export", line.export_to,
+                 "write the trained model to this folder, as Hugging Face's transformers load it")
+      ->type_name("DIR");
+  app.add_option("--import", line.import_from, "start from an exported model, with zero moments")->type_name("DIR");
+  try {
+    app.parse(argc, argv);
+    run.mesh = parse_mesh(mesh);
+    run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
+    run.recompute = recompute == "full" ? recompute_kind::full : recompute_kind::none;
+    run.zero = zero == "0" ? belay::zero_stage::none : belay::zero_stage::optimizer_state;
+    if (!budget.empty()) run.budget = parse_budget(budget);
+    line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;
+    resolve_model(line, app.count("--model") > 0);
+    check(run);
+  } catch (const CLI::ParseError& error) {
+    exit_code = app.exit(error);
+    return std::nullopt;
+  } catch (const belay::error& error) {
+    std::fprintf(stderr, "train_moe: %s\n", error.what());
+    exit_code = 2;
+    return std::nullopt;
+  }
+  return line;
+}
+
+}  // namespace train_moe

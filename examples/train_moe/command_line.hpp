@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The trainer's flags. What they say is checked before anything runs; what cannot be is refused with the reason.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "train_moe/hugging_face.hpp"
+#include "train_moe/options.hpp"
+
+namespace train_moe {
+
+/// The flags as they were given, defaults resolved.
+struct command_line {
+  options run;
+  model_config config;  // the model's, as config.json says it
+  std::string model = "tiny";
+  std::string data;         // empty: the repository's own headers and documentation
+  std::string json;         // empty: no JSON lines
+  std::string eval;         // empty: no evaluation
+  std::string export_to;    // empty: no export
+  std::string import_from;  // empty: random initialisation
+  enum class plan_output { none, print } print_plan = plan_output::none;
+};
+
+/// Parses and checks. Returns nothing when the program shall end with `exit_code` (help, or a flag that makes no
+/// sense; the message has been printed).
+[[nodiscard]] std::optional<command_line> parse(int argc, char** argv, int& exit_code);
+
+/// "pp=2,ep=2" to axes; omitted axes are 1. Throws belay::input_error.
+[[nodiscard]] belay::axes parse_mesh(const std::string& text);
+/// "device=512MiB,host=1GiB" to a budget per rank. Throws belay::input_error.
+[[nodiscard]] belay::budget parse_budget(const std::string& text);
+[[nodiscard]] std::string mesh_text(const belay::axes& mesh);
+
+}  // namespace train_moe

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The text to train on, as bytes: a file, or this repository's own headers and documentation. Which bytes
+// a sequence gets is a function of seed, step, micro-batch and sequence alone, so that every mesh sees the
+// same data and nothing has to be kept or sent.
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/error.hpp"
+
+namespace train_moe {
+
+/// Where a sequence stands in a run; numbers are those of the whole run, not of a rank.
+struct sequence_index {
+  std::uint64_t step = 0;
+  std::uint64_t micro_batch = 0;
+  std::uint64_t sequence = 0;
+};
+
+/// All of a file. An empty or unreadable one is a belay::input_error that names it.
+[[nodiscard]] inline std::string read_text(const std::string& path, std::uint64_t most = ~std::uint64_t{0}) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) throw belay::input_error(path + ": is a folder, a file is needed");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw belay::input_error(path + ": cannot be opened: " + std::strerror(errno));
+  std::string text;
+  std::vector<char> part(1U << 16U);
+  while (in && text.size() < most) {
+    const std::uint64_t wanted = std::min<std::uint64_t>(part.size(), most - text.size());
+    in.read(part.data(), static_cast<std::streamsize>(wanted));
+    text.append(part.data(), static_cast<std::size_t>(in.gcount()));
+  }
+  if (in.bad()) throw belay::input_error(path + ": cannot be read: " + std::strerror(errno));
+  if (text.empty()) throw belay::input_error(path + ": is empty");
+  return text;
+}
+
+class corpus {
+ public:
+  /// The bytes of `path`.
+  [[nodiscard]] static corpus from_file(const std::string& path) { return corpus(path, read_text(path)); }
+
+  /// README.md and everything under docs/ and include/ of the repository at `root`, in the order of the
+  /// names, each file followed by a newline.
+  [[nodiscard]] static corpus from_repository(const std::string& root) {
+    namespace files = std::filesystem;
+    std::vector<std::string> names;
+    std::error_code error;
+    for (const char* folder : {"docs", "include"}) {
+      files::recursive_directory_iterator entries(files::path(root) / folder, error);
+      if (error) continue;
+      for (const files::directory_entry& entry : entries) {
+        if (entry.is_regular_file()) names.push_back(entry.path().lexically_relative(root).generic_string());
+      }
+    }
+    if (files::is_regular_file(files::path(root) / "README.md", error)) names.emplace_back("README.md");
+    std::sort(names.begin(), names.end());
+    std::string text;
+    for (const std::string& name : names) {
+      const std::string path = root + "/" + name;
+      if (files::file_size(path, error) == 0) continue;
+      text += read_text(path);
+      text += '\n';
+    }
+    if (text.empty()) {
+      throw belay::input_error(root +
+                               ": holds no headers and no documentation to train on; name a text with --data FILE");
+    }
+    return corpus(root, std::move(text));
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
+  [[nodiscard]] std::span<const char> bytes() const noexcept { return text_; }
+
+  /// A text shorter than a sequence of `length` bytes is a belay::input_error that names it.
+  void require(std::size_t length) const {
+    if (text_.size() >= length) return;
+    throw belay::input_error(name_ + ": has " + std::to_string(text_.size()) + " bytes, a sequence takes " +
+                             std::to_string(length));
+  }
+
+  /// Fills `tokens` with the bytes of one sequence. The text must hold tokens.size() bytes (see require).
+  void sequence(std::uint64_t seed, sequence_index which, std::span<std::int32_t> tokens) const {
+    require(tokens.size());
+    const std::uint64_t places = text_.size() - tokens.size() + 1;
+    const std::uint64_t hash = mix(mix(mix(mix(seed) + which.step) + which.micro_batch) + which.sequence);
+    const auto begin = static_cast<std::size_t>(hash % places);  // as good as uniform: places are far below 2^64
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<unsigned char>(text_[begin + i]);
+  }
+
+ private:
+  corpus(std::string name, std::string text) : name_(std::move(name)), text_(std::move(text)) {}
+
+  // splitmix64: a bijection whose output bits all depend on all input bits.
+  [[nodiscard]] static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+    x += 0x9e3779b97f4a7c15U;
+    x = (x ^ x >> 30U) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ x >> 27U) * 0x94d049bb133111ebU;
+    return x ^ x >> 31U;
+  }
+
+  std::string name_;
+  std::string text_;
+};
+
+/// What --eval looks at: the first bytes of a file, cut into windows that do not overlap. The last window
+/// may be shorter; one of a single byte has nothing to predict and is dropped.
+class eval_windows {
+ public:
+  static constexpr std::uint64_t most_bytes = 16'384;
+
+  eval_windows(const std::string& path, std::size_t length) : text_(read_text(path, most_bytes)), length_(length) {
+    if (length < 2)
+      throw belay::input_error("--eval: a window of " + std::to_string(length) + " bytes predicts nothing");
+    if (size() == 0) throw belay::input_error(path + ": has one byte, there is nothing to predict");
+  }
+
+  /// Number of windows.
+  [[nodiscard]] std::size_t size() const noexcept {
+    return text_.size() / length_ + (text_.size() % length_ >= 2 ? 1 : 0);
+  }
+
+  /// Bytes of window `index`.
+  [[nodiscard]] std::size_t length(std::size_t index) const noexcept {
+    return std::min(length_, text_.size() - index * length_);
+  }
+
+  /// Writes window `index` to the front of `tokens` and zeros to the rest of it; gives the window's length.
+  std::size_t window(std::size_t index, std::span<std::int32_t> tokens) const noexcept {
+    const std::size_t count = std::min(length(index), tokens.size());
+    for (std::size_t i = 0; i < count; ++i) tokens[i] = static_cast<unsigned char>(text_[index * length_ + i]);
+    std::fill(tokens.begin() + static_cast<std::ptrdiff_t>(count), tokens.end(), 0);
+    return count;
+  }
+
+  /// Bytes that are predicted in all windows together: the divisor of the loss.
+  [[nodiscard]] std::size_t targets() const noexcept {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < size(); ++i) count += length(i) - 1;
+    return count;
+  }
+
+ private:
+  std::string text_;
+  std::size_t length_;
+};
+
+}  // namespace train_moe

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "train_moe/hugging_face.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+
+#include "belay/core/error.hpp"
+
+namespace train_moe {
+
+namespace {
+
+namespace files = std::filesystem;
+namespace safetensors = belay::safetensors;
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+std::string without_slash(std::string folder) {
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder;
+}
+
+// Every tensor of the config must be there as fp32 in its shape, and nothing else.
+void check_tensors(const safetensors::reader& in, const model_config& config) {
+  std::string wrong;
+  std::size_t count = 0;
+  const auto complain = [&](const std::string& text) {
+    if (++count <= 8) wrong += (wrong.empty() ? "" : "; ") + text;
+  };
+  std::set<std::string> expected;
+  for (const safetensors::declaration& each : tensors_of(config)) {
+    expected.insert(each.name);
+    const safetensors::tensor* found = in.find(each.name);
+    if (found == nullptr) {
+      complain("missing " + each.name);
+    } else if (found->type != safetensors::stored_type::f32) {
+      complain(each.name + " holds " + std::string(safetensors::name(found->type)) + ", F32 is needed");
+    } else if (found->shape != each.shape) {
+      complain(each.name + " is " + shape_text(found->shape) + ", config.json gives " + shape_text(each.shape));
+    }
+  }
+  for (const safetensors::tensor& each : in.tensors()) {
+    if (expected.count(each.name) == 0) complain("unexpected " + each.name);
+  }
+  if (count > 8) wrong += "; and " + std::to_string(count - 8) + " more";
+  if (count != 0) throw belay::file_error(in.path(), 0, wrong);
+}
+
+bool is_mixtral_config(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const auto values = nlohmann::json::parse(in, nullptr, false);
+  if (!values.is_object()) return false;
+  const auto type = values.find("model_type");
+  return type != values.end() && *type == "mixtral";
+}
+
+[[noreturn]] void fail(const std::string& path, const char* what, int number) {
+  throw belay::file_error(path, 0, what + (": " + safetensors::reason(number)));
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  const belay::where at = belay::where::current();
+  const safetensors::file out = safetensors::file::create_new(path, at);
+  if (!out.is_open()) throw belay::file_error(path, 0, "is in the way");
+  out.write(0, std::as_bytes(std::span(text)), at);
+  out.permit(0644, at);
+  out.sync(at);
+}
+
+}  // namespace
+
+void check_export_target(const std::string& folder) {
+  const std::string refusal = "--export " + folder + ": ";
+  std::error_code error;
+  const files::file_status status = files::symlink_status(folder, error);
+  if (status.type() == files::file_type::not_found) return;
+  if (status.type() == files::file_type::none) throw belay::input_error(refusal + error.message());
+  if (status.type() != files::file_type::directory) throw belay::input_error(refusal + "exists and is no folder");
+  bool has_config = false;
+  bool has_tensors = false;
+  bool is_empty = true;
+  files::directory_iterator entries(folder, error);
+  if (error) throw belay::input_error(refusal + error.message());
+  for (const files::directory_entry& entry : entries) {
+    is_empty = false;
+    const std::string name = entry.path().filename().string();
+    const bool is_file = entry.symlink_status().type() == files::file_type::regular;
+    if (name == "config.json" && is_file) {
+      has_config = is_mixtral_config(entry.path().string());
+    } else if (name == "model.safetensors" && is_file) {
+      has_tensors = true;
+    } else {
+      throw belay::input_error(refusal + "holds " + name + ", so it is no export of this program; nothing is replaced");
+    }
+  }
+  if (!is_empty && !(has_config && has_tensors)) {
+    throw belay::input_error(refusal +
+                             "is no export (config.json of a mixtral and model.safetensors); nothing is replaced");
+  }
+}
+
+model_import::model_import(const std::string& folder, std::size_t sequence)
+    : config_(load_model(without_slash(folder) + "/config.json", sequence)),
+      reader_(std::make_unique<safetensors::reader>(without_slash(folder) + "/model.safetensors")) {
+  check_tensors(*reader_, config_);
+}
+
+model_export::model_export(const std::string& folder, const model_config& config, std::size_t sequence)
+    : folder_(without_slash(folder)) {
+  check_export_target(folder_);
+  std::string name = folder_ + ".tmp-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) fail(folder_, "no folder can be made beside it", errno);
+  temporary_ = name;
+  try {
+    if (::chmod(name.c_str(), 0755) != 0) fail(name, "cannot set its permissions", errno);
+    write_text(temporary_ + "/config.json", config_json(config, sequence));
+    writer_ = std::make_unique<safetensors::writer>(temporary_ + "/model.safetensors", tensors_of(config));
+  } catch (...) {
+    std::error_code ignored;
+    files::remove_all(temporary_, ignored);
+    throw;
+  }
+}
+
+model_export::~model_export() {
+  writer_.reset();
+  std::error_code ignored;
+  if (!temporary_.empty()) files::remove_all(temporary_, ignored);
+}
+
+void model_export::commit() {
+  writer_->commit();
+  safetensors::sync_folder(temporary_);
+  check_export_target(folder_);  // it may have changed during the run
+  // A plain rename does for a new or an empty place; a full one is exchanged, so that under its name there
+  // is always one whole export, the old or the new.
+  if (::rename(temporary_.c_str(), folder_.c_str()) == 0) {
+    temporary_.clear();
+  } else if (errno != ENOTEMPTY && errno != EEXIST) {
+    fail(folder_, "cannot be put in its place", errno);
+  } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, folder_.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS) fail(folder_, "cannot be replaced", errno);
+    const std::string aside = temporary_ + "-old";
+    if (::rename(folder_.c_str(), aside.c_str()) != 0) fail(folder_, "cannot be set aside", errno);
+    if (::rename(temporary_.c_str(), folder_.c_str()) != 0) {
+      const int number = errno;
+      ::rename(aside.c_str(), folder_.c_str());
+      fail(folder_, "cannot be put in its place", number);
+    }
+    temporary_ = aside;
+  }
+  safetensors::sync_folder(safetensors::folder_of(folder_));
+  std::error_code ignored;  // the export stands; what it replaced is only in the way
+  if (!temporary_.empty()) files::remove_all(temporary_, ignored);
+  temporary_.clear();
+}
+
+}  // namespace train_moe

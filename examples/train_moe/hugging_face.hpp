@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A model as Hugging Face's libraries know it: the numbers of its config.json, the names and shapes of its
+// tensors, and the folder that holds both. What this trainer cannot compute exactly as transformers would
+// is refused by the field's name instead of being trained as something else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "belay/train/safetensors.hpp"
+
+namespace train_moe {
+
+/// The fields of config.json by their names there.
+struct model_config {
+  std::size_t vocab_size = 256;
+  std::size_t hidden_size = 128;
+  std::size_t intermediate_size = 256;
+  std::size_t num_hidden_layers = 4;
+  std::size_t num_attention_heads = 4;
+  std::size_t num_key_value_heads = 4;
+  std::size_t head_dim = 32;
+  std::size_t num_local_experts = 8;
+  std::size_t num_experts_per_tok = 2;
+  std::size_t max_position_embeddings = 128;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 1e6;
+  double router_aux_loss_coef = 0.01;
+  double initializer_range = 0.02;
+
+  friend bool operator==(const model_config&, const model_config&) = default;
+};
+
+/// A built-in model, "tiny" or "small", or the config.json at the path `model`, for sequences of `sequence`
+/// bytes. What cannot be trained is a belay::input_error that names the file and the field.
+[[nodiscard]] model_config load_model(const std::string& model, std::size_t sequence);
+
+/// The same for the text of a config.json; `source` names it in errors.
+[[nodiscard]] model_config parse_model(const std::string& text, std::size_t sequence, const std::string& source);
+
+/// config.json with max_position_embeddings = `sequence`; the same config gives the same bytes.
+[[nodiscard]] std::string config_json(const model_config& config, std::size_t sequence);
+
+/// Fields in which the two differ as models ("hidden_size 128 and 256, ..."), empty when they agree. What
+/// changes only the training (router_aux_loss_coef, initializer_range, the longest sequence) may differ.
+[[nodiscard]] std::string differences(const model_config& a, const model_config& b);
+
+/// All tensors of a model in the order in which an export holds them, fp32.
+[[nodiscard]] std::vector<belay::safetensors::declaration> tensors_of(const model_config& config);
+
+/// A model folder to read from: opened and checked whole, then read by ranges, from any thread.
+class model_import {
+ public:
+  /// Opens DIR/config.json and DIR/model.safetensors. Missing, unexpected or misshapen tensors are a
+  /// belay::file_error that names them.
+  model_import(const std::string& folder, std::size_t sequence);
+
+  [[nodiscard]] const model_config& config() const noexcept { return config_; }
+  [[nodiscard]] const belay::safetensors::reader& tensors() const noexcept { return *reader_; }
+
+ private:
+  model_config config_;
+  std::unique_ptr<belay::safetensors::reader> reader_;
+};
+
+/// A model folder being written: beside its final place until commit() puts it there.
+class model_export {
+ public:
+  /// Refuses a `folder` that exists and is no export (belay::input_error) before anything is written.
+  model_export(const std::string& folder, const model_config& config, std::size_t sequence);
+  model_export(const model_export&) = delete;
+  model_export& operator=(const model_export&) = delete;
+
+  /// Removes what was written unless it was committed.
+  ~model_export();
+
+  /// Where the tensors go; thread-safe for different ranges.
+  [[nodiscard]] belay::safetensors::writer& tensors() noexcept { return *writer_; }
+
+  /// Puts the folder in its place. An export that was there is replaced in one instant where the file
+  /// system can exchange names; elsewhere it is first set aside under a name that stays complete.
+  void commit();
+
+ private:
+  std::string folder_;
+  std::string temporary_;
+  std::unique_ptr<belay::safetensors::writer> writer_;
+};
+
+/// Throws belay::input_error unless `folder` does not exist, is empty, or holds an export of this program.
+void check_export_target(const std::string& folder);
+
+}  // namespace train_moe

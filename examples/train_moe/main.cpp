@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// train_moe: a Mixtral-shaped language model on real text, over pipeline, expert and data parallel ranks.
+//
+//   micro-batch 0   stage 0  F B        each stage is `ep` ranks that share its experts;
+//   micro-batch 1   stage 1   F B       `dp` such pipelines divide the micro-batches
+#include <cstdio>
+#include <exception>
+
+#include "belay/train/plan.hpp"
+#include "train_moe/command_line.hpp"
+#include "train_moe/session.hpp"
+
+int main(int argc, char** argv) {
+  int exit_code = 0;
+  try {
+    const auto line = train_moe::parse(argc, argv, exit_code);
+    return line ? train_moe::run_session(*line) : exit_code;
+  } catch (const belay::plan_refused& refusal) {
+    std::fprintf(stderr, "train_moe: the plan was refused, nothing was allocated\n%s\n", refusal.what());
+    return 3;
+  } catch (const belay::file_error& error) {
+    std::fprintf(stderr, "train_moe: %s\n", error.what());
+    return 2;
+  } catch (const belay::input_error& error) {
+    std::fprintf(stderr, "train_moe: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_moe: %s\n", error.what());
+    return 1;
+  }
+}

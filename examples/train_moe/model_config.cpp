@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "belay/core/error.hpp"
+#include "train_moe/hugging_face.hpp"
+
+namespace train_moe {
+
+namespace {
+
+using belay::input_error;
+using nlohmann::json;
+
+// Fields of one config.json; errors begin with the file's name and the field's.
+class fields {
+ public:
+  fields(const json& values, const std::string& source) : values_(values), source_(source) {}
+
+  [[noreturn]] void refuse(const std::string& field, const std::string& why) const {
+    throw input_error(source_ + ": " + field + " " + why);
+  }
+
+  [[nodiscard]] const json* find(const char* field) const {
+    const auto found = values_.find(field);
+    return found == values_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  [[nodiscard]] std::size_t count(const char* field) const {
+    const json* value = find(field);
+    if (value == nullptr) refuse(field, "is missing");
+    return count_in(field, *value);
+  }
+  [[nodiscard]] std::size_t count(const char* field, std::size_t otherwise) const {
+    const json* value = find(field);
+    return value == nullptr ? otherwise : count_in(field, *value);
+  }
+  [[nodiscard]] double number(const char* field, double otherwise) const {
+    const json* value = find(field);
+    if (value == nullptr) return otherwise;
+    if (!value->is_number()) refuse(field, "is " + value->dump() + ", a number is needed");
+    return value->get<double>();
+  }
+  void same(const char* field, const json& wanted, const char* why) const {
+    const json* value = find(field);
+    if (value != nullptr && *value != wanted) refuse(field, "is " + value->dump() + ": " + why);
+  }
+
+ private:
+  std::size_t count_in(const char* field, const json& value) const {
+    constexpr std::uint64_t most = std::uint64_t{1} << 31U;
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() == 0 || value.get<std::uint64_t>() > most) {
+      refuse(field, "is " + value.dump() + ", a whole number from 1 to 2147483648 is needed");
+    }
+    return value.get<std::size_t>();
+  }
+
+  const json& values_;
+  const std::string& source_;
+};
+
+// Old files have rope_theta at the top and rope_scaling beside it, new ones both in rope_parameters.
+double rope_theta_of(const fields& in) {
+  double theta = in.number("rope_theta", 1e6);
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const json* rope = in.find(name);
+    if (rope == nullptr) continue;
+    if (!rope->is_object()) in.refuse(name, "is " + rope->dump() + ", an object is needed");
+    for (const char* kind : {"rope_type", "type"}) {
+      const auto type = rope->find(kind);
+      if (type != rope->end() && !type->is_null() && *type != "default") {
+        in.refuse(std::string(name) + "." + kind, "is " + type->dump() + ": only unscaled positions are supported");
+      }
+    }
+    for (const auto& [key, value] : rope->items()) {
+      if (key == "rope_type" || key == "type" || value.is_null()) continue;
+      if (key == "partial_rotary_factor" && value == 1.0) continue;
+      if (key != "rope_theta") in.refuse(std::string(name) + "." + key, "scales positions, which is not supported");
+      if (!value.is_number()) in.refuse(std::string(name) + ".rope_theta", "is " + value.dump());
+      theta = value.get<double>();
+    }
+  }
+  if (!std::isfinite(theta) || theta <= 1) in.refuse("rope_theta", "has to be larger than 1");
+  return theta;
+}
+
+void check_shapes(const fields& in, const model_config& config) {
+  if (config.vocab_size < 256) {
+    in.refuse("vocab_size", "is " + std::to_string(config.vocab_size) + ", text by bytes needs 256");
+  }
+  const std::size_t heads = config.num_attention_heads;
+  if (heads % config.num_key_value_heads != 0) {
+    in.refuse("num_attention_heads", "is " + std::to_string(heads) + ", no multiple of num_key_value_heads " +
+                                         std::to_string(config.num_key_value_heads));
+  }
+  if (config.head_dim % 2 != 0) {
+    in.refuse("head_dim", "is " + std::to_string(config.head_dim) + ", rotary positions need pairs");
+  }
+  if (config.num_experts_per_tok > config.num_local_experts) {
+    in.refuse("num_experts_per_tok", "is " + std::to_string(config.num_experts_per_tok) +
+                                         ", there are num_local_experts " + std::to_string(config.num_local_experts));
+  }
+  if (!(config.rms_norm_eps > 0) || !(config.rms_norm_eps < 1)) in.refuse("rms_norm_eps", "has to be between 0 and 1");
+  if (!(config.router_aux_loss_coef >= 0) || !std::isfinite(config.router_aux_loss_coef)) {
+    in.refuse("router_aux_loss_coef", "has to be 0 or more");
+  }
+  if (!(config.initializer_range > 0) || !std::isfinite(config.initializer_range)) {
+    in.refuse("initializer_range", "has to be more than 0");
+  }
+}
+
+std::string content(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw input_error(path + ": cannot be opened: " + std::strerror(errno));
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (in.bad()) throw input_error(path + ": cannot be read");
+  return text;
+}
+
+}  // namespace
+
+model_config parse_model(const std::string& text, std::size_t sequence, const std::string& source) {
+  json values;
+  try {
+    values = json::parse(text);
+  } catch (const json::parse_error& error) {
+    throw input_error(source + ": is no JSON: " + error.what());
+  }
+  if (!values.is_object()) throw input_error(source + ": is no JSON object");
+  const fields in(values, source);
+  if (in.find("model_type") == nullptr) in.refuse("model_type", "is missing");
+  in.same("model_type", "mixtral", "only mixtral is supported");
+  in.same("hidden_act", "silu", "only silu is supported");
+  in.same("tie_word_embeddings", false, "a tied embedding is not supported");
+  in.same("attention_dropout", 0.0, "dropout is not supported");
+  in.same("router_jitter_noise", 0.0, "jitter is not supported");
+  const std::size_t window = in.count("sliding_window", sequence);
+  if (window < sequence) {
+    in.refuse("sliding_window",
+              "is " + std::to_string(window) + ", shorter than the sequence of " + std::to_string(sequence));
+  }
+  model_config config;
+  config.vocab_size = in.count("vocab_size");
+  config.hidden_size = in.count("hidden_size");
+  config.intermediate_size = in.count("intermediate_size");
+  config.num_hidden_layers = in.count("num_hidden_layers");
+  config.num_attention_heads = in.count("num_attention_heads");
+  config.num_key_value_heads = in.count("num_key_value_heads");
+  if (in.find("head_dim") == nullptr && config.hidden_size % config.num_attention_heads != 0) {
+    in.refuse("hidden_size", "is " + std::to_string(config.hidden_size) + ", no multiple of num_attention_heads " +
+                                 std::to_string(config.num_attention_heads));
+  }
+  config.head_dim = in.count("head_dim", config.hidden_size / config.num_attention_heads);
+  config.num_local_experts = in.count("num_local_experts");
+  config.num_experts_per_tok = in.count("num_experts_per_tok");
+  config.max_position_embeddings = in.count("max_position_embeddings", sequence);
+  config.rms_norm_eps = in.number("rms_norm_eps", 1e-5);
+  config.rope_theta = rope_theta_of(in);
+  config.router_aux_loss_coef = in.number("router_aux_loss_coef", 0.01);
+  config.initializer_range = in.number("initializer_range", 0.02);
+  check_shapes(in, config);
+  return config;
+}
+
+model_config load_model(const std::string& model, std::size_t sequence) {
+  model_config config;
+  config.max_position_embeddings = sequence;
+  if (model == "tiny") return config;
+  if (model == "small") {
+    config.hidden_size = 256;
+    config.intermediate_size = 512;
+    config.num_hidden_layers = 8;
+    config.num_attention_heads = 8;
+    config.num_key_value_heads = 8;
+    return config;
+  }
+  return parse_model(content(model), sequence, model);
+}
+
+std::string config_json(const model_config& config, std::size_t sequence) {
+  nlohmann::ordered_json out;
+  out["architectures"] = {"MixtralForCausalLM"};
+  out["model_type"] = "mixtral";
+  out["vocab_size"] = config.vocab_size;
+  out["hidden_size"] = config.hidden_size;
+  out["intermediate_size"] = config.intermediate_size;
+  out["num_hidden_layers"] = config.num_hidden_layers;
+  out["num_attention_heads"] = config.num_attention_heads;
+  out["num_key_value_heads"] = config.num_key_value_heads;
+  out["head_dim"] = config.head_dim;
+  out["num_local_experts"] = config.num_local_experts;
+  out["num_experts_per_tok"] = config.num_experts_per_tok;
+  out["max_position_embeddings"] = sequence;
+  out["rms_norm_eps"] = config.rms_norm_eps;
+  out["rope_parameters"] = {{"rope_theta", config.rope_theta}, {"rope_type", "default"}};
+  out["hidden_act"] = "silu";
+  out["initializer_range"] = config.initializer_range;
+  out["router_aux_loss_coef"] = config.router_aux_loss_coef;
+  out["sliding_window"] = nullptr;
+  out["tie_word_embeddings"] = false;
+  out["dtype"] = "float32";
+  return out.dump(2) + "\n";
+}
+
+std::string differences(const model_config& a, const model_config& b) {
+  std::string text;
+  const auto compare = [&text](const char* field, auto x, auto y) {
+    if (x == y) return;
+    const auto plain = [](auto value) { return json(value).dump(); };
+    text += (text.empty() ? "" : ", ") + std::string(field) + " " + plain(x) + " and " + plain(y);
+  };
+  compare("vocab_size", a.vocab_size, b.vocab_size);
+  compare("hidden_size", a.hidden_size, b.hidden_size);
+  compare("intermediate_size", a.intermediate_size, b.intermediate_size);
+  compare("num_hidden_layers", a.num_hidden_layers, b.num_hidden_layers);
+  compare("num_attention_heads", a.num_attention_heads, b.num_attention_heads);
+  compare("num_key_value_heads", a.num_key_value_heads, b.num_key_value_heads);
+  compare("head_dim", a.head_dim, b.head_dim);
+  compare("num_local_experts", a.num_local_experts, b.num_local_experts);
+  compare("num_experts_per_tok", a.num_experts_per_tok, b.num_experts_per_tok);
+  compare("rms_norm_eps", a.rms_norm_eps, b.rms_norm_eps);
+  compare("rope_theta", a.rope_theta, b.rope_theta);
+  return text;
+}
+
+std::vector<belay::safetensors::declaration> tensors_of(const model_config& config) {
+  std::vector<belay::safetensors::declaration> all;
+  const auto add = [&all](std::string name, std::vector<std::uint64_t> shape) {
+    all.push_back({std::move(name), belay::safetensors::stored_type::f32, std::move(shape)});
+  };
+  const std::uint64_t hidden = config.hidden_size;
+  const std::uint64_t width = config.intermediate_size;
+  const std::uint64_t queries = config.num_attention_heads * config.head_dim;
+  const std::uint64_t keys = config.num_key_value_heads * config.head_dim;
+  add("model.embed_tokens.weight", {config.vocab_size, hidden});
+  for (std::size_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    add(prefix + "input_layernorm.weight", {hidden});
+    add(prefix + "self_attn.q_proj.weight", {queries, hidden});
+    add(prefix + "self_attn.k_proj.weight", {keys, hidden});
+    add(prefix + "self_attn.v_proj.weight", {keys, hidden});
+    add(prefix + "self_attn.o_proj.weight", {hidden, queries});
+    add(prefix + "post_attention_layernorm.weight", {hidden});
+    add(prefix + "block_sparse_moe.gate.weight", {config.num_local_experts, hidden});
+    for (std::size_t expert = 0; expert < config.num_local_experts; ++expert) {
+      const std::string inner = prefix + "block_sparse_moe.experts." + std::to_string(expert) + ".";
+      add(inner + "w1.weight", {width, hidden});
+      add(inner + "w2.weight", {hidden, width});
+      add(inner + "w3.weight", {width, hidden});
+    }
+  }
+  add("model.norm.weight", {hidden});
+  add("lm_head.weight", {config.vocab_size, hidden});
+  return all;
+}
+
+}  // namespace train_moe

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "train_moe/options.hpp"
+
+#include <cmath>
+#include <string>
+
+#include "belay/core/error.hpp"
+
+namespace train_moe {
+
+namespace {
+
+using belay::input_error;
+
+// "1, 2, 4": the divisors of a number.
+std::string divisors(std::size_t of) {
+  std::string out;
+  for (std::size_t d = 1; d <= of; ++d) {
+    if (of % d == 0) out += (out.empty() ? "" : ", ") + std::to_string(d);
+  }
+  return out;
+}
+
+void must_divide(int axis_ranks, const char* axis, std::size_t whole, const char* what) {
+  if (axis_ranks > 0 && whole % static_cast<std::size_t>(axis_ranks) == 0) return;
+  throw input_error(std::string("--mesh ") + axis + "=" + std::to_string(axis_ranks) + " does not divide " + what +
+                    " (" + std::to_string(whole) + "); " + axis + " can be " + divisors(whole));
+}
+
+void at_least_one(std::size_t value, const char* flag) {
+  if (value == 0) throw input_error(std::string(flag) + " must be at least 1");
+}
+
+}  // namespace
+
+void check(const options& run) {
+  const belay::axes& mesh = run.mesh;
+  if (!mesh.valid()) throw input_error("--mesh needs at least one rank on every axis, got " + mesh.text());
+  if (mesh.tensor > 1) {
+    throw input_error("--mesh tp=" + std::to_string(mesh.tensor) +
+                      ": train_moe has no tensor-parallel layers; use tp=1 and more pp, dp or ep");
+  }
+  if (mesh.ranks() > 1024)
+    throw input_error("--mesh asks for " + std::to_string(mesh.ranks()) +
+                      " ranks; this host backend takes at most 1024");
+  at_least_one(run.micro_batches, "--micro-batches");
+  at_least_one(run.micro_batch_size, "--micro-batch-size");
+  if (run.sequence < 2)
+    throw input_error("--sequence must be at least 2 bytes: a sequence predicts from its first byte on");
+  if (run.sequence > (std::size_t{1} << 20)) throw input_error("--sequence is at most 1048576 bytes");
+  if (run.micro_batches > 65536 || run.micro_batch_size > 65536)
+    throw input_error("--micro-batches and --micro-batch-size are at most 65536");
+  must_divide(mesh.pipeline, "pp", run.model.layers, "the model's layers");
+  must_divide(mesh.expert, "ep", run.model.experts, "the model's experts");
+  must_divide(mesh.data, "dp", run.micro_batches, "--micro-batches");
+  must_divide(mesh.expert, "ep", run.micro_batch_size, "--micro-batch-size");
+  if (!(run.expert_capacity >= 1) || !std::isfinite(run.expert_capacity)) {
+    throw input_error("--expert-capacity is a factor over the balanced number of rows and must be at least 1");
+  }
+  if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate)) throw input_error("--lr must be a number >= 0");
+}
+
+}  // namespace train_moe

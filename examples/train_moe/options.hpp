@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What one run of the trainer does: the flags as plain data, and the sizes that follow from them. Everything
+// that cannot be is refused here, with the numbers that would work, before anything is allocated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "belay/comm/mesh.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/parallel/bucket/layout.hpp"
+#include "model/mixtral.hpp"
+
+namespace train_moe {
+
+enum class schedule_kind { gpipe, one_f_one_b };
+enum class recompute_kind { none, full };
+/// What the objective is the mean of: every target of the global batch, or the micro-batches' own means. They
+/// differ when micro-batches have different numbers of targets; the flags know only the first.
+enum class loss_mean { targets, micro_batches };
+
+struct options {
+  belay::axes mesh{.pipeline = 2, .data = 1, .expert = 2, .tensor = 1};
+  schedule_kind schedule = schedule_kind::one_f_one_b;
+  std::size_t micro_batches = 8;     // a step, over all data ranks
+  std::size_t micro_batch_size = 4;  // sequences, over all expert ranks
+  std::size_t sequence = 128;        // bytes
+  double expert_capacity = 2;        // rows a rank can receive over the balanced number
+  std::size_t steps = 160;
+  std::uint64_t seed = 1;
+  double learning_rate = 1e-3;
+  belay::zero_stage zero = belay::zero_stage::optimizer_state;
+  recompute_kind recompute = recompute_kind::none;
+  loss_mean mean = loss_mean::targets;
+  belay::budget budget;
+  model::mixtral_config model;
+  double balance_coefficient = 0.01;  // router_aux_loss_coef
+  std::size_t bucket_bytes = std::size_t{1} << 20;
+};
+
+/// Sizes that follow from the options: of one rank unless said otherwise.
+struct batch_shape {
+  std::size_t micro_batches = 0;  // of this rank's pipeline
+  std::size_t sequences = 0;      // of one micro-batch
+  std::size_t length = 0;         // tokens of a sequence
+  std::size_t layers = 0;         // of one stage
+
+  explicit batch_shape(const options& run)
+      : micro_batches(run.micro_batches / static_cast<std::size_t>(run.mesh.data)),
+        sequences(run.micro_batch_size / static_cast<std::size_t>(run.mesh.expert)),
+        length(run.sequence),
+        layers(run.model.layers / static_cast<std::size_t>(run.mesh.pipeline)) {}
+
+  [[nodiscard]] std::size_t rows() const noexcept { return sequences * length; }
+};
+
+/// Tokens of one step, over all ranks.
+[[nodiscard]] inline std::size_t tokens_per_step(const options& run) {
+  return run.micro_batches * run.micro_batch_size * run.sequence;
+}
+
+/// Rows a rank receives in one dispatch when all experts are chosen equally often.
+[[nodiscard]] inline std::size_t balanced_rows(const options& run) {
+  const auto ranks = static_cast<std::size_t>(run.mesh.expert);
+  return (run.micro_batch_size * run.sequence * run.model.experts_per_token + ranks - 1) / ranks;
+}
+
+/// Rows a rank receives at the very most: every token chooses as many of its experts as it can.
+[[nodiscard]] inline std::size_t most_rows(const options& run) {
+  const std::size_t local = run.model.experts / static_cast<std::size_t>(run.mesh.expert);
+  const std::size_t choices = run.model.experts_per_token < local ? run.model.experts_per_token : local;
+  return run.micro_batch_size * run.sequence * choices;
+}
+
+/// Rows a rank has room for at the start.
+[[nodiscard]] inline std::size_t initial_capacity(const options& run) {
+  const double wanted = static_cast<double>(balanced_rows(run)) * run.expert_capacity;
+  const std::size_t most = most_rows(run);
+  const std::size_t least = balanced_rows(run) < most ? balanced_rows(run) : most;
+  if (wanted >= static_cast<double>(most)) return most;
+  const auto rows = static_cast<std::size_t>(wanted);
+  return rows < least ? least : rows;
+}
+
+/// Throws belay::input_error for a run that cannot be, naming the flag and the numbers that would work.
+void check(const options& run);
+
+}  // namespace train_moe

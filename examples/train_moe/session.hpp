@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A whole run: plan, world, training loop, and what follows the last step.
+#pragma once
+
+#include "train_moe/command_line.hpp"
+
+namespace train_moe {
+
+/// Runs what the flags say and returns the program's exit code: 0 only if every step was committed.
+[[nodiscard]] int run_session(const command_line& line);
+
+}  // namespace train_moe

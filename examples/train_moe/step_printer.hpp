@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Turns what the ranks shared at the end of a step into the line for people and the line for programs. All memory
+// is taken here, before the first step.
+#pragma once
+
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/parallel/schedule.hpp"
+#include "belay/report/output.hpp"
+#include "belay/report/step_line.hpp"
+#include "train_moe/allocations.hpp"
+#include "train_moe/machine.hpp"
+#include "train_moe/report_table.hpp"
+#include "train_moe/trainer.hpp"
+
+namespace train_moe {
+
+class step_printer {
+ public:
+  step_printer(const options& run, const std::string& json_path)
+      : run_(run),
+        table_(run),
+        schedule_(schedule_of(run)),
+        player_(schedule_),
+        forward_(static_cast<std::size_t>(run.mesh.pipeline)),
+        backward_(static_cast<std::size_t>(run.mesh.pipeline)),
+        line_(static_cast<std::size_t>(run.mesh.ranks()), run.model.layers, run.model.experts),
+        expert_tokens_(run.model.layers * run.model.experts) {
+    for (auto& each : bytes_) each.resize(static_cast<std::size_t>(run.mesh.ranks()));
+    if (!json_path.empty()) json_.emplace(json_path, belay::where{});
+  }
+  step_printer(const step_printer&) = delete;  // the player points to the table beside it
+  step_printer& operator=(const step_printer&) = delete;
+
+  /// Prints one step; `seconds` is what it took, `shared` the table that all ranks filled.
+  void print(std::size_t step, const step_result& result, double seconds, std::span<const double> shared) {
+    belay::step_report report;
+    report.step = step;
+    report.loss = result.loss;
+    report.aux_loss = result.aux_loss;
+    report.grad_norm = result.grad_norm;
+    report.tokens = tokens_per_step(run_);
+    report.tokens_per_s = static_cast<double>(report.tokens) / seconds;
+    collect(report, shared);
+    report.replayed = result.replays > 0;
+    if (step == 1 || report.replayed) {
+      // Allocations count from the end of this step: its line is the first that is printed with this plan.
+      base_ = total(shared);
+      report.allocations = {};
+    } else {
+      const auto now = total(shared);
+      report.allocations = {now.device - base_.device, now.host - base_.host, now.heap - base_.heap};
+    }
+    terminal_.write(line_.human(report));
+    if (json_) json_->write(line_.json(report));
+    if (step == 1 || report.replayed) base_.heap = heap_allocations();
+  }
+
+  /// A line of its own in the JSON file, if there is one.
+  void write_json(const std::string& text) {
+    if (json_) json_->write(text);
+  }
+  void say(const std::string& text) { terminal_.write(text); }
+
+ private:
+  enum row : std::size_t { live_device, peak_device, planned_device, live_host, peak_host, planned_host, rows };
+
+  [[nodiscard]] double sum_over_ranks(std::span<const double> shared, report_table::number which) const {
+    double out = 0;
+    for (std::size_t r = 0; r < bytes_[0].size(); ++r) out += shared[table_.of_rank(r, which)];
+    return out;
+  }
+
+  [[nodiscard]] belay::allocation_report total(std::span<const double> shared) const {
+    return {static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::device_allocations)),
+            static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::host_allocations)), heap_allocations()};
+  }
+
+  void collect(belay::step_report& report, std::span<const double> shared) {
+    const std::size_t ranks = bytes_[0].size();
+    for (std::size_t r = 0; r < ranks; ++r) {
+      for (std::size_t which = 0; which < rows; ++which) {
+        bytes_[which][r] =
+            static_cast<std::uint64_t>(shared[table_.of_rank(r, static_cast<report_table::number>(which))]);
+      }
+    }
+    report.device = {bytes_[live_device], bytes_[peak_device], bytes_[planned_device]};
+    report.host = {bytes_[live_host], bytes_[peak_host], bytes_[planned_host]};
+    report.open_obligations = static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::open_obligations));
+    report.bubble = sum_over_ranks(shared, report_table::bubble) / static_cast<double>(ranks);
+    report.bubble_predicted = predicted_bubble(shared);
+    for (std::size_t layer = 0; layer < run_.model.layers; ++layer) {
+      for (std::size_t e = 0; e < run_.model.experts; ++e) {
+        double tokens = 0;
+        for (std::size_t m = 0; m < run_.micro_batches; ++m) tokens += shared[table_.selections(layer, m) + e];
+        expert_tokens_[layer * run_.model.experts + e] = static_cast<std::uint64_t>(tokens);
+      }
+    }
+    report.expert_tokens = {expert_tokens_.data(), {run_.model.layers, run_.model.experts}};
+  }
+
+  // The executed table, played with each stage's mean times.
+  [[nodiscard]] double predicted_bubble(std::span<const double> shared) {
+    const std::size_t stages = forward_.size();
+    const std::size_t each = bytes_[0].size() / stages;
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      forward_[stage] = backward_[stage] = 0;
+      for (std::size_t r = stage * each; r < (stage + 1) * each; ++r) {
+        forward_[stage] += shared[table_.of_rank(r, report_table::forward_seconds)] / static_cast<double>(each);
+        backward_[stage] += shared[table_.of_rank(r, report_table::backward_seconds)] / static_cast<double>(each);
+      }
+    }
+    return player_.play(forward_, backward_).bubble();
+  }
+
+  options run_;
+  report_table table_;
+  belay::schedule::dynamic_table schedule_;
+  belay::schedule::timeline_player<belay::schedule::dynamic_table> player_;
+  std::vector<double> forward_;
+  std::vector<double> backward_;
+  belay::step_line line_;
+  std::vector<std::uint64_t> expert_tokens_;
+  std::array<std::vector<std::uint64_t>, rows> bytes_;
+  belay::allocation_report base_;
+  belay::output terminal_{STDOUT_FILENO, "standard output"};
+  std::optional<belay::output> json_;
+};
+
+}  // namespace train_moe

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The host backend's door: ranks are threads of this process.
+#pragma once
+
+#include "belay/backend/host/group.hpp"         // IWYU pragma: export
+#include "belay/backend/host/queue_stream.hpp"  // IWYU pragma: export
+#include "belay/backend/host/rank.hpp"          // IWYU pragma: export
+#include "belay/backend/host/world.hpp"         // IWYU pragma: export

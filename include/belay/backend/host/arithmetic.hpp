@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The arithmetic of a reduction over several ranks' memory. It works in blocks that stay in the first-level
+// cache: every source is read once and every destination written once, and since the block is nobody's
+// buffer, sources and destinations may be the same memory at the same index.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "belay/comm/reduction.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// Copies elements; zero of them may come from nowhere.
+template <class T>
+void copy_elements(T* to, const T* from, std::size_t count) noexcept {
+  if (count > 0 && to != from) std::memcpy(to, from, count * sizeof(T));
+}
+
+/// For i in [begin, begin + count): ((s0[i] + s1[i]) + s2[i]) + ..., rounded to T once, is stored at index
+/// i + shift of every destination. `source(q)` and `destination(d)` give the arrays.
+template <class Op, class T, class Source, class Destination>
+void reduce_elements(int sources, Source source, int destinations, Destination destination, std::size_t begin,
+                     std::size_t count, std::ptrdiff_t shift = 0) noexcept {
+  using accumulator = accumulator_of<T>;
+  constexpr std::size_t block = 4096 / sizeof(accumulator);
+  alignas(64) accumulator total[block];
+  [[maybe_unused]] alignas(64) T rounded[block];
+
+  const auto one_block = [&](std::size_t first, std::size_t length) {
+    const T* x = source(0) + first;
+    for (std::size_t i = 0; i < length; ++i) total[i] = static_cast<accumulator>(x[i]);
+    for (int q = 1; q < sources; ++q) {
+      const T* y = source(q) + first;
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::apply(total[i], static_cast<accumulator>(y[i]));
+    }
+    const T* result;
+    if constexpr (std::is_same_v<accumulator, T>) {
+      result = total;
+    } else {
+      for (std::size_t i = 0; i < length; ++i) rounded[i] = static_cast<T>(total[i]);
+      result = rounded;
+    }
+    for (int d = 0; d < destinations; ++d) {
+      std::memcpy(destination(d) + (static_cast<std::ptrdiff_t>(first) + shift), result, length * sizeof(T));
+    }
+  };
+
+  const std::size_t end = begin + count;
+  std::size_t first = begin;
+  for (; first + block <= end; first += block) one_block(first, block);  // a constant trip count
+  if (first < end) one_block(first, end - first);
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A group of thread ranks: the handle that user code calls. Every operation exists blocking, run by the
+// calling thread, and many exist started, run by the rank's communication stream in launch order; the two
+// never mix, because each group has a meeting point for either.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "belay/backend/host/collectives.hpp"
+#include "belay/backend/host/exchange.hpp"
+#include "belay/backend/host/group_state.hpp"
+#include "belay/backend/host/stream.hpp"
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/symmetric_region.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread and
+/// must not outlive the body that the world runs.
+///
+/// Collectives: all ranks of the group call the same ones in the same order with the same sizes; otherwise
+/// every rank gets `comm_error` before any output is written. On return this rank's buffers are its own again
+/// and hold the result. Sizes are in elements. Errors: `usage_error` for arguments that make no sense here,
+/// `comm_error` (mismatch, peer_failed, timeout) for the group; after the latter every call fails the same way.
+class group {
+ public:
+  group(std::shared_ptr<group_state> state, int rank, communication_stream& stream) noexcept
+      : state_(std::move(state)), rank_(rank), stream_(&stream) {}
+
+  /// This rank's number in the group.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return state_->size(); }
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] std::span<const int> members() const noexcept { return state_->members(); }
+
+  void barrier(where at = where::current()) const { host::barrier(here(at), at); }
+
+  /// Every rank's `inout` becomes the reduction over all, added in rank order.
+  template <reducible T, reduction_tag Op>
+  void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
+    host::all_reduce(here(at), inout, op, at);
+  }
+
+  /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
+  /// that part of `in`.
+  template <reducible T, reduction_tag Op>
+  void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+                      where at = where::current()) const {
+    host::reduce_scatter<T>(here(at), in, out, op, at);
+  }
+
+  /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
+  /// what they held.
+  template <reducible T, reduction_tag Op>
+  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op, where at = where::current()) const {
+    host::reduce_scatter_v(here(at), inout, counts, op, at);
+  }
+
+  /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
+  template <transferable T>
+  void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
+    host::all_gather<T>(here(at), in, out, at);
+  }
+
+  /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
+  template <transferable T>
+  void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
+    host::all_gather_v(here(at), inout, counts, at);
+  }
+
+  /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal; no overlap.
+  template <transferable T>
+  void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
+    host::all_to_all<T>(here(at), in, out, at);
+  }
+
+  /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
+  template <transferable T>
+  void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts, std::span<T> out,
+                    std::span<const std::size_t> receive_counts, where at = where::current()) const {
+    host::all_to_all_v<T>(here(at), in, send_counts, out, receive_counts, at);
+  }
+
+  /// Every rank's `inout` becomes that of `root`.
+  template <transferable T>
+  void broadcast(std::span<T> inout, int root, where at = where::current()) const {
+    host::broadcast(here(at), inout, root, at);
+  }
+
+  /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
+  /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
+  void exchange(std::span<const p2p> transfers, where at = where::current()) const {
+    stream_->report_abandoned(at);
+    state_->exchange(lane::caller).run(rank_, transfers, at);
+  }
+
+  // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
+
+  template <reducible T, reduction_tag Op>
+  pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
+    return start(operation::all_reduce, [=](party me) { host::all_reduce(me, inout, op, at); }, at);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+                                             where at = where::current()) const {
+    return start(operation::reduce_scatter, [=](party me) { host::reduce_scatter<T>(me, in, out, op, at); }, at);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
+                                               where at = where::current()) const {
+    return start(operation::reduce_scatter_v, [=](party me) { host::reduce_scatter_v(me, inout, counts, op, at); }, at);
+  }
+  template <transferable T>
+  pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
+                                         where at = where::current()) const {
+    return start(operation::all_gather, [=](party me) { host::all_gather<T>(me, in, out, at); }, at);
+  }
+  template <transferable T>
+  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
+                                           where at = where::current()) const {
+    return start(operation::all_gather_v, [=](party me) { host::all_gather_v(me, inout, counts, at); }, at);
+  }
+  template <transferable T>
+  pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in,
+                                           std::span<const std::size_t> send_counts, std::span<T> out,
+                                           std::span<const std::size_t> receive_counts, where at = where::current()) const {
+    return start(
+        operation::all_to_all_v,
+        [=](party me) { host::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); }, at);
+  }
+  template <transferable T>
+  pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
+    return start(operation::broadcast, [=](party me) { host::broadcast(me, inout, root, at); }, at);
+  }
+  pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
+    return stream_->launch(operation::exchange, state_, rank_, [=](group_state& state, int rank) {
+      state.exchange(lane::stream).run(rank, transfers, at);
+    }, at);
+  }
+
+  /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
+    const party me = here(at);
+    symmetric_region region;
+    if (me.rank == 0) region = symmetric_region::map(me.size(), bytes, backing::memory, at);
+    const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};
+    me.point->enter(me.rank, {print, &region, nullptr, {}, {}}, at);
+    symmetric_region out = *static_cast<const symmetric_region*>(me.point->of(me.rank, 0).input);
+    me.point->leave(me.rank);
+    return out;
+  }
+
+ private:
+  [[nodiscard]] party here(where at) const {
+    stream_->report_abandoned(at);
+    return {&state_->meeting(lane::caller), rank_};
+  }
+
+  template <class Work>
+  pending start(operation what, Work work, where at) const {
+    return stream_->launch(what, state_, rank_, [work](group_state& state, int rank) {
+      work(party{&state.meeting(lane::stream), rank});
+    }, at);
+  }
+
+  std::shared_ptr<group_state> state_;
+  int rank_;
+  communication_stream* stream_;
+};
+
+static_assert(communicator<group> && can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> &&
+              can_reduce_scatter<group, float> && can_reduce_scatter_v<group, double> && can_all_gather<group, int> &&
+              can_all_gather_v<group, float> && can_all_to_all<group, float> && can_all_to_all_v<group, float> &&
+              can_broadcast<group, char> && can_exchange<group> && can_start_all_reduce<group, float> &&
+              can_start_reduce_scatter_v<group, float> && can_start_all_gather_v<group, float> &&
+              can_start_exchange<group> && directly_addressable<group>);
+static_assert(!can_all_reduce<group, fp8_e4m3> && !can_all_reduce<group, bool> && can_all_gather<group, fp8_e4m3>);
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a communicator is, as a minimum and one capability per operation, so that an algorithm asks only for
+// what it uses and a backend may honestly lack some. A communicator is a *group*: the handle of one rank onto
+// an ordered set of ranks, copied freely. All ranks of a group call the same operations in the same order,
+// one at a time; started operations have an order of their own (see `pending`).
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/reduction.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// One side of a transfer between two ranks of a group. Sends and receives between a pair meet in the order in
+/// which each side lists them; both sides must agree on bytes and tag.
+struct p2p {
+  enum class direction : std::uint8_t { send, receive };
+
+  direction kind = direction::send;
+  int peer = 0;  // a rank of the group
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  int tag = 0;
+
+  /// The elements are only read; they stay unchanged until the exchange is over.
+  template <class T>
+  [[nodiscard]] static p2p send(int to, std::span<T> data, int tag = 0) noexcept {
+    using plain = std::remove_const_t<T>;
+    return {direction::send, to, const_cast<plain*>(data.data()), data.size_bytes(), tag};
+  }
+  template <transferable T>
+  [[nodiscard]] static p2p receive(int from, std::span<T> data, int tag = 0) noexcept {
+    return {direction::receive, from, data.data(), data.size_bytes(), tag};
+  }
+};
+
+// The pieces, one requirement each, so that a compiler's note stops at the one that is missing.
+
+template <class C>
+concept has_rank = requires(const C& c) {
+  { c.rank() } -> std::same_as<int>;
+};
+template <class C>
+concept has_size = requires(const C& c) {
+  { c.size() } -> std::same_as<int>;
+};
+template <class C>
+concept can_barrier = requires(const C& c, where at) { c.barrier(at); };
+
+/// The minimum: a place among ranks that can wait for each other.
+template <class C>
+concept communicator = std::copyable<C> && has_rank<C> && has_size<C> && can_barrier<C>;
+
+template <class C, class T, class Op = sum_t>
+concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) { c.all_reduce(inout, op, at); };
+
+template <class C, class T, class Op = sum_t>
+concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
+  c.reduce_scatter(in, out, op, at);
+};
+
+template <class C, class T, class Op = sum_t>
+concept can_reduce_scatter_v =
+    requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op, where at) {
+      c.reduce_scatter_v(inout, counts, op, at);
+    };
+
+template <class C, class T>
+concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  c.all_gather(in, out, at);
+};
+
+template <class C, class T>
+concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
+  c.all_gather_v(inout, counts, at);
+};
+
+template <class C, class T>
+concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  c.all_to_all(in, out, at);
+};
+
+template <class C, class T>
+concept can_all_to_all_v =
+    requires(const C& c, std::span<const T> in, std::span<T> out, std::span<const std::size_t> counts, where at) {
+      c.all_to_all_v(in, counts, out, counts, at);
+    };
+
+template <class C, class T>
+concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) { c.broadcast(inout, root, at); };
+
+template <class C>
+concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) { c.exchange(transfers, at); };
+
+template <class C, class T, class Op = sum_t>
+concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
+  { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
+};
+
+template <class C, class T, class Op = sum_t>
+concept can_start_reduce_scatter_v =
+    requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op, where at) {
+      { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
+    };
+
+template <class C, class T>
+concept can_start_all_gather_v =
+    requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
+      { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
+    };
+
+template <class C>
+concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
+  { c.start_exchange(transfers, at) } -> std::same_as<pending>;
+};
+
+/// Peers' memory can be loaded and stored: the group makes memory that every rank sees (see symmetric.hpp).
+template <class C>
+concept directly_addressable = communicator<C> && requires(const C& c, std::size_t bytes, where at) {
+  { c.make_symmetric(bytes, at).at(0) } -> std::same_as<std::byte*>;
+};
+
+}  // namespace belay::inline BELAY_ABI

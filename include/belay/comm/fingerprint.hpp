@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What all ranks of a group must agree on before a byte moves. Each rank publishes the fingerprint of its
+// call; a difference stops everybody before any output is written. The call site is not part of it: the same
+// operation may be called from different lines.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "belay/comm/reduction.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+enum class operation : std::uint8_t {
+  none,
+  barrier,
+  all_reduce,
+  reduce_scatter,
+  reduce_scatter_v,
+  all_gather,
+  all_gather_v,
+  all_to_all,
+  all_to_all_v,
+  broadcast,
+  exchange,
+  make_symmetric,
+};
+
+[[nodiscard]] constexpr const char* name(operation which) noexcept {
+  switch (which) {
+    case operation::none: return "no operation";
+    case operation::barrier: return "barrier";
+    case operation::all_reduce: return "all_reduce";
+    case operation::reduce_scatter: return "reduce_scatter";
+    case operation::reduce_scatter_v: return "reduce_scatter_v";
+    case operation::all_gather: return "all_gather";
+    case operation::all_gather_v: return "all_gather_v";
+    case operation::all_to_all: return "all_to_all";
+    case operation::all_to_all_v: return "all_to_all_v";
+    case operation::broadcast: return "broadcast";
+    case operation::exchange: return "exchange";
+    case operation::make_symmetric: return "make_symmetric";
+  }
+  return "unknown";
+}
+
+/// The type of the elements of a call: a `dtype` where it is one, else only a size in bytes.
+struct element_code {
+  static constexpr std::uint8_t opaque = 255;
+  std::uint8_t kind = opaque;
+  std::uint32_t bytes = 0;
+
+  [[nodiscard]] bool operator==(const element_code&) const = default;
+  [[nodiscard]] std::string text() const {
+    return kind == opaque ? std::to_string(bytes) + "-byte elements" : belay::name(static_cast<dtype>(kind));
+  }
+};
+
+template <class T>
+[[nodiscard]] constexpr element_code element_code_of() noexcept {
+  if constexpr (element<T>) return {static_cast<std::uint8_t>(dtype_of<T>), sizeof(T)};
+  else return {element_code::opaque, sizeof(T)};
+}
+
+/// Folds a count vector into the fingerprint (FNV-1a over whole words).
+[[nodiscard]] constexpr std::uint64_t shape_of(std::span<const std::size_t> counts) noexcept {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (std::size_t count : counts) hash = (hash ^ static_cast<std::uint64_t>(count)) * 0x100000001b3ULL;
+  return hash;
+}
+
+/// One call, as far as all ranks must agree. `count` in elements as the caller gave it; `root` a rank of
+/// the group or -1; `shape` the hash of a count vector or 0.
+struct fingerprint {
+  operation what = operation::none;
+  reduction how = reduction::none;
+  element_code type;
+  std::int32_t root = -1;
+  std::uint64_t count = 0;
+  std::uint64_t shape = 0;
+
+  [[nodiscard]] bool operator==(const fingerprint&) const = default;
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(count) * type.bytes; }
+
+  /// "all_reduce of 12 x F32 (sum)"
+  [[nodiscard]] std::string text() const {
+    std::string out = belay::name(what);
+    if (type.bytes > 0) out += " of " + std::to_string(count) + " x " + type.text();
+    if (how != reduction::none) out += std::string(" (") + belay::name(how) + ")";
+    if (root >= 0) out += " from root " + std::to_string(root);
+    if (shape != 0) out += " with counts #" + std::to_string(shape % 1000000);
+    return out;
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Ranks in a grid of four axes. The expert axis also replicates dense parameters, so what a dense parameter
+// is reduced over (`replicas`) is data x expert. The arithmetic is plain and constexpr; the class adds the
+// groups of one rank.
+#pragma once
+
+#include <concepts>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Ranks along each axis.
+struct axes {
+  int pipeline = 1;
+  int data = 1;
+  int expert = 1;
+  int tensor = 1;
+
+  [[nodiscard]] bool operator==(const axes&) const = default;
+  [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
+  [[nodiscard]] constexpr long long ranks() const noexcept {
+    return static_cast<long long>(pipeline) * data * expert * tensor;
+  }
+  /// "pipeline 2 x data 1 x expert 2 x tensor 1"
+  [[nodiscard]] std::string text() const {
+    return "pipeline " + std::to_string(pipeline) + " x data " + std::to_string(data) + " x expert " +
+           std::to_string(expert) + " x tensor " + std::to_string(tensor);
+  }
+};
+
+/// A rank's place along each axis.
+struct coordinate {
+  int pipeline = 0;
+  int data = 0;
+  int expert = 0;
+  int tensor = 0;
+
+  [[nodiscard]] bool operator==(const coordinate&) const = default;
+};
+
+/// The rank at a place: ((pipeline x DATA + data) x EXPERT + expert) x TENSOR + tensor.
+[[nodiscard]] constexpr int rank_at(const axes& shape, const coordinate& place) noexcept {
+  return ((place.pipeline * shape.data + place.data) * shape.expert + place.expert) * shape.tensor + place.tensor;
+}
+
+/// The place of a rank; the inverse of `rank_at`.
+[[nodiscard]] constexpr coordinate coordinate_of(const axes& shape, int rank) noexcept {
+  coordinate place;
+  place.tensor = rank % shape.tensor;
+  rank /= shape.tensor;
+  place.expert = rank % shape.expert;
+  rank /= shape.expert;
+  place.data = rank % shape.data;
+  place.pipeline = rank / shape.data;
+  return place;
+}
+
+/// What a mesh needs of a rank: its place in the world and groups of any members.
+template <class Rank>
+concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
+  { rank.number() } -> std::convertible_to<int>;
+  { rank.size() } -> std::convertible_to<int>;
+  { rank.world() } -> std::convertible_to<typename Rank::group_type>;
+  { rank.group(members, at) } -> std::convertible_to<typename Rank::group_type>;
+};
+
+/// One rank's view of the grid: its place and its group along each axis. Made by every rank of the world with
+/// the same axes. A group's ranks are ordered by their place along the axis. The groups are handles; the rank
+/// must outlive the mesh.
+template <class Rank>
+class mesh {
+  static_assert(has_groups<Rank>, "a mesh is made of a rank: the argument of the body that a world runs");
+
+ public:
+  using rank_type = Rank;
+  using group_type = typename Rank::group_type;
+  using place_type = belay::coordinate;
+
+  /// Throws `usage_error` if the axes do not multiply to the world's size.
+  mesh(Rank& rank, axes shape, where at = where::current())
+      : rank_(&rank),
+        shape_(checked_shape(shape, rank.size(), at)),
+        place_(coordinate_of(shape, rank.number())),
+        world_(rank.world()),
+        pipeline_(make(members_along([](place_type& c) -> int& { return c.pipeline; }, shape.pipeline), at)),
+        data_(make(members_along([](place_type& c) -> int& { return c.data; }, shape.data), at)),
+        expert_(make(members_along([](place_type& c) -> int& { return c.expert; }, shape.expert), at)),
+        tensor_(make(members_along([](place_type& c) -> int& { return c.tensor; }, shape.tensor), at)),
+        replicas_(make(replica_members(), at)) {}
+
+  [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
+  [[nodiscard]] const axes& shape() const noexcept { return shape_; }
+  [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }
+
+  /// All ranks, in rank order.
+  [[nodiscard]] const group_type& world() const noexcept { return world_; }
+  /// The stages of this rank's pipeline; a rank's number in it is its stage.
+  [[nodiscard]] const group_type& pipeline() const noexcept { return pipeline_; }
+  [[nodiscard]] const group_type& data() const noexcept { return data_; }
+  [[nodiscard]] const group_type& expert() const noexcept { return expert_; }
+  [[nodiscard]] const group_type& tensor() const noexcept { return tensor_; }
+  /// The ranks that replicate this rank's dense parameters: data x expert, data slowest.
+  [[nodiscard]] const group_type& replicas() const noexcept { return replicas_; }
+
+ private:
+  static axes checked_shape(axes shape, int size, where at) {
+    if (!shape.valid()) throw usage_error("a mesh needs at least one rank along each axis: " + shape.text(), at);
+    if (shape.ranks() != size) {
+      throw usage_error("a mesh of " + shape.text() + " needs " + std::to_string(shape.ranks()) +
+                            " ranks; this world has " + std::to_string(size),
+                        at);
+    }
+    return shape;
+  }
+
+  template <class Axis>
+  std::vector<int> members_along(Axis axis, int length) const {
+    std::vector<int> members;
+    place_type place = place_;
+    for (int i = 0; i < length; ++i) {
+      axis(place) = i;
+      members.push_back(rank_at(shape_, place));
+    }
+    return members;
+  }
+
+  std::vector<int> replica_members() const {
+    std::vector<int> members;
+    place_type place = place_;
+    for (place.data = 0; place.data < shape_.data; ++place.data) {
+      for (place.expert = 0; place.expert < shape_.expert; ++place.expert) members.push_back(rank_at(shape_, place));
+    }
+    return members;
+  }
+
+  group_type make(const std::vector<int>& members, where at) { return rank_->group(members, at); }
+
+  Rank* rank_;
+  axes shape_;
+  place_type place_;
+  group_type world_;
+  group_type pipeline_;
+  group_type data_;
+  group_type expert_;
+  group_type tensor_;
+  group_type replicas_;
+};
+
+template <class Rank>
+mesh(Rank&, axes) -> mesh<Rank>;
+template <class Rank>
+mesh(Rank&, axes, where) -> mesh<Rank>;
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A communication that was started and not yet waited for. Its buffers belong to it until `wait()` returns;
+// the handle is the only way to get them back, so dropping it is an error that the compiler sees where it
+// can. The destructor never blocks: it leaves a note, and the rank's next call reports it in checked builds.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "belay/comm/fingerprint.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What executes started operations, in launch order: tickets count from 1.
+class completion_source {
+ public:
+  /// Ticket `ticket` is over, well or not.
+  [[nodiscard]] virtual bool ready(std::uint64_t ticket) const noexcept = 0;
+  /// Returns when it is over; throws `comm_error` if it failed.
+  virtual void wait(std::uint64_t ticket, operation what, where at) = 0;
+  /// Its handle was lost; called from a destructor.
+  virtual void abandon(std::uint64_t ticket, where started_at) noexcept = 0;
+
+ protected:
+  ~completion_source() = default;
+};
+
+/// One started communication. Move-only; owes exactly one `std::move(p).wait()`. The rank that started it
+/// must outlive it. Until `wait()` returns, no one may write its buffers, nor read its outputs; what its
+/// operation wrote is seen after `wait()`.
+class [[nodiscard("a started communication owns its buffers until it is waited for")]] BELAY_OBLIGATION pending {
+ public:
+  /// Owes nothing: a place to move a pending into.
+  pending() noexcept {}
+  BELAY_OPENS pending(completion_source* source, std::uint64_t ticket, operation what, where at) noexcept
+      : source_(source), ticket_(ticket), what_(what), at_(at), open_(true) {}
+
+  pending(pending&& other) noexcept
+      : source_(other.source_), ticket_(other.ticket_), what_(other.what_), at_(other.at_),
+        open_(std::exchange(other.open_, false)) {}
+  /// What this held before is abandoned.
+  pending& operator=(pending&& other) noexcept {
+    if (this != &other) {
+      abandon();
+      source_ = other.source_;
+      ticket_ = other.ticket_;
+      what_ = other.what_;
+      at_ = other.at_;
+      open_ = std::exchange(other.open_, false);
+    }
+    return *this;
+  }
+  pending(const pending&) = delete;  // one communication is waited for once
+  pending& operator=(const pending&) = delete;
+
+  BELAY_IF_DISCHARGED ~pending() { abandon(); }
+
+  /// Returns when the operation is over and its buffers are the caller's again. Throws `comm_error` if it
+  /// failed (mismatch, peer_failed, timeout) and `usage_error` if it was waited for before.
+  BELAY_DISCHARGES void wait(where at = where::current()) && {
+    if (!std::exchange(open_, false)) throw usage_error("this communication was already waited for or moved away", at);
+    if (source_ != nullptr) source_->wait(ticket_, what_, at);
+  }
+
+  /// True when `wait()` would not block.
+  [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->ready(ticket_); }
+
+  /// True while a wait is owed.
+  [[nodiscard]] bool open() const noexcept { return open_; }
+
+  /// Hands the obligation on, as in `return std::move(p).hand_over();`.
+  BELAY_DISCHARGES pending hand_over() && noexcept {
+    return pending(source_, ticket_, what_, at_, std::exchange(open_, false));
+  }
+
+  [[nodiscard]] where started_at() const noexcept { return at_; }
+
+ private:
+  BELAY_OPENS pending(completion_source* source, std::uint64_t ticket, operation what, where at, bool open) noexcept
+      : source_(source), ticket_(ticket), what_(what), at_(at), open_(open) {}
+
+  void abandon() noexcept {
+    if (std::exchange(open_, false) && source_ != nullptr) source_->abandon(ticket_, at_);
+  }
+
+  completion_source* source_ = nullptr;
+  std::uint64_t ticket_ = 0;
+  operation what_ = operation::none;
+  where at_;
+  bool open_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI

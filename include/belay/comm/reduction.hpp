@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How contributions of several ranks become one. A reduction is a tag with its arithmetic; the arithmetic is
+// the same on every backend, ((x0 + x1) + x2) + ... in rank order, so that every rank gets the same bits and
+// a reduce_scatter is a slice of the all_reduce. Formats of 16 bits are added as float and rounded once.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+enum class reduction : std::uint8_t { none, sum, minimum, maximum };
+
+[[nodiscard]] constexpr const char* name(reduction which) noexcept {
+  switch (which) {
+    case reduction::none: return "none";
+    case reduction::sum: return "sum";
+    case reduction::minimum: return "minimum";
+    case reduction::maximum: return "maximum";
+  }
+  return "unknown";
+}
+
+// One boolean, so that a diagnostic does not recite the alternatives.
+template <class T>
+inline constexpr bool has_reductions =
+    (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_same_v<T, bf16> || std::is_same_v<T, fp16>;
+
+/// Can be reduced: integers, float, double, bf16 and fp16. Formats of 8 bits are moved, never reduced.
+template <class T>
+concept reducible = has_reductions<T>;
+
+/// Can be moved between ranks byte by byte.
+template <class T>
+concept transferable = std::is_trivially_copyable_v<T> && !std::is_const_v<T>;
+
+/// What a sum of `T` is kept in until it is rounded once at the end.
+template <reducible T>
+using accumulator_of = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
+
+/// Sum; integers wrap.
+struct sum_t {
+  static constexpr reduction code = reduction::sum;
+  template <class T>
+  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+    if constexpr (std::is_integral_v<T>) {
+      using wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+      return static_cast<T>(static_cast<wide>(a) + static_cast<wide>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+/// The smaller one; a NaN stays.
+struct minimum_t {
+  static constexpr reduction code = reduction::minimum;
+  template <class T>
+  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+    if constexpr (std::is_floating_point_v<T>) return (a < b || a != a) ? a : b;
+    else return a < b ? a : b;
+  }
+};
+/// The larger one; a NaN stays.
+struct maximum_t {
+  static constexpr reduction code = reduction::maximum;
+  template <class T>
+  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+    if constexpr (std::is_floating_point_v<T>) return (a > b || a != a) ? a : b;
+    else return a > b ? a : b;
+  }
+};
+
+inline constexpr sum_t sum{};
+inline constexpr minimum_t minimum{};
+inline constexpr maximum_t maximum{};
+
+template <class Op>
+concept reduction_tag = requires {
+  { Op::code } -> std::convertible_to<reduction>;
+} && requires(float x) {
+  { Op::apply(x, x) } -> std::same_as<float>;
+};
+
+static_assert(reduction_tag<sum_t> && reduction_tag<minimum_t> && reduction_tag<maximum_t>);
+
+}  // namespace belay::inline BELAY_ABI

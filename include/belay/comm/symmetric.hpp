@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A heap that is the same on every rank of a group: the n-th lease is at the same offset everywhere, so a rank
+// knows where its peers' slots are without asking. That holds because leasing is arithmetic on a list that all
+// ranks change in the same order; the cross-rank check level compares the lists.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/symmetric_region.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/offset_allocator.hpp"
+#include "belay/device/tier.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter, if any,
+/// counts this rank's leased bytes and outlives the heap.
+struct symmetric_heap_options {
+  std::size_t bytes = 0;
+  std::size_t max_slots = 4096;
+  tier_meter* meter = nullptr;
+};
+
+/// Symmetric memory of a group of ranks that can address each other's memory. Made by all of them together;
+/// leasing and releasing are local and free of allocation, and every rank does them in the same order. Stays
+/// mapped on every rank until the last rank's heap is gone: the destructor is local.
+template <class Group>
+class symmetric_heap {
+  static_assert(directly_addressable<Group>,
+                "a symmetric heap needs a group whose ranks can address each other's memory; over this communicator tokens "
+                "travel by messages");
+
+ public:
+  /// A lease: a range at one offset on every rank. A plain value; it owns nothing and is void once released.
+  class slot {
+   public:
+    slot() = default;
+
+    /// This rank's bytes, 64-byte aligned. Throws `usage_error` in checked builds when the slot is stale.
+    [[nodiscard]] std::byte* local(where at = where::current()) const { return this->at(heap_->group_.rank(), at); }
+    /// The same slot on `peer`, a rank of the group. Who may touch it when is up to the ranks.
+    [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
+      if constexpr (checked(check_level::local)) heap_->expect_live(*this, peer, at);
+      return heap_->region_.at(peer) + offset_;
+    }
+    [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
+    [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
+    [[nodiscard]] std::uint32_t generation() const noexcept { return generation_; }
+    /// False for a default-made slot and for one that was released.
+    [[nodiscard]] bool live() const noexcept { return heap_ != nullptr && heap_->is_live(*this); }
+
+   private:
+    friend class symmetric_heap;
+    const symmetric_heap* heap_ = nullptr;
+    std::size_t offset_ = 0;
+    std::size_t bytes_ = 0;
+    std::uint32_t record_ = 0;
+    std::uint32_t generation_ = 0;
+  };
+
+  /// Collective. Throws `comm_error` (mismatch) when the ranks disagree on the size, `budget_error` when the
+  /// system has no memory.
+  symmetric_heap(Group group, symmetric_heap_options options, where at = where::current())
+      : group_(std::move(group)),
+        region_(group_.make_symmetric(options.bytes, at)),
+        offsets_(options.bytes, options.max_slots, options.meter),
+        records_(options.max_slots) {
+    for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
+  }
+  symmetric_heap(const symmetric_heap&) = delete;  // slots name their heap
+  symmetric_heap& operator=(const symmetric_heap&) = delete;
+
+  /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
+  /// no room and `usage_error` when all slots are in use.
+  [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
+    if (free_ == none) {
+      throw usage_error("all " + std::to_string(records_.size()) + " slots of the symmetric heap are in use, wanted one for " + tag, at);
+    }
+    record& entry = records_[free_];
+    const auto offset = offsets_.allocate(bytes, entry.chain);
+    if (!offset) {
+      throw budget_error(std::string("symmetric heap (") + tag + ")", bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+    }
+    slot out;
+    out.heap_ = this;
+    out.offset_ = *offset;
+    out.bytes_ = bytes;
+    out.record_ = free_;
+    out.generation_ = entry.generation;
+    entry.offset = *offset;
+    entry.bytes = bytes;
+    entry.tag = tag;
+    entry.at = at;
+    entry.live = true;
+    free_ = entry.next;
+    ++live_slots_;
+    return out;
+  }
+
+  /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
+  void release(const slot& lease, where at = where::current()) {
+    if (!is_live(lease)) {
+      ++misused_;
+      if constexpr (checked(check_level::local)) expect_live(lease, group_.rank(), at);
+      return;
+    }
+    end(lease.record_);
+  }
+
+  /// Ends every lease: what a step does when handles were lost. Slots still held become stale.
+  void reclaim() noexcept {
+    for (std::size_t i = 0; i < records_.size(); ++i) {
+      if (records_[i].live) end(static_cast<std::uint32_t>(i));
+    }
+  }
+
+  /// Compares the live slots of all ranks where BELAY_CHECKS is 2, and does nothing elsewhere. Collective;
+  /// throws `comm_error` (mismatch) on every rank.
+  void audit(where at = where::current()) const {
+    if constexpr (checked(check_level::across_ranks)) {
+      std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
+      const std::uint64_t mine = digest();
+      group_.all_gather(std::span<const std::uint64_t>(&mine, 1), std::span(all), at);
+      comm_error::details what;
+      for (int q = 1; q < group_.size(); ++q) {
+        if (all[static_cast<std::size_t>(q)] != all[0]) what.culprits.push_back(group_.members()[static_cast<std::size_t>(q)]);
+      }
+      if (what.culprits.empty()) return;
+      what.fault = comm_fault::mismatch;
+      what.operation = "symmetric heap audit";
+      what.bytes = offsets_.live_bytes();
+      what.message = "the live slots differ from those of the group's first rank; here: " + list();
+      what.here = at;
+      throw comm_error(std::move(what));
+    }
+  }
+
+  [[nodiscard]] const Group& group() const noexcept { return group_; }
+  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return offsets_.capacity_bytes(); }
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return offsets_.live_bytes(); }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return offsets_.peak_bytes(); }
+  /// The highest end of any lease so far: what the heap must have held at least.
+  [[nodiscard]] std::size_t extent_bytes() const noexcept { return offsets_.extent_bytes(); }
+  [[nodiscard]] std::size_t live_slots() const noexcept { return live_slots_; }
+  /// Releases of slots that were not live.
+  [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
+
+  /// The live slots, for messages: "'dispatch' 4096 bytes at 0 leased at train.cpp:88; ..."
+  [[nodiscard]] std::string list() const {
+    std::string out;
+    for (const record& entry : records_) {
+      if (!entry.live) continue;
+      out += (out.empty() ? "'" : "; '") + std::string(entry.tag) + "' " + std::to_string(entry.bytes) + " bytes at " +
+             std::to_string(entry.offset) + " leased at " + entry.at.text();
+    }
+    return out.empty() ? "none" : out;
+  }
+
+ private:
+  static constexpr std::uint32_t none = 0xffffffffU;
+
+  struct record {
+    lease_chain chain;
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+    const char* tag = "";
+    where at;
+    std::uint32_t generation = 0;
+    std::uint32_t next = none;
+    bool live = false;
+  };
+
+  [[nodiscard]] bool is_live(const slot& lease) const noexcept {
+    return lease.heap_ == this && lease.record_ < records_.size() && records_[lease.record_].live &&
+           records_[lease.record_].generation == lease.generation_;
+  }
+
+  void expect_live(const slot& lease, int peer, where at) const {
+    if (!is_live(lease)) {
+      throw usage_error("a slot of the symmetric heap (" + std::to_string(lease.bytes_) + " bytes at " +
+                            std::to_string(lease.offset_) + ") is used after its release",
+                        at);
+    }
+    if (peer < 0 || peer >= group_.size()) {
+      throw usage_error("peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(group_.size()), at);
+    }
+  }
+
+  void recycle(std::uint32_t index) noexcept {
+    records_[index].next = free_;
+    free_ = index;
+  }
+  void end(std::uint32_t index) noexcept {
+    record& entry = records_[index];
+    offsets_.release(entry.chain);
+    entry.live = false;
+    ++entry.generation;
+    --live_slots_;
+    recycle(index);
+  }
+
+  [[nodiscard]] std::uint64_t digest() const noexcept {
+    std::uint64_t hash = 0;
+    for (const record& entry : records_) {
+      if (!entry.live) continue;
+      const std::size_t words[] = {entry.offset, entry.bytes, entry.generation};
+      hash = (hash ^ shape_of(words)) * 0x100000001b3ULL;
+    }
+    return hash;
+  }
+
+  Group group_;
+  symmetric_region region_;
+  offset_allocator offsets_;
+  std::vector<record> records_;
+  std::uint32_t free_ = none;
+  std::size_t live_slots_ = 0;
+  std::uint64_t misused_ = 0;
+};
+
+template <class Group>
+symmetric_heap(Group, symmetric_heap_options) -> symmetric_heap<Group>;
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Memory of the same size on every rank of a group, all of it mapped here. Every rank holds a share of the
+// mapping and the last one unmaps it: a rank that leaves early takes nothing away from those who still read.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <limits>
+#include <memory>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether pages stand behind the addresses, or only the addresses are real (a rehearsal).
+enum class backing { memory, addresses_only };
+
+class symmetric_region {
+ public:
+  symmetric_region() = default;
+
+  /// Maps `bytes` for each of `ranks` ranks, page aligned, zero at first. Throws `budget_error`.
+  [[nodiscard]] static symmetric_region map(int ranks, std::size_t bytes, backing kind, where at) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const auto count = static_cast<std::size_t>(ranks);
+    if (bytes > std::numeric_limits<std::size_t>::max() / 2 / count - page) throw budget_error("address space", bytes, 0, at);
+    symmetric_region out;
+    out.stride_ = (bytes + page - 1) / page * page;
+    const std::size_t total = out.stride_ * count;
+    if (total == 0) return out;
+    const int access = kind == backing::memory ? PROT_READ | PROT_WRITE : PROT_NONE;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind == backing::memory ? 0 : MAP_NORESERVE);
+    void* base = ::mmap(nullptr, total, access, flags, -1, 0);
+    if (base == MAP_FAILED) throw budget_error("symmetric memory", total, 0, at);
+    out.memory_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(base), [total](std::byte* p) { ::munmap(p, total); });
+    return out;
+  }
+
+  /// The first byte of `rank`'s part, as seen from here.
+  [[nodiscard]] std::byte* at(int rank) const noexcept {
+    return memory_ ? memory_.get() + static_cast<std::size_t>(rank) * stride_ : nullptr;
+  }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  std::size_t stride_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The door to the core room: the words that every other room speaks.
+#pragma once
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/ledger.hpp"
+#include "belay/core/obligation.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"

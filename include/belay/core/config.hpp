@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The only macros of the library. The level of checking changes what a handle holds, so it is part of
+// the namespace: translation units built with different levels do not link with each other's types.
+#pragma once
+
+// 0: release. 1: local checks and the ledger's details. 2: also compared across ranks.
+#ifndef BELAY_CHECKS
+#ifdef NDEBUG
+#define BELAY_CHECKS 0
+#else
+#define BELAY_CHECKS 1
+#endif
+#endif
+
+#if BELAY_CHECKS == 0
+#define BELAY_ABI v0_checks0
+#elif BELAY_CHECKS == 1
+#define BELAY_ABI v0_checks1
+#elif BELAY_CHECKS == 2
+#define BELAY_ABI v0_checks2
+#else
+#error "BELAY_CHECKS is 0 (release), 1 (local checks) or 2 (also across ranks)"
+#endif
+
+// Arithmetic that runs on the host and on a device is marked once, here.
+#if defined(__CUDACC__)
+#define BELAY_HD __host__ __device__
+#else
+#define BELAY_HD
+#endif
+
+// Clang's consumed analysis (-Wconsumed) lets the compiler see a handle that nobody discharged.
+// The other compilers read these as nothing; there the typed tape and the ledger do the work.
+#if defined(__clang__) && !defined(__CUDA_ARCH__)
+#define BELAY_OBLIGATION [[clang::consumable(unconsumed)]]
+#define BELAY_OPENS [[clang::return_typestate(unconsumed)]]
+#define BELAY_IF_OPEN [[clang::callable_when("unconsumed")]]
+#define BELAY_DISCHARGES [[clang::callable_when("unconsumed"), clang::set_typestate(consumed)]]
+#define BELAY_IF_DISCHARGED [[clang::callable_when("consumed")]]
+#else
+#define BELAY_OBLIGATION
+#define BELAY_OPENS
+#define BELAY_IF_OPEN
+#define BELAY_DISCHARGES
+#define BELAY_IF_DISCHARGED
+#endif
+
+namespace belay::inline BELAY_ABI {
+
+enum class check_level : int { release = 0, local = 1, across_ranks = 2 };
+
+inline constexpr check_level checks = static_cast<check_level>(BELAY_CHECKS);
+
+[[nodiscard]] constexpr bool checked(check_level level) noexcept { return checks >= level; }
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Errors are of three kinds. What the compiler can see does not compile. A programmer's slip is a
+// `usage_error`. The world's fault (a peer, a file, too little memory) is one of the typed exceptions
+// below; each carries what the reader of the message needs to act: ranks, operation, bytes, file, site.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Base of every exception Belay throws. `what()` begins with the site.
+class error : public std::runtime_error {
+ public:
+  error(const std::string& message, where at)
+      : std::runtime_error(at.line == 0 ? "belay: " + message : at.text() + ": belay: " + message), at_(at) {}
+
+  [[nodiscard]] where at() const noexcept { return at_; }
+
+ private:
+  where at_;
+};
+
+/// The program asked for something that makes no sense: shapes that do not match, a handle used twice.
+class usage_error : public error {
+ public:
+  using error::error;
+};
+
+/// Input from outside (a flag, a configuration, a file's content) cannot be used as it is.
+class input_error : public error {
+ public:
+  explicit input_error(const std::string& message, where at = {}) : error(message, at) {}
+};
+
+/// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
+class budget_error : public error {
+ public:
+  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at)
+      : error(tier + " tier: " + std::to_string(requested_bytes) + " bytes requested, " +
+                  std::to_string(available_bytes) + " bytes left in the budget",
+              at),
+        requested_bytes_(requested_bytes),
+        available_bytes_(available_bytes) {}
+
+  [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
+  [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
+
+ private:
+  std::size_t requested_bytes_;
+  std::size_t available_bytes_;
+};
+
+/// A file could not be read or written, or holds what it should not; `offset` is the byte where.
+class file_error : public error {
+ public:
+  file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {})
+      : error(path + ": " + message + " (byte " + std::to_string(offset) + ")", at), path_(path), offset_(offset) {}
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+
+ private:
+  std::string path_;
+  std::uint64_t offset_;
+};
+
+/// How a group of ranks failed. Every later call on the group reports the same first cause.
+enum class comm_fault { peer_failed, mismatch, timeout, revoked };
+
+[[nodiscard]] constexpr const char* name(comm_fault fault) noexcept {
+  switch (fault) {
+    case comm_fault::peer_failed: return "peer_failed";
+    case comm_fault::mismatch: return "mismatch";
+    case comm_fault::timeout: return "timeout";
+    case comm_fault::revoked: return "revoked";
+  }
+  return "unknown";
+}
+
+/// A communication error: who caused it, in which operation, where here and where there.
+class comm_error : public error {
+ public:
+  struct details {
+    comm_fault fault = comm_fault::revoked;
+    std::vector<int> culprits;           // ranks of the world that caused it
+    std::string operation;               // "all_reduce", "barrier", ...
+    std::uint64_t operation_number = 0;  // counted per group from 0
+    std::size_t bytes = 0;
+    std::string message;  // what happened there, in words
+    where here;           // this rank's call
+    std::string there;    // the culprit's site as text, if known
+    double seconds_waited = 0;
+  };
+
+  explicit comm_error(details what) : error(text(what), what.here), details_(std::move(what)) {}
+
+  [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
+  [[nodiscard]] const details& about() const noexcept { return details_; }
+
+ private:
+  static std::string text(const details& d) {
+    std::string message = name(d.fault);
+    message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
+    if (!d.culprits.empty()) message.append(d.culprits.size() == 1 ? ", rank" : ", ranks");
+    for (int rank : d.culprits) message.append(" ").append(std::to_string(rank));
+    if (!d.there.empty()) message.append(" at ").append(d.there);
+    if (!d.message.empty()) message.append(": ").append(d.message);
+    return message;
+  }
+
+  details details_;
+};
+
+}  // namespace belay::inline BELAY_ABI

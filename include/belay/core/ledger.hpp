@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The ledger is the list of a step's open obligations. It has a fixed number of entries and never
+// allocates; a ticket names an entry and its generation, so that a handle used after its step, or twice, is
+// recognised instead of discharging somebody else's debt.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/obligation.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Names one open entry of a ledger. Plain data; the handle that holds it is what cannot be copied.
+struct ticket {
+  std::uint32_t index = 0xffffffffU;
+  std::uint32_t generation = 0;
+};
+
+/// Obligations are still open where none may be: `what()` lists the first of them with layer, micro-batch,
+/// bytes, shape, file and line.
+class open_obligations : public usage_error {
+ public:
+  open_obligations(const std::string& list, std::size_t count, where at)
+      : usage_error(
+            std::to_string(count) + (count == 1 ? " obligation is" : " obligations are") + " still open\n" + list, at),
+        count_(count) {}
+
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+
+ private:
+  std::size_t count_;
+};
+
+class ledger {
+ public:
+  explicit ledger(std::size_t capacity = 4096) : entries_(capacity) { clear(); }
+
+  /// Records a debt. Throws usage_error when more obligations are open than the ledger was made for.
+  [[nodiscard]] ticket open(const obligation& what) {
+    if (free_ == none)
+      throw usage_error("more than " + std::to_string(entries_.size()) + " obligations are open in one step",
+                        what.opened_at);
+    const std::uint32_t index = free_;
+    entry& slot = entries_[index];
+    free_ = slot.next_free;
+    slot.what = what;
+    slot.is_open = true;
+    ++open_;
+    return {index, slot.generation};
+  }
+
+  [[nodiscard]] bool is_open(ticket debt) const noexcept {
+    return debt.index < entries_.size() && entries_[debt.index].is_open &&
+           entries_[debt.index].generation == debt.generation;
+  }
+
+  /// Strikes a debt out. A ticket that is not open is a slip: an error in checked builds; in release builds it
+  /// is counted, and the step that sees the count refuses to commit.
+  void close(ticket debt, where at = where::current()) {
+    if (!is_open(debt)) {
+      ++misused_;
+      if constexpr (checked(check_level::local)) {
+        throw usage_error("a handle was discharged twice, or after its step had ended", at);
+      }
+      return;
+    }
+    entry& slot = entries_[debt.index];
+    slot.is_open = false;
+    ++slot.generation;
+    slot.next_free = free_;
+    free_ = debt.index;
+    --open_;
+  }
+
+  /// Forgets every debt; tickets still held become stale.
+  void clear() noexcept {
+    free_ = none;
+    for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 0;) {
+      entry& slot = entries_[i];
+      if (slot.is_open) ++slot.generation;
+      slot.is_open = false;
+      slot.next_free = free_;
+      free_ = i;
+    }
+    open_ = 0;
+    misused_ = 0;
+  }
+
+  [[nodiscard]] const obligation& at(ticket debt) const noexcept { return entries_[debt.index].what; }
+  [[nodiscard]] std::size_t open_count() const noexcept { return open_; }
+  [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }
+
+  /// The open obligations, one a line, at most `lines` of them.
+  [[nodiscard]] std::string text(std::size_t lines = 16) const {
+    std::string out;
+    std::size_t printed = 0;
+    for (const entry& slot : entries_) {
+      if (!slot.is_open) continue;
+      if (printed == lines) {
+        out += "  and " + std::to_string(open_ - printed) + " more\n";
+        break;
+      }
+      out += "  " + slot.what.text() + "\n";
+      ++printed;
+    }
+    return out;
+  }
+
+  /// Calls `visit(const obligation&)` for each open entry.
+  template <class Visitor>
+  void for_each_open(Visitor&& visit) const {
+    for (const entry& slot : entries_) {
+      if (slot.is_open) visit(slot.what);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t none = 0xffffffffU;
+
+  struct entry {
+    obligation what;
+    std::uint32_t generation = 1;
+    std::uint32_t next_free = none;
+    bool is_open = false;
+  };
+
+  std::vector<entry> entries_;
+  std::uint32_t free_ = none;
+  std::size_t open_ = 0;
+  std::size_t misused_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI

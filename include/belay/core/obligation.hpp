@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// An obligation is a debt of a step: something was opened that must be discharged exactly once before the
+// step can commit. The handle in the user's hands is the only way to discharge it; this record is what
+// remains when the handle is lost, and says who opened what, where.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+enum class obligation_kind : std::uint8_t {
+  saved_activation,
+  recompute_frame,
+  gathered_parameter,
+  weight_gradient,
+  dispatched_tokens,
+  combined_tokens,
+  returning_gradients,
+  pending_collective,
+  transfer,
+  offload_copy,
+};
+
+[[nodiscard]] constexpr const char* name(obligation_kind kind) noexcept {
+  switch (kind) {
+    case obligation_kind::saved_activation: return "saved activation";
+    case obligation_kind::recompute_frame: return "recompute frame";
+    case obligation_kind::gathered_parameter: return "gathered parameter";
+    case obligation_kind::weight_gradient: return "weight-gradient job";
+    case obligation_kind::dispatched_tokens: return "dispatched tokens";
+    case obligation_kind::combined_tokens: return "combined tokens";
+    case obligation_kind::returning_gradients: return "returning expert gradients";
+    case obligation_kind::pending_collective: return "pending collective";
+    case obligation_kind::transfer: return "send or receive";
+    case obligation_kind::offload_copy: return "offload copy";
+  }
+  return "obligation";
+}
+
+/// What discharges an obligation of this kind, in words for messages.
+[[nodiscard]] constexpr const char* remedy(obligation_kind kind) noexcept {
+  switch (kind) {
+    case obligation_kind::saved_activation: return "its backward was never called";
+    case obligation_kind::recompute_frame: return "its recompute was not followed by a backward";
+    case obligation_kind::gathered_parameter: return "it was never resharded";
+    case obligation_kind::weight_gradient: return "its weight gradient was never computed";
+    case obligation_kind::dispatched_tokens: return "they were never combined";
+    case obligation_kind::combined_tokens: return "their backward was never called";
+    case obligation_kind::returning_gradients: return "they were never finished";
+    case obligation_kind::pending_collective: return "it was never waited for";
+    case obligation_kind::transfer: return "it was never completed";
+    case obligation_kind::offload_copy: return "its copy was never awaited";
+  }
+  return "it was never discharged";
+}
+
+/// One debt. `layer` points to a name that outlives the step; the shape is in elements, `rank` of its
+/// entries are meaningful.
+struct obligation {
+  obligation_kind kind = obligation_kind::saved_activation;
+  std::uint8_t rank = 0;
+  std::uint32_t parent = 0xffffffffU;  // ledger index of the invocation that a recompute repeats
+  std::size_t micro_batch = 0;
+  std::size_t bytes = 0;
+  std::array<std::size_t, 4> shape{};
+  const char* layer = "";
+  where opened_at;
+
+  /// "saved activation of layer 'head' (micro-batch 3, 4x128x256, 524288 bytes) opened at train.cpp:88: its
+  /// backward was never called"
+  [[nodiscard]] std::string text() const {
+    std::string out =
+        std::string(name(kind)) + " of layer '" + layer + "' (micro-batch " + std::to_string(micro_batch) + ", ";
+    for (std::uint8_t axis = 0; axis < rank; ++axis) out += (axis == 0 ? "" : "x") + std::to_string(shape[axis]);
+    if (rank > 0) out += ", ";
+    return out + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a protocol needs from the machine, as a type it is given: time, atomics, files. The defaults call
+// the machine directly and cost nothing; a test hands in a clock it moves itself, atomics that a model
+// checker schedules, files that fail at the n-th call. Each policy is the least that protocols use.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A clock that never goes back. `now` counts nanoseconds from an arbitrary beginning; `sleep` returns
+/// after that many nanoseconds of this clock, or earlier.
+template <class C>
+concept clock_policy = requires(C clock, std::int64_t nanoseconds) {
+  { clock.now() } -> std::same_as<std::int64_t>;
+  clock.sleep(nanoseconds);
+};
+
+/// The machine's monotonic clock.
+struct monotonic_clock {
+  [[nodiscard]] static std::int64_t now() noexcept {
+    timespec time{};
+    ::clock_gettime(CLOCK_MONOTONIC, &time);
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  }
+  static void sleep(std::int64_t nanoseconds) noexcept {
+    if (nanoseconds <= 0) return;
+    const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                        static_cast<long>(nanoseconds % 1'000'000'000)};
+    ::nanosleep(&time, nullptr);
+  }
+};
+
+/// Where a lock-free protocol gets its atomics and its hint that it spins. Fences are left out on
+/// purpose: thread sanitizer does not understand them.
+template <class A>
+concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
+  { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
+  word.store(value, std::memory_order_release);
+  { word.fetch_add(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
+  { word.exchange(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
+  { word.compare_exchange_strong(value, value, std::memory_order_acq_rel) } -> std::same_as<bool>;
+  A::relax();
+};
+
+/// The standard library's atomics.
+struct std_atomics {
+  template <class T>
+  using atomic = std::atomic<T>;
+
+  /// Tells the core that it is spinning, so that its sibling gets on.
+  static void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+};
+
+/// The system calls by which a file is written so that a crash loses nothing; results and errno as in
+/// POSIX, so that an injected failure looks like a real one.
+template <class F>
+concept files_policy = requires(F files, const char* path, int descriptor, void* to, const void* from,
+                                std::size_t bytes, off_t offset) {
+  { files.open(path, descriptor, mode_t{}) } -> std::same_as<int>;
+  { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.sync(descriptor) } -> std::same_as<int>;
+  { files.close(descriptor) } -> std::same_as<int>;
+  { files.rename(path, path) } -> std::same_as<int>;
+  { files.remove(path) } -> std::same_as<int>;
+};
+
+/// The machine's files.
+struct posix_files {
+  [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
+  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
+    return ::pread(descriptor, to, bytes, offset);
+  }
+  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
+    return ::pwrite(descriptor, from, bytes, offset);
+  }
+  [[nodiscard]] static int sync(int descriptor) noexcept { return ::fsync(descriptor); }
+  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
+  [[nodiscard]] static int rename(const char* from, const char* to) noexcept { return ::rename(from, to); }
+  [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
+};
+
+static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && files_policy<posix_files>);
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A view is a pointer with a shape: dense, row-major, trivially copyable, so that it crosses into a
+// kernel unchanged. It owns nothing; whoever handed it out says how long it lives.
+#pragma once
+
+#include <array>
+#include <cassert>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <std::size_t Rank>
+using extents = std::array<std::size_t, Rank>;
+
+/// Number of elements of a shape; the empty shape has one.
+template <std::size_t Rank>
+[[nodiscard]] BELAY_HD constexpr std::size_t element_count(const extents<Rank>& shape) noexcept {
+  std::size_t count = 1;
+  for (std::size_t axis = 0; axis < Rank; ++axis) count *= shape[axis];
+  return count;
+}
+
+/// A dense row-major view of `Rank` dimensions; extents in elements.
+template <class T, std::size_t Rank>
+class view {
+ public:
+  using element_type = T;
+  using value_type = std::remove_cv_t<T>;
+
+  constexpr view() = default;
+  BELAY_HD constexpr view(T* data, extents<Rank> shape) noexcept : data_(data), shape_(shape) {}
+
+  /// A view of mutable elements is also a view of constant ones.
+  template <class U>
+  requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr view(view<U, Rank> other) noexcept
+      : data_(other.data()), shape_(other.shape()) {}
+
+  [[nodiscard]] BELAY_HD constexpr T* data() const noexcept { return data_; }
+  [[nodiscard]] BELAY_HD constexpr const extents<Rank>& shape() const noexcept { return shape_; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t extent(std::size_t axis) const noexcept { return shape_[axis]; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t size() const noexcept { return element_count(shape_); }
+  [[nodiscard]] BELAY_HD constexpr std::size_t size_bytes() const noexcept { return size() * sizeof(T); }
+  [[nodiscard]] constexpr std::span<T> flat() const noexcept { return {data_, size()}; }
+
+  template <class... Index>
+  requires(sizeof...(Index) == Rank) [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
+    const extents<Rank> at{static_cast<std::size_t>(index)...};
+    std::size_t offset = 0;
+    for (std::size_t axis = 0; axis < Rank; ++axis) offset = offset * shape_[axis] + at[axis];
+    return data_[offset];
+  }
+
+  /// The sub-view at `index` of the first axis.
+  [[nodiscard]] BELAY_HD constexpr view<T, Rank - 1> operator[](std::size_t index) const noexcept requires(Rank > 1) {
+    extents<Rank - 1> rest{};
+    for (std::size_t axis = 1; axis < Rank; ++axis) rest[axis - 1] = shape_[axis];
+    return {data_ + index * element_count(rest), rest};
+  }
+  [[nodiscard]] BELAY_HD constexpr T& operator[](std::size_t index) const noexcept requires(Rank == 1) {
+    return data_[index];
+  }
+
+  /// `count` entries of the first axis beginning at `first`.
+  [[nodiscard]] BELAY_HD constexpr view rows(std::size_t first, std::size_t count) const noexcept requires(Rank >= 1) {
+    extents<Rank> part = shape_;
+    part[0] = count;
+    std::size_t stride = 1;
+    for (std::size_t axis = 1; axis < Rank; ++axis) stride *= shape_[axis];
+    return {data_ + first * stride, part};
+  }
+
+ private:
+  T* data_ = nullptr;
+  extents<Rank> shape_{};
+};
+
+template <class T>
+using vector_view = view<T, 1>;
+template <class T>
+using matrix_view = view<T, 2>;
+
+static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
+
+}  // namespace belay::inline BELAY_ABI

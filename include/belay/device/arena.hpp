@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// An arena is a region of exact size and the allocator that divides it. Leases are grouped in chains that end
+// together (what one invocation keeps, what one call scratches); a lease beyond the capacity is a
+// budget_error, never growth.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/view.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/device/offset_allocator.hpp"
+#include "belay/device/tier.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <memory_region Memory>
+class arena {
+ public:
+  /// Takes the region; `meter` belongs to the tier and outlives the arena.
+  arena(tier where_it_is, Memory memory, std::size_t max_leases, tier_meter& meter)
+      : memory_(std::move(memory)), offsets_(memory_.size_bytes(), max_leases, &meter), tier_(where_it_is) {
+    meter.count_allocation();
+  }
+  arena(arena&&) noexcept = default;
+  arena& operator=(arena&&) noexcept = default;
+
+  /// Room for `shape` elements of T until `chain` is released; uninitialised.
+  template <class T, std::size_t Rank>
+  [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, where at = where::current()) {
+    return {reinterpret_cast<T*>(lease_bytes(element_count(shape) * sizeof(T), chain, at)), shape};
+  }
+
+  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current()) {
+    const auto offset = offsets_.allocate(bytes, chain);
+    if (!offset) throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+    return memory_.data() + *offset;
+  }
+
+  void release(lease_chain& chain) noexcept { offsets_.release(chain); }
+
+  /// The lease that begins at `address` moves to another chain.
+  [[nodiscard]] bool transfer(const void* address, lease_chain& from, lease_chain& to) noexcept {
+    const auto* byte = static_cast<const std::byte*>(address);
+    return offsets_.transfer(static_cast<std::size_t>(byte - memory_.data()), from, to);
+  }
+
+  /// Ends every lease; every chain that still names one is void from here on.
+  void reclaim() noexcept { offsets_.clear(); }
+
+  [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
+  [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
+
+ private:
+  Memory memory_;
+  offset_allocator offsets_;
+  tier tier_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What an arena stands on: a region of a tier, owned, of exact size. A reservation has addresses but no
+// memory behind them: the rehearsal walks the real code with it, and a kernel that runs by mistake faults at once.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/device/offset_allocator.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A region of memory: movable, its addresses fixed for its life.
+template <class M>
+concept memory_region = std::movable<M> && requires(const M& memory) {
+  { memory.data() } -> std::same_as<std::byte*>;
+  { memory.size_bytes() } -> std::same_as<std::size_t>;
+};
+
+/// Anonymous pages, zeroed, page-aligned; given back on destruction.
+class host_pages {
+ public:
+  host_pages() = default;
+  /// Throws budget_error naming the bytes when the system has no room.
+  explicit host_pages(std::size_t bytes, where at = where::current()) : host_pages(bytes, PROT_READ | PROT_WRITE, at) {}
+  host_pages(host_pages&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  host_pages& operator=(host_pages&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~host_pages() {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+  }
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
+
+ protected:
+  host_pages(std::size_t bytes, int protection, where at) : bytes_(bytes) {
+    if (bytes == 0) return;
+    void* mapped = ::mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED)
+      throw budget_error("host memory: mmap: " + std::string(std::strerror(errno)), bytes, 0, at);
+    data_ = static_cast<std::byte*>(mapped);
+    if ((protection & PROT_WRITE) != 0) ::madvise(mapped, bytes, MADV_HUGEPAGE);
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Addresses without memory.
+class reserved_addresses : public host_pages {
+ public:
+  reserved_addresses() = default;
+  explicit reserved_addresses(std::size_t bytes, where at = where::current()) : host_pages(bytes, PROT_NONE, at) {}
+};
+
+static_assert(memory_region<host_pages> && memory_region<reserved_addresses>);
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Memory comes in tiers, each with a budget of its own. A meter counts what is leased from a tier, whatever
+// arenas serve it, so that live and peak bytes are one number a tier and can be held against the plan.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Kinds of memory, fastest first. A CPU-only rank uses `device` for what its layers compute on and
+/// `host` for staging.
+enum class tier : std::uint8_t { device, pinned, host, file };
+
+inline constexpr std::size_t tier_count = 4;
+inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();
+
+[[nodiscard]] constexpr const char* name(tier where) noexcept {
+  switch (where) {
+    case tier::device: return "device";
+    case tier::pinned: return "pinned";
+    case tier::host: return "host";
+    case tier::file: return "file";
+  }
+  return "unknown";
+}
+
+/// Bytes one rank may use in each tier; unlimited unless said.
+struct budget {
+  std::array<std::size_t, tier_count> bytes{unlimited_bytes, unlimited_bytes, unlimited_bytes, unlimited_bytes};
+
+  [[nodiscard]] constexpr std::size_t operator[](tier where) const noexcept {
+    return bytes[static_cast<std::size_t>(where)];
+  }
+  [[nodiscard]] constexpr std::size_t& operator[](tier where) noexcept {
+    return bytes[static_cast<std::size_t>(where)];
+  }
+};
+
+/// Bytes leased from one tier by one rank, now and at most; and how often backing memory was obtained,
+/// which is constant once the first step is over.
+class tier_meter {
+ public:
+  void add(std::size_t bytes) noexcept {
+    live_ += bytes;
+    if (live_ > peak_) peak_ = live_;
+  }
+  void remove(std::size_t bytes) noexcept { live_ -= bytes; }
+  void count_allocation() noexcept { ++allocations_; }
+  /// The peak restarts from what is live now.
+  void restart_peak() noexcept { peak_ = live_; }
+
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
+  [[nodiscard]] std::uint64_t allocations() const noexcept { return allocations_; }
+
+ private:
+  std::size_t live_ = 0;
+  std::size_t peak_ = 0;
+  std::uint64_t allocations_ = 0;
+};
+
+/// The meters of one rank, a tier each.
+class tier_meters {
+ public:
+  [[nodiscard]] tier_meter& operator[](tier where) noexcept { return meters_[static_cast<std::size_t>(where)]; }
+  [[nodiscard]] const tier_meter& operator[](tier where) const noexcept {
+    return meters_[static_cast<std::size_t>(where)];
+  }
+
+ private:
+  std::array<tier_meter, tier_count> meters_{};
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One output element from the input elements of the same index. A kernel is a struct of pointers and
+// scalars whose operator() does index i, so that a loop here, a CUDA launcher there and a test run the
+// same arithmetic. Input and output may be the same array; they may not overlap in another way.
+#pragma once
+
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/math.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// out[i] = value
+template <class T>
+struct fill {
+  T* out;
+  T value;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
+};
+
+/// out[i] = in[i], converted where the element types differ (rounded to nearest where they are narrower).
+template <class In, class Out = In>
+struct copy {
+  const In* in;
+  Out* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
+};
+
+/// out[i] = a[i] + b[i]
+template <real T>
+struct add {
+  const T* a;
+  const T* b;
+  T* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = a[i] + b[i]; }
+};
+
+/// out[i] = a[i] * b[i]
+template <real T>
+struct multiply {
+  const T* a;
+  const T* b;
+  T* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = a[i] * b[i]; }
+};
+
+/// y[i] += alpha * x[i]
+template <real T>
+struct axpy {
+  T alpha;
+  const T* x;
+  T* y;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] += alpha * x[i]; }
+};
+
+/// x[i] *= factor
+template <real T>
+struct scale {
+  T factor;
+  T* x;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
+};
+
+/// out[i] = factor * x[i]
+template <real T>
+struct multiple {
+  T factor;
+  const T* x;
+  T* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = factor * x[i]; }
+};
+
+/// out[i] = a[i] + alpha * b[i]
+template <real T>
+struct add_scaled {
+  const T* a;
+  T alpha;
+  const T* b;
+  T* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = a[i] + alpha * b[i]; }
+};
+
+/// out[i] = silu(gate[i]) * up[i], the activation of a SwiGLU.
+template <real T>
+struct silu_gate {
+  const T* gate;
+  const T* up;
+  T* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = silu(gate[i]) * up[i]; }
+};
+
+/// The derivatives of `silu_gate` by both inputs; `dgate` and `dup` may be `gate` and `up` themselves.
+template <real T>
+struct silu_gate_backward {
+  const T* gate;
+  const T* up;
+  const T* dout;
+  T* dgate;
+  T* dup;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const T g = gate[i];
+    const T u = up[i];
+    const T d = dout[i];
+    const T s = sigmoid(g);
+    dgate[i] = d * u * (s * (T(1) + g * (T(1) - s)));
+    dup[i] = d * (g * s);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The host's way to run a kernel: a loop. A kernel promises that index i neither reads nor writes what
+// another index writes; the compiler cannot see that through pointers, so it is told here, once, and
+// nowhere else. The kernel is taken by value so that its pointers live in registers during the loop.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+
+// Clang warns where it cannot do what a loop was told, as in unoptimised and sanitised builds. It places
+// the warning in the function that the loop was inlined into, so it is turned off from here on, not
+// around the loop.
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// A functor that does one index of independent work and says so by being callable when const.
+template <class F>
+concept indexed = requires(const F& f, std::size_t i) {
+  f(i);
+};
+
+/// Runs `f(0) ... f(count - 1)` on the calling thread, vectorised where the arithmetic allows.
+template <indexed F>
+BELAY_HD constexpr void for_each_index(std::size_t count, F f) noexcept(noexcept(f(count))) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#elif defined(__GNUC__)
+#pragma GCC ivdep
+#endif
+  for (std::size_t i = 0; i < count; ++i) f(i);
+}
+
+/// The same for a kernel whose index is a row or a block: it holds the loop that vectorises itself.
+template <indexed F>
+BELAY_HD constexpr void for_each_row(std::size_t count, F f) noexcept(noexcept(f(count))) {
+  for (std::size_t row = 0; row < count; ++row) f(row);
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The few transcendental functions that layers need, without branches, calls or tables, so that a loop
+// over them vectorises with any compiler and its default flags (a libm call would not, nor would sqrt
+// while it may set errno), and so that a vector's last elements get the same value as the others.
+// They also need no header, which keeps kernels cheap to include.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// The scalars that kernels compute with.
+template <class T>
+concept real = std::same_as<T, float> || std::same_as<T, double>;
+
+/// `a` where the condition holds, else `b`, in arithmetic on the bits: a conditional expression may
+/// become a branch, and a loop with a branch is not vectorised.
+[[nodiscard]] BELAY_HD constexpr float select(bool condition, float a, float b) noexcept {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
+  return __builtin_bit_cast(
+      float, (__builtin_bit_cast(std::uint32_t, a) & mask) | (__builtin_bit_cast(std::uint32_t, b) & ~mask));
+}
+[[nodiscard]] BELAY_HD constexpr double select(bool condition, double a, double b) noexcept {
+  const std::uint64_t mask = std::uint64_t{0} - static_cast<std::uint64_t>(condition);
+  return __builtin_bit_cast(
+      double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
+}
+
+/// |x|, by clearing the sign bit.
+[[nodiscard]] BELAY_HD constexpr float magnitude(float x) noexcept {
+  return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, x) & 0x7fffffffu);
+}
+[[nodiscard]] BELAY_HD constexpr double magnitude(double x) noexcept {
+  return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffu);
+}
+
+/// e^x, within 2 units in the last place over the normal range; 0 for -infinity and far below,
+/// infinity above the range, subnormal results correct, NaN stays NaN.
+[[nodiscard]] BELAY_HD constexpr float exponential(float x) noexcept {
+  // Beyond these the result is already 0 or infinity; comparisons keep a NaN as it is.
+  x = select(x > 89.0f, 89.0f, x);
+  x = select(x < -104.0f, -104.0f, x);
+  // Adding 1.5 * 2^23 leaves the nearest integer of x / ln 2 in the low mantissa bits.
+  constexpr float rounder = 12582912.0f;
+  const float shifted = x * 1.44269504f + rounder;
+  const float n = shifted - rounder;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts, the first with zeros below
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = (p * r) * r + r + 1.0f;
+  // 2^n in two factors, because 2^n itself may lie outside the normal range when the result does not.
+  const auto power = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, shifted) -
+                                               __builtin_bit_cast(std::uint32_t, rounder));
+  const std::int32_t half = power >> 1;
+  const float scale = __builtin_bit_cast(float, static_cast<std::uint32_t>(half + 127) << 23);
+  const float rest = __builtin_bit_cast(float, static_cast<std::uint32_t>(power - half + 127) << 23);
+  return p * scale * rest;
+}
+
+/// e^x in double: relative error below 1e-15 over the normal range, the same edge cases.
+[[nodiscard]] BELAY_HD constexpr double exponential(double x) noexcept {
+  x = select(x > 710.0, 710.0, x);
+  x = select(x < -746.0, -746.0, x);
+  constexpr double rounder = 6755399441055744.0;  // 1.5 * 2^52
+  const double shifted = x * 1.4426950408889634 + rounder;
+  const double n = shifted - rounder;
+  const double r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = (p * r) * r + r + 1.0;
+  const auto power = static_cast<std::int64_t>(__builtin_bit_cast(std::uint64_t, shifted) -
+                                               __builtin_bit_cast(std::uint64_t, rounder));
+  const std::int64_t half = power >> 1;
+  const double scale = __builtin_bit_cast(double, static_cast<std::uint64_t>(half + 1023) << 52);
+  const double rest = __builtin_bit_cast(double, static_cast<std::uint64_t>(power - half + 1023) << 52);
+  return p * scale * rest;
+}
+
+/// The square root within 1 unit in the last place; 0 and infinity exact, NaN for negative x and NaN.
+[[nodiscard]] BELAY_HD constexpr float square_root(float x) noexcept {
+  const bool tiny = x < 0x1p-96f;  // moved up so that no intermediate is subnormal
+  const float a = select(tiny, x * 0x1p+64f, x);
+  // Halving the exponent in the bit pattern gives 1/sqrt(a) to 4 percent; each step squares the error,
+  // the last one on the root itself.
+  float y = __builtin_bit_cast(float, 0x5f375a86u - (__builtin_bit_cast(std::uint32_t, a) >> 1));
+  y = y * (1.5f - 0.5f * a * y * y);
+  y = y * (1.5f - 0.5f * a * y * y);
+  float root = a * y;
+  root = root + 0.5f * y * (a - root * root);
+  root = select(tiny, root * 0x1p-32f, root);
+  root = select(x > 0.0f, root, x);
+  root = select(x > 0x1.fffffep+127f, x, root);
+  return select(x < 0.0f, __builtin_nanf(""), root);
+}
+
+[[nodiscard]] BELAY_HD constexpr double square_root(double x) noexcept {
+  const bool tiny = x < 0x1p-900;
+  const double a = select(tiny, x * 0x1p+200, x);
+  double y = __builtin_bit_cast(double, 0x5fe6eb50c7b537a9u - (__builtin_bit_cast(std::uint64_t, a) >> 1));
+  y = y * (1.5 - 0.5 * a * y * y);
+  y = y * (1.5 - 0.5 * a * y * y);
+  y = y * (1.5 - 0.5 * a * y * y);
+  double root = a * y;
+  root = root + 0.5 * y * (a - root * root);
+  root = select(tiny, root * 0x1p-100, root);
+  root = select(x > 0.0, root, x);
+  root = select(x > 0x1.fffffffffffffp+1023, x, root);
+  return select(x < 0.0, __builtin_nan(""), root);
+}
+
+/// 1 / (1 + e^-x).
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T sigmoid(T x) noexcept {
+  return T(1) / (T(1) + exponential(-x));
+}
+
+/// d sigmoid(x) / dx.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T sigmoid_derivative(T x) noexcept {
+  const T s = sigmoid(x);
+  return s * (T(1) - s);
+}
+
+/// x * sigmoid(x).
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T silu(T x) noexcept {
+  return x * sigmoid(x);
+}
+
+/// d silu(x) / dx.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T silu_derivative(T x) noexcept {
+  const T s = sigmoid(x);
+  return s * (T(1) + x * (T(1) - s));
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// AdamW on a range of elements. Everything that depends on the step but not on the element (bias
+// corrections, the clip's factor, the decay of the learning rate) is computed once, in double, before
+// the range is touched; an element's result does not depend on how the range was cut over ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/math.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// What a user chooses for AdamW.
+struct adamw_settings {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double decay = 0.1;  // decoupled; 0 for vectors such as norms
+};
+
+/// One step's scalars; the same for every element of a parameter.
+template <real T>
+struct adamw_scalars {
+  T gradient_scale;      // multiplies the gradient first: clip factor, divisor
+  T beta1, complement1;  // complement = 1 - beta
+  T beta2, complement2;
+  T step_size;        // learning_rate / (1 - beta1^step)
+  T root_correction;  // 1 / sqrt(1 - beta2^step)
+  T epsilon;
+  T keep;  // 1 - learning_rate * decay
+};
+
+/// The scalars of step `step`, counted from 1.
+template <real T>
+[[nodiscard]] constexpr adamw_scalars<T> adamw_at_step(const adamw_settings& settings, std::uint64_t step,
+                                                       double gradient_scale = 1.0) noexcept {
+  double power1 = 1, power2 = 1;  // beta^step by squaring
+  double square1 = settings.beta1, square2 = settings.beta2;
+  for (std::uint64_t rest = step; rest != 0; rest >>= 1) {
+    if ((rest & 1u) != 0) {
+      power1 *= square1;
+      power2 *= square2;
+    }
+    square1 *= square1;
+    square2 *= square2;
+  }
+  return {static_cast<T>(gradient_scale),
+          static_cast<T>(settings.beta1),
+          static_cast<T>(1 - settings.beta1),
+          static_cast<T>(settings.beta2),
+          static_cast<T>(1 - settings.beta2),
+          static_cast<T>(settings.learning_rate / (1 - power1)),
+          static_cast<T>(1 / square_root(1 - power2)),
+          static_cast<T>(settings.epsilon),
+          static_cast<T>(1 - settings.learning_rate * settings.decay)};
+}
+
+/// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value), with the moments updated in place. `Gradient`
+/// may be narrower than the master `T`.
+template <real T, class Gradient = T>
+struct adamw {
+  T* value;
+  const Gradient* gradient;
+  T* first_moment;
+  T* second_moment;
+  adamw_scalars<T> at;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const T g = static_cast<T>(gradient[i]) * at.gradient_scale;
+    const T m = at.beta1 * first_moment[i] + at.complement1 * g;
+    const T v = at.beta2 * second_moment[i] + at.complement2 * (g * g);
+    first_moment[i] = m;
+    second_moment[i] = v;
+    value[i] = at.keep * value[i] - at.step_size * m / (square_root(v) * at.root_correction + at.epsilon);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel

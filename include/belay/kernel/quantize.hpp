@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Tensors in 8 bits with one scale for every 128 elements, which is what fp8 dispatch sends. A block's
+// largest magnitude maps to the largest fp8 value. A block is one index, so that its scale is found and
+// used by the same thread.
+#pragma once
+
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/reduce.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+inline constexpr std::size_t quantize_block = 128;
+
+/// Blocks, and so scales, of a range; the last block may be shorter.
+[[nodiscard]] BELAY_HD constexpr std::size_t quantize_block_count(std::size_t count) noexcept {
+  return (count + quantize_block - 1) / quantize_block;
+}
+
+/// out[i] = in[i] / scales[block], rounded to `Narrow`. Run for `quantize_block_count(count)` indices. A
+/// block that holds an infinity or a NaN decodes to NaN at that place.
+template <real T, class Narrow = fp8_e4m3>
+struct quantize {
+  const T* in;
+  Narrow* out;
+  float* scales;
+  std::size_t count;
+
+  struct element {
+    const T* in;
+    Narrow* out;
+    float inverse;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+      out[i] = Narrow(static_cast<float>(in[i]) * inverse, saturating);
+    }
+  };
+
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+    const std::size_t first = block * quantize_block;
+    const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
+    constexpr auto largest = static_cast<float>(Narrow::max());
+    const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
+    // Not below the smallest normal number, so that the inverse is finite; a block of zeros needs no more.
+    const float used = scale > 0x1p-126f ? scale : 0x1p-126f;
+    const float inverse = 1.0f / used;
+    for_each_index(size, element{in + first, out + first, inverse});
+    scales[block] = used;
+  }
+};
+
+/// out[i] = in[i] * scales[block]. Run for `quantize_block_count(count)` indices.
+template <real T, class Narrow = fp8_e4m3>
+struct dequantize {
+  const Narrow* in;
+  const float* scales;
+  T* out;
+  std::size_t count;
+
+  struct element {
+    const Narrow* in;
+    T* out;
+    float scale;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+      out[i] = static_cast<T>(static_cast<float>(in[i]) * scale);
+    }
+  };
+
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+    const std::size_t first = block * quantize_block;
+    const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
+    for_each_index(size, element{in + first, out + first, scales[block]});
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Sums whose bits depend on the values and their order only, never on the machine's vector width, on
+// the number of threads or on where a range was cut, as long as cuts lie on chunk boundaries: elements
+// go to sixteen lanes by their index, lanes are folded in a fixed tree, chunks in ascending order. The
+// gradient norm is made of these, so a norm is the same on every mesh that reduces the same gradients.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/math.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// Elements that are summed in lanes before the result is added to a running sum.
+inline constexpr std::size_t sum_chunk = 4096;
+inline constexpr std::size_t sum_lanes = 16;
+
+/// Chunks of a range; the last may be shorter.
+[[nodiscard]] BELAY_HD constexpr std::size_t chunk_count(std::size_t count) noexcept {
+  return (count + sum_chunk - 1) / sum_chunk;
+}
+
+// What is summed over an index, as `Sum`. Squares and products of floats are exact in double, so the
+// compiler's choice to fuse them with the addition changes nothing.
+template <class Sum, real T>
+struct values_of {
+  const T* x;
+  BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
+};
+template <class Sum, real T>
+struct products_of {
+  const T* x;
+  const T* y;
+  BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept {
+    return static_cast<Sum>(x[i]) * static_cast<Sum>(y[i]);
+  }
+};
+
+/// Folds `term(0) ... term(count - 1)` in sixteen lanes: element i into lane i modulo 16, then halves.
+template <class Sum, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(Term term, std::size_t count) noexcept {
+  Sum lane[sum_lanes] = {};
+  const std::size_t whole = count - count % sum_lanes;
+  for (std::size_t i = 0; i < whole; i += sum_lanes) {
+    for (std::size_t l = 0; l < sum_lanes; ++l) lane[l] += term(i + l);
+  }
+  for (std::size_t l = 0; l < sum_lanes; ++l) {  // a constant bound keeps the lanes in registers
+    if (l < count - whole) lane[l] += term(whole + l);
+  }
+  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
+    for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
+  }
+  return lane[0];
+}
+
+/// One chunk's sum of squares per index: `out[c]` for `c < chunk_count(count)`. A range cut at multiples
+/// of `sum_chunk` gives the same numbers in pieces; fold them in order for `sum_of_squares`.
+template <real T>
+struct chunk_sums_of_squares {
+  const T* x;
+  std::size_t count;
+  double* out;
+  BELAY_HD constexpr void operator()(std::size_t chunk) const noexcept {
+    const std::size_t first = chunk * sum_chunk;
+    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+    out[chunk] = sum_in_lanes<double>(products_of<double, T>{x + first, x + first}, size);
+  }
+};
+
+template <class Sum, real T>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_chunks(products_of<Sum, T> term, std::size_t count) noexcept {
+  Sum total = 0;
+  for (std::size_t first = 0; first < count; first += sum_chunk) {
+    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+    total += sum_in_lanes<Sum>(products_of<Sum, T>{term.x + first, term.y + first}, size);
+  }
+  return total;
+}
+
+/// x[0] + ... + x[count - 1] in double.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr double sum(const T* x, std::size_t count) noexcept {
+  double total = 0;
+  for (std::size_t first = 0; first < count; first += sum_chunk) {
+    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+    total += sum_in_lanes<double>(values_of<double, T>{x + first}, size);
+  }
+  return total;
+}
+
+/// The inner product in double.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr double dot(const T* x, const T* y, std::size_t count) noexcept {
+  return sum_in_chunks(products_of<double, T>{x, y}, count);
+}
+
+/// The square of the Euclidean norm, in double.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr double sum_of_squares(const T* x, std::size_t count) noexcept {
+  return sum_in_chunks(products_of<double, T>{x, x}, count);
+}
+
+/// Sums over one row, in the row's own type: for rows of a few thousand elements at most.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T row_sum(const T* x, std::size_t width) noexcept {
+  return sum_in_lanes<T>(values_of<T, T>{x}, width);
+}
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T row_dot(const T* x, const T* y, std::size_t width) noexcept {
+  return sum_in_lanes<T>(products_of<T, T>{x, y}, width);
+}
+
+template <real T>
+struct magnitudes_of {
+  const T* x;
+  BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return magnitude(x[i]); }
+};
+
+/// The largest of `floor` and `term(0) ... term(count - 1)`. NaNs are passed over.
+template <real T, class Term>
+[[nodiscard]] BELAY_HD constexpr T maximum_in_lanes(Term term, std::size_t count, T floor) noexcept {
+  T lane[sum_lanes] = {};
+  for (std::size_t l = 0; l < sum_lanes; ++l) lane[l] = floor;
+  const std::size_t whole = count - count % sum_lanes;
+  for (std::size_t i = 0; i < whole; i += sum_lanes) {
+    for (std::size_t l = 0; l < sum_lanes; ++l) {
+      const T value = term(i + l);
+      lane[l] = value > lane[l] ? value : lane[l];
+    }
+  }
+  for (std::size_t l = 0; l < sum_lanes; ++l) {
+    const T value = l < count - whole ? term(whole + l) : floor;
+    lane[l] = value > lane[l] ? value : lane[l];
+  }
+  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
+    for (std::size_t l = 0; l < width; ++l) lane[l] = lane[l + width] > lane[l] ? lane[l + width] : lane[l];
+  }
+  return lane[0];
+}
+
+/// The largest element; minus infinity for an empty range. NaNs are passed over.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T maximum_of(const T* x, std::size_t count) noexcept {
+  return maximum_in_lanes(values_of<T, T>{x}, count, -static_cast<T>(__builtin_huge_val()));
+}
+
+/// The largest magnitude; 0 for an empty range. NaNs are passed over.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T largest_magnitude(const T* x, std::size_t count) noexcept {
+  return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
+}
+
+/// Whether no element is infinite or NaN. Looks at the bits, so no flag for fast arithmetic can fool it.
+[[nodiscard]] BELAY_HD constexpr bool are_finite(const float* x, std::size_t count) noexcept {
+  std::uint32_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t magnitude = __builtin_bit_cast(std::uint32_t, x[i]) & 0x7fffffffu;
+    found |= static_cast<std::uint32_t>(magnitude >= 0x7f800000u);
+  }
+  return found == 0;
+}
+[[nodiscard]] BELAY_HD constexpr bool are_finite(const double* x, std::size_t count) noexcept {
+  std::uint64_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t magnitude = __builtin_bit_cast(std::uint64_t, x[i]) & 0x7fffffffffffffffu;
+    found |= static_cast<std::uint64_t>(magnitude >= 0x7ff0000000000000u);
+  }
+  return found == 0;
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Rows sorted by expert and back: count the choices, turn counts into offsets, give each choice its
+// slot, move rows to their slots and combine them again. Slots of one expert are in the order of the
+// choices, so the result is a function of the choices alone.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <span>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/reduce.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// counts[b] = how many entries of `choices` are b; every choice is below `counts.size()`.
+template <std::integral Choice, std::integral Count>
+constexpr void count_choices(std::span<const Choice> choices, std::span<Count> counts) noexcept {
+  for (Count& count : counts) count = 0;
+  for (Choice choice : choices) ++counts[static_cast<std::size_t>(choice)];
+}
+
+/// offsets[b] = counts[0] + ... + counts[b - 1]; returns the total. The spans may be the same.
+template <std::integral Count>
+constexpr Count exclusive_scan(std::span<const Count> counts, std::span<Count> offsets) noexcept {
+  Count total = 0;
+  for (std::size_t b = 0; b < counts.size(); ++b) {
+    const Count count = counts[b];
+    offsets[b] = total;
+    total = static_cast<Count>(total + count);
+  }
+  return total;
+}
+
+/// slots[c] = the place of choice c when choices are sorted stably. `next` holds the offsets of
+/// `exclusive_scan` on entry and is advanced: on return next[b] is the end of b's slots.
+template <std::integral Choice, std::integral Count>
+constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> next, std::span<Count> slots) noexcept {
+  for (std::size_t c = 0; c < choices.size(); ++c) slots[c] = next[static_cast<std::size_t>(choices[c])]++;
+}
+
+/// out row r = in row index[r / repeat]; with `repeat` = k a token's row is found once per choice.
+template <class T, std::integral Index>
+struct gather_rows {
+  const T* in;
+  const Index* index;
+  T* out;
+  std::size_t width;
+  std::size_t repeat = 1;
+  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+    for_each_index(width, copy<T>{in + static_cast<std::size_t>(index[row / repeat]) * width, out + row * width});
+  }
+};
+
+/// out row index[r] = in row r / repeat; no index occurs twice. With `repeat` = k and a token's k slots as
+/// indices, each token's row is copied to all its slots.
+template <class T, std::integral Index>
+struct scatter_rows {
+  const T* in;
+  const Index* index;
+  T* out;
+  std::size_t width;
+  std::size_t repeat = 1;
+  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+    for_each_index(width, copy<T>{in + (row / repeat) * width, out + static_cast<std::size_t>(index[row]) * width});
+  }
+};
+
+/// out row r = the sum over j < k of weights[r k + j] * in row index[r k + j], added in the order of j.
+/// Without weights (a null pointer) all are 1: the backward of scattering a row to k slots.
+template <real T, std::integral Index>
+struct weighted_row_sum {
+  const T* in;
+  const Index* index;
+  const T* weights;
+  T* out;
+  std::size_t width;
+  std::size_t k;
+  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+    T* to = out + row * width;
+    for_each_index(width, fill<T>{to, T(0)});
+    for (std::size_t choice = row * k; choice < (row + 1) * k; ++choice) {
+      const T weight = weights == nullptr ? T(1) : weights[choice];
+      for_each_index(width, axpy<T>{weight, in + static_cast<std::size_t>(index[choice]) * width, to});
+    }
+  }
+};
+
+/// The backward of `weighted_row_sum`, one choice c an index (rows x k of them): din row index[c] =
+/// weights[c] * dout row c / k, and dweights[c] = dout row c / k times in row index[c]. No index occurs
+/// twice; `din` may be `in`.
+template <real T, std::integral Index>
+struct weighted_row_sum_backward {
+  const T* in;
+  const Index* index;
+  const T* weights;
+  const T* dout;
+  T* din;
+  T* dweights;
+  std::size_t width;
+  std::size_t k;
+  BELAY_HD constexpr void operator()(std::size_t choice) const noexcept {
+    const std::size_t slot = static_cast<std::size_t>(index[choice]) * width;
+    const T* d = dout + (choice / k) * width;
+    dweights[choice] = row_dot(in + slot, d, width);
+    for_each_index(width, multiple<T>{weights[choice], d, din + slot});
+  }
+};
+
+/// table row index[r] += in row r, in ascending r, so repeated indices add in a fixed order: the
+/// backward of an embedding. One thread does all rows.
+template <real T, std::integral Index>
+BELAY_HD constexpr void accumulate_rows(const T* in, const Index* index, std::size_t rows, T* table,
+                                        std::size_t width) noexcept {
+  for (std::size_t row = 0; row < rows; ++row) {
+    for_each_index(width, axpy<T>{T(1), in + row * width, table + static_cast<std::size_t>(index[row]) * width});
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel

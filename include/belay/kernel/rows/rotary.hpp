@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Rotary positions in the half-split layout: element j of a head turns with element j + d/2 by the angle
+// position * theta^(-2j/d). Turning is orthogonal, so the backward is the transpose: the other way round.
+#pragma once
+
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/math.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+enum class rotation { forward, transposed };
+
+/// Fills cosine and sine [length, head_size / 2] for positions 0 to length - 1, computed in double.
+template <real T>
+void fill_rotary_table(T* cosine, T* sine, std::size_t length, std::size_t head_size, double theta) noexcept {
+  const std::size_t half = head_size / 2;
+  for (std::size_t j = 0; j < half; ++j) {
+    const double frequency = __builtin_pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(head_size));
+    for (std::size_t position = 0; position < length; ++position) {
+      const double angle = static_cast<double>(position) * frequency;
+      cosine[position * half + j] = static_cast<T>(__builtin_cos(angle));
+      sine[position * half + j] = static_cast<T>(__builtin_sin(angle));
+    }
+  }
+}
+
+/// Turns the `heads` heads of a token in place; a token is one index and lies at x + token * stride, its
+/// position is token % length. `stride` is in elements, so that x may be a part of a wider row.
+template <real T>
+struct rotate_heads {
+  T* x;
+  const T* cosine;
+  const T* sine;
+  std::size_t stride;
+  std::size_t length;
+  std::size_t heads;
+  std::size_t head_size;
+  rotation direction = rotation::forward;
+
+  struct pair {
+    T* low;
+    T* high;
+    const T* cosine;
+    const T* sine;
+    T sign;
+    BELAY_HD constexpr void operator()(std::size_t j) const noexcept {
+      const T a = low[j];
+      const T b = high[j];
+      const T s = sign * sine[j];
+      low[j] = a * cosine[j] - b * s;
+      high[j] = b * cosine[j] + a * s;
+    }
+  };
+
+  BELAY_HD constexpr void operator()(std::size_t token) const noexcept {
+    const std::size_t half = head_size / 2;
+    const std::size_t entry = (token % length) * half;
+    const T sign = direction == rotation::forward ? T(1) : T(-1);
+    for (std::size_t head = 0; head < heads; ++head) {
+      T* low = x + token * stride + head * head_size;
+      for_each_index(half, pair{low, low + half, cosine + entry, sine + entry, sign});
+    }
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel

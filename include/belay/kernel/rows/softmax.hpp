@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Softmax of a row and its derivative, whole and causal. The largest element is subtracted first, so no
+// finite input overflows. The causal form takes one query's attention scores a row, scales them, and
+// writes zeros for the keys that come later, so that a plain matrix product can follow.
+#pragma once
+
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/reduce.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// What a loss needs of a row beside its softmax: log(sum of e^x) is `largest` + log(`sum`).
+template <real T>
+struct softmax_parts {
+  T largest;  // of the scaled inputs
+  T sum;      // of e^(scaled input - largest)
+};
+
+/// out[i] = e^(scale * (in[i] - largest)).
+template <real T>
+struct shifted_exponential {
+  const T* in;
+  T* out;
+  T largest;
+  T scale;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = exponential((in[i] - largest) * scale); }
+};
+
+/// ds[i] = scale * p[i] * (dp[i] - mean), where mean is the inner product of p and dp.
+template <real T>
+struct softmax_derivative {
+  const T* p;
+  const T* dp;
+  T* ds;
+  T mean;
+  T scale;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { ds[i] = scale * p[i] * (dp[i] - mean); }
+};
+
+/// out = softmax(scale * in) for a row of `width`; scale > 0; `out` may be `in`. A NaN or +infinity in
+/// the row makes the whole row NaN; -infinity has probability 0.
+template <real T>
+BELAY_HD constexpr softmax_parts<T> softmax_row(const T* in, T* out, std::size_t width, T scale = T(1)) noexcept {
+  const T largest = maximum_of(in, width);
+  for_each_index(width, shifted_exponential<T>{in, out, largest, scale});
+  const T total = row_sum(out, width);
+  for_each_index(width, kernel::scale<T>{T(1) / total, out});
+  return {largest * scale, total};
+}
+
+/// The derivative by the unscaled inputs from the probabilities and theirs; `ds` may be `dp`.
+template <real T>
+BELAY_HD constexpr void softmax_row_backward(const T* p, const T* dp, T* ds, std::size_t width,
+                                             T scale = T(1)) noexcept {
+  for_each_index(width, softmax_derivative<T>{p, dp, ds, row_dot(p, dp, width), scale});
+}
+
+/// Softmax of every row; a row is one index.
+template <real T>
+struct softmax_rows {
+  const T* in;
+  T* out;
+  std::size_t width;
+  T scale = T(1);
+  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+    softmax_row(in + row * width, out + row * width, width, scale);
+  }
+};
+
+template <real T>
+struct softmax_rows_backward {
+  const T* p;
+  const T* dp;
+  T* ds;
+  std::size_t width;
+  T scale = T(1);
+  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+    softmax_row_backward(p + row * width, dp + row * width, ds + row * width, width, scale);
+  }
+};
+
+/// Softmax of attention scores [..., length, length]: row r is query r % length, which sees keys 0 to
+/// itself; the others get 0, whatever the scores hold there. `out` may be `in`.
+template <real T>
+struct causal_softmax_rows {
+  const T* in;
+  T* out;
+  std::size_t length;
+  T scale = T(1);
+  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+    const std::size_t seen = row % length + 1;
+    softmax_row(in + row * length, out + row * length, seen, scale);
+    for_each_index(length - seen, fill<T>{out + row * length + seen, T(0)});
+  }
+};
+
+/// Its derivative by the unscaled scores; 0 for later keys. `ds` may be `dp`.
+template <real T>
+struct causal_softmax_rows_backward {
+  const T* p;
+  const T* dp;
+  T* ds;
+  std::size_t length;
+  T scale = T(1);
+  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+    const std::size_t seen = row % length + 1;
+    softmax_row_backward(p + row * length, dp + row * length, ds + row * length, seen, scale);
+    for_each_index(length - seen, fill<T>{ds + row * length + seen, T(0)});
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where every parameter lies in the memory of its buckets, which rank owns which range of it, and in what
+// order buckets are launched: a value, computed from sizes alone, equal on all ranks that share a bucket.
+// The plan, the buckets and the optimizer read the same one. Memory lies in the order of the backward, so
+// that a bucket is one contiguous range. Shards are cut between chunks of a parameter only: sums over a
+// chunk have one owner and the same bits however the parameter is sharded.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/kernel/reduce.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Elements of a parameter that are summed, updated and owned together, counted from its local start.
+inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
+
+/// Number of chunks of `elements` elements.
+[[nodiscard]] constexpr std::size_t chunks_of(std::size_t elements) noexcept {
+  return (elements + parameter_chunk - 1) / parameter_chunk;
+}
+
+/// What the ranks that replicate a parameter divide among themselves.
+enum class zero_stage : std::uint8_t { none, optimizer_state };
+
+/// The size of one parameter and the family (ranks that replicate it) it belongs to.
+struct bucket_entry {
+  std::size_t elements = 0;
+  std::size_t family = 0;
+};
+
+/// A family as the layout sees it: how many ranks, and what they divide.
+struct family_shape {
+  std::size_t ranks = 1;
+  zero_stage stage = zero_stage::none;
+};
+
+/// Elements `offset` to `offset + count - 1` of the local part of parameter number `parameter`.
+struct parameter_range {
+  std::size_t parameter = 0;
+  std::size_t offset = 0;
+  std::size_t count = 0;
+
+  friend constexpr bool operator==(const parameter_range&, const parameter_range&) = default;
+};
+
+/// See the top of the file. Offsets and counts are in elements; parameters are numbered in model order.
+class bucket_layout {
+ public:
+  struct bucket {
+    std::size_t family = 0;
+    std::size_t first = 0;             // element offset in the memory
+    std::size_t count = 0;             // with padding between parameters
+    std::vector<std::size_t> members;  // parameter numbers, in the order of memory
+    std::vector<std::size_t> counts;   // elements per rank of the family; only for sharded families, else empty
+  };
+
+  bucket_layout() = default;
+
+  /// Cuts `entries` into buckets of about `bucket_bytes`, each of one family; a larger parameter gets a
+  /// bucket of its own. Every parameter begins at a multiple of 64 bytes.
+  bucket_layout(std::span<const bucket_entry> entries, std::span<const family_shape> families,
+                std::size_t element_bytes, std::size_t bucket_bytes, where at = where::current())
+      : families_(families.begin(), families.end()), sizes_(entries.size()), offsets_(entries.size()) {
+    align_ = element_bytes < 64 ? 64 / element_bytes : 1;
+    std::vector<bucket> open(families.size());
+    const auto close = [&](bucket& b) {
+      if (!b.members.empty()) buckets_.push_back(std::move(b));
+      b = {};
+    };
+    for (std::size_t i = entries.size(); i-- > 0;) {
+      const std::size_t family = entries[i].family;
+      if (family >= families.size())
+        throw usage_error("parameter number " + std::to_string(i) + " names family " + std::to_string(family) + " of " +
+                              std::to_string(families.size()),
+                          at);
+      sizes_[i] = entries[i].elements;
+      bucket& b = open[family];
+      if (!b.members.empty() && (b.count + padded(sizes_[i])) * element_bytes > bucket_bytes) close(b);
+      b.family = family;
+      b.members.push_back(i);
+      b.count += padded(sizes_[i]);
+      if (b.count * element_bytes >= bucket_bytes) close(b);
+    }
+    for (bucket& b : open) close(b);
+    // A bucket can go when the backward has reached its earliest parameter; one order for all families.
+    std::sort(buckets_.begin(), buckets_.end(),
+              [](const bucket& a, const bucket& b) { return a.members.back() > b.members.back(); });
+    for (bucket& b : buckets_) place(b);
+  }
+
+  /// Elements of the memory that holds all values (and as many for all gradients).
+  [[nodiscard]] std::size_t elements() const noexcept { return elements_; }
+  [[nodiscard]] std::size_t parameters() const noexcept { return sizes_.size(); }
+  [[nodiscard]] std::size_t offset(std::size_t parameter) const noexcept { return offsets_[parameter]; }
+  [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }
+  /// In the order of launch.
+  [[nodiscard]] std::span<const bucket> buckets() const noexcept { return buckets_; }
+  [[nodiscard]] std::span<const family_shape> families() const noexcept { return families_; }
+
+  /// Calls `visit(parameter_range)` for what rank `rank` of the bucket's family owns, in the order of memory.
+  template <class Visit>
+  void each_owned(const bucket& b, std::size_t rank, Visit&& visit) const {
+    std::size_t from = b.first;
+    std::size_t to = b.first + b.count;
+    if (!b.counts.empty()) {
+      for (std::size_t r = 0; r < rank; ++r) from += b.counts[r];
+      to = from + b.counts[rank];
+    }
+    for (std::size_t parameter : b.members) {
+      const std::size_t first = std::max(from, offsets_[parameter]);
+      const std::size_t last = std::min(to, offsets_[parameter] + sizes_[parameter]);
+      if (first < last) visit(parameter_range{parameter, first - offsets_[parameter], last - first});
+    }
+  }
+
+  /// Elements whose optimizer state rank `rank_in_family[f]` of each family f holds: the padding is not counted.
+  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_family) const {
+    std::size_t count = 0;
+    for (const bucket& b : buckets_)
+      each_owned(b, rank_in_family[b.family], [&](const parameter_range& range) { count += range.count; });
+    return count;
+  }
+
+  /// Equal on ranks whose layouts agree.
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+    std::uint64_t hash = 0xcbf29ce484222325U;
+    const auto add = [&](std::uint64_t x) { hash = (hash ^ x) * 0x100000001b3U; };
+    for (const bucket& b : buckets_) {
+      add(b.family), add(b.first), add(b.count), add(b.members.size());
+      for (std::size_t count : b.counts) add(count);
+    }
+    return hash;
+  }
+
+ private:
+  [[nodiscard]] std::size_t padded(std::size_t elements) const noexcept {
+    return (elements + align_ - 1) / align_ * align_;
+  }
+
+  void place(bucket& b) {
+    b.first = elements_;
+    for (std::size_t parameter : b.members) {
+      offsets_[parameter] = elements_;
+      elements_ += padded(sizes_[parameter]);
+    }
+    const family_shape family = families_[b.family];
+    if (family.stage == zero_stage::none) return;
+    b.counts.assign(family.ranks, 0);
+    for (std::size_t parameter : b.members) {
+      const std::size_t size = padded(sizes_[parameter]);
+      // Each chunk goes to the rank in whose even share its middle lies.
+      for (std::size_t chunk = 0; chunk < size; chunk += parameter_chunk) {
+        const std::size_t count = std::min(parameter_chunk, size - chunk);
+        const std::size_t middle = offsets_[parameter] - b.first + chunk + count / 2;
+        b.counts[middle * family.ranks / b.count] += count;
+      }
+    }
+  }
+
+  std::vector<family_shape> families_;
+  std::vector<std::size_t> sizes_;
+  std::vector<std::size_t> offsets_;
+  std::vector<bucket> buckets_;
+  std::size_t elements_ = 0;
+  std::size_t align_ = 1;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What the buckets hand to norm, clip and optimizer: proof that the gradients were reduced over all ranks
+// that replicate them and divided by the tokens of the batch, and the list of ranges this rank owns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/parameter.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class T, class Group>
+class gradient_buckets;
+
+/// The number of target tokens of the global batch, the one divisor of a step's gradients.
+class target_tokens {
+ public:
+  explicit target_tokens(std::size_t count, where at = where::current()) : count_(count) {
+    if (count == 0) throw usage_error("a batch without target tokens has no mean", at);
+  }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+
+ private:
+  std::size_t count_;
+};
+
+/// Whether the range counts in the global norm here or, being replicated, on rank 0 of its family.
+enum class norm_share : std::uint8_t { counted_here, counted_elsewhere };
+
+/// Part of a parameter that this rank updates. It begins at a chunk of the parameter, and ends at one or at
+/// the parameter's end.
+template <class T>
+struct owned_range {
+  std::size_t parameter = 0;  // number in model order of the buckets
+  std::size_t offset = 0;     // elements from the parameter's local start
+  std::size_t count = 0;
+  std::size_t bucket = 0;
+  T* value = nullptr;
+  T* gradient = nullptr;
+  weight_decay decay = weight_decay::no;
+  norm_share share = norm_share::counted_here;
+};
+
+/// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and applying it
+/// consumes it. Valid until the buckets begin the next step.
+template <class T>
+class [[nodiscard]] reduced_gradients {
+ public:
+  reduced_gradients(reduced_gradients&& other) noexcept : owned_(other.owned_), number_(other.number_) {
+    other.owned_ = {};
+    other.number_ = 0;
+  }
+  reduced_gradients& operator=(reduced_gradients&&) = delete;
+
+  /// What this rank owns, in the order of memory.
+  [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
+  /// The how-manieth reduction of its buckets, from 1; 0 once consumed.
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
+ private:
+  template <class, class>
+  friend class gradient_buckets;
+  reduced_gradients(std::span<const owned_range<T>> owned, std::uint64_t number) noexcept
+      : owned_(owned), number_(number) {}
+
+  std::span<const owned_range<T>> owned_;
+  std::uint64_t number_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Tokens to their experts and back, one-sided over a symmetric heap: a source writes its rows into the
+// owners' slots and reads the results out of them; nothing is packed, and nothing is sent twice.
+//
+// Why these synchronisations suffice. The rule is: a slot is first written after a synchronisation of the
+// group that every rank enters after leasing the slot, and a rank releases a slot after its own last access
+// to anybody's copy of it. Leases follow the same order on all ranks, so a slot's next user waits in that
+// synchronisation for every rank's last access to the slot's previous life. Release therefore needs none.
+//   dispatch: lease inputs and outputs | gather of counts | push rows | barrier         experts read inputs
+//   combine:  barrier | pull outputs                                                    experts' outputs are read
+//   backward: write gradients over the outputs, lease gradients | barrier               experts read, write
+//   finish:   barrier | pull row gradients | release all
+// The gather is the first write's synchronisation for inputs, and for outputs, which are written later still.
+// The backward's push needs none before it: an output row is read and overwritten by its token's rank alone,
+// which has read it already, and its owner wrote it before the combine's barrier. Row gradients are first
+// written after the backward's barrier. Five synchronisations a layer, forward and backward; on one rank none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/symmetric.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/experts/handles.hpp"
+#include "belay/parallel/experts/layout.hpp"
+#include "belay/parallel/experts/rows.hpp"
+#include "belay/parallel/experts/statistics.hpp"
+#include "belay/parallel/routing.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What every rank of an expert group agrees on.
+struct expert_settings {
+  std::size_t experts = 0;   // of all ranks; a multiple of the group's size
+  std::size_t k = 0;         // experts a token visits
+  std::size_t hidden = 0;    // elements of a row
+  std::size_t capacity = 0;  // rows a rank can receive in one dispatch
+};
+
+/// What dispatches since the last reading would have needed: the same on all ranks of a group.
+struct expert_overflow {
+  std::size_t needed = 0;    // most rows any rank was sent in one dispatch
+  std::size_t capacity = 0;  // what there was room for
+
+  [[nodiscard]] bool happened() const noexcept { return needed > capacity; }
+  /// What a step votes for: the rows to make room for, 0 when nothing overflowed.
+  [[nodiscard]] std::size_t rows_wanted() const noexcept { return happened() ? needed : 0; }
+};
+
+/// A rank's end of an expert group. All ranks of the group make the same calls in the same order. One exchange
+/// serves all layers of a stage; it allocates nothing after `prepare`. The heap outlives it and is used
+/// by nothing else of the group.
+template <class T, class Group, class Heap = symmetric_heap<Group>>
+  requires directly_addressable<Group> && can_all_gather_v<Group, std::int64_t>
+class expert_exchange {
+ public:
+  using value_type = T;
+  using slot_type = typename Heap::slot;
+  using dispatched_type = dispatched<expert_exchange>;
+
+  /// Throws `usage_error` if experts cannot be divided among the ranks or k of them chosen.
+  expert_exchange(Group group, Heap& heap, const expert_settings& settings, where at = where::current())
+      : group_(std::move(group)), heap_(&heap) {
+    shape_.ranks = static_cast<std::size_t>(group_.size());
+    shape_.rank = static_cast<std::size_t>(group_.rank());
+    shape_.experts = settings.experts;
+    shape_.k = settings.k;
+    shape_.hidden = settings.hidden;
+    if (settings.experts == 0 || settings.experts % shape_.ranks != 0) {
+      throw usage_error(std::to_string(settings.experts) + " experts cannot be divided among " +
+                            std::to_string(shape_.ranks) + " ranks: the number of ranks must divide them",
+                        at);
+    }
+    if (settings.k < 1 || settings.k > settings.experts) {
+      throw usage_error("a token cannot visit " + std::to_string(settings.k) + " of " +
+                            std::to_string(settings.experts) + " experts",
+                        at);
+    }
+    set_capacity(settings.capacity, at);
+    selections_.resize(shape_.ranks * shape_.experts);
+    cursor_.resize(shape_.experts);
+    gather_counts_.assign(shape_.ranks, shape_.experts);
+    bases_.resize(shape_.ranks);
+  }
+
+  expert_exchange(const expert_exchange&) = delete;  // handles point to it
+  expert_exchange& operator=(const expert_exchange&) = delete;
+
+  /// Makes room for statistics of layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
+  void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches) {
+    first_layer_ = first_layer;
+    statistics_ = expert_statistics(layers, micro_batches, shape_.experts, shape_.k);
+  }
+
+  /// Sends each row of `x` [rows, hidden] to the experts of its routing and fills the routing's global counts.
+  /// `x` need not live longer than the call; the routing's memory lives until `finish`. More rows than the
+  /// capacity are recorded as an overflow and do not move: their contributions and gradients are zero, and
+  /// the step must be replayed. One gather of counts and one barrier of the group; none on one rank.
+  template <class Frame>
+  BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x, const routing<T>& routed,
+                                                     where at = where::current()) {
+    expect_shape(x, routed.rows, "dispatch: x", at);
+    if (routed.experts != shape_.experts || routed.k != shape_.k) {
+      throw usage_error("dispatch: the routing is over other experts than the exchange", at);
+    }
+    expert_flight<expert_exchange> flight;
+    flight.exchange = this;
+    flight.routed = routed;
+    flight.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});
+    flight.offsets = frame.template keep<std::size_t>(extents<1>{shape_.local() + 1});
+    flight.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
+    flight.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
+    flight.debt = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
+    const bool counted = !frame.forward_only() && statistics_.layers() > 0;
+    const std::size_t layer = frame.layer_index() - first_layer_;
+    const std::size_t micro_batch = frame.micro_batch();
+    frame.run([&] {
+      exchange_counts(flight, at);
+      if (counted) statistics_.record(layer, micro_batch, flight.routed, at);
+      for_each_token(push_tokens<T>{slots(flight, flight.inputs), x.data()}, routed.rows);
+      synchronize(at);
+    });
+    return dispatched_type{std::move(flight)};
+  }
+
+  /// A step begins: statistics are zero again, and slots whose handles were lost in the last step are free.
+  /// Throws `usage_error` in checked builds if dispatches were made and nobody has taken the overflow since;
+  /// in release builds it stays until it is taken.
+  void begin_step(where at = where::current()) {
+    if constexpr (checked(check_level::local)) {
+      if (unread_) throw usage_error("the overflow of the last step's expert dispatches was never read", at);
+    }
+    statistics_.clear();
+    heap_->reclaim();
+  }
+
+  /// Leases come from `heap` from now on: how the same exchange is rehearsed on one heap and run on another.
+  /// No handle may be open.
+  void use(Heap& heap) noexcept { heap_ = &heap; }
+
+  /// Whether dispatches were made since the overflow was last taken.
+  [[nodiscard]] bool overflow_unread() const noexcept { return unread_; }
+
+  /// What the dispatches since the last call needed, and forgets it. The same on all ranks of the group.
+  [[nodiscard]] expert_overflow take_overflow() noexcept {
+    unread_ = false;
+    return {std::exchange(needed_, std::size_t{0}), shape_.capacity};
+  }
+
+  /// Rows a rank can receive from the next dispatch on; the same on all ranks, between steps.
+  void set_capacity(std::size_t rows, where at = where::current()) {
+    if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+      throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
+    }
+    shape_.capacity = rows;
+  }
+
+  [[nodiscard]] const expert_shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] const Group& group() const noexcept { return group_; }
+  /// Experts of this rank: [first, first + count).
+  [[nodiscard]] std::size_t first_local_expert() const noexcept { return shape_.rank * shape_.local(); }
+  [[nodiscard]] std::size_t local_experts() const noexcept { return shape_.local(); }
+  /// Bytes of one slot. A dispatch leases two until its finish, a backward a third from there to its finish.
+  [[nodiscard]] std::size_t slot_bytes() const noexcept { return shape_.capacity * shape_.hidden * sizeof(T); }
+  [[nodiscard]] std::size_t first_layer() const noexcept { return first_layer_; }
+  [[nodiscard]] expert_statistics& statistics() noexcept { return statistics_; }
+  [[nodiscard]] const expert_statistics& statistics() const noexcept { return statistics_; }
+
+ private:
+  friend class dispatched<expert_exchange>;
+  friend class merged<expert_exchange>;
+  friend class returning<expert_exchange>;
+  using flight_type = expert_flight<expert_exchange>;
+
+  template <class Frame>
+  void combine(Frame& frame, flight_type& flight, view<T, 2> y, where at) {
+    expect_shape(y, flight.routed.rows, "combine: y", at);
+    settle(frame, flight, at);
+    frame.run([&] {
+      synchronize(at);
+      for_each_token(pull_weighted<T>{slots(flight, flight.outputs), flight.routed.weights.data(), y.data()},
+                     flight.routed.rows);
+    });
+    if (frame.forward_only()) {
+      heap_->release(flight.inputs, at);
+      heap_->release(flight.outputs, at);
+      flight.exchange = nullptr;
+    } else {
+      flight.debt = frame.open(obligation_kind::combined_tokens, 2 * slot_bytes(), y.shape(), at);
+    }
+  }
+
+  template <class Frame>
+  void backward(Frame& frame, flight_type& flight, view<const T, 2> dy, view<T, 2> dweights, where at) {
+    expect_shape(dy, flight.routed.rows, "backward: dy", at);
+    if (dweights.shape() != extents<2>{flight.routed.rows, shape_.k}) {
+      throw usage_error("backward: dweights is [rows, k] of the routing", at);
+    }
+    settle(frame, flight, at);
+    flight.gradients = heap_->lease(slot_bytes(), "row gradients of experts", at);
+    flight.debt = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
+    frame.run([&] {
+      for_each_token(exchange_gradients<T>{slots(flight, flight.outputs), flight.routed.weights.data(), dy.data(),
+                                           dweights.data()},
+                     flight.routed.rows);
+      synchronize(at);
+    });
+  }
+
+  template <class Frame>
+  void finish(Frame& frame, flight_type& flight, view<T, 2> dx, where at) {
+    expect_shape(dx, flight.routed.rows, "finish: dx", at);
+    settle(frame, flight, at);
+    frame.run([&] {
+      synchronize(at);
+      for_each_token(pull_sum<T>{slots(flight, flight.gradients), dx.data()}, flight.routed.rows);
+    });
+    heap_->release(flight.gradients, at);
+    heap_->release(flight.outputs, at);
+    heap_->release(flight.inputs, at);
+  }
+
+  template <class Frame>
+  void abandon(Frame& frame, flight_type& flight, where at) {
+    settle(frame, flight, at);
+    heap_->release(flight.outputs, at);
+    heap_->release(flight.inputs, at);
+  }
+
+  // A handle that outlived its step has lost the memory it names; nothing of it may be touched in any build.
+  template <class Frame>
+  static void settle(Frame& frame, const flight_type& flight, where at) {
+    const bool owed = frame.engine().obligations().is_open(flight.debt);
+    frame.close(flight.debt, at);
+    if (!owed) throw usage_error("a handle of an expert exchange was used after its step had ended", at);
+  }
+
+  // Every rank learns what every rank selected; from here on all know the same and take the same decisions.
+  void exchange_counts(flight_type& flight, where at) {
+    const std::size_t first = shape_.rank * shape_.experts;
+    for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = flight.routed.counts[e];
+    if (shape_.ranks > 1) {
+      group_.all_gather_v(std::span<std::int64_t>(selections_), std::span<const std::size_t>(gather_counts_), at);
+    }
+    for (std::size_t e = 0; e < shape_.experts; ++e) {
+      std::int64_t total = 0;
+      for (std::size_t source = 0; source < shape_.ranks; ++source) total += selections_[source * shape_.experts + e];
+      flight.routed.global_counts[e] = total;
+    }
+    const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
+    const std::size_t needed = rows_needed(shape_, all);
+    needed_ = needed > needed_ ? needed : needed_;
+    unread_ = true;
+    expert_offsets(shape_, all, flight.offsets);
+    expert_places(shape_, all, flight.routed.choices, {cursor_.data(), {cursor_.size()}}, flight.places);
+  }
+
+  void synchronize(where at) {
+    if (shape_.ranks > 1) group_.barrier(at);
+  }
+
+  template <class Kernel>
+  static void for_each_token(const Kernel& kernel, std::size_t tokens) {
+    for (std::size_t token = 0; token < tokens; ++token) kernel(token);
+  }
+
+  [[nodiscard]] view<T, 2> rows_in(const slot_type& slot) const {
+    return {reinterpret_cast<T*>(slot.local()), {shape_.capacity, shape_.hidden}};
+  }
+
+  [[nodiscard]] peer_slots<T> slots(const flight_type& flight, const slot_type& slot) {
+    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
+      bases_[peer] = reinterpret_cast<T*>(slot.at(static_cast<int>(peer)));
+    }
+    return {bases_.data(), flight.routed.choices.data(), flight.places.data(), shape_.k, shape_.hidden, shape_.local()};
+  }
+
+  template <class U>
+  void expect_shape(view<U, 2> rows, std::size_t count, const char* what, where at) const {
+    if (rows.extent(0) == count && rows.extent(1) == shape_.hidden) return;
+    throw usage_error(std::string(what) + " is [" + std::to_string(count) + ", " + std::to_string(shape_.hidden) +
+                          "], not [" + std::to_string(rows.extent(0)) + ", " + std::to_string(rows.extent(1)) + "]",
+                      at);
+  }
+
+  Group group_;
+  Heap* heap_;
+  expert_shape shape_;
+  std::size_t first_layer_ = 0;
+  std::size_t needed_ = 0;
+  bool unread_ = false;
+  expert_statistics statistics_;
+  std::vector<std::int64_t> selections_;  // [ranks, experts] of the dispatch under way
+  std::vector<std::int64_t> cursor_;
+  std::vector<std::size_t> gather_counts_;
+  std::vector<T*> bases_;  // of the movement under way
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Tokens that were sent to experts are owed three times: `dispatched` owes a combine, `merged` a backward,
+// `returning` a finish. Each handle is the only way to the memory it stands for, is consumed by the next
+// call, and gives the slots back only there. Dropping one communicates nothing: its slots stay leased and
+// its debt stays in the ledger, so that the step does not commit; the next step finds the slots free again.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/ledger.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/routing.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What an exchange knows of one dispatch on its way through the three handles. Internal to them.
+template <class Exchange>
+struct expert_flight {
+  using value_type = typename Exchange::value_type;
+  using slot_type = typename Exchange::slot_type;
+
+  Exchange* exchange = nullptr;
+  routing<value_type> routed;
+  view<std::int32_t, 2> places;
+  view<std::size_t, 1> offsets;
+  slot_type inputs;     // rows received
+  slot_type outputs;    // the experts' outputs; in the backward the gradients that arrive for them
+  slot_type gradients;  // leased by the backward: the experts' row gradients
+  ticket debt;
+
+  expert_flight() = default;
+  expert_flight(expert_flight&& other) noexcept
+      : exchange(std::exchange(other.exchange, nullptr)),
+        routed(other.routed),
+        places(other.places),
+        offsets(other.offsets),
+        inputs(std::move(other.inputs)),
+        outputs(std::move(other.outputs)),
+        gradients(std::move(other.gradients)),
+        debt(std::exchange(other.debt, {})) {}
+  expert_flight& operator=(expert_flight&&) = delete;
+  ~expert_flight() = default;
+
+  void expect_alive(where at) const {
+    if (exchange != nullptr) return;
+    throw usage_error("a handle of an expert exchange was used after it was consumed, or owes nothing", at);
+  }
+  [[nodiscard]] std::span<const std::size_t> rows_of_experts() const noexcept {
+    return {offsets.data(), offsets.size()};
+  }
+};
+
+/// Expert gradients under way: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.
+template <class Exchange>
+class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLIGATION returning {
+ public:
+  using value_type = typename Exchange::value_type;
+
+  BELAY_OPENS explicit returning(expert_flight<Exchange>&& flight) noexcept : flight_(std::move(flight)) {}
+  BELAY_OPENS returning(returning&& other) noexcept : flight_(std::move(other.flight_)) {}
+  returning& operator=(returning&&) = delete;
+  BELAY_IF_DISCHARGED ~returning() {}  // not defaulted: the analysis looks at calls of a destructor
+
+  /// [capacity, hidden], grouped like `rows`: the gradients of this rank's expert outputs, weights applied.
+  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> output_gradients() const {
+    return flight_.exchange->rows_in(flight_.outputs);
+  }
+  /// [capacity, hidden]: the inputs this rank's experts had in the forward.
+  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const {
+    return flight_.exchange->rows_in(flight_.inputs);
+  }
+  /// [capacity, hidden], to be written: the gradients of those inputs.
+  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> row_gradients() const {
+    return flight_.exchange->rows_in(flight_.gradients);
+  }
+  /// As in `dispatched`.
+  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept {
+    return flight_.rows_of_experts();
+  }
+
+  /// Writes `dx` [rows, hidden], the sum over each token's experts, and gives all slots back. One barrier of
+  /// the group.
+  template <class Frame>
+  BELAY_DISCHARGES void finish(Frame& frame, view<value_type, 2> dx, where at = where::current()) && {
+    flight_.expect_alive(at);
+    expert_flight<Exchange> flight(std::move(flight_));
+    flight.exchange->finish(frame, flight, dx, at);
+  }
+  template <class Frame, class... Rest>
+  void finish(Frame&, Rest&&...) & {
+    static_assert(!std::same_as<Frame, Frame>,
+                  "belay: finish consumes its handle: write std::move(handle).finish(...)");
+  }
+
+  /// Hands a named handle on: `return std::move(handle).hand_over();`.
+  BELAY_DISCHARGES BELAY_OPENS returning hand_over() && { return returning{std::move(*this)}; }
+
+ private:
+  expert_flight<Exchange> flight_;
+};
+
+/// Combined tokens. Owes a backward, unless the frame was forward-only: then it owes nothing and may be dropped.
+template <class Exchange>
+class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION merged {
+ public:
+  using value_type = typename Exchange::value_type;
+
+  BELAY_OPENS explicit merged(expert_flight<Exchange>&& flight) noexcept : flight_(std::move(flight)) {}
+  BELAY_OPENS merged(merged&& other) noexcept : flight_(std::move(other.flight_)) {}
+  merged& operator=(merged&&) = delete;
+  BELAY_IF_DISCHARGED ~merged() {}
+
+  /// Sends `dy` [rows, hidden] times each weight to the experts and writes `dweights` [rows, k], the gradients
+  /// of the weights. The memory of the experts' outputs is reused. One barrier of the group.
+  template <class Frame>
+  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(Frame& frame, view<const value_type, 2> dy,
+                                                            view<value_type, 2> dweights,
+                                                            where at = where::current()) && {
+    flight_.expect_alive(at);
+    expert_flight<Exchange> flight(std::move(flight_));
+    flight.exchange->backward(frame, flight, dy, dweights, at);
+    return returning<Exchange>{std::move(flight)};
+  }
+  template <class Frame, class... Rest>
+  void backward(Frame&, Rest&&...) & {
+    static_assert(!std::same_as<Frame, Frame>,
+                  "belay: the backward consumes its handle: write std::move(handle).backward(...)");
+  }
+
+  /// Ends the obligation without a backward and gives the slots back; every rank of the group does the same.
+  /// `why` is for the reader of the call.
+  template <class Frame>
+  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
+    static_cast<void>(why);
+    if (flight_.exchange == nullptr) return;
+    expert_flight<Exchange> flight(std::move(flight_));
+    flight.exchange->abandon(frame, flight, at);
+  }
+
+  /// Hands a named handle on: `return std::move(handle).hand_over();`.
+  BELAY_DISCHARGES BELAY_OPENS merged hand_over() && { return merged{std::move(*this)}; }
+
+ private:
+  expert_flight<Exchange> flight_;
+};
+
+/// Tokens at their experts: read `rows`, write `outputs`, then `combine`. Owes a combine.
+template <class Exchange>
+class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION dispatched {
+ public:
+  using value_type = typename Exchange::value_type;
+
+  BELAY_OPENS explicit dispatched(expert_flight<Exchange>&& flight) noexcept : flight_(std::move(flight)) {}
+  BELAY_OPENS dispatched(dispatched&& other) noexcept : flight_(std::move(other.flight_)) {}
+  dispatched& operator=(dispatched&&) = delete;
+  BELAY_IF_DISCHARGED ~dispatched() {}
+
+  /// [capacity, hidden]: the rows this rank's experts received, grouped by expert. They live until `finish`.
+  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const {
+    return flight_.exchange->rows_in(flight_.inputs);
+  }
+  /// [capacity, hidden], to be written where `rows` holds something; not to be read after the combine.
+  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const {
+    return flight_.exchange->rows_in(flight_.outputs);
+  }
+  /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside
+  /// `frame.run` only; lives as long as the invocation.
+  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept {
+    return flight_.rows_of_experts();
+  }
+
+  /// Writes `y` [rows, hidden], each token's experts' outputs times its weights, summed in the order of the
+  /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards.
+  template <class Frame>
+  BELAY_DISCHARGES BELAY_OPENS merged<Exchange> combine(Frame& frame, view<value_type, 2> y,
+                                                        where at = where::current()) && {
+    flight_.expect_alive(at);
+    expert_flight<Exchange> flight(std::move(flight_));
+    flight.exchange->combine(frame, flight, y, at);
+    return merged<Exchange>{std::move(flight)};
+  }
+  template <class Frame, class... Rest>
+  void combine(Frame&, Rest&&...) & {
+    static_assert(!std::same_as<Frame, Frame>,
+                  "belay: combine consumes its handle: write std::move(handle).combine(...)");
+  }
+
+  /// Ends the obligation without a combine; every rank of the group does the same.
+  template <class Frame>
+  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
+    static_cast<void>(why);
+    flight_.expect_alive(at);
+    expert_flight<Exchange> flight(std::move(flight_));
+    flight.exchange->abandon(frame, flight, at);
+  }
+
+  /// Hands a named handle on: `return std::move(handle).hand_over();`.
+  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over() && { return dispatched{std::move(*this)}; }
+
+ private:
+  expert_flight<Exchange> flight_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where every row goes, computed by each rank alone from the selections of all ranks. Rows of an owner are
+// grouped by local expert, inside an expert by source rank, inside a source by token: that is the order of
+// the whole micro-batch's tokens, so an expert sees the same rows in the same order on any mesh. Rows beyond
+// the capacity get no place; nothing is ever addressed outside a slot.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/core/view.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The place of a row that found no room.
+inline constexpr std::int32_t no_place = -1;
+
+/// The fixed shape of an exchange. Experts are divided evenly: rank r owns experts
+/// [r * local, (r + 1) * local).
+struct expert_shape {
+  std::size_t ranks = 1;
+  std::size_t rank = 0;
+  std::size_t experts = 0;
+  std::size_t k = 0;
+  std::size_t hidden = 0;
+  std::size_t capacity = 0;  // rows a rank can receive
+
+  [[nodiscard]] constexpr std::size_t local() const noexcept { return experts / ranks; }
+};
+
+/// From `selections` [ranks, experts]: the rows that `owner` is sent.
+[[nodiscard]] inline std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                                               std::size_t owner) noexcept {
+  std::int64_t rows = 0;
+  for (std::size_t source = 0; source < shape.ranks; ++source) {
+    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) rows += selections(source, e);
+  }
+  return static_cast<std::size_t>(rows);
+}
+
+/// The largest number of rows that any rank is sent: what a capacity must be for nothing to overflow.
+[[nodiscard]] inline std::size_t rows_needed(const expert_shape& shape,
+                                             view<const std::int64_t, 2> selections) noexcept {
+  std::size_t most = 0;
+  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
+    const std::size_t rows = rows_received(shape, selections, owner);
+    most = rows > most ? rows : most;
+  }
+  return most;
+}
+
+/// Writes `offsets` [local + 1]: this rank's received rows of local expert i are [offsets[i], offsets[i + 1]).
+/// Never beyond the capacity.
+inline void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                           view<std::size_t, 1> offsets) noexcept {
+  std::size_t rows = 0;
+  offsets[0] = 0;
+  for (std::size_t i = 0; i < shape.local(); ++i) {
+    for (std::size_t source = 0; source < shape.ranks; ++source) {
+      rows += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
+    }
+    offsets[i + 1] = rows < shape.capacity ? rows : shape.capacity;
+  }
+}
+
+/// Writes `places` [rows, k]: the row in the owner's slot that (token, j) of this rank occupies, or
+/// `no_place`. `cursor` [experts] is scratch.
+inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
+                          view<std::int32_t, 2> places) noexcept {
+  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
+    std::int64_t row = 0;
+    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) {
+      for (std::size_t source = 0; source < shape.ranks; ++source) {
+        if (source == shape.rank) cursor[e] = row;
+        row += selections(source, e);
+      }
+    }
+  }
+  const auto capacity = static_cast<std::int64_t>(shape.capacity);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const std::int64_t place = cursor[static_cast<std::size_t>(choices.data()[i])]++;
+    places.data()[i] = place < capacity ? static_cast<std::int32_t>(place) : no_place;
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What the experts of one stage did in one step, per layer and micro-batch: selections of every expert by all
+// ranks, and the sums of this rank's probabilities. The sums are reduced over the expert group once, at the
+// end of the step and in place, instead of once per layer: the load-balancing loss is only reported from
+// them, its gradient needs no communication. Sized once; recording assigns, so that a replayed forward
+// changes nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/routing.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+class expert_statistics {
+ public:
+  expert_statistics() = default;
+  expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k)
+      : layers_(layers),
+        micro_batches_(micro_batches),
+        experts_(experts),
+        k_(k),
+        selections_(layers * micro_batches * experts),
+        probability_sums_(layers * micro_batches * experts) {}
+
+  [[nodiscard]] std::size_t layers() const noexcept { return layers_; }
+  [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
+  [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
+
+  /// All entries are zero again; call it where a step begins.
+  void clear() noexcept {
+    for (std::int64_t& count : selections_) count = 0;
+    for (double& total : probability_sums_) total = 0;
+  }
+
+  /// Assigns one entry from a dispatched routing. Throws `usage_error` beyond the prepared sizes.
+  template <class T>
+  void record(std::size_t layer, std::size_t micro_batch, const routing<T>& routed, where at = where::current()) {
+    const std::size_t first = entry(layer, micro_batch, at);
+    for (std::size_t e = 0; e < experts_; ++e) {
+      selections_[first + e] = routed.global_counts[e];
+      probability_sums_[first + e] = 0;
+    }
+    for (std::size_t row = 0; row < routed.rows; ++row) {
+      const T* probability = routed.probabilities.data() + row * experts_;
+      for (std::size_t e = 0; e < experts_; ++e) probability_sums_[first + e] += static_cast<double>(probability[e]);
+    }
+  }
+
+  /// [layers, micro_batches, experts]: selections by all ranks of the expert group.
+  [[nodiscard]] std::span<const std::int64_t> selections() const noexcept { return selections_; }
+
+  /// [layers, micro_batches, experts]: sums over this rank's rows until the caller has all-reduced the span
+  /// over the expert group, which `balance` needs.
+  [[nodiscard]] std::span<double> probability_sums() noexcept { return probability_sums_; }
+  [[nodiscard]] std::span<const double> probability_sums() const noexcept { return probability_sums_; }
+
+  /// Tokens of one layer and micro-batch over the expert group.
+  [[nodiscard]] double rows(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
+    const std::size_t first = entry(layer, micro_batch, at);
+    std::int64_t total = 0;
+    for (std::size_t e = 0; e < experts_; ++e) total += selections_[first + e];
+    return static_cast<double>(total) / static_cast<double>(k_);
+  }
+
+  /// The load-balancing term of one layer and micro-batch, from reduced sums; k when balanced.
+  [[nodiscard]] double balance(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
+    const std::size_t first = entry(layer, micro_batch, at);
+    return balance_loss(selections_.data() + first, probability_sums_.data() + first, experts_,
+                        rows(layer, micro_batch, at));
+  }
+
+  /// Adds the selections of every expert in `layer`, over all recorded micro-batches, to `tokens` [experts].
+  void add_expert_tokens(std::size_t layer, std::span<std::int64_t> tokens, where at = where::current()) const {
+    if (tokens.size() != experts_) throw usage_error("expert tokens: one count for each expert", at);
+    for (std::size_t m = 0; m < micro_batches_; ++m) {
+      const std::size_t first = entry(layer, m, at);
+      for (std::size_t e = 0; e < experts_; ++e) tokens[e] += selections_[first + e];
+    }
+  }
+
+ private:
+  [[nodiscard]] std::size_t entry(std::size_t layer, std::size_t micro_batch, where at) const {
+    if (layer >= layers_ || micro_batch >= micro_batches_) {
+      throw usage_error("expert statistics were prepared for " + std::to_string(layers_) + " layers and " +
+                            std::to_string(micro_batches_) + " micro-batches, asked for layer " +
+                            std::to_string(layer) + ", micro-batch " + std::to_string(micro_batch),
+                        at);
+    }
+    return (layer * micro_batches_ + micro_batch) * experts_;
+  }
+
+  std::size_t layers_ = 0;
+  std::size_t micro_batches_ = 0;
+  std::size_t experts_ = 0;
+  std::size_t k_ = 1;
+  std::vector<std::int64_t> selections_;
+  std::vector<double> probability_sums_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A parameter is born sharded: it is made from a specification and knows only the part that this rank
+// holds, so no whole tensor ever exists to be cut. Its first values depend on seed, name and global
+// offset alone, so that every mesh starts from the same model. Whether it learns is in its type: a
+// frozen parameter has no gradient, and asking for one does not compile.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/placement.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The parameter is updated by the optimizer.
+struct trainable {};
+/// The parameter never changes: no gradient, no optimizer state.
+struct frozen {};
+
+template <class Learning>
+concept learning = std::is_same_v<Learning, trainable> || std::is_same_v<Learning, frozen>;
+
+/// A parameter that has a gradient.
+template <class Learning>
+concept has_gradient = std::is_same_v<Learning, trainable>;
+
+/// Whether the optimizer shrinks the parameter: matrices and embeddings yes, norms no.
+enum class weight_decay { no, yes };
+
+/// Extents of up to four dimensions, row-major.
+class parameter_shape {
+ public:
+  static constexpr std::size_t max_rank = 4;
+
+  constexpr parameter_shape() = default;
+  constexpr parameter_shape(std::initializer_list<std::size_t> extents) {
+    if (extents.size() > max_rank) throw usage_error("a parameter has at most 4 dimensions", where{});
+    for (std::size_t extent : extents) extents_[rank_++] = extent;
+  }
+
+  [[nodiscard]] constexpr std::size_t rank() const noexcept { return rank_; }
+  [[nodiscard]] constexpr std::size_t operator[](std::size_t axis) const noexcept { return extents_[axis]; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return product(0, rank_); }
+  [[nodiscard]] constexpr const std::size_t* begin() const noexcept { return extents_.data(); }
+  [[nodiscard]] constexpr const std::size_t* end() const noexcept { return extents_.data() + rank_; }
+
+  /// Product of the extents of the axes from `first` up to but excluding `last`.
+  [[nodiscard]] constexpr std::size_t product(std::size_t first, std::size_t last) const noexcept {
+    std::size_t count = 1;
+    for (std::size_t axis = first; axis < last; ++axis) count *= extents_[axis];
+    return count;
+  }
+  /// The same shape with another extent on one axis.
+  [[nodiscard]] constexpr parameter_shape with(std::size_t axis, std::size_t extent) const noexcept {
+    parameter_shape other = *this;
+    other.extents_[axis] = extent;
+    return other;
+  }
+
+  friend constexpr bool operator==(const parameter_shape&, const parameter_shape&) = default;
+
+ private:
+  std::array<std::size_t, max_rank> extents_{};
+  std::size_t rank_ = 0;
+};
+
+/// The first values of a parameter.
+class initial {
+ public:
+  enum class kind { constant, normal, filled };
+
+  [[nodiscard]] static constexpr initial constant(double value) noexcept { return {kind::constant, value}; }
+  /// Normal with mean 0.
+  [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {kind::normal, stddev}; }
+  /// Whoever made the parameter calls `fill` (a file range, a callback).
+  [[nodiscard]] static constexpr initial filled() noexcept { return {kind::filled, 0}; }
+
+  [[nodiscard]] constexpr kind how() const noexcept { return kind_; }
+  [[nodiscard]] constexpr double value() const noexcept { return value_; }
+
+ private:
+  constexpr initial(kind how, double value) noexcept : kind_(how), value_(value) {}
+  kind kind_;
+  double value_;
+};
+
+/// Standard normal numbers by index: number `i` is a hash of seed, name and `i`, so any part of a
+/// sequence can be made anywhere, in any order, with the same bits.
+class counted_normal {
+ public:
+  constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept : key_(mix(seed)) {
+    for (char c : name) key_ = (key_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    key_ = mix(key_);
+  }
+
+  [[nodiscard]] double operator()(std::uint64_t index) const noexcept {
+    const std::uint64_t first = mix(key_ + index * 0x9e3779b97f4a7c15u);
+    const std::uint64_t second = mix(first ^ 0xd1b54a32d192ed03u);
+    constexpr double scale = 1.0 / 9007199254740992.0;  // 2^-53
+    const double radius = (static_cast<double>(first >> 11) + 1.0) * scale;  // in (0, 1]
+    const double turn = static_cast<double>(second >> 11) * scale;           // in [0, 1)
+    return std::sqrt(-2.0 * std::log(radius)) * std::cos(6.283185307179586 * turn);
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  }
+  std::uint64_t key_;
+};
+
+/// What a parameter is, on whatever mesh. `shape` is the global one; `name` decides the first values,
+/// so it must be the same on every mesh and unique in the model.
+struct parameter_spec {
+  std::string name;
+  parameter_shape shape;
+  initial first_values = initial::constant(0);
+  weight_decay decay = weight_decay::yes;
+};
+
+/// The part of `parameter` that does not depend on placement and learning in its type; what lists of
+/// parameters point to. The address must stay the same once such a list was made.
+template <class T>
+class parameter_base {
+ public:
+  using value_type = T;
+
+  [[nodiscard]] const std::string& name() const noexcept { return spec_.name; }
+  /// The global shape.
+  [[nodiscard]] const parameter_shape& shape() const noexcept { return spec_.shape; }
+  [[nodiscard]] const parameter_spec& spec() const noexcept { return spec_; }
+  [[nodiscard]] weight_decay decay() const noexcept { return spec_.decay; }
+  [[nodiscard]] std::size_t global_size() const noexcept { return spec_.shape.size(); }
+
+  /// The dimension that is cut, and the entries of it held here; a replicated parameter is "cut" along
+  /// dimension 0 into one part.
+  [[nodiscard]] std::size_t cut_dimension() const noexcept { return dimension_; }
+  [[nodiscard]] local_part part() const noexcept { return part_; }
+  /// The shape of what is held here.
+  [[nodiscard]] parameter_shape local_shape() const noexcept {
+    return spec_.shape.rank() == 0 ? spec_.shape : spec_.shape.with(dimension_, part_.count);
+  }
+  [[nodiscard]] std::size_t local_size() const noexcept { return local_shape().size(); }
+
+  /// Calls `visit(global_offset, local_offset, count)` for every contiguous run of the local part, in order.
+  template <class Visit>
+  void each_run(Visit&& visit) const {
+    if (local_size() == 0) return;
+    const std::size_t rank = spec_.shape.rank();
+    if (rank == 0) {
+      visit(std::size_t{0}, std::size_t{0}, std::size_t{1});
+      return;
+    }
+    const std::size_t outer = spec_.shape.product(0, dimension_);
+    const std::size_t inner = spec_.shape.product(dimension_ + 1, rank);
+    const std::size_t run = part_.count * inner;
+    const std::size_t extent = spec_.shape[dimension_];
+    if (part_.count == extent) {
+      visit(std::size_t{0}, std::size_t{0}, outer * run);
+      return;
+    }
+    for (std::size_t i = 0; i < outer; ++i) visit((i * extent + part_.first) * inner, i * run, run);
+  }
+
+  /// Writes the first values of the local part; the same global element gets the same value on any mesh.
+  /// Needs memory (bind). A parameter made with `initial::filled()` is refused: use `fill`.
+  void initialise(std::uint64_t seed, where at = where::current()) {
+    const initial how = spec_.first_values;
+    if (how.how() == initial::kind::filled)
+      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
+    const counted_normal random(seed, name());
+    fill(
+        [&](std::size_t first, std::span<T> out) {
+          if (how.how() == initial::kind::constant) {
+            for (T& x : out) x = static_cast<T>(how.value());
+          } else {
+            for (std::size_t i = 0; i < out.size(); ++i)
+              out[i] = static_cast<T>(how.value() * random(first + i));
+          }
+        },
+        at);
+  }
+
+  /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of the local part.
+  template <class Filler>
+    requires std::invocable<Filler&, std::size_t, std::span<T>>
+  void fill(Filler&& filler, where at = where::current()) {
+    if (value_ == nullptr && local_size() != 0)
+      throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
+    each_run([&](std::size_t global, std::size_t local, std::size_t count) {
+      filler(global, std::span<T>(value_ + local, count));
+    });
+  }
+
+ protected:
+  parameter_base(parameter_spec spec, std::size_t dimension, local_part part, where at)
+      : spec_(std::move(spec)), dimension_(dimension), part_(part) {
+    const std::size_t rank = spec_.shape.rank();
+    if (rank == 0 ? dimension_ != 0 : dimension_ >= rank)
+      throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
+                            " dimensions cannot be cut along dimension " + std::to_string(dimension_),
+                        at);
+    const std::size_t extent = rank == 0 ? 1 : spec_.shape[dimension_];
+    if (part_.first > extent || part_.count > extent - part_.first)
+      throw usage_error("parameter " + name() + ": part " + std::to_string(part_.first) + " + " +
+                            std::to_string(part_.count) + " lies outside of extent " + std::to_string(extent),
+                        at);
+  }
+  ~parameter_base() = default;
+  parameter_base(const parameter_base&) = delete;
+  parameter_base& operator=(const parameter_base&) = delete;
+  parameter_base(parameter_base&&) noexcept = default;
+  parameter_base& operator=(parameter_base&&) noexcept = default;
+
+  [[nodiscard]] static local_part everything(const parameter_shape& shape) noexcept {
+    return {0, shape.rank() == 0 ? 1 : shape[0]};
+  }
+
+  parameter_spec spec_;
+  std::size_t dimension_ = 0;
+  local_part part_;
+  T* value_ = nullptr;
+};
+
+/// A parameter with a gradient, whatever its placement.
+template <class T>
+class trainable_parameter : public parameter_base<T> {
+ public:
+  /// The local part, row-major; null until bound. The memory is the engine's and outlives every step.
+  [[nodiscard]] T* value() const noexcept { return this->value_; }
+  /// Where backwards add to, of the same shape as the local part; null until bound.
+  [[nodiscard]] T* gradient() const noexcept { return gradient_; }
+
+  /// Gives the parameter its memory: `local_size()` elements each.
+  void bind(T* value, T* gradient) noexcept {
+    this->value_ = value;
+    gradient_ = gradient;
+  }
+
+ protected:
+  using parameter_base<T>::parameter_base;
+
+ private:
+  T* gradient_ = nullptr;
+};
+
+/// A parameter that never changes, whatever its placement.
+template <class T>
+class frozen_parameter : public parameter_base<T> {
+ public:
+  /// The local part, row-major; null until bound.
+  [[nodiscard]] const T* value() const noexcept { return this->value_; }
+
+  template <class Learning = frozen>
+  T* gradient() const noexcept {
+    static_assert(has_gradient<Learning>,
+                  "a frozen parameter has no gradient: make it belay::parameter<T, Placement, belay::trainable>, or "
+                  "leave it out of the backward");
+    return nullptr;
+  }
+
+  /// Gives the parameter its memory: `local_size()` elements.
+  void bind(T* value) noexcept { this->value_ = value; }
+
+ protected:
+  using parameter_base<T>::parameter_base;
+};
+
+/// A named tensor of the model: row-major, `[out, in]` for matrices. Made before any memory exists; a
+/// plan counts it, an engine binds it. Move-only, because two copies would be one memory.
+template <class T, class Placement = replicate, class Learning = trainable>
+class parameter : public std::conditional_t<has_gradient<Learning>, trainable_parameter<T>, frozen_parameter<T>> {
+  static_assert(placement<Placement>, "a parameter's placement is belay::replicate or belay::shard<Dim>");
+  static_assert(!is_partial<Placement>,
+                "a parameter cannot be partial: every rank holds the value itself or a part of it, never a term of it");
+  static_assert(learning<Learning>, "a parameter is belay::trainable or belay::frozen");
+  using base = std::conditional_t<has_gradient<Learning>, trainable_parameter<T>, frozen_parameter<T>>;
+
+ public:
+  using placement_type = Placement;
+  using learning_type = Learning;
+
+  /// A parameter held whole.
+  explicit parameter(parameter_spec spec, where at = where::current())
+    requires is_replicate<Placement>
+      : parameter(spec.shape, std::move(spec), at) {}
+
+  /// A parameter of which `part` of dimension `Dim` is held here.
+  parameter(parameter_spec spec, local_part part, where at = where::current())
+    requires is_shard<Placement>
+      : base(std::move(spec), Placement::dimension, part, at) {}
+
+ private:
+  parameter(const parameter_shape& shape, parameter_spec spec, where at)
+      : base(std::move(spec), 0, base::everything(parameter_shape(shape)), at) {}
+};
+
+}  // namespace belay::inline BELAY_ABI

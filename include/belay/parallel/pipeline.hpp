@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Runs one rank's row of a schedule. The table that was proven is the table that is executed, action by
+// action; the library owns the received tensors, so a stage only says how it computes. Received activations
+// live until the backward of their micro-batch, received gradients until it is over, gradients to send until
+// their exchange is done.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/view.hpp"
+#include "belay/parallel/proof.hpp"
+#include "belay/parallel/schedule/table.hpp"
+#include "belay/step/step.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What one rank does in a pipeline. `forward` opens the stage's handles for a micro-batch and keeps them; `output`
+/// is what the next stage receives; `backward` discharges them, and `input_gradient` is what the stage before
+/// receives, alive until `release`. The first stage gets an empty view as input, the last an empty one as
+/// gradient; both make their own from the batch.
+template <class S, class T, class Engine>
+concept pipeline_stage = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, 3> tensor,
+                                  std::size_t micro_batch) {
+  stage.forward(scope, tensor);
+  { stage.output(micro_batch) } -> std::convertible_to<view<const T, 3>>;
+  stage.backward(scope, tensor);
+  { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, 3>>;
+  stage.release(micro_batch);
+};
+
+/// Where a rank's time went in one pipeline phase, in seconds.
+struct pipeline_times {
+  double forward = 0;
+  double backward = 0;
+  double waiting = 0;  // in exchanges
+  double phase = 0;    // first action to last
+
+  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
+};
+
+template <class T, communicator Group, schedule::any_table Table>
+class pipeline {
+ public:
+  /// `group` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the
+  /// tensors that cross stages. Throws usage_error when the table cannot run, with the reason.
+  pipeline(Group group, Table table, extents<3> boundary, where at = where::current())
+      : group_(std::move(group)), table_(std::move(table)), boundary_(boundary), received_(2 * table_.micro_batches()) {
+    if (static_cast<std::size_t>(group_.size()) != table_.stages()) {
+      throw usage_error("a schedule of " + std::to_string(table_.stages()) + " stages runs on as many ranks, not " +
+                            std::to_string(group_.size()),
+                        at);
+    }
+    const auto proven = proof(table_);
+    if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
+    for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
+      if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
+        throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
+      }
+    }
+  }
+
+  [[nodiscard]] const Table& table() const noexcept { return table_; }
+
+  /// Runs all micro-batches forward and backward. Collective along the pipeline. Times are kept in `times()`.
+  template <clock_policy Clock = monotonic_clock, class Engine, pipeline_stage<T, Engine> Stage>
+  void run(const step<Engine>& step, Stage& stage, where at = where::current()) {
+    for (tensor& left_over : received_) left_over = {};  // a step that ended early has reclaimed them
+    times_ = {};
+    const std::int64_t begin = Clock::now();
+    std::int64_t last = begin;
+    for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
+      if (next.is_exchange()) {
+        exchange(step.engine(), stage, next, at);
+      } else {
+        compute(step.micro_batch(next.micro_batch), stage, next);
+      }
+      const std::int64_t now = Clock::now();
+      const double seconds = 1e-9 * static_cast<double>(now - last);
+      last = now;
+      if (next.is_exchange())
+        times_.waiting += seconds;
+      else if (next.kind == schedule::action_kind::forward)
+        times_.forward += seconds;
+      else
+        times_.backward += seconds;
+    }
+    times_.phase = 1e-9 * static_cast<double>(last - begin);
+  }
+
+  [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
+
+ private:
+  struct tensor {
+    view<T, 3> values;
+    lease_chain memory;
+  };
+
+  [[nodiscard]] tensor& received(schedule::payload what, std::size_t micro_batch) noexcept {
+    return received_[2 * micro_batch + (what == schedule::payload::gradient ? 1 : 0)];
+  }
+
+  template <class Engine, class Stage>
+  void compute(const micro_batch_scope<Engine>& scope, Stage& stage, const schedule::action& next) {
+    const std::size_t micro_batch = next.micro_batch;
+    tensor& activation = received(schedule::payload::activation, micro_batch);
+    if (next.kind == schedule::action_kind::forward) {
+      stage.forward(scope, activation.values);
+      return;
+    }
+    tensor& gradient = received(schedule::payload::gradient, micro_batch);
+    stage.backward(scope, gradient.values);
+    release(scope.engine(), gradient);
+    release(scope.engine(), activation);
+    if (group_.rank() == 0) stage.release(micro_batch);
+  }
+
+  template <class Engine, class Stage>
+  void exchange(Engine& engine, Stage& stage, const schedule::action& next, where at) {
+    std::array<p2p, schedule::action::most_transfers> transfers;
+    std::size_t count = 0;
+    for (const schedule::transfer& one : next.transfers()) {
+      const int peer = static_cast<int>(one.peer);
+      const int tag = static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
+      if (one.way == schedule::direction::receive) {
+        tensor& incoming = received(one.what, one.micro_batch);
+        incoming.values = engine.activations().template lease<T>(boundary_, incoming.memory, at);
+        transfers[count++] = p2p::receive(peer, incoming.values.flat(), tag);
+      } else {
+        const view<const T, 3> outgoing = one.what == schedule::payload::activation
+                                              ? stage.output(one.micro_batch)
+                                              : stage.input_gradient(one.micro_batch);
+        transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
+      }
+    }
+    group_.exchange(std::span<const p2p>(transfers.data(), count), at);
+    for (const schedule::transfer& one : next.transfers()) {
+      if (one.way == schedule::direction::send && one.what == schedule::payload::gradient)
+        stage.release(one.micro_batch);
+    }
+  }
+
+  template <class Engine>
+  static void release(Engine& engine, tensor& gone) noexcept {
+    engine.activations().release(gone.memory);
+    gone.values = {};
+  }
+
+  Group group_;
+  Table table_;
+  extents<3> boundary_;
+  std::vector<tensor> received_;
+  pipeline_times times_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The proof of a schedule: nothing is forgotten, sends meet receives, it ends although nobody buffers, and so many
+// micro-batches are kept at most. One function for the compiler (static_assert) and for start-up. It looks at each
+// action a fixed number of times, so that tables of practical size fit the compilers' default constexpr limits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "belay/core/config.hpp"
+#include "belay/parallel/schedule/action.hpp"
+#include "belay/parallel/schedule/fault.hpp"
+#include "belay/parallel/schedule/play.hpp"
+#include "belay/parallel/schedule/table.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// What is known of a table. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
+template <class PerStage>
+struct proof_result {
+  bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
+  bool matched = false;        // sends and receives pair up one to one, in the same order
+  bool deadlock_free = false;  // it ends although a send waits for its receive
+  PerStage peak_activations{}; // per stage: most micro-batches between forward and backward at one time
+  std::size_t peak = 0;        // the largest of them
+  fault reason;                // the first fault; kind none when all is well
+
+  [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
+};
+
+/// Collects what `proof` says. Memory: a byte per stage and micro-batch and the order of the transfers.
+template <any_table Table>
+class prover {
+ public:
+  using storage = typename Table::storage;
+  using peaks = typename storage::template per_stage<std::size_t>;
+
+  explicit constexpr prover(const Table& table)
+      : table_(table),
+        stages_(table.stages()),
+        micro_batches_(table.micro_batches()),
+        done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
+        order_{storage::template each_cell<entry>(stages_, micro_batches_),
+               storage::template each_cell<entry>(stages_, micro_batches_),
+               storage::template each_cell<entry>(stages_, micro_batches_),
+               storage::template each_cell<entry>(stages_, micro_batches_)},
+        moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)) {
+    result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
+  }
+
+  [[nodiscard]] constexpr proof_result<peaks> run() {
+    for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
+    for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
+      compare(stage, payload::activation, stage + 1);
+      compare(stage + 1, payload::gradient, stage);
+    }
+    if (well_formed_) {
+      play_state<storage> state(stages_);
+      no_visitor nobody;
+      result_.deadlock_free = play(table_, state, nobody);
+      if (!result_.deadlock_free) name_waiting(state);
+    }
+    result_.complete = well_formed_ && complete_;
+    result_.matched = well_formed_ && matched_;
+    return result_;
+  }
+
+ private:
+  struct entry {
+    std::uint32_t micro_batch = 0;
+    std::uint32_t action = 0;
+  };
+
+  // What a stage has done for a micro-batch. The first four are at 1 << own_end(transfer).
+  static constexpr std::uint8_t received_activation = 1U << 1U;
+  static constexpr std::uint8_t received_gradient = 1U << 3U;
+  static constexpr std::uint8_t forward_done = 1U << 4U;
+  static constexpr std::uint8_t input_gradient_done = 1U << 5U;
+  static constexpr std::uint8_t weight_gradient_done = 1U << 6U;
+  static constexpr std::uint8_t backward_done = input_gradient_done | weight_gradient_done;
+
+  static constexpr std::uint8_t bit(std::size_t end) { return static_cast<std::uint8_t>(1U << end); }
+
+  constexpr void report(fault found) {
+    switch (class_of(found.kind)) {
+      case fault_class::malformed: well_formed_ = false; break;
+      case fault_class::pairing: matched_ = false; break;
+      case fault_class::compute:
+      case fault_class::data: complete_ = false; break;
+      default: break;
+    }
+    const fault_class known = class_of(result_.reason.kind);
+    if (known == fault_class::none || class_of(found.kind) < known) result_.reason = found;
+  }
+
+  constexpr void walk(std::size_t stage) {
+    const std::span<const action> list = table_.actions(stage);
+    const action* const actions = list.data();
+    const std::size_t size = list.size();
+    std::uint8_t* const done = done_.data() + stage * micro_batches_;
+    std::size_t live = 0;
+    std::size_t peak = 0;
+    std::size_t next_input = 0;   // backwards may not go below these
+    std::size_t next_weight = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      const action& now = actions[i];
+      if (now.kind == action_kind::exchange) {
+        walk_group(stage, now, i, done);
+        continue;
+      }
+      const std::size_t batch = now.micro_batch;
+      if (batch >= micro_batches_ || now.chunk != 0) {
+        const bool unknown = batch >= micro_batches_;
+        report({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
+        continue;
+      }
+      const std::uint8_t before = done[batch];
+      if (now.kind == action_kind::forward) {
+        if (before & forward_done) {
+          report({fault_kind::forward_twice, stage, batch, i});
+          continue;
+        }
+        if (stage > 0 && !(before & received_activation)) report({fault_kind::forward_before_receive, stage, batch, i});
+        done[batch] = before | forward_done;
+        ++live;
+        if (live > peak) peak = live;
+        continue;
+      }
+      const bool input = now.kind != action_kind::weight_gradient;
+      const bool weight = now.kind != action_kind::input_gradient;
+      if ((input && (before & input_gradient_done)) || (weight && (before & weight_gradient_done))) {
+        report({fault_kind::backward_twice, stage, batch, i});
+        continue;
+      }
+      if (!(before & forward_done) || (!input && !(before & input_gradient_done))) {
+        report({fault_kind::backward_before_forward, stage, batch, i});
+      } else if (weight) {
+        --live;
+      }
+      if ((input && batch < next_input) || (weight && batch < next_weight)) {
+        report({fault_kind::backward_out_of_order, stage, batch, i});
+      }
+      if (input && stage + 1 < stages_ && !(before & received_gradient)) {
+        report({fault_kind::backward_before_receive, stage, batch, i});
+      }
+      if (input) next_input = batch + 1;
+      if (weight) next_weight = batch + 1;
+      done[batch] = static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) |
+                                              (weight ? weight_gradient_done : 0));
+    }
+    result_.peak_activations[stage] = peak;
+    if (peak > result_.peak) result_.peak = peak;
+    for (std::size_t batch = 0; batch < micro_batches_; ++batch) {
+      const std::uint8_t did = done[batch];
+      if ((did & (forward_done | backward_done)) == (forward_done | backward_done)) continue;
+      report({!(did & forward_done)                           ? fault_kind::forward_missing
+              : (did & backward_done) == input_gradient_done ? fault_kind::weight_gradient_missing
+                                                              : fault_kind::backward_missing,
+              stage, batch, nowhere});
+    }
+  }
+
+  constexpr void walk_group(std::size_t stage, const action& now, std::size_t index, std::uint8_t* done) {
+    if (now.transfer_count == 0 || now.transfer_count > action::most_transfers) {
+      report({fault_kind::group_size, stage, nowhere, index});
+      return;
+    }
+    const transfer* const group = now.group.data();
+    for (std::size_t i = 0; i < now.transfer_count; ++i) {
+      const transfer& moved = group[i];
+      const std::size_t batch = moved.micro_batch;
+      const bool sends = moved.way == direction::send;
+      const bool up = sends == (moved.what == payload::activation);  // the peer is the next stage
+      const std::size_t peer = up ? stage + 1 : stage - 1;
+      fault_kind wrong = fault_kind::none;
+      if (batch >= micro_batches_) {
+        wrong = fault_kind::micro_batch_unknown;
+      } else if (moved.chunk != 0) {
+        wrong = fault_kind::chunk_unknown;
+      } else if (moved.peer != peer || peer >= stages_) {
+        wrong = fault_kind::route_unknown;
+      } else if (done[batch] & bit(own_end(moved))) {
+        wrong = fault_kind::transfer_twice;
+      }
+      if (wrong != fault_kind::none) {
+        report({wrong, stage, batch, index, moved.what, moved.way, moved.peer});
+        continue;
+      }
+      if (sends && !(done[batch] & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
+        report({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.way, moved.peer});
+      }
+      const std::size_t end = own_end(moved);
+      done[batch] |= bit(end);
+      order_[end].data()[stage * micro_batches_ + moved_[stage].data()[end]++] = {moved.micro_batch,
+                                                                                  static_cast<std::uint32_t>(index)};
+    }
+  }
+
+  // The k-th send of a kind from one stage to another is the k-th receive there.
+  constexpr void compare(std::size_t sender, payload what, std::size_t receiver) {
+    const std::size_t out = 2 * static_cast<std::size_t>(what);
+    const std::size_t in = out + 1;
+    const std::size_t sent = moved_[sender].data()[out];
+    const std::size_t received = moved_[receiver].data()[in];
+    const entry* const sends = order_[out].data() + sender * micro_batches_;
+    const entry* const receives = order_[in].data() + receiver * micro_batches_;
+    for (std::size_t k = 0; k < sent || k < received; ++k) {
+      if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
+      if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
+        report({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what, direction::send,
+                receiver});
+      } else if (k < received && !(done_[sender * micro_batches_ + receives[k].micro_batch] & bit(out))) {
+        report({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
+                direction::receive, sender});
+      } else if (k < sent && k < received) {
+        report({fault_kind::order_mismatch, receiver, receives[k].micro_batch, receives[k].action, what,
+                direction::receive, sender, sends[k].micro_batch});
+      }
+      return;
+    }
+  }
+
+  // The first stage that stands still, and the first of its transfers whose partner is not there.
+  constexpr void name_waiting(const play_state<storage>& state) {
+    for (std::size_t stage = 0; stage < stages_; ++stage) {
+      const std::span<const action> list = table_.actions(stage);
+      const std::size_t at = state.next[stage];
+      if (at >= list.size()) continue;
+      for (const transfer& moved : list[at].transfers()) {
+        if (state.posted[stage][own_end(moved)] <= state.posted[moved.peer][partner_end(moved)]) continue;
+        report({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.way, moved.peer});
+        return;
+      }
+    }
+  }
+
+  const Table& table_;
+  std::size_t stages_;
+  std::size_t micro_batches_;
+  bool well_formed_ = true;
+  bool complete_ = true;
+  bool matched_ = true;
+  typename storage::template per_cell<std::uint8_t> done_;
+  std::array<typename storage::template per_cell<entry>, 4> order_;  // by end: what was moved, in order
+  typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
+  proof_result<peaks> result_;
+};
+
+/// The smallest limit that limits nothing.
+inline constexpr std::size_t any_peak = static_cast<std::size_t>(-1);
+
+/// Turns the first fault of a table into an error of the compiler; the numbers are in the name of the type.
+template <fault_kind Kind, std::size_t Stage, std::size_t MicroBatch, std::size_t Action>
+struct verdict {
+  static_assert(class_of(Kind) != fault_class::malformed,
+                "this schedule names a micro-batch, chunk or peer that it does not have: correct the action named "
+                "in verdict<kind, stage, micro-batch, action>");
+  static_assert(class_of(Kind) != fault_class::compute,
+                "this schedule forgets, repeats or misplaces a forward or a backward: every stage runs each "
+                "micro-batch forward once and then backward once, backwards in the order 0, 1, 2, ...; see "
+                "verdict<kind, stage, micro-batch, action>");
+  static_assert(class_of(Kind) != fault_class::pairing,
+                "this schedule has a send without its receive, or in another order: list sends and receives "
+                "between two stages in one order; see verdict<kind, stage, micro-batch, action>");
+  static_assert(class_of(Kind) != fault_class::data,
+                "this schedule uses a tensor before it is received or computed: move the exchange before the "
+                "compute; see verdict<kind, stage, micro-batch, action>");
+  static_assert(class_of(Kind) != fault_class::deadlock,
+                "this schedule deadlocks, because a send waits for its receive: put the transfers that cross "
+                "between two stages into one exchange; see verdict<kind, stage, micro-batch, action>");
+  static constexpr bool holds = Kind == fault_kind::none;
+};
+
+/// As `verdict`, for the number of micro-batches that a stage may keep.
+template <std::size_t Peak, std::size_t Limit>
+struct peak_verdict {
+  static_assert(Peak <= Limit,
+                "this schedule keeps more micro-batches between forward and backward than the limit: raise the limit "
+                "or run backwards earlier (1F1B keeps min(micro-batches, stages - stage)); see "
+                "peak_verdict<peak, limit>");
+  static constexpr bool holds = Peak <= Limit;
+};
+
+}  // namespace schedule
+
+/// Proves a table; see `schedule::proof_result`. Linear in the number of actions. A table of fixed size can be proven
+/// in a static_assert: `static_assert(belay::proof(table).complete)`.
+template <schedule::any_table Table>
+[[nodiscard]] constexpr auto proof(const Table& table) {
+  return schedule::prover<Table>(table).run();
+}
+
+/// True, or does not compile with a sentence saying what to change. `Table` has static storage:
+///   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
+///   static_assert(belay::require_proven<table, 4>());   // 4: no stage keeps more micro-batches
+template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>
+[[nodiscard]] consteval bool require_proven() {
+  constexpr auto result = proof(Table);
+  return schedule::verdict<result.reason.kind, result.reason.stage, result.reason.micro_batch,
+                           result.reason.action>::holds &&
+         schedule::peak_verdict<result.peak, PeakLimit>::holds;
+}
+
+}  // namespace belay::inline BELAY_ABI

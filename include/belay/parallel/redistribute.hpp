@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// From one placement to another: the two types choose the collective, and a pair that has none is refused in
+// words. The source is used up, because its memory is: a partial that was reduced is no operand any more.
+//
+//   partial   -> replicate   all_reduce            shard -> replicate   all_gather_v
+//   partial   -> shard<0>    reduce_scatter_v      replicate -> shard<0>   the local slice
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/placement.hpp"
+#include "belay/parallel/sharded.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Pairs of placements that a collective connects.
+template <class From, class To>
+concept redistributable = std::same_as<From, To> || (is_partial<From> && !is_partial<To>) ||
+                          (is_shard<From> && is_replicate<To>) || (is_replicate<From> && is_shard<To>);
+
+/// Pairs whose result fits into the memory of the source.
+template <class From, class To>
+concept redistributable_in_place = redistributable<From, To> && !(is_shard<From> && is_replicate<To>);
+
+/// Placements whose local part is one contiguous range.
+template <class Placement>
+concept contiguous_placement = !is_shard<Placement> || std::same_as<Placement, shard<0>>;
+
+template <class From, class To>
+constexpr void check_redistribution() {
+  static_assert(!(is_shard<From> && is_shard<To> && !std::same_as<From, To>),
+                "between shards of different dimensions there is no single collective: redistribute to "
+                "belay::replicate first");
+  static_assert(!(is_partial<To> && !std::same_as<From, To>),
+                "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
+  static_assert(std::same_as<From, To> || (contiguous_placement<From> && contiguous_placement<To>),
+                "redistribute moves contiguous parts: only dimension 0 can be sharded, make it the first one");
+}
+
+/// The same tensor as placed by `To`, in the memory of `from`; collective over its group.
+/// Holds: the result's `local()` lies inside of `from.local()`. Fails with the group's errors.
+template <class To, class T, class From, class Group>
+  requires placement<To>
+[[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
+  check_redistribution<From, To>();
+  static_assert(redistributable_in_place<From, To> || !redistributable<From, To>,
+                "from shard to replicate the whole needs memory of its own: redistribute<To>(from, storage)");
+  if constexpr (redistributable_in_place<From, To>) {
+    Group group = from.group();
+    const std::span<T> memory = from.local();
+    const shard_counts counts = from.counts();
+    const local_part own = from.own();
+    if constexpr (std::same_as<From, To>) {
+      return std::move(from);
+    } else if constexpr (is_partial<From> && is_replicate<To>) {
+      if (group.size() > 1) group.all_reduce(memory, From::operation, at);
+      return {group, memory, counts, at};
+    } else {
+      if constexpr (is_partial<From>)
+        if (group.size() > 1) group.reduce_scatter_v(memory, counts.counts(), From::operation, at);
+      return {group, memory.subspan(own.first, own.count), counts, at};
+    }
+  } else {
+    return {from.group(), {}, from.counts(), at};
+  }
+}
+
+/// The same tensor as placed by `To`, whose local part is `storage`; for shard to replicate, where it has
+/// to hold the whole. The local part is copied into its place unless it already lies there.
+template <class To, class T, class From, class Group>
+  requires placement<To>
+[[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,
+                                                 where at = where::current()) {
+  check_redistribution<From, To>();
+  static_assert((is_shard<From> && is_replicate<To>) || !redistributable<From, To>,
+                "this redistribution happens in the memory of its source: leave the storage out");
+  if (storage.size() != from.global_size())
+    throw usage_error("the whole tensor has " + std::to_string(from.global_size()) + " elements, the storage has " +
+                          std::to_string(storage.size()),
+                      at);
+  if constexpr (is_shard<From> && is_replicate<To>) {
+    Group group = from.group();
+    T* place = storage.data() + from.own().first;
+    if (place != from.local().data()) std::copy(from.local().begin(), from.local().end(), place);
+    if (group.size() > 1) group.all_gather_v(storage, from.counts().counts(), at);
+    return {group, storage, from.counts(), at};
+  } else {
+    return {from.group(), storage, from.counts(), at};
+  }
+}
+
+/// A redistribution uses its source up, so a named one is moved into it.
+template <class To, class T, class From, class Group, class... Rest>
+void redistribute(sharded<T, From, Group>&, Rest&&...) {
+  static_assert(!placement<To>, "redistribute uses its source up: write redistribute<To>(std::move(from))");
+}
+
+}  // namespace belay::inline BELAY_ABI

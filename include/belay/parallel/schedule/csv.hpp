@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Tables as text that people and spreadsheets edit. The first row says what it is, then one row a stage, one
+// cell an action:
+//
+//   belay-schedule 1,1f1b,2,2            format, name, stages, micro-batches
+//   F0,SA0>1,F1,SA1>1+RG0<1,B0,RG1<1,B1
+//   RA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0
+//
+// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive; A, G: the
+// activation or the gradient of a micro-batch; > to, < from a stage; + joins what is posted together. A chunk
+// other than 0 follows its micro-batch after a dot: F3.1. What is read is not yet proven: `belay::proof` does that.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/schedule/action.hpp"
+#include "belay/parallel/schedule/table.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// What `from_csv` accepts at most: a file from outside does not decide how much memory is used.
+inline constexpr std::size_t most_stages = 65'536;
+inline constexpr std::size_t most_micro_batches = 1'048'576;
+inline constexpr std::size_t most_cells = 16'777'216;  // stages times micro-batches
+
+/// The table as text, rows ended by a newline. Throws usage_error when the name holds a comma or a line break.
+template <any_table Table>
+[[nodiscard]] std::string to_csv(const Table& table, where at = where::current()) {
+  const auto numbered = [](std::size_t micro_batch, std::size_t chunk) {
+    return std::to_string(micro_batch) + (chunk == 0 ? "" : "." + std::to_string(chunk));
+  };
+  if (table.name().find_first_of(",\r\n") != std::string_view::npos) {
+    throw usage_error("a schedule's name must not hold a comma or a line break to be written as CSV", at);
+  }
+  std::string text = "belay-schedule 1," + std::string(table.name()) + "," + std::to_string(table.stages()) + "," +
+                     std::to_string(table.micro_batches()) + "\n";
+  for (std::size_t stage = 0; stage < table.stages(); ++stage) {
+    const char* separator = "";
+    for (const action& now : table.actions(stage)) {
+      text += separator;
+      separator = ",";
+      if (!now.is_exchange()) {
+        text += "FBIW"[static_cast<std::size_t>(now.kind)] + numbered(now.micro_batch, now.chunk);
+        continue;
+      }
+      const char* join = "";
+      for (const transfer& moved : now.transfers()) {
+        const bool sends = moved.way == direction::send;
+        text += join;
+        join = "+";
+        text += sends ? 'S' : 'R';
+        text += moved.what == payload::activation ? 'A' : 'G';
+        text += numbered(moved.micro_batch, moved.chunk) + (sends ? ">" : "<") + std::to_string(moved.peer);
+      }
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+/// Reads one table; every complaint names row and column, counted from 1.
+class csv_reader {
+ public:
+  csv_reader(std::string_view text, where at) : rest_(text), at_(at) {}
+
+  [[nodiscard]] dynamic_table read() {
+    next_row();
+    if (next_cell() != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
+    std::string name(next_cell());
+    const std::size_t stages = size("the number of stages", most_stages);
+    const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
+    if (stages * micro_batches > most_cells) refuse("stages times micro-batches must not exceed 16777216");
+    if (more_cells_) refuse("the first row ends after the number of micro-batches");
+    std::vector<std::vector<action>> lists;
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      if (rest_.empty()) {
+        ++row_;
+        column_ = 1;
+        refuse("the row of stage " + std::to_string(stage) + " is missing; the first row announces " +
+               std::to_string(stages) + " stages");
+      }
+      next_row();
+      lists.emplace_back();
+      if (trimmed(line_).empty()) continue;
+      while (more_cells_) lists.back().push_back(parse(next_cell()));
+    }
+    while (!rest_.empty()) {
+      next_row();
+      if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
+    }
+    return make_table(std::move(name), micro_batches, lists, at_);
+  }
+
+ private:
+  static std::string_view trimmed(std::string_view text) {
+    const std::size_t first = text.find_first_not_of(" \t\r");
+    if (first == std::string_view::npos) return {};
+    return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+  }
+
+  void next_row() {
+    const std::size_t end = rest_.find('\n');
+    line_ = rest_.substr(0, end);
+    rest_ = end == std::string_view::npos ? std::string_view{} : rest_.substr(end + 1);
+    ++row_;
+    column_ = 0;
+    more_cells_ = true;
+  }
+
+  std::string_view next_cell() {
+    ++column_;
+    if (!more_cells_) {
+      cell_ = {};
+      return cell_;
+    }
+    const std::size_t end = line_.find(',');
+    cell_ = trimmed(line_.substr(0, end));
+    more_cells_ = end != std::string_view::npos;
+    line_ = more_cells_ ? line_.substr(end + 1) : std::string_view{};
+    return cell_;
+  }
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw input_error(
+        "schedule CSV, row " + std::to_string(row_) + ", column " + std::to_string(column_) + ": " + why, at_);
+  }
+  [[noreturn]] void refuse_cell() const {
+    refuse("'" + shown() + "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
+           "as SA0>1 or SA1>1+RG0<1");
+  }
+  [[nodiscard]] std::string shown() const {
+    return std::string(cell_.substr(0, 40)) + (cell_.size() > 40 ? "..." : "");
+  }
+
+  std::size_t size(const char* what, std::size_t most) {
+    std::string_view text = next_cell();
+    std::size_t value = 0;
+    if (!take_number(text, most, value) || !text.empty() || value == 0) {
+      refuse(std::string(what) + " must be between 1 and " + std::to_string(most) + ", not '" + shown() + "'");
+    }
+    return value;
+  }
+
+  // Takes digits off the front; false when there are none or they exceed `most`.
+  static bool take_number(std::string_view& text, std::size_t most, std::size_t& value) {
+    value = 0;
+    std::size_t digits = 0;
+    for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
+      value = value * 10 + static_cast<std::size_t>(text[digits] - '0');
+      if (value > most) return false;
+    }
+    text.remove_prefix(digits);
+    return digits > 0;
+  }
+  static bool take(std::string_view& text, char expected) {
+    if (text.empty() || text.front() != expected) return false;
+    text.remove_prefix(1);
+    return true;
+  }
+  static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk) {
+    std::size_t value = 0;
+    if (!take_number(text, most_micro_batches, value)) return false;
+    micro_batch = static_cast<std::uint32_t>(value);
+    chunk = 0;
+    if (!take(text, '.')) return true;
+    if (!take_number(text, 65'535, value)) return false;
+    chunk = static_cast<std::uint16_t>(value);
+    return true;
+  }
+
+  [[nodiscard]] action parse(std::string_view text) const {
+    action made;
+    const std::size_t kind = text.empty() ? std::string_view::npos : std::string_view("FBIW").find(text.front());
+    if (kind != std::string_view::npos) {
+      made.kind = static_cast<action_kind>(kind);
+      text.remove_prefix(1);
+      if (!take_micro_batch(text, made.micro_batch, made.chunk) || !text.empty()) refuse_cell();
+      return made;
+    }
+    made.kind = action_kind::exchange;
+    do {
+      if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
+      transfer& moved = made.group[made.transfer_count++];
+      if (take(text, 'R')) {
+        moved.way = direction::receive;
+      } else if (!take(text, 'S')) {
+        refuse_cell();
+      }
+      if (take(text, 'G')) {
+        moved.what = payload::gradient;
+      } else if (!take(text, 'A')) {
+        refuse_cell();
+      }
+      std::size_t peer = 0;
+      if (!take_micro_batch(text, moved.micro_batch, moved.chunk) ||
+          !take(text, moved.way == direction::send ? '>' : '<') || !take_number(text, most_stages, peer)) {
+        refuse_cell();
+      }
+      moved.peer = static_cast<std::uint32_t>(peer);
+    } while (take(text, '+'));
+    if (!text.empty()) refuse_cell();
+    return made;
+  }
+
+  std::string_view rest_;
+  where at_;
+  std::string_view line_;
+  std::string_view cell_;
+  std::size_t row_ = 0;
+  std::size_t column_ = 0;
+  bool more_cells_ = false;
+};
+
+/// Reads what `to_csv` writes. Throws input_error naming row and column (from 1) of what it cannot read.
+[[nodiscard]] inline dynamic_table from_csv(std::string_view text, where at = where::current()) {
+  return csv_reader(text, at).read();
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A table to look at: as characters for a terminal, as an SVG file that needs nothing else for a page. Both show
+// the table played by `timeline_player`, so gaps are the waiting that a run would have.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/schedule/action.hpp"
+#include "belay/parallel/schedule/table.hpp"
+#include "belay/parallel/schedule/timeline.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// A number with two digits after the point, whatever the locale. Values of drawings and percentages only.
+[[nodiscard]] inline std::string two_digits(double value) {
+  const long long hundredths = std::llround(value * 100);
+  std::string text = std::to_string(hundredths / 100) + ".";
+  text += static_cast<char>('0' + hundredths / 10 % 10);
+  text += static_cast<char>('0' + hundredths % 10);
+  return text;
+}
+
+/// One line a stage, one column a unit of time: a forward takes one, a backward two (the second shown as "-"), an
+/// input or weight gradient one. Throws usage_error for a table without a proof.
+template <any_table Table>
+[[nodiscard]] std::string draw_text(const Table& table, where at = where::current()) {
+  timeline_player<Table, std::int64_t> player(table, at);
+  const std::size_t stages = table.stages();
+  const std::size_t width = 2 + std::to_string(table.micro_batches() - 1).size();  // letter, number, blank
+  std::vector<std::string> lines(stages);
+  auto watch = [&](std::size_t stage, const action& now, std::int64_t begin, std::int64_t end) {
+    std::string& line = lines[stage];
+    while (line.size() < static_cast<std::size_t>(begin) * width) line += "." + std::string(width - 1, ' ');
+    std::string cell = "FBIW"[static_cast<std::size_t>(now.kind)] + std::to_string(now.micro_batch);
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      cell.resize(width, ' ');
+      line += cell;
+      cell = "-";
+    }
+  };
+  const std::vector<std::int64_t> forward(stages, 1);
+  const std::vector<std::int64_t> backward(stages, 2);
+  const auto& played = player.play_watched(forward, backward, watch, at);
+  std::string text(table.name());
+  text += ": " + std::to_string(stages) + " stages, " + std::to_string(table.micro_batches()) + " micro-batches, " +
+          std::to_string(played.total) + " units, idle " + two_digits(100 * played.idle()) + " %\n";
+  const std::size_t label = std::to_string(stages - 1).size();
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    std::string& line = lines[stage];
+    while (line.size() < static_cast<std::size_t>(played.total) * width) line += "." + std::string(width - 1, ' ');
+    line.erase(line.find_last_not_of(' ') + 1);
+    std::string number = std::to_string(stage);
+    number.insert(0, label - number.size(), ' ');
+    text += "stage " + number + " | " + line + "\n";
+  }
+  return text;
+}
+
+/// Draws the table with one forward and one backward time a stage (any unit) as an SVG of its own. Throws
+/// usage_error for a table without a proof or times that are not one a stage.
+template <any_table Table>
+[[nodiscard]] std::string draw_svg(const Table& table, std::span<const double> forward,
+                                   std::span<const double> backward, where at = where::current()) {
+  constexpr double chart = 960;
+  constexpr double row = 28;
+  constexpr double left = 70;
+  constexpr double top = 34;
+  struct box {
+    std::size_t stage;
+    action what;
+    double begin;
+    double end;
+  };
+  std::vector<box> boxes;
+  auto watch = [&](std::size_t stage, const action& now, double begin, double end) {
+    boxes.push_back({stage, now, begin, end});
+  };
+  timeline_player<Table> player(table, at);
+  const auto& played = player.play_watched(forward, backward, watch, at);
+  const double scale = played.total > 0 ? chart / played.total : 0;
+
+  std::string title;
+  for (const char c : table.name()) {
+    switch (c) {
+      case '&': title += "&amp;"; break;
+      case '<': title += "&lt;"; break;
+      case '>': title += "&gt;"; break;
+      default: title += c;
+    }
+  }
+  title += ": " + std::to_string(table.stages()) + " stages, " + std::to_string(table.micro_batches()) +
+           " micro-batches, idle " + two_digits(100 * played.idle()) + " %";
+  const std::string wide = two_digits(left + chart + 10);
+  const std::string high = two_digits(top + row * static_cast<double>(table.stages()) + 10);
+  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + wide + "\" height=\"" + high +
+                    "\" viewBox=\"0 0 " + wide + " " + high + "\" font-family=\"sans-serif\" font-size=\"11\">\n" +
+                    "<style>rect{stroke:#fff}.t{text-anchor:middle;fill:#fff}.forward{fill:#3b6fb6}" +
+                    ".backward{fill:#2e8b57}.input{fill:#2aa198}.weight{fill:#b58900}</style>\n" +
+                    "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"8\" y=\"20\" font-size=\"13\">" +
+                    title + "</text>\n";
+  for (std::size_t stage = 0; stage < table.stages(); ++stage) {
+    const double y = top + row * static_cast<double>(stage);
+    svg += "<text x=\"8\" y=\"" + two_digits(y + 17) + "\">stage " + std::to_string(stage) + "</text>\n<rect x=\"" +
+           two_digits(left) + "\" y=\"" + two_digits(y + 2) + "\" width=\"" + two_digits(chart) + "\" height=\"" +
+           two_digits(row - 4) + "\" fill=\"#eee\"/>\n";
+  }
+  for (const box& shown : boxes) {
+    const double x = left + scale * shown.begin;
+    const double w = scale * (shown.end - shown.begin);
+    const double y = top + row * static_cast<double>(shown.stage);
+    const std::string kind = name(shown.what.kind);
+    const std::string number = std::to_string(shown.what.micro_batch);
+    svg += "<rect class=\"" + kind.substr(0, kind.find(' ')) + "\" x=\"" + two_digits(x) + "\" y=\"" +
+           two_digits(y + 2) + "\" width=\"" + two_digits(w) + "\" height=\"" + two_digits(row - 4) +
+           "\"><title>stage " + std::to_string(shown.stage) + ", " + kind + " of micro-batch " + number +
+           "</title></rect>\n";
+    if (w < 7 * static_cast<double>(number.size())) continue;  // the number would not fit
+    svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\">" + number +
+           "</text>\n";
+  }
+  return svg + "</svg>\n";
+}
+
+/// The same with a backward twice as long as a forward on every stage.
+template <any_table Table>
+[[nodiscard]] std::string draw_svg(const Table& table, where at = where::current()) {
+  const std::vector<double> forward(table.stages(), 1);
+  const std::vector<double> backward(table.stages(), 2);
+  return draw_svg(table, forward, backward, at);
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A table holds, for every stage, its actions in order. The same class serves sizes known when compiling
+// (arrays, so that the table is a constexpr value) and sizes known at start-up (vectors); a *rule* writes
+// either, so that a schedule is written once and what was proven in a static_assert is what runs.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/schedule/action.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Where a rule stands: the stage whose list it writes, and the sizes.
+struct position {
+  std::size_t stage = 0;
+  std::size_t stages = 1;
+  std::size_t micro_batches = 1;
+
+  [[nodiscard]] constexpr bool first() const noexcept { return stage == 0; }
+  [[nodiscard]] constexpr bool last() const noexcept { return stage + 1 == stages; }
+};
+
+/// Storage of sizes known to the compiler.
+template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
+struct fixed_storage {
+  using text = std::string_view;
+  using action_list = std::array<action, Actions>;
+  using offset_list = std::array<std::size_t, Stages + 1>;
+  template <class T>
+  using per_stage = std::array<T, Stages>;
+  template <class T>
+  using per_cell = std::array<T, Stages * MicroBatches>;  // one for every stage and micro-batch, stage-major
+
+  template <class T>
+  [[nodiscard]] static constexpr per_stage<T> each_stage(std::size_t) {
+    return {};
+  }
+  template <class T>
+  [[nodiscard]] static constexpr per_cell<T> each_cell(std::size_t, std::size_t) {
+    return {};
+  }
+};
+
+/// Storage of sizes known at run time.
+struct dynamic_storage {
+  using text = std::string;
+  using action_list = std::vector<action>;
+  using offset_list = std::vector<std::size_t>;
+  template <class T>
+  using per_stage = std::vector<T>;
+  template <class T>
+  using per_cell = std::vector<T>;
+
+  template <class T>
+  [[nodiscard]] static constexpr per_stage<T> each_stage(std::size_t stages) {
+    return per_stage<T>(stages);
+  }
+  template <class T>
+  [[nodiscard]] static constexpr per_cell<T> each_cell(std::size_t stages, std::size_t micro_batches) {
+    return per_cell<T>(stages * micro_batches);
+  }
+};
+
+/// A schedule as a value: `stages()` lists of actions over `micro_batches()` micro-batches. Nothing here says
+/// that the lists make sense together; `belay::proof` does.
+template <class Storage>
+class basic_table {
+ public:
+  using storage = Storage;
+
+  /// Takes the stages' lists one after the other; stage s owns [offsets[s], offsets[s + 1]).
+  constexpr basic_table(typename Storage::text name, std::size_t stages, std::size_t micro_batches,
+                        typename Storage::action_list actions, typename Storage::offset_list offsets)
+      : name_(std::move(name)),
+        stages_(stages),
+        micro_batches_(micro_batches),
+        actions_(std::move(actions)),
+        offsets_(std::move(offsets)) {}
+
+  [[nodiscard]] constexpr std::size_t stages() const noexcept { return stages_; }
+  [[nodiscard]] constexpr std::size_t micro_batches() const noexcept { return micro_batches_; }
+  /// Number of actions of all stages.
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return actions_.size(); }
+  [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
+
+  /// What `stage` does, in order. Lives as long as the table.
+  [[nodiscard]] constexpr std::span<const action> actions(std::size_t stage) const noexcept {
+    return {actions_.data() + offsets_[stage], offsets_[stage + 1] - offsets_[stage]};
+  }
+
+ private:
+  typename Storage::text name_;
+  std::size_t stages_;
+  std::size_t micro_batches_;
+  typename Storage::action_list actions_;
+  typename Storage::offset_list offsets_;
+};
+
+/// A table whose sizes the compiler knows: what `one_f_one_b<4, 16>()` returns.
+template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
+using fixed_table = basic_table<fixed_storage<Stages, MicroBatches, Actions>>;
+
+/// A table whose sizes are known at run time: what `one_f_one_b(4, 16)` returns.
+using dynamic_table = basic_table<dynamic_storage>;
+
+/// Any table, whatever its storage.
+template <class Table>
+concept any_table = requires(const Table& table, std::size_t stage) {
+  typename Table::storage;
+  { table.stages() } -> std::same_as<std::size_t>;
+  { table.micro_batches() } -> std::same_as<std::size_t>;
+  { table.actions(stage) } -> std::same_as<std::span<const action>>;
+  { table.name() } -> std::same_as<std::string_view>;
+};
+
+/// Equal sizes and actions; names and storage do not matter.
+template <class Left, class Right>
+[[nodiscard]] constexpr bool operator==(const basic_table<Left>& left, const basic_table<Right>& right) {
+  if (left.stages() != right.stages() || left.micro_batches() != right.micro_batches()) return false;
+  for (std::size_t stage = 0; stage < left.stages(); ++stage) {
+    const auto mine = left.actions(stage);
+    const auto theirs = right.actions(stage);
+    if (mine.size() != theirs.size()) return false;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (!(mine[i] == theirs[i])) return false;
+    }
+  }
+  return true;
+}
+
+/// A table from one list a stage, for schedules that are written by hand or read from somewhere.
+[[nodiscard]] inline dynamic_table make_table(std::string name, std::size_t micro_batches,
+                                              const std::vector<std::vector<action>>& lists,
+                                              where at = where::current()) {
+  if (lists.empty() || micro_batches == 0) {
+    throw usage_error("a schedule needs at least one stage and one micro-batch", at);
+  }
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets{0};
+  for (const auto& list : lists) {
+    actions.insert(actions.end(), list.begin(), list.end());
+    offsets.push_back(actions.size());
+  }
+  return dynamic_table(std::move(name), lists.size(), micro_batches, std::move(actions), std::move(offsets));
+}
+
+/// A copy that no longer knows its sizes at compile time.
+template <class Storage>
+[[nodiscard]] dynamic_table to_dynamic(const basic_table<Storage>& from) {
+  std::vector<std::vector<action>> lists;
+  for (std::size_t stage = 0; stage < from.stages(); ++stage) {
+    const auto actions = from.actions(stage);
+    lists.emplace_back(actions.begin(), actions.end());
+  }
+  return make_table(std::string(from.name()), from.micro_batches(), lists);
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI

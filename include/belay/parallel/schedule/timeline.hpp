@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Plays a proven table against a clock: each stage has a time for a forward and one for a backward, transfers take
+// none but wait for their partner. It says how long a pipeline must take and how much of it is waiting, the
+// prediction beside which a run's measured waiting is put.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/proof.hpp"
+#include "belay/parallel/schedule/action.hpp"
+#include "belay/parallel/schedule/play.hpp"
+#include "belay/parallel/schedule/table.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Time in the unit of the given times (seconds, or whole units when `Time` is an integer).
+template <class PerStage>
+struct timeline_result {
+  using time = typename PerStage::value_type;
+
+  PerStage busy{};     // per stage: computing
+  PerStage waiting{};  // per stage: standing in an exchange until its partners came
+  PerStage end{};      // per stage: when its last action is done
+  time total{};        // when the last stage is done
+
+  /// Share of its own pipeline phase in which a rank waits for a neighbour's tensor, mean over stages: what a
+  /// rank can measure without meeting the others. 0 when nothing takes time.
+  [[nodiscard]] constexpr double bubble() const noexcept {
+    double sum = 0;
+    for (std::size_t stage = 0; stage < waiting.size(); ++stage) {
+      if (end[stage] > time{}) sum += static_cast<double>(waiting[stage]) / static_cast<double>(end[stage]);
+    }
+    return sum / static_cast<double>(waiting.size());
+  }
+
+  /// Share of the whole pipeline in which a stage does not compute, the end included, mean over stages. With equal
+  /// stages GPipe and 1F1B have (p - 1) / (m + p - 1).
+  [[nodiscard]] constexpr double idle() const noexcept {
+    if (!(total > time{})) return 0;
+    double sum = 0;
+    for (std::size_t stage = 0; stage < busy.size(); ++stage) sum += static_cast<double>(total - busy[stage]);
+    return sum / (static_cast<double>(total) * static_cast<double>(busy.size()));
+  }
+};
+
+/// A clock for `play`. `Watch(stage, action, begin, end)` sees every compute, `Watch(stage, begin, end)` every group.
+template <class PerStage, class Watch>
+class clock_visitor {
+ public:
+  using time = typename PerStage::value_type;
+
+  constexpr clock_visitor(timeline_result<PerStage>& result, PerStage& met, std::span<const time> forward,
+                          std::span<const time> backward, Watch& watch)
+      : result_(result), met_(met), forward_(forward), backward_(backward), watch_(watch) {}
+
+  constexpr void compute(std::size_t stage, const action& now) {
+    time takes = now.kind == action_kind::forward ? forward_[stage] : backward_[stage];
+    if (now.kind == action_kind::input_gradient) takes /= 2;
+    if (now.kind == action_kind::weight_gradient) takes -= takes / 2;
+    const time begin = result_.end[stage];
+    result_.end[stage] += takes;
+    result_.busy[stage] += takes;
+    watch_(stage, now, begin, result_.end[stage]);
+  }
+  constexpr void post(std::size_t stage) { met_[stage] = result_.end[stage]; }
+  constexpr void meet(std::size_t stage, std::size_t peer) {
+    // Both stand in their groups, so their clocks show when they posted.
+    if (result_.end[peer] > met_[stage]) met_[stage] = result_.end[peer];
+    if (result_.end[stage] > met_[peer]) met_[peer] = result_.end[stage];
+  }
+  constexpr void complete(std::size_t stage) {
+    result_.waiting[stage] += met_[stage] - result_.end[stage];
+    result_.end[stage] = met_[stage];
+  }
+
+ private:
+  timeline_result<PerStage>& result_;
+  PerStage& met_;
+  std::span<const time> forward_;
+  std::span<const time> backward_;
+  Watch& watch_;
+};
+
+/// Plays one table again and again without allocating: the buffers are made once. Keeps a pointer to the table,
+/// which must outlive it. Refuses a table without a proof (usage_error with the reason).
+template <any_table Table, class Time = double>
+class timeline_player {
+ public:
+  using per_stage = typename Table::storage::template per_stage<Time>;
+
+  explicit constexpr timeline_player(const Table& table, where at = where::current())
+      : table_(&table), state_(table.stages()), met_(Table::storage::template each_stage<Time>(table.stages())) {
+    result_.busy = met_;
+    result_.waiting = met_;
+    result_.end = met_;
+    const auto proven = proof(table);
+    if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
+  }
+  timeline_player(const Table&& table, where at = where::current()) = delete;  // the table would be gone
+
+  /// One time a stage, for one micro-batch. The result is valid until the next call. An input gradient and
+  /// a weight gradient take half a backward each.
+  constexpr const timeline_result<per_stage>& play(std::span<const Time> forward, std::span<const Time> backward,
+                                                   where at = where::current()) {
+    auto nobody = [](auto&&...) {};
+    return play_watched(forward, backward, nobody, at);
+  }
+
+  /// The same, telling `watch(stage, action, begin, end)` of every compute in the order of the walk.
+  template <class Watch>
+  constexpr const timeline_result<per_stage>& play_watched(std::span<const Time> forward,
+                                                           std::span<const Time> backward, Watch& watch,
+                                                           where at = where::current()) {
+    const std::size_t stages = table_->stages();
+    if (forward.size() != stages || backward.size() != stages) {
+      throw usage_error("a timeline needs one forward time and one backward time for each of " +
+                            std::to_string(stages) + " stages, not " + std::to_string(forward.size()) + " and " +
+                            std::to_string(backward.size()),
+                        at);
+    }
+    result_.total = Time{};
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      result_.busy[stage] = result_.waiting[stage] = result_.end[stage] = Time{};
+    }
+    clock_visitor<per_stage, Watch> clock(result_, met_, forward, backward, watch);
+    schedule::play(*table_, state_, clock);
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      if (result_.end[stage] > result_.total) result_.total = result_.end[stage];
+    }
+    return result_;
+  }
+
+ private:
+  const Table* table_;
+  play_state<typename Table::storage> state_;
+  per_stage met_;  // per stage: when the group it stands in has met all partners so far
+  timeline_result<per_stage> result_;
+};
+
+/// Plays a table once. Times are those of one micro-batch, one entry a stage.
+template <any_table Table>
+[[nodiscard]] constexpr auto timeline(const Table& table, std::span<const double> forward_seconds,
+                                      std::span<const double> backward_seconds, where at = where::current()) {
+  timeline_player<Table> player(table, at);
+  return player.play(forward_seconds, backward_seconds, at);
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A tensor over a group of ranks: the part held here, the group, and how the others hold the rest, with the
+// placement in the type. It is a view: whoever made it keeps the memory and the group's rank alive. Uneven
+// splits are exact: counts per rank, never padding.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/placement.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// How many elements each rank of a group holds, in rank order; the parts lie one after the other. The
+/// counts belong to whoever made them.
+class shard_counts {
+ public:
+  explicit shard_counts(std::span<const std::size_t> counts) noexcept : counts_(counts) {}
+
+  [[nodiscard]] std::span<const std::size_t> counts() const noexcept { return counts_; }
+  [[nodiscard]] std::size_t total() const noexcept { return before(counts_.size()); }
+  /// What rank `rank` holds of the whole.
+  [[nodiscard]] local_part part(std::size_t rank) const noexcept { return {before(rank), counts_[rank]}; }
+
+ private:
+  [[nodiscard]] std::size_t before(std::size_t rank) const noexcept {
+    std::size_t sum_of_counts = 0;
+    for (std::size_t r = 0; r < rank; ++r) sum_of_counts += counts_[r];
+    return sum_of_counts;
+  }
+  std::span<const std::size_t> counts_;
+};
+
+/// Writes an even split of `total` rows of `row_elements` elements over `counts.size()` ranks into `counts`.
+inline shard_counts even_counts(std::size_t total, std::size_t row_elements, std::span<std::size_t> counts) noexcept {
+  for (std::size_t r = 0; r < counts.size(); ++r) counts[r] = even_part(total, counts.size(), r).count * row_elements;
+  return shard_counts{counts};
+}
+
+/// `local` is the whole for `replicate` and `partial`, this rank's part for `shard<0>`; row-major, and rows
+/// are the unit of a split. Move-only, because a redistribution uses its source up: reducing the same
+/// `partial` twice would be wrong.
+template <class T, class Placement, class Group>
+class sharded {
+  static_assert(placement<Placement>,
+                "the placement of a sharded tensor is belay::replicate, belay::shard<Dim> or belay::partial<Op>");
+
+ public:
+  using value_type = T;
+  using placement_type = Placement;
+  using group_type = Group;
+
+  /// `counts` tells how the group splits the tensor (or would): one entry a rank.
+  sharded(const Group& group, std::span<T> local, shard_counts counts, where at = where::current())
+      : group_(group), local_(local), counts_(counts) {
+    if (counts.counts().size() != ranks())
+      throw usage_error("a split over " + std::to_string(counts.counts().size()) + " ranks, on a group of " +
+                            std::to_string(ranks()),
+                        at);
+    if (local.size() != needed())
+      throw usage_error("this rank's part has " + std::to_string(needed()) + " elements, the memory given has " +
+                            std::to_string(local.size()),
+                        at);
+  }
+  sharded(sharded&&) noexcept = default;
+  sharded& operator=(sharded&&) noexcept = default;
+
+  /// A handle; copies of it are the same group.
+  [[nodiscard]] const Group& group() const noexcept { return group_; }
+  [[nodiscard]] std::span<T> local() const noexcept { return local_; }
+  [[nodiscard]] shard_counts counts() const noexcept { return counts_; }
+  [[nodiscard]] std::size_t global_size() const noexcept { return counts_.total(); }
+  /// The elements of the whole that a split gives to this rank.
+  [[nodiscard]] local_part own() const noexcept { return counts_.part(static_cast<std::size_t>(group_.rank())); }
+
+ private:
+  [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(group_.size()); }
+  [[nodiscard]] std::size_t needed() const noexcept {
+    return is_shard<Placement> ? own().count : global_size();
+  }
+
+  Group group_;
+  std::span<T> local_;
+  shard_counts counts_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where lines go. A line is handed to the system in one call, so that a reader who follows the file never
+// sees half of one, and a full disk is an error with a name instead of a log that silently stops.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A file descriptor that text is appended to. Writing allocates nothing.
+class output {
+ public:
+  /// Creates `path` or empties what is there; closed by the destructor.
+  explicit output(std::string path, where at = where::current()) : path_(std::move(path)), owned_(true) {
+    do {
+      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    } while (descriptor_ < 0 && errno == EINTR);
+    if (descriptor_ < 0) fail("cannot be opened for writing", errno, at);
+  }
+
+  /// Writes to a descriptor that stays the caller's; `name` is what errors call it.
+  output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
+
+  /// Writes to a stream of <cstdio>, around its buffer: what is in it is flushed first.
+  output(std::FILE* stream, std::string name) : output(::fileno(stream), std::move(name)) { std::fflush(stream); }
+
+  output(const output&) = delete;
+  output& operator=(const output&) = delete;
+  output(output&& other) noexcept
+      : path_(std::move(other.path_)),
+        descriptor_(std::exchange(other.descriptor_, -1)),
+        owned_(std::exchange(other.owned_, false)),
+        written_(other.written_) {}
+  ~output() {
+    if (owned_ && descriptor_ >= 0) ::close(descriptor_);
+  }
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+  /// Bytes written so far.
+  [[nodiscard]] std::uint64_t written() const noexcept { return written_; }
+
+  /// Writes `text`, which brings its own newline, in one call; only what the system left over takes another.
+  void write(std::string_view text, where at = where::current()) {
+    while (!text.empty()) {
+      const ssize_t put = ::write(descriptor_, text.data(), text.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) fail("cannot be written", errno, at);
+      text.remove_prefix(static_cast<std::size_t>(put));
+      written_ += static_cast<std::uint64_t>(put);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what, int number, where at) const {
+    throw file_error(path_, written_, what + (": " + std::generic_category().message(number)), at);
+  }
+
+  std::string path_;
+  int descriptor_ = -1;
+  bool owned_ = false;
+  std::uint64_t written_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI

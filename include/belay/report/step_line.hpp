@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A step in one line: for the person who watches, and for the program that compares. The room for both is
+// taken once, for the largest line the numbers can make, so that printing a step allocates nothing.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/view.hpp"
+#include "belay/report/json_line.hpp"
+#include "belay/report/text_buffer.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Bytes of one tier, an entry for each rank.
+struct tier_report {
+  std::span<const std::uint64_t> live;     // leased now
+  std::span<const std::uint64_t> peak;     // leased at most within the step
+  std::span<const std::uint64_t> planned;  // what the plan says the peak will be
+};
+
+/// Allocations of all ranks since the end of the first step.
+struct allocation_report {
+  std::uint64_t device = 0;
+  std::uint64_t host = 0;
+  std::uint64_t heap = 0;
+};
+
+/// Everything one line tells. Points into the caller's memory; nothing is kept.
+struct step_report {
+  std::uint64_t step = 0;  // from 1
+  double loss = 0;         // nats a token
+  double aux_loss = 0;
+  double grad_norm = 0;  // before clipping
+  std::uint64_t tokens = 0;
+  double tokens_per_s = 0;
+  tier_report device;
+  tier_report host;
+  allocation_report allocations;
+  std::uint64_t open_obligations = 0;
+  double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks
+  double bubble_predicted = 0;                 // the same from the table
+  view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
+  bool replayed = false;
+};
+
+/// Writes step_reports of up to the given sizes.
+class step_line {
+ public:
+  step_line(std::size_t ranks, std::size_t layers, std::size_t experts)
+      : room_(2048 + digits * (6 * ranks + layers * (experts + 1))) {}
+
+  /// The line for people, with its newline. Valid until the next call. Bytes are the largest of all ranks.
+  [[nodiscard]] std::string_view human(const step_report& report) {
+    text_buffer line(room_);
+    line.put("step ").put(report.step);
+    line.put("  loss ").put_fixed(report.loss, 4);
+    line.put("  ").put_fixed(report.tokens_per_s, 0).put(" tok/s  |g| ").put_fixed(report.grad_norm, 3);
+    tier(line, "device", report.device);
+    tier(line, "host", report.host);
+    line.put("  allocs ");
+    line.put(report.allocations.device + report.allocations.host + report.allocations.heap);
+    line.put("  open ").put(report.open_obligations);
+    line.put("  experts ").put_fixed(imbalance(report.expert_tokens), 2);
+    line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
+    line.put_fixed(100 * report.bubble_predicted, 1).put('%');
+    if (report.replayed) line.put("  replayed");
+    line.put('\n');
+    return line.text();
+  }
+
+  /// The line for programs: one JSON object with its newline. Valid until the next call.
+  [[nodiscard]] std::string_view json(const step_report& report) {
+    json_line line(room_);
+    line.field("step", report.step).field("loss", report.loss).field("aux_loss", report.aux_loss);
+    line.field("grad_norm", report.grad_norm).field("tokens", report.tokens);
+    line.field("tokens_per_s", report.tokens_per_s);
+    bytes(line, "live_bytes", report.device.live, report.host.live);
+    bytes(line, "peak_bytes", report.device.peak, report.host.peak);
+    bytes(line, "planned_bytes", report.device.planned, report.host.planned);
+    line.open_object("allocations").field("device", report.allocations.device);
+    line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
+    line.field("open_obligations", report.open_obligations);
+    line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
+    line.open_array("expert_tokens");
+    for (std::size_t layer = 0; layer < report.expert_tokens.extent(0); ++layer) {
+      line.row(std::span<const std::uint64_t>(report.expert_tokens[layer].flat()));
+    }
+    line.close().field("replayed", report.replayed);
+    return line.finish();
+  }
+
+  /// Tokens of the busiest expert of any layer over the mean of its layer: 1 is perfect balance.
+  [[nodiscard]] static double imbalance(view<const std::uint64_t, 2> tokens) noexcept {
+    double worst = 0;
+    for (std::size_t layer = 0; layer < tokens.extent(0); ++layer) {
+      std::uint64_t largest = 0;
+      std::uint64_t total = 0;
+      for (std::size_t expert = 0; expert < tokens.extent(1); ++expert) {
+        largest = std::max(largest, tokens(layer, expert));
+        total += tokens(layer, expert);
+      }
+      if (total == 0) continue;
+      const double mean = static_cast<double>(total) / static_cast<double>(tokens.extent(1));
+      worst = std::max(worst, static_cast<double>(largest) / mean);
+    }
+    return worst;
+  }
+
+ private:
+  static constexpr std::size_t digits = 24;  // of a number and what separates it from the next
+
+  static double mebibytes(std::span<const std::uint64_t> ranks) noexcept {
+    std::uint64_t largest = 0;
+    for (std::uint64_t bytes : ranks) largest = std::max(largest, bytes);
+    return static_cast<double>(largest) / (1024.0 * 1024.0);
+  }
+
+  static void tier(text_buffer& line, std::string_view name, const tier_report& report) noexcept {
+    line.put("  ").put(name).put(' ').put_fixed(mebibytes(report.live), 1).put('/');
+    line.put_fixed(mebibytes(report.peak), 1).put('/').put_fixed(mebibytes(report.planned), 1).put(" MiB");
+  }
+
+  static void bytes(json_line& line, std::string_view key, std::span<const std::uint64_t> device,
+                    std::span<const std::uint64_t> host) {
+    line.open_object(key).array("device", device).array("host", host).close();
+  }
+
+  std::vector<char> room_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Text put together in memory that is already there. Numbers are written by std::to_chars, which neither
+// allocates nor asks the locale. Text that does not fit is counted, not written, so that the one who asks
+// for it learns how much room it needed.
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+class text_buffer {
+ public:
+  explicit text_buffer(std::span<char> room) noexcept : room_(room) {}
+
+  void clear() noexcept { size_ = 0; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+  /// What was put so far; a usage_error when the room was too small. Valid until the next put or clear.
+  [[nodiscard]] std::string_view text(where at = where::current()) const {
+    if (size_ > room_.size()) {
+      throw usage_error(
+          "a line of " + std::to_string(size_) + " bytes was put into room for " + std::to_string(room_.size()), at);
+    }
+    return {room_.data(), size_};
+  }
+
+  text_buffer& put(char c) noexcept { return put(std::string_view(&c, 1)); }
+  text_buffer& put(std::string_view text) noexcept {
+    if (size_ <= room_.size() && text.size() <= room_.size() - size_) {
+      std::memcpy(room_.data() + size_, text.data(), text.size());
+    }
+    size_ += text.size();
+    return *this;
+  }
+
+  /// An integer in decimal.
+  template <std::integral T>
+  requires(!std::same_as<T, bool> && !std::same_as<T, char>) text_buffer& put(T value) noexcept {
+    char digits[24];
+    return put(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  }
+
+  /// The shortest text that reads back as the same number.
+  template <std::floating_point T>
+  text_buffer& put(T value) noexcept {
+    char digits[40];
+    return put(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  }
+
+  /// A number with `places` digits after the point; with an exponent where that would be very long.
+  text_buffer& put_fixed(double value, int places) noexcept {
+    char digits[64];
+    auto end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, places);
+    if (end.ec != std::errc{}) {
+      end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::scientific, places);
+    }
+    return put(digits, end.ptr);
+  }
+
+ private:
+  text_buffer& put(const char* begin, const char* end) noexcept {
+    return put(std::string_view(begin, static_cast<std::size_t>(end - begin)));
+  }
+
+  std::span<char> room_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI

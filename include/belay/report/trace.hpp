@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What every rank did when, kept in rings of fixed size and written as a Chrome trace that Perfetto opens.
+// A rank writes its own ring only, so recording costs two stores of a clock and no lock; a full ring
+// forgets its oldest events.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/where.hpp"
+#include "belay/report/json_line.hpp"
+#include "belay/report/output.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// One thing a rank did. Names are string literals, or live as long as the trace.
+struct trace_event {
+  static constexpr std::uint64_t no_number = ~std::uint64_t{0};
+
+  const char* name = "";
+  const char* category = "";
+  std::uint64_t begin = 0;  // nanoseconds since the trace was made
+  std::uint64_t end = 0;
+  std::uint64_t number = no_number;  // the micro-batch, or what else tells it from others of its name
+};
+
+class trace {
+ public:
+  /// Takes the room for `capacity` events of each of `ranks` ranks now; recording allocates nothing.
+  explicit trace(std::size_t ranks, std::size_t capacity = 4096)
+      : capacity_(capacity == 0 ? 1 : capacity), rings_(ranks), start_(monotonic_clock::now()) {
+    for (ring& each : rings_) each.events.resize(capacity_);
+  }
+
+  /// Nanoseconds since the trace was made.
+  [[nodiscard]] std::uint64_t now() const noexcept {
+    return static_cast<std::uint64_t>(monotonic_clock::now() - start_);
+  }
+
+  /// Adds one event of `rank`; only that rank's thread may.
+  void add(std::size_t rank, const trace_event& event) noexcept {
+    if (rank >= rings_.size()) return;  // a rank without a ring is not traced
+    ring& own = rings_[rank];
+    own.events[own.count % capacity_] = event;
+    ++own.count;
+  }
+
+  /// Records from its making to its end, as one event.
+  class duration {
+   public:
+    duration(trace& to, std::size_t rank, const char* name, const char* category = "",
+             std::uint64_t number = trace_event::no_number) noexcept
+        : to_(to), rank_(rank), event_{name, category, to.now(), 0, number} {}
+    duration(const duration&) = delete;
+    duration& operator=(const duration&) = delete;
+    ~duration() {
+      event_.end = to_.now();
+      to_.add(rank_, event_);
+    }
+
+   private:
+    trace& to_;
+    std::size_t rank_;
+    trace_event event_;
+  };
+
+  /// Events of `rank` that were added, and how many of them the ring has forgotten.
+  [[nodiscard]] std::uint64_t recorded(std::size_t rank) const { return rings_.at(rank).count; }
+  [[nodiscard]] std::uint64_t forgotten(std::size_t rank) const {
+    return rings_.at(rank).count - std::min<std::uint64_t>(rings_.at(rank).count, capacity_);
+  }
+
+  /// Writes everything the rings hold to `path`. The ranks must have stopped recording.
+  void write(const std::string& path) const {
+    output file(path);
+    std::vector<char> room(4096);
+    json_line line(room);
+    file.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    const char* separator = "";
+    const auto put = [&] {
+      std::string_view text = line.finish();
+      text.remove_suffix(1);  // commas stand between the lines of this file
+      const std::string whole = separator + std::string(text);
+      file.write(whole);
+      separator = ",\n";
+      line.begin();
+    };
+    for (std::size_t rank = 0; rank < rings_.size(); ++rank) {
+      const std::string name = "rank " + std::to_string(rank);
+      line.field("name", "thread_name").field("ph", "M").field("pid", 0).field("tid", rank);
+      line.open_object("args").field("name", name).close();
+      put();
+      const ring& own = rings_[rank];
+      for (std::uint64_t i = forgotten(rank); i < own.count; ++i) {
+        const trace_event& event = own.events[i % capacity_];
+        line.field("name", event.name).field("cat", event.category).field("ph", "X").field("pid", 0);
+        line.field("tid", rank).field("ts", microseconds(event.begin));
+        line.field("dur", microseconds(std::max(event.end, event.begin) - event.begin));
+        if (event.number != trace_event::no_number) line.open_object("args").field("number", event.number).close();
+        put();
+      }
+    }
+    file.write("\n]}\n");
+  }
+
+ private:
+  struct alignas(64) ring {  // no two ranks write to one cache line
+    std::vector<trace_event> events;
+    std::uint64_t count = 0;
+  };
+
+  static double microseconds(std::uint64_t nanoseconds) noexcept { return static_cast<double>(nanoseconds) / 1000.0; }
+
+  std::size_t capacity_;
+  std::vector<ring> rings_;
+  std::int64_t start_;
+};
+
+}  // namespace belay::inline BELAY_ABI

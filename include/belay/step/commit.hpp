@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How a step ends. All ranks fold what they found into one small ballot, and every rank draws the same
+// conclusion from it: the step is committed, must be replayed with more room, or is refused. Only a committed
+// step can be applied: the optimizer asks for the token, and nobody but the step can make one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// One rank's findings; folded over ranks by sums, except `needed_rows`, which folds by maximum.
+struct ballot {
+  std::uint64_t open_obligations = 0;
+  std::uint64_t misused_handles = 0;
+  std::uint64_t non_finite = 0;   // gradients that are not finite
+  std::uint64_t needed_rows = 0;  // rows a dispatch wanted to receive beyond its capacity; 0 without overflow
+};
+
+/// Proof that a step was committed on all ranks. Move-only, made by `step::commit` alone.
+class committed_step {
+ public:
+  committed_step(committed_step&& other) noexcept : number_(std::exchange(other.number_, 0)) {}
+  committed_step& operator=(committed_step&& other) noexcept {
+    number_ = std::exchange(other.number_, 0);
+    return *this;
+  }
+  ~committed_step() = default;
+
+  /// The engine's step number, from 1.
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
+ private:
+  template <class Engine>
+  friend class step;
+  explicit committed_step(std::uint64_t number) noexcept : number_(number) {}
+  std::uint64_t number_;
+};
+
+/// The step met an overflow: run it again, from the same inputs, with room for `needed_rows`.
+struct replay_step {
+  std::uint64_t needed_rows = 0;
+};
+
+/// The step must not be applied; `findings` are those of all ranks, `list` names this rank's open obligations.
+struct refused_step {
+  ballot findings;
+  std::string list;
+};
+
+using step_outcome = std::variant<committed_step, replay_step, refused_step>;
+
+/// The token of a committed step, or null.
+[[nodiscard]] inline committed_step* committed(step_outcome& outcome) noexcept {
+  return std::get_if<committed_step>(&outcome);
+}
+[[nodiscard]] inline const replay_step* replay(const step_outcome& outcome) noexcept {
+  return std::get_if<replay_step>(&outcome);
+}
+[[nodiscard]] inline const refused_step* refused(const step_outcome& outcome) noexcept {
+  return std::get_if<refused_step>(&outcome);
+}
+
+/// Why a step was refused, in one line.
+[[nodiscard]] inline std::string text(const refused_step& outcome) {
+  std::string out = "step refused:";
+  if (outcome.findings.open_obligations > 0)
+    out += " " + std::to_string(outcome.findings.open_obligations) + " open obligations;";
+  if (outcome.findings.misused_handles > 0)
+    out += " " + std::to_string(outcome.findings.misused_handles) + " handles used twice;";
+  if (outcome.findings.non_finite > 0) out += " gradients are not finite;";
+  return outcome.list.empty() ? out : out + "\n" + outcome.list;
+}
+
+}  // namespace belay::inline BELAY_ABI

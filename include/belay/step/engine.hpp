@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The engine is what all steps of one rank share: the activation arena, the compute stream and the ledger. It
+// knows no ranks. `host_engine` computes; `rehearsal_engine` is the same type over addresses without memory
+// and a stream that runs nothing, and its peak and extent are the plan.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/ledger.hpp"
+#include "belay/device/arena.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/tier.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <memory_region Memory, stream Stream>
+class engine {
+ public:
+  using memory_type = Memory;
+  using stream_type = Stream;
+
+  /// `activations` is the region all leases of steps come from; `meter` is its tier's and outlives the engine.
+  /// At most `max_leases` leases and `max_obligations` obligations are live in one step.
+  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
+      : arena_(tier::device, std::move(activations), max_leases, meter), ledger_(max_obligations) {}
+
+  [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
+  [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
+  [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
+  [[nodiscard]] Stream& compute() noexcept { return stream_; }
+
+  /// The number of the step that runs or ran last, from 1; 0 before the first.
+  [[nodiscard]] std::uint64_t step_number() const noexcept { return step_number_; }
+  /// Changes when a step begins and when it ends: a handle of another epoch holds nothing any more.
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+
+  /// Called by `step` alone. Throws usage_error while another step of this engine is open.
+  void begin_step(where at) {
+    if (in_step_)
+      throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
+    in_step_ = true;
+    ++step_number_;
+    ++epoch_;
+  }
+  /// Ends every lease and every debt of the step.
+  void end_step() noexcept {
+    if (arena_.offsets().lease_count() > 0) arena_.reclaim();
+    if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
+    in_step_ = false;
+    ++epoch_;
+  }
+
+ private:
+  arena<Memory> arena_;
+  belay::ledger ledger_;
+  Stream stream_;
+  std::uint64_t step_number_ = 0;
+  std::uint64_t epoch_ = 0;
+  bool in_step_ = false;
+};
+
+using host_engine = engine<host_pages, immediate_stream>;
+using rehearsal_engine = engine<reserved_addresses, rehearsal_stream>;
+
+}  // namespace belay::inline BELAY_ABI

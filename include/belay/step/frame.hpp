@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A frame is what a layer sees of the step during one call: memory with three lifetimes, a place to run
+// arithmetic, and names for messages. It knows no ranks and outlives nothing.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/ledger.hpp"
+#include "belay/core/view.hpp"
+#include "belay/step/engine.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What a call is for. `owing`: a backward will follow. `observing`: forward only, owes nothing (evaluation,
+/// or the first pass of a checkpointed layer). `replaying`: the recompute, which reads what was remembered.
+enum class frame_mode : std::uint8_t { owing, observing, replaying };
+
+/// Whose call it is. `layer` outlives the step.
+struct invocation {
+  const char* layer = "";
+  std::size_t layer_index = 0;
+  std::size_t micro_batch = 0;
+  where at;
+  std::uint32_t parent = 0xffffffffU;
+
+  /// The ledger's record of a debt that this call opens.
+  [[nodiscard]] obligation debt(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
+                                where opened_at) const {
+    obligation what;
+    what.kind = kind;
+    what.rank = static_cast<std::uint8_t>(shape.size() < what.shape.size() ? shape.size() : what.shape.size());
+    what.parent = parent;
+    what.micro_batch = micro_batch;
+    what.bytes = bytes;
+    for (std::size_t axis = 0; axis < what.rank; ++axis) what.shape[axis] = shape[axis];
+    what.layer = layer;
+    what.opened_at = opened_at;
+    return what;
+  }
+};
+
+/// The memory of one invocation: what it keeps until its backward, and what a recompute must find again.
+struct invocation_memory {
+  static constexpr std::size_t max_remembered = 4;
+
+  lease_chain kept;
+  lease_chain remembered;
+  std::array<std::byte*, max_remembered> remembered_at{};
+  std::size_t remembered_count = 0;
+};
+
+template <class Engine>
+class frame {
+ public:
+  /// `memory` belongs to the handle and outlives the frame.
+  frame(Engine& engine, const invocation& call, frame_mode mode, invocation_memory& memory) noexcept
+      : engine_(&engine), call_(call), mode_(mode), memory_(&memory) {}
+  frame(const frame&) = delete;  // scratch belongs to one call
+  frame& operator=(const frame&) = delete;
+  ~frame() { engine_->activations().release(scratch_); }
+
+  /// Memory until this invocation's backward is done: outputs, and what the backward needs.
+  template <class T, std::size_t Rank>
+  [[nodiscard]] view<T, Rank> keep(extents<Rank> shape) {
+    return engine_->activations().template lease<T>(shape, memory_->kept, call_.at);
+  }
+
+  /// Memory until the enclosing scratch scope ends; the call itself is one.
+  template <class T, std::size_t Rank>
+  [[nodiscard]] view<T, Rank> scratch(extents<Rank> shape) {
+    return engine_->activations().template lease<T>(shape, scratch_, call_.at);
+  }
+
+  /// Memory that survives from a checkpointed forward to its recompute, which gets the same bytes back in the
+  /// same order of calls. In an ordinary forward it is kept; in evaluation it ends with the output.
+  template <class T, std::size_t Rank>
+  [[nodiscard]] view<T, Rank> remember(extents<Rank> shape) {
+    std::byte*& at = memory_->remembered_at.at(next_remembered_++);
+    if (!replaying()) {
+      at = engine_->activations().lease_bytes(element_count(shape) * sizeof(T), memory_->remembered, call_.at);
+      memory_->remembered_count = next_remembered_;
+    } else if (next_remembered_ > memory_->remembered_count) {
+      throw usage_error("a recompute remembers more than its forward did", call_.at);
+    }
+    return {reinterpret_cast<T*>(at), shape};
+  }
+
+  /// Ends what was scratched since it began.
+  class scratch_scope_guard {
+   public:
+    explicit scratch_scope_guard(frame& owner) noexcept : owner_(&owner), outer_(std::exchange(owner.scratch_, {})) {}
+    scratch_scope_guard(const scratch_scope_guard&) = delete;
+    scratch_scope_guard& operator=(const scratch_scope_guard&) = delete;
+    ~scratch_scope_guard() {
+      owner_->engine_->activations().release(owner_->scratch_);
+      owner_->scratch_ = outer_;
+    }
+
+   private:
+    frame* owner_;
+    lease_chain outer_;
+  };
+  [[nodiscard]] scratch_scope_guard scratch_scope() noexcept { return scratch_scope_guard{*this}; }
+
+  /// Queues arithmetic on the compute stream; a rehearsal runs nothing.
+  template <std::invocable Work>
+  void run(Work&& work) {
+    engine_->compute().run(std::forward<Work>(work));
+  }
+
+  [[nodiscard]] ticket open(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape, where at) {
+    return engine_->obligations().open(call_.debt(kind, bytes, shape, at));
+  }
+  void close(ticket debt, where at = where::current()) { engine_->obligations().close(debt, at); }
+
+  [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
+  [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
+  [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }
+  [[nodiscard]] const invocation& call() const noexcept { return call_; }
+  [[nodiscard]] const char* layer() const noexcept { return call_.layer; }
+  [[nodiscard]] std::size_t layer_index() const noexcept { return call_.layer_index; }
+  [[nodiscard]] std::size_t micro_batch() const noexcept { return call_.micro_batch; }
+  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
+  [[nodiscard]] invocation_memory& memory() noexcept { return *memory_; }
+
+ private:
+  Engine* engine_;
+  invocation call_;
+  frame_mode mode_;
+  invocation_memory* memory_;
+  lease_chain scratch_;
+  std::size_t next_remembered_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI

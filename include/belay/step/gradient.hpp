@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A gradient that flows backwards owns its memory until the layer before has used it. It owes nothing:
+// dropping one is how the first layer's input gradient ends.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/view.hpp"
+#include "belay/device/arena.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class Engine, class T, std::size_t Rank>
+class [[nodiscard]] gradient {
+ public:
+  gradient(Engine& engine, extents<Rank> shape, where at = where::current())
+      : engine_(&engine), epoch_(engine.epoch()) {
+    values_ = engine.activations().template lease<T>(shape, memory_, at);
+  }
+  gradient(gradient&& other) noexcept
+      : engine_(other.engine_),
+        epoch_(other.epoch_),
+        values_(other.values_),
+        memory_(std::exchange(other.memory_, {})) {}
+  gradient& operator=(gradient&& other) noexcept {
+    if (this != &other) {
+      release();
+      engine_ = other.engine_;
+      epoch_ = other.epoch_;
+      values_ = other.values_;
+      memory_ = std::exchange(other.memory_, {});
+    }
+    return *this;
+  }
+  ~gradient() { release(); }
+
+  [[nodiscard]] view<T, Rank> values() const noexcept { return values_; }
+  operator view<const T, Rank>() const noexcept { return values_; }
+
+ private:
+  // A gradient that outlived its step was reclaimed with it.
+  void release() noexcept {
+    if (!memory_.empty() && epoch_ == engine_->epoch()) engine_->activations().release(memory_);
+    memory_ = {};
+  }
+
+  Engine* engine_;
+  std::uint64_t epoch_;
+  view<T, Rank> values_;
+  lease_chain memory_;
+};
+
+/// The gradient of an input that is a view.
+template <class Engine, class Input>
+struct gradient_for;
+template <class Engine, class T, std::size_t Rank>
+struct gradient_for<Engine, view<T, Rank>> {
+  using type = gradient<Engine, std::remove_cv_t<T>, Rank>;
+};
+template <class Engine, class Input>
+using gradient_of = typename gradient_for<Engine, Input>::type;
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The result of a forward that owes nothing: evaluation and generation. It is an owner, not an obligation, and
+// has no backward to call.
+#pragma once
+
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/step/layer.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class Engine, class Layer, class Input>
+requires forward_layer<Layer, Engine, Input>
+class [[nodiscard]] observed {
+ public:
+  using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
+
+  observed(Engine& engine, Layer& layer, const Input& input, const invocation& call)
+      : engine_(&engine), epoch_(engine.epoch()), residue_(run_forward(engine, layer, input, call)) {}
+  observed(observed&& other) noexcept
+      : engine_(other.engine_),
+        epoch_(other.epoch_),
+        memory_(std::exchange(other.memory_, {})),
+        residue_(std::move(other.residue_)) {}
+  observed& operator=(observed&&) = delete;
+  ~observed() {
+    if (epoch_ != engine_->epoch()) return;
+    engine_->activations().release(memory_.kept);
+    engine_->activations().release(memory_.remembered);
+  }
+
+  [[nodiscard]] output_type out() const noexcept { return residue_.out; }
+
+ private:
+  [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input, const invocation& call) {
+    frame<Engine> view{engine, call, frame_mode::observing, memory_};
+    return layer.forward(view, input);
+  }
+
+  Engine* engine_;
+  std::uint64_t epoch_;
+  invocation_memory memory_;
+  residue_of<Layer, Engine, Input> residue_;
+};
+
+}  // namespace belay::inline BELAY_ABI

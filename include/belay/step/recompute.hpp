@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A layer whose forward keeps its output alone and is run again in its backward. The recompute is a child of
+// the invocation that it repeats: it opens with the backward and ends with it, so nothing counts forwards against
+// backwards. What the first pass remembered (routing) is replayed, not decided again.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/step/layer.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class Layer>
+class recompute {
+ public:
+  /// `layer` outlives this wrapper.
+  explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
+
+  [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
+  [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
+  [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
+
+  template <class Input, class Output>
+  struct kept {
+    Output out;
+    Input input;
+  };
+
+  template <class Engine, class Input>
+  [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
+    invocation_memory memory;
+    auto out = first_pass(call, input, memory);
+    auto& activations = call.engine().activations();
+    if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
+    activations.release(memory.kept);
+    call.memory().remembered = memory.remembered;
+    call.memory().remembered_at = memory.remembered_at;
+    call.memory().remembered_count = memory.remembered_count;
+    return kept<Input, decltype(out)>{out, input};
+  }
+
+  template <class Engine, class Input, class Output, class Dout, class... Dx>
+  void backward(frame<Engine>& call, kept<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
+    const ticket debt =
+        call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
+    invocation_memory memory = call.memory();
+    memory.kept = {};
+    {
+      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
+      auto full = layer_->forward(again, residue.input);
+      layer_->backward(again, std::move(full), dout, dx...);
+    }
+    call.engine().activations().release(memory.kept);
+    call.close(debt);
+  }
+
+ private:
+  template <class Engine, class Input>
+  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
+    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
+    return layer_->forward(once, input).out;
+  }
+
+  Layer* layer_;
+};
+
+}  // namespace belay::inline BELAY_ABI

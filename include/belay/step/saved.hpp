@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A saved activation owes one backward. The handle is move-only and belongs to a step: forgetting it is a
+// compile error where the compiler can see it (Clang's consumed analysis, nodiscard, the typed tape), a
+// named entry of the ledger everywhere else, and its memory ends with the step in any case.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/view.hpp"
+#include "belay/step/gradient.hpp"
+#include "belay/step/layer.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class T>
+inline constexpr bool always_false = false;
+
+template <class Engine, class Layer, class Input>
+requires backward_layer<Layer, Engine, Input>
+class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLIGATION saved {
+ public:
+  using residue_type = residue_of<Layer, Engine, Input>;
+  using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
+
+  /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
+  BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
+      : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
+    debt_ = engine.obligations().open(
+        call.debt(obligation_kind::saved_activation, residue_.out.size_bytes(), residue_.out.shape(), call.at));
+  }
+
+  BELAY_OPENS saved(saved&& other) noexcept
+      : engine_(other.engine_),
+        layer_(other.layer_),
+        input_(other.input_),
+        call_(other.call_),
+        memory_(std::exchange(other.memory_, {})),
+        residue_(std::move(other.residue_)),
+        debt_(std::exchange(other.debt_, {})),
+        epoch_(other.epoch_) {}
+  saved& operator=(saved&&) = delete;  // it would drop the debt of the left side
+
+  /// Leaves a debt that was not discharged in the ledger; its memory is reclaimed with the step.
+  BELAY_IF_DISCHARGED ~saved() {}  // not defaulted: the analysis looks at calls of a destructor
+
+  /// The layer's output; it lives until the backward. Asked for later, it is a usage_error in checked builds.
+  BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
+    if constexpr (checked(check_level::local)) {
+      if (!owes())
+        throw usage_error(std::string("the output of layer '") + call_.layer + "' is asked for after its backward", at);
+    }
+    return residue_.out;
+  }
+
+  /// Runs the backward: adds into the layer's parameter gradients and returns the gradient of the input (or
+  /// nothing where the input has none). Afterwards everything this invocation kept is free again. A second call is a
+  /// usage_error in checked builds; in release builds it computes nothing and the step refuses to commit.
+  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current()) && {
+    // The debt stays open while the layer works, so that a recompute is recorded as its child. In release builds a
+    // handle that owes nothing computes nothing: the step will refuse.
+    const bool owed = owes();
+    call_.parent = debt_.index;
+    if constexpr (differentiable<Input>) {
+      gradient_of<Engine, Input> dx{*engine_, input_.shape(), call_.at};
+      if (owed) {
+        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+        layer_->backward(call, std::move(residue_), dout, dx.values());
+      }
+      settle(at);
+      return dx;
+    } else {
+      if (owed) {
+        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+        layer_->backward(call, std::move(residue_), dout);
+      }
+      settle(at);
+    }
+  }
+
+  /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
+  template <class Dout>
+  void backward(const Dout&)& {
+    static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
+  }
+
+  /// Ends the obligation without a backward; `why` is for the reader of the call.
+  BELAY_DISCHARGES void discard(const char* why, where at = where::current()) && {
+    static_cast<void>(why);
+    settle(at);
+  }
+
+  /// Hands a named handle on: `return std::move(handle).hand_over();` compiles where `return handle;` would
+  /// be taken for a lost one.
+  BELAY_DISCHARGES BELAY_OPENS saved hand_over() && { return saved{std::move(*this)}; }
+
+  [[nodiscard]] const invocation& call() const noexcept { return call_; }
+
+ private:
+  [[nodiscard]] residue_type run_forward() {
+    frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+    return layer_->forward(call, input_);
+  }
+
+  [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(debt_); }
+
+  void settle(where at) {
+    engine_->obligations().close(debt_, at);
+    debt_ = {};
+    if (epoch_ != engine_->epoch()) return;  // the step has ended and reclaimed everything
+    engine_->activations().release(memory_.kept);
+    engine_->activations().release(memory_.remembered);
+  }
+
+  Engine* engine_;
+  Layer* layer_;
+  Input input_;
+  invocation call_;
+  invocation_memory memory_;
+  residue_type residue_;
+  ticket debt_;
+  std::uint64_t epoch_;
+};
+
+}  // namespace belay::inline BELAY_ABI

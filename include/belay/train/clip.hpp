@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The norm of all gradients of the model, every parameter counted once, wherever its parts live. Sums of
+// squares of 4096 elements are written by exactly one rank into one table of the whole model; the table is
+// summed over the world (each entry with zeros) and folded in the model's order, so that neither pipeline
+// stages nor sharded optimizer state change a bit.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/reduction.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/kernel/reduce.hpp"
+#include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/reduced.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Every trainable parameter of the whole model, in model order, with all its parts: equal on all ranks.
+class norm_table {
+ public:
+  /// A parameter of which every holder holds the same `elements`. Returns its number.
+  std::size_t add(std::size_t elements) { return add(std::span<const std::size_t>(&elements, 1)); }
+
+  /// A parameter that is held in parts, with their sizes in order. Returns its number.
+  std::size_t add(std::span<const std::size_t> part_elements) {
+    parameters_.push_back({parts_.size(), part_elements.size()});
+    for (std::size_t elements : part_elements) {
+      parts_.push_back({chunks_, elements});
+      chunks_ += chunks_of(elements);
+    }
+    return parameters_.size() - 1;
+  }
+
+  [[nodiscard]] std::size_t parameters() const noexcept { return parameters_.size(); }
+  /// Entries of the table.
+  [[nodiscard]] std::size_t chunks() const noexcept { return chunks_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return chunks_ * sizeof(double); }
+
+  [[nodiscard]] bool has(std::size_t parameter, std::size_t part) const noexcept {
+    return parameter < parameters_.size() && part < parameters_[parameter].count;
+  }
+  /// The first entry of a part, and its elements.
+  [[nodiscard]] std::size_t first_chunk(std::size_t parameter, std::size_t part) const noexcept {
+    return parts_[parameters_[parameter].first + part].first_chunk;
+  }
+  [[nodiscard]] std::size_t elements(std::size_t parameter, std::size_t part) const noexcept {
+    return parts_[parameters_[parameter].first + part].elements;
+  }
+
+  /// Sum of squares of one parameter, its entries added in order.
+  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept {
+    const auto [first, count] = parameters_[parameter];
+    double squares = 0;
+    for (std::size_t part = first; part < first + count; ++part)
+      for (std::size_t c = 0; c < chunks_of(parts_[part].elements); ++c) squares += table[parts_[part].first_chunk + c];
+    return squares;
+  }
+
+ private:
+  struct range {
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+  struct held_part {
+    std::size_t first_chunk = 0;
+    std::size_t elements = 0;
+  };
+  std::vector<range> parameters_;
+  std::vector<held_part> parts_;
+  std::size_t chunks_ = 0;
+};
+
+/// What the optimizer multiplies gradients with; `none` leaves them.
+class clip_factor {
+ public:
+  [[nodiscard]] static constexpr clip_factor none() noexcept { return clip_factor{1.0}; }
+  [[nodiscard]] constexpr double value() const noexcept { return value_; }
+
+ private:
+  friend class gradient_norm_value;
+  explicit constexpr clip_factor(double value) noexcept : value_(value) {}
+  double value_;
+};
+
+/// The norm of a step's gradients, equal on all ranks.
+class gradient_norm_value {
+ public:
+  explicit constexpr gradient_norm_value(double value) noexcept : value_(value) {}
+
+  [[nodiscard]] constexpr double value() const noexcept { return value_; }
+  /// False where any gradient of any rank is infinite or not a number.
+  [[nodiscard]] bool finite() const noexcept { return std::isfinite(value_); }
+  /// min(1, max_norm / (norm + 1e-6)).
+  [[nodiscard]] constexpr clip_factor clip(double max_norm) const noexcept {
+    const double factor = max_norm / (value_ + 1e-6);
+    return clip_factor{factor < 1.0 ? factor : 1.0};
+  }
+
+ private:
+  double value_;
+};
+
+/// Where a parameter of the buckets stands in the table: its number there, and which part is held here.
+struct norm_place {
+  std::size_t parameter = 0;
+  std::size_t part = 0;
+};
+
+/// Computes the norm; its memory is given, so that a step allocates nothing.
+template <class T>
+class gradient_norm {
+ public:
+  /// `places[i]` belongs to parameter i of the buckets. `memory` holds `table.chunks()` doubles and outlives this.
+  gradient_norm(norm_table table, std::vector<norm_place> places, std::span<double> memory, where at = where::current())
+      : table_(std::move(table)), places_(std::move(places)), memory_(memory) {
+    if (memory.size() != table_.chunks())
+      throw usage_error("the norm needs " + std::to_string(table_.chunks()) + " doubles, got " +
+                            std::to_string(memory.size()),
+                        at);
+    for (const norm_place& place : places_)
+      if (!table_.has(place.parameter, place.part))
+        throw usage_error("no part " + std::to_string(place.part) + " of parameter " + std::to_string(place.parameter) +
+                              " in the table of the norm",
+                          at);
+  }
+
+  /// The norm over all ranks of `world`: collective, every rank with its own gradients.
+  template <class Group>
+  [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
+                                               where at = where::current()) {
+    std::fill(memory_.begin(), memory_.end(), 0.0);
+    for (const owned_range<T>& range : gradients.owned()) {
+      if (range.share == norm_share::counted_elsewhere) continue;
+      const norm_place place = places_[range.parameter];
+      double* entry = memory_.data() + table_.first_chunk(place.parameter, place.part) + range.offset / parameter_chunk;
+      const kernel::chunk_sums_of_squares<T> sums{range.gradient, range.count, entry};
+      for (std::size_t chunk = 0; chunk < chunks_of(range.count); ++chunk) sums(chunk);  // vectorised inside
+    }
+    if (world.size() > 1) world.all_reduce(memory_, sum, at);
+    double squares = 0;
+    for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
+    return gradient_norm_value{std::sqrt(squares)};
+  }
+
+  /// The norm of one parameter of the table, over all its parts, as of the last call.
+  [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
+    return std::sqrt(table_.fold(number, memory_));
+  }
+  [[nodiscard]] const norm_table& table() const noexcept { return table_; }
+
+ private:
+  norm_table table_;
+  std::vector<norm_place> places_;
+  std::span<double> memory_;
+};
+
+}  // namespace belay::inline BELAY_ABI

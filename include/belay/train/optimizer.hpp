@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// AdamW over what this rank owns: with sharded optimizer state a part of every bucket, else all of it. It
+// takes a committed step and gradients that were reduced and divided, and nothing else. A float parameter is
+// its own master. Updates go chunk by chunk, so that sharding changes no bit; the values of a bucket are
+// shared while the next one is updated.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/optimizer.hpp"
+#include "belay/parallel/bucket.hpp"
+#include "belay/step/commit.hpp"
+#include "belay/train/clip.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// learning_rate, beta1, beta2, epsilon, decay (of parameters made with weight_decay::yes).
+using adamw_settings = kernel::adamw_settings;
+
+/// What an optimizer can be applied to.
+template <class Token>
+concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
+
+/// Reduced and divided gradients, moved in.
+template <class Gradients, class T>
+concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
+
+/// Elements of state AdamW needs for `layout` on a rank with number `rank_in_family[f]` in each family f: two
+/// moments for every owned element.
+[[nodiscard]] inline std::size_t adamw_state_elements(const bucket_layout& layout,
+                                                      std::span<const std::size_t> rank_in_family) {
+  return 2 * layout.owned_elements(rank_in_family);
+}
+
+template <class T, class Group>
+class adamw {
+ public:
+  /// `state` holds exactly `state_elements(buckets)` elements, zeroed here; it and the bound `buckets` outlive this.
+  adamw(adamw_settings settings, gradient_buckets<T, Group>& buckets, std::span<T> state, where at = where::current())
+      : settings_(settings), buckets_(&buckets), state_(state) {
+    if (state.size() != state_elements(buckets))
+      throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
+                            " elements, the memory given has " + std::to_string(state.size()),
+                        at);
+    std::fill(state.begin(), state.end(), T(0));
+  }
+
+  /// Elements of state for what this rank owns of the bound buckets.
+  [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept {
+    std::size_t owned = 0;
+    for (const owned_range<T>& range : buckets.owned()) owned += range.count;
+    return 2 * owned;
+  }
+
+  /// Updates the owned values and shares them with the ranks that replicate them: collective over the
+  /// buckets' families. The gradients are scaled by `clip` on the way and are used up.
+  void apply(const committed_step& token, reduced_gradients<T>&& gradients, clip_factor clip,
+             where at = where::current()) {
+    static_cast<void>(token);
+    const reduced_gradients<T> used = std::move(gradients);
+    if (used.number() == 0 || used.owned().data() != buckets_->owned().data())
+      throw usage_error("these gradients were applied before, or belong to other buckets", at);
+    ++steps_;
+    adamw_settings plain = settings_;
+    plain.decay = 0;
+    const auto decayed = kernel::adamw_at_step<T>(settings_, steps_, clip.value());
+    const auto undecayed = kernel::adamw_at_step<T>(plain, steps_, clip.value());
+    const std::span<T> first = state_.first(state_.size() / 2);
+    const std::span<T> second = state_.last(state_.size() / 2);
+    std::size_t done = 0;
+    std::size_t bucket = 0;
+    for (const owned_range<T>& range : used.owned()) {
+      for (; bucket < range.bucket; ++bucket) buckets_->start_gather(bucket, at);
+      const auto& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
+      for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
+        const std::size_t count = std::min(parameter_chunk, range.count - i);
+        kernel::for_each_index(count, kernel::adamw<T>{range.value + i, range.gradient + i, first.data() + done,
+                                                       second.data() + done, scalars});
+        done += count;
+      }
+    }
+    for (; bucket < buckets_->layout().buckets().size(); ++bucket) buckets_->start_gather(bucket, at);
+    buckets_->finish_gathers();
+  }
+
+  /// Any other call explains what is missing.
+  template <class Token, class Gradients, class... Rest>
+    requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>))
+  void apply(Token&&, Gradients&&, Rest&&...) {
+    static_assert(committed_token<Token>,
+                  "the optimizer applies committed steps only: apply(*committed(outcome), gradients, clip)");
+    static_assert(!committed_token<Token> || gradients_to_apply<Gradients, T>,
+                  "the optimizer takes what finish(target_tokens) returned, moved in: std::move(gradients)");
+  }
+
+  /// Steps applied so far.
+  [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+  [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
+  void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
+
+ private:
+  adamw_settings settings_;
+  gradient_buckets<T, Group>* buckets_;
+  std::span<T> state_;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A plan says every byte before the first is allocated: per rank, tier and purpose. Its numbers come from the
+// code that sizes the arenas (a rehearsal of the real step, the layout of the real buckets), so that plan and
+// run cannot drift apart. A plan over its budget is refused with the table, and nothing was allocated.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/device/tier.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// One purpose of memory in one tier. `bytes` are leased at the moment of the tier's peak and are what the budget is
+/// held against; `capacity` is the address range of the arena behind it, which gaps between leases of different
+/// lifetimes make a little larger.
+struct plan_item {
+  tier where_it_is = tier::device;
+  std::string purpose;
+  std::size_t bytes = 0;
+  std::size_t capacity = 0;
+};
+
+/// Everything one rank will hold.
+class rank_plan {
+ public:
+  void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
+    items_.push_back({where_it_is, std::move(purpose), bytes, capacity});
+  }
+  void add(tier where_it_is, std::string purpose, std::size_t bytes) {
+    add(where_it_is, std::move(purpose), bytes, bytes);
+  }
+
+  [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
+
+  /// Peak of leased bytes in a tier: what the run's meter will show.
+  [[nodiscard]] std::size_t peak_bytes(tier of) const noexcept { return folded(of, &plan_item::bytes); }
+  /// Bytes of address range in a tier, gaps included.
+  [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
+
+ private:
+  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::*what) const noexcept {
+    std::size_t total = 0;
+    for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
+    return total;
+  }
+  std::vector<plan_item> items_;
+};
+
+/// Where a plan exceeds its budget.
+struct plan_shortage {
+  tier where_it_is = tier::device;
+  int rank = 0;
+  std::size_t needed_bytes = 0;
+  std::size_t budget_bytes = 0;
+};
+
+class plan {
+ public:
+  plan() = default;
+  explicit plan(std::vector<rank_plan> ranks) : ranks_(std::move(ranks)) {}
+
+  [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
+
+  /// The worst shortage against a budget per rank, or nothing.
+  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const {
+    std::optional<plan_shortage> worst;
+    for (std::size_t kind = 0; kind < tier_count; ++kind) {
+      const tier of = static_cast<tier>(kind);
+      for (std::size_t r = 0; r < ranks_.size(); ++r) {
+        const std::size_t needed = ranks_[r].peak_bytes(of);
+        if (needed <= limit[of]) continue;
+        if (worst && needed - limit[of] <= worst->needed_bytes - worst->budget_bytes) continue;
+        worst = plan_shortage{of, static_cast<int>(r), needed, limit[of]};
+      }
+    }
+    return worst;
+  }
+
+  /// Purposes of a tier in the order in which the first rank that has them lists them.
+  [[nodiscard]] std::vector<std::string> purposes(tier of) const {
+    std::vector<std::string> out;
+    for (const rank_plan& rank : ranks_) {
+      for (const plan_item& item : rank.items()) {
+        if (item.where_it_is == of && std::find(out.begin(), out.end(), item.purpose) == out.end())
+          out.push_back(item.purpose);
+      }
+    }
+    return out;
+  }
+
+ private:
+  std::vector<rank_plan> ranks_;
+};
+
+/// The plan does not fit: `what()` is the itemised table and what to change. Nothing was allocated.
+class plan_refused : public error {
+ public:
+  plan_refused(const std::string& table, plan_shortage shortage, where at) : error(table, at), shortage_(shortage) {}
+  [[nodiscard]] const plan_shortage& shortage() const noexcept { return shortage_; }
+
+ private:
+  plan_shortage shortage_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Whole models as safetensors files: a reader that trusts nothing in the header and reads ranges, and a
+// writer whose file exists in full or not at all. Both move bytes by offset, so a rank that holds a part
+// of a tensor reads and writes that part and no process ever holds the whole.
+#pragma once
+
+#include "belay/train/safetensors/stored_type.hpp"
+#include "belay/train/safetensors/file.hpp"
+#include "belay/train/safetensors/header.hpp"
+#include "belay/train/safetensors/layout.hpp"
+#include "belay/train/safetensors/reader.hpp"
+#include "belay/train/safetensors/writer.hpp"

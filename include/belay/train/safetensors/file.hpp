@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// An open file that is read and written by offset. Interrupted and short calls are continued here, once;
+// everything that cannot be continued is a file_error that names the path, the byte and the reason.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// The words for an errno value.
+[[nodiscard]] inline std::string reason(int number) { return std::generic_category().message(number); }
+
+/// Owns one descriptor. Const members may be called from several threads at once.
+class file {
+ public:
+  file() = default;
+
+  /// Opens an existing `path` as open(2) does; `flags` gets O_CLOEXEC. Throws file_error.
+  file(std::string path, int flags, where at) : path_(std::move(path)) {
+    do {
+      descriptor_ = ::open(path_.c_str(), flags | O_CLOEXEC);
+    } while (descriptor_ < 0 && errno == EINTR);
+    if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
+  }
+
+  /// Creates `path` for writing (mode 0600); not open afterwards if something has that name already.
+  [[nodiscard]] static file create_new(std::string path, where at) {
+    file result;
+    result.path_ = std::move(path);
+    do {
+      result.descriptor_ = ::open(result.path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    } while (result.descriptor_ < 0 && errno == EINTR);
+    if (result.descriptor_ < 0 && errno != EEXIST) {
+      throw file_error(result.path_, 0, "cannot be created: " + reason(errno), at);
+    }
+    return result;
+  }
+
+  file(file&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  file& operator=(file&& other) noexcept {
+    if (this != &other) {
+      close();
+      path_ = std::move(other.path_);
+      descriptor_ = std::exchange(other.descriptor_, -1);
+    }
+    return *this;
+  }
+  ~file() { close(); }
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
+
+  /// Size in bytes of a regular file; anything else (a folder, a pipe) is refused.
+  [[nodiscard]] std::uint64_t size(where at) const {
+    struct stat facts {};
+    if (::fstat(descriptor_, &facts) != 0) throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
+    if (!S_ISREG(facts.st_mode)) throw file_error(path_, 0, "is not a regular file", at);
+    return static_cast<std::uint64_t>(facts.st_size);
+  }
+
+  /// Fills `to` from byte `offset`; a file that ends earlier is an error.
+  void read(std::uint64_t offset, std::span<std::byte> to, where at) const {
+    while (!to.empty()) {
+      const ssize_t got = ::pread(descriptor_, to.data(), std::min(to.size(), largest_call), position(offset, at));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) {
+        throw file_error(path_, offset, "cannot read " + std::to_string(to.size()) + " bytes: " + reason(errno), at);
+      }
+      if (got == 0) throw file_error(path_, offset, "ends " + std::to_string(to.size()) + " bytes too early", at);
+      to = to.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
+    }
+  }
+
+  /// Writes all of `from` at byte `offset`.
+  void write(std::uint64_t offset, std::span<const std::byte> from, where at) const {
+    while (!from.empty()) {
+      const ssize_t put = ::pwrite(descriptor_, from.data(), std::min(from.size(), largest_call), position(offset, at));
+      if (put < 0 && errno == EINTR) continue;
+      if (put <= 0) {
+        const std::string why = put < 0 ? reason(errno) : std::string("nothing was taken");
+        throw file_error(path_, offset, "cannot write " + std::to_string(from.size()) + " bytes: " + why, at);
+      }
+      from = from.subspan(static_cast<std::size_t>(put));
+      offset += static_cast<std::uint64_t>(put);
+    }
+  }
+
+  /// Sets the permission bits.
+  void permit(unsigned mode, where at) const {
+    if (::fchmod(descriptor_, static_cast<mode_t>(mode)) != 0) {
+      throw file_error(path_, 0, "cannot set its permissions: " + reason(errno), at);
+    }
+  }
+
+  /// Returns when the content is on the medium.
+  void sync(where at) const {
+    int result = 0;
+    do {
+      result = ::fsync(descriptor_);
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) throw file_error(path_, 0, "cannot be brought to the medium: " + reason(errno), at);
+  }
+
+  void close() noexcept {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = -1;
+  }
+
+ private:
+  static constexpr std::size_t largest_call = std::size_t{1} << 30;  // Linux moves less than 2 GiB a call
+
+  [[nodiscard]] off_t position(std::uint64_t offset, where at) const {
+    if (offset > std::uint64_t{1} << 62) throw file_error(path_, offset, "is beyond what a file can hold", at);
+    return static_cast<off_t>(offset);
+  }
+
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+/// The folder that holds `path`.
+[[nodiscard]] inline std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// Returns when the names in `folder` are on the medium (a rename is not before this).
+inline void sync_folder(const std::string& folder, where at = where::current()) {
+  file(folder, O_RDONLY | O_DIRECTORY, at).sync(at);
+}
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Opens a file, checks its header once and then reads ranges of tensors straight into the caller's memory.
+// Ranges are read by pread, not through a mapping: a file that shrinks meanwhile is an error, not a signal.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/train/safetensors/file.hpp"
+#include "belay/train/safetensors/header.hpp"
+#include "belay/train/safetensors/stored_type.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// Every tensor of one file. Reads may be made from several threads at once.
+class reader {
+ public:
+  /// Opens and checks `path`; everything that is wrong with it is a file_error.
+  explicit reader(std::string path, where at = where::current())
+      : file_(std::move(path), O_RDONLY | O_NONBLOCK, at) {  // a pipe is refused below, not waited for
+    const std::uint64_t size = file_.size(at);
+    if (size < 8) throw file_error(file_.path(), size, "is too short for a safetensors file", at);
+    std::byte prefix[8];
+    file_.read(0, prefix, at);
+    std::uint64_t length = 0;
+    for (int i = 7; i >= 0; --i) length = length << 8U | std::to_integer<std::uint64_t>(prefix[i]);
+    if (length > largest_header) {
+      throw file_error(file_.path(), 0, "claims a header of " + std::to_string(length) + " bytes", at);
+    }
+    if (length > size - 8) {
+      throw file_error(
+          file_.path(), 0,
+          "claims a header of " + std::to_string(length) + " bytes and has " + std::to_string(size - 8) + " left", at);
+    }
+    // The file holds these bytes, so this is as much as was brought, not as much as was claimed.
+    std::string text(static_cast<std::size_t>(length), '\0');
+    file_.read(8, std::as_writable_bytes(std::span(text)), at);
+    data_begin_ = 8 + length;
+    header_ = parse_header(text, size - data_begin_, file_.path(), at);
+    by_name_.resize(header_.tensors.size());
+    std::iota(by_name_.begin(), by_name_.end(), std::size_t{0});
+    std::sort(by_name_.begin(), by_name_.end(),
+              [this](std::size_t a, std::size_t b) { return header_.tensors[a].name < header_.tensors[b].name; });
+  }
+
+  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+
+  /// All tensors in the order of their bytes; valid as long as the reader.
+  [[nodiscard]] std::span<const tensor> tensors() const noexcept { return header_.tensors; }
+  [[nodiscard]] const metadata_list& metadata() const noexcept { return header_.metadata; }
+
+  /// The tensor called `name`, or null.
+  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
+    const auto found =
+        std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                         [this](std::size_t a, std::string_view b) { return header_.tensors[a].name < b; });
+    if (found == by_name_.end() || header_.tensors[*found].name != name) return nullptr;
+    return &header_.tensors[*found];
+  }
+
+  /// The tensor called `name`; a file without it is a file_error that says so.
+  [[nodiscard]] const tensor& tensor_named(std::string_view name, where at = where::current()) const {
+    const tensor* found = find(name);
+    if (found == nullptr) throw file_error(path(), 0, "has no tensor " + std::string(name), at);
+    return *found;
+  }
+
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order.
+  /// The stored type must be T's: nothing is converted. A range outside the tensor is a usage_error.
+  template <class T>
+  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+            where at = where::current()) const {
+    static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
+    if constexpr (element<T>) {
+      const tensor& from = tensor_named(name, at);
+      if (from.type != stored_as<T>) {
+        throw file_error(path(), data_begin_ + from.begin,
+                         "tensor " + from.name + " holds " + std::string(safetensors::name(from.type)) + ", " +
+                             std::string(safetensors::name(stored_as<T>)) + " was asked for",
+                         at);
+      }
+      const std::uint64_t elements = from.elements();
+      if (first_element > elements || destination.size() > elements - first_element) {
+        throw usage_error("elements " + std::to_string(first_element) + " to " +
+                              std::to_string(first_element + destination.size()) + " of tensor " + from.name +
+                              ", which has " + std::to_string(elements),
+                          at);
+      }
+      file_.read(data_begin_ + from.begin + first_element * sizeof(T), std::as_writable_bytes(destination), at);
+    }
+  }
+
+  /// Fills `destination` with the raw bytes of tensor `name` from `first_byte` on, whatever its type.
+  void read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
+                  where at = where::current()) const {
+    const tensor& from = tensor_named(name, at);
+    if (first_byte > from.bytes() || destination.size() > from.bytes() - first_byte) {
+      throw usage_error("bytes " + std::to_string(first_byte) + " to " +
+                            std::to_string(first_byte + destination.size()) + " of tensor " + from.name +
+                            ", which has " + std::to_string(from.bytes()),
+                        at);
+    }
+    file_.read(data_begin_ + from.begin + first_byte, destination, at);
+  }
+
+ private:
+  file file_;
+  std::uint64_t data_begin_ = 0;
+  header header_;
+  std::vector<std::size_t> by_name_;
+};
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The words of a safetensors header: strings, plain integers, punctuation. A cursor over bytes that are
+// already here; whoever drives it knows the grammar, so nothing nests and nothing recurses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+class header_scanner {
+ public:
+  header_scanner(std::string_view text, const std::string& path, where at) : text_(text), path_(path), at_(at) {}
+
+  /// Throws file_error for byte `position` of the text, which begins at byte 8 of the file.
+  [[noreturn]] void fail(std::size_t position, const std::string& reason) const {
+    throw file_error(path_, position + 8, reason, at_);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
+  [[nodiscard]] char peek() const { return cursor_ < text_.size() ? text_[cursor_] : '\0'; }
+
+  /// Skips space; the position of what comes next.
+  std::size_t next() {
+    while (cursor_ < text_.size() && is_space(text_[cursor_])) ++cursor_;
+    return cursor_;
+  }
+  [[nodiscard]] bool next_is(char wanted) {
+    next();
+    return cursor_ < text_.size() && text_[cursor_] == wanted;
+  }
+  [[nodiscard]] bool take_if(char wanted) {
+    if (!next_is(wanted)) return false;
+    ++cursor_;
+    return true;
+  }
+  void take(char wanted) {
+    if (take_if(wanted)) return;
+    if (cursor_ == text_.size()) fail(cursor_, std::string("the header ends where ") + wanted + " was expected");
+    fail(cursor_, std::string("expected ") + wanted);
+  }
+
+  /// Only space may follow.
+  void finish() {
+    next();
+    if (cursor_ != text_.size()) fail(cursor_, "something follows the header's closing }");
+  }
+
+  /// An integer from 0 to `largest`, without sign, fraction, exponent or leading zeros.
+  [[nodiscard]] std::uint64_t integer(std::uint64_t largest) {
+    const std::size_t begin = next();
+    std::uint64_t value = 0;
+    while (cursor_ < text_.size() && is_digit(text_[cursor_])) {
+      value = value * 10 + static_cast<std::uint64_t>(text_[cursor_] - '0');
+      if (value > largest) fail(begin, "a number is larger than " + std::to_string(largest));
+      ++cursor_;
+    }
+    if (cursor_ == begin) fail(begin, "expected an integer that is not negative");
+    if (text_[begin] == '0' && cursor_ - begin > 1) fail(begin, "a number has leading zeros");
+    if (cursor_ < text_.size() && (peek() == '.' || peek() == 'e' || peek() == 'E')) {
+      fail(begin, "a number is not an integer");
+    }
+    return value;
+  }
+
+  /// A string of at most `most` bytes after its escapes are resolved; `what` names it in errors.
+  [[nodiscard]] std::string string(std::uint64_t most, const char* what) {
+    const std::size_t begin = next();
+    if (!take_if('"')) fail(begin, std::string("expected ") + what + " in quotes");
+    std::string result;
+    for (;;) {
+      if (cursor_ == text_.size()) fail(begin, std::string(what) + " has no closing quote");
+      const char c = text_[cursor_];
+      if (static_cast<unsigned char>(c) < 0x20) fail(cursor_, std::string(what) + " holds a control character");
+      ++cursor_;
+      if (c == '"') return result;
+      if (c == '\\') {
+        escape(result);
+      } else {
+        result.push_back(c);
+      }
+      if (result.size() > most) fail(begin, std::string(what) + " is longer than " + std::to_string(most) + " bytes");
+    }
+  }
+
+  /// The whole text is valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
+  void check_utf8() const {
+    std::size_t i = 0;
+    while (i < text_.size()) {
+      const unsigned lead = byte(i);
+      const std::size_t length = lead < 0x80                    ? 1
+                                 : lead >= 0xC2 && lead <= 0xDF ? 2
+                                 : (lead & 0xF0U) == 0xE0       ? 3
+                                 : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                                : 0;
+      if (length == 0 || length > text_.size() - i) fail(i, "the header is not valid UTF-8");
+      for (std::size_t k = 1; k < length; ++k) {
+        if ((byte(i + k) & 0xC0U) != 0x80) fail(i, "the header is not valid UTF-8");
+      }
+      const unsigned second = length > 1 ? byte(i + 1) : 0;
+      const bool too_long = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
+      const bool surrogate = lead == 0xED && second >= 0xA0;
+      const bool too_large = lead == 0xF4 && second >= 0x90;
+      if (too_long || surrogate || too_large) fail(i, "the header is not valid UTF-8");
+      i += length;
+    }
+  }
+
+ private:
+  static bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+  static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+  [[nodiscard]] unsigned byte(std::size_t i) const noexcept { return static_cast<unsigned char>(text_[i]); }
+
+  void escape(std::string& result) {
+    const std::size_t begin = cursor_ - 1;
+    if (cursor_ == text_.size()) fail(begin, "the header ends inside an escape");
+    const char c = text_[cursor_++];
+    switch (c) {
+      case '"':
+      case '\\':
+      case '/': result.push_back(c); return;
+      case 'b': result.push_back('\b'); return;
+      case 'f': result.push_back('\f'); return;
+      case 'n': result.push_back('\n'); return;
+      case 'r': result.push_back('\r'); return;
+      case 't': result.push_back('\t'); return;
+      case 'u': break;
+      default: fail(begin, "an unknown escape");
+    }
+    unsigned code = hex(begin);
+    if (code >= 0xDC00 && code <= 0xDFFF) fail(begin, "half of a surrogate pair");
+    if (code >= 0xD800 && code <= 0xDBFF) {
+      if (text_.substr(cursor_, 2) != "\\u") fail(begin, "half of a surrogate pair");
+      cursor_ += 2;
+      const unsigned low = hex(begin);
+      if (low < 0xDC00 || low > 0xDFFF) fail(begin, "half of a surrogate pair");
+      code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+    }
+    append_utf8(result, code);
+  }
+
+  [[nodiscard]] unsigned hex(std::size_t begin) {
+    unsigned value = 0;
+    for (int i = 0; i < 4; ++i) {
+      const char c = peek();
+      unsigned digit = 0;
+      if (is_digit(c)) {
+        digit = static_cast<unsigned>(c - '0');
+      } else if (c >= 'a' && c <= 'f') {
+        digit = static_cast<unsigned>(c - 'a') + 10;
+      } else if (c >= 'A' && c <= 'F') {
+        digit = static_cast<unsigned>(c - 'A') + 10;
+      } else {
+        fail(begin, "an escape needs four hexadecimal digits");
+      }
+      value = value * 16 + digit;
+      ++cursor_;
+    }
+    return value;
+  }
+
+  static void append_utf8(std::string& result, unsigned code) {
+    const auto put = [&result](unsigned value) {
+      result.push_back(static_cast<char>(static_cast<unsigned char>(value)));
+    };
+    if (code < 0x80) {
+      put(code);
+    } else if (code < 0x800) {
+      put(0xC0U | code >> 6U);
+      put(0x80U | (code & 0x3FU));
+    } else if (code < 0x10000) {
+      put(0xE0U | code >> 12U);
+      put(0x80U | (code >> 6U & 0x3FU));
+      put(0x80U | (code & 0x3FU));
+    } else {
+      put(0xF0U | code >> 18U);
+      put(0x80U | (code >> 12U & 0x3FU));
+      put(0x80U | (code >> 6U & 0x3FU));
+      put(0x80U | (code & 0x3FU));
+    }
+  }
+
+  std::string_view text_;
+  const std::string& path_;
+  where at_;
+  std::size_t cursor_ = 0;
+};
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# cmake -Dcompiler="g++ flags" -Dsource=case.cpp -Dsource_dir=<repository> -P expect_compile_error.cmake
+# The control (the file as it is) must compile; with -DBELAY_BROKEN it must not, the first error must match the
+# expression of the first line, and what the user has to read must not be longer than 25 lines.
+separate_arguments(compiler UNIX_COMMAND "${compiler}")
+set(command ${compiler} -std=c++20 -fsyntax-only "-I${source_dir}/include" "-I${source_dir}/examples" "${source}")
+
+# Brackets and semicolons mean something to CMake's lists, so the file is read as one string.
+file(READ "${source}" text)
+if(NOT text MATCHES "^// expect: ([^\n]+)")
+  message(FATAL_ERROR "the first line of ${source} is not '// expect: <regular expression>'")
+endif()
+set(expected "${CMAKE_MATCH_1}")
+if(NOT text MATCHES "BELAY_BROKEN")
+  message(FATAL_ERROR "${source} has no part under BELAY_BROKEN")
+endif()
+
+execute_process(COMMAND ${command} RESULT_VARIABLE failed ERROR_VARIABLE diagnostics OUTPUT_QUIET)
+if(failed)
+  message("${diagnostics}")
+  message(FATAL_ERROR "the control does not compile")
+endif()
+
+execute_process(COMMAND ${command} -DBELAY_BROKEN RESULT_VARIABLE failed ERROR_VARIABLE diagnostics OUTPUT_QUIET)
+if(NOT failed)
+  message(FATAL_ERROR "the broken form compiles")
+endif()
+string(REGEX MATCH "error: [^\n]*" first "${diagnostics}")
+if(NOT first MATCHES "${expected}")
+  message("${diagnostics}")
+  message(FATAL_ERROR "the first error is\n  ${first}\nand does not match\n  ${expected}")
+endif()
+string(REGEX REPLACE "[^\n]" "" newlines "${diagnostics}")
+string(LENGTH "${newlines}" count)
+if(count GREATER 25)
+  message("${diagnostics}")
+  message(FATAL_ERROR "${count} lines of diagnostics, 25 are the limit")
+endif()

@@ -1,0 +1,29 @@
+// expect: the optimizer applies committed steps only
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <utility>
+
+#include "belay/train/optimizer.hpp"
+
+struct group {
+  int rank() const;
+  int size() const;
+  void barrier(belay::where) const;
+  template <class Op>
+  belay::pending start_all_reduce(std::span<float>, Op, belay::where) const;
+  template <class Op>
+  belay::pending start_reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::where) const;
+  belay::pending start_all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
+};
+using buckets = belay::gradient_buckets<float, group>;
+using optimizer = belay::adamw<float, group>;
+
+void apply(optimizer& adam, buckets& b, const belay::refused_step& refused, const belay::committed_step& committed) {
+  auto gradients = b.finish(belay::target_tokens{8});
+#ifdef BELAY_BROKEN
+  static_cast<void>(committed);
+  adam.apply(refused, std::move(gradients), belay::clip_factor::none());
+#else
+  static_cast<void>(refused);
+  adam.apply(committed, std::move(gradients), belay::clip_factor::none());
+#endif
+}

@@ -1,0 +1,26 @@
+// expect: the optimizer takes what finish.target_tokens. returned, moved in
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <utility>
+
+#include "belay/train/optimizer.hpp"
+
+struct group {
+  int rank() const;
+  int size() const;
+  void barrier(belay::where) const;
+  template <class Op>
+  belay::pending start_all_reduce(std::span<float>, Op, belay::where) const;
+  template <class Op>
+  belay::pending start_reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::where) const;
+  belay::pending start_all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
+};
+using buckets = belay::gradient_buckets<float, group>;
+using optimizer = belay::adamw<float, group>;
+
+void apply(optimizer& adam, buckets& b, const belay::committed_step& committed) {
+#ifdef BELAY_BROKEN
+  adam.apply(committed, b, belay::clip_factor::none());  // neither reduced nor divided
+#else
+  adam.apply(committed, b.finish(belay::target_tokens{8}), belay::clip_factor::none());
+#endif
+}

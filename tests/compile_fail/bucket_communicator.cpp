@@ -1,0 +1,28 @@
+// expect: gradient buckets need a communicator that can start
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <utility>
+
+#include "belay/train/optimizer.hpp"
+
+struct group {
+  int rank() const;
+  int size() const;
+  void barrier(belay::where) const;
+  template <class Op>
+  belay::pending start_all_reduce(std::span<float>, Op, belay::where) const;
+  template <class Op>
+  belay::pending start_reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::where) const;
+  belay::pending start_all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
+};
+using buckets = belay::gradient_buckets<float, group>;
+using optimizer = belay::adamw<float, group>;
+
+struct silent_group {
+  int rank() const;
+  int size() const;
+};
+#ifdef BELAY_BROKEN
+bool whole(const belay::gradient_buckets<float, silent_group>& b) { return b.complete(); }
+#else
+bool whole(const buckets& b) { return b.complete(); }
+#endif

@@ -1,0 +1,28 @@
+// expect: cannot convert|no viable conversion
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <utility>
+
+#include "belay/train/optimizer.hpp"
+
+struct group {
+  int rank() const;
+  int size() const;
+  void barrier(belay::where) const;
+  template <class Op>
+  belay::pending start_all_reduce(std::span<float>, Op, belay::where) const;
+  template <class Op>
+  belay::pending start_reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::where) const;
+  belay::pending start_all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
+};
+using buckets = belay::gradient_buckets<float, group>;
+using optimizer = belay::adamw<float, group>;
+
+// The divisor is the number of target tokens of the global batch, said so.
+void divide(buckets& b, std::size_t micro_batches) {
+#ifdef BELAY_BROKEN
+  static_cast<void>(b.finish(micro_batches));
+#else
+  static_cast<void>(micro_batches);
+  static_cast<void>(b.finish(belay::target_tokens{1016}));
+#endif
+}

@@ -1,0 +1,14 @@
+// expect: a symmetric heap needs a group whose ranks can address each other's memory
+#include <belay/comm.hpp>
+
+struct by_messages {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  void barrier(belay::where) const {}
+};
+
+#ifdef BELAY_BROKEN
+template class belay::symmetric_heap<by_messages>;
+#else
+template class belay::symmetric_heap<belay::rehearsal::group>;
+#endif

@@ -1,0 +1,8 @@
+// expect: a mesh is made of a rank: the argument of the body that a world runs
+#include <belay/comm.hpp>
+
+#ifdef BELAY_BROKEN
+template class belay::mesh<belay::rehearsal::group>;
+#else
+template class belay::mesh<belay::rehearsal::rank>;
+#endif

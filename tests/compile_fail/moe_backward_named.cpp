@@ -1,0 +1,20 @@
+// expect: the backward consumes its handle
+#include <utility>
+
+#include "belay/backend/host.hpp"
+#include "belay/parallel/experts.hpp"
+#include "belay/step.hpp"
+
+using exchange = belay::expert_exchange<float, belay::host::group>;
+using frame = belay::frame<belay::host_engine>;
+using tokens = belay::view<const float, 2>;
+using rows = belay::view<float, 2>;
+
+void backward(frame& call, belay::merged<exchange>&& merged, tokens dy, rows dweights, rows dx) {
+#ifdef BELAY_BROKEN
+  merged.backward(call, dy, dweights);
+#endif
+  std::move(merged).backward(call, dy, dweights).finish(call, dx);
+}
+
+int main() {}

@@ -1,0 +1,22 @@
+// expect: ignoring return(ed)? value.*nodiscard|nodiscard.*dispatched tokens owe a combine
+#include <utility>
+
+#include "belay/backend/host.hpp"
+#include "belay/parallel/experts.hpp"
+#include "belay/step.hpp"
+
+using exchange = belay::expert_exchange<float, belay::host::group>;
+using frame = belay::frame<belay::host_engine>;
+using tokens = belay::view<const float, 2>;
+using rows = belay::view<float, 2>;
+
+void layer(frame& call, exchange& experts, tokens x, const belay::routing<float>& routed, rows y) {
+#ifdef BELAY_BROKEN
+  experts.dispatch(call, x, routed);
+#else
+  auto sent = experts.dispatch(call, x, routed);
+  std::move(sent).combine(call, y).discard(call, "this case is about the dispatch");
+#endif
+}
+
+int main() {}

@@ -1,0 +1,23 @@
+// expect: the placement of a sharded tensor is
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/comm/reduction.hpp"
+#include "belay/parallel/redistribute.hpp"
+
+struct group {
+  int rank() const;
+  int size() const;
+  void barrier(belay::where) const;
+  template <class Op>
+  void all_reduce(std::span<float>, Op, belay::where) const;
+  template <class Op>
+  void reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::where) const;
+  void all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
+};
+template <class Placement>
+using tensor = belay::sharded<float, Placement, group>;
+
+#ifdef BELAY_BROKEN
+float* read(const tensor<int>& t) { return t.local().data(); }
+#else
+float* read(const tensor<belay::replicate>& t) { return t.local().data(); }
+#endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a symmetric heap does on every directly addressable backend, written once.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "conformance/communicator.hpp"
+
+TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers read and write it", Backend, conf_heap) {
+  using namespace conformance;
+  for (int ranks : {1, 2, 3, 8}) {
+    CAPTURE(ranks);
+    CHECK(all(Backend::run(ranks, [&](auto& rank) {
+      const auto& world = rank.world();
+      belay::symmetric_heap heap{world, {.bytes = 1 << 16}};
+      bool ok = heap.capacity_bytes() == 1 << 16;
+      for (int round = 0; round < 50; ++round) {
+        // Released in another order than leased, so that the free list is not trivial.
+        auto a = heap.lease(1000, "a"), b = heap.lease(64, "b"), empty = heap.lease(0, "nothing");
+        heap.release(a);
+        auto c = heap.lease(static_cast<std::size_t>(100 + round), "c");
+        ok = ok && reinterpret_cast<std::uintptr_t>(b.local()) % 64 == 0 && b.local() == b.at(world.rank());
+        heap.audit();
+        for (int q = 0; q < ranks; ++q) reinterpret_cast<int*>(b.at(q))[world.rank()] = round * 100 + world.rank();
+        world.barrier();
+        for (int q = 0; q < ranks; ++q) ok = ok && reinterpret_cast<const int*>(b.local())[q] == round * 100 + q;
+        std::size_t offset = c.offset_bytes(), least = offset;
+        world.all_reduce(std::span(&least, 1), belay::minimum);
+        ok = ok && least == offset && heap.live_slots() == 3;
+        heap.release(b);
+        heap.release(c);
+        heap.release(empty);
+        ok = ok && heap.live_bytes() == 0 && heap.live_slots() == 0;
+      }
+      return ok && heap.peak_bytes() == 1024 + 64 && heap.extent_bytes() == 1024 + 64;
+    })));
+  }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("peers may read a heap whose owner has already left", Backend, conf_heap_leaver) {
+  using namespace conformance;
+  CHECK(all(Backend::run(3, [&](auto& rank) {
+    const auto& world = rank.world();
+    auto heap = std::make_unique<belay::symmetric_heap<typename Backend::rank_type::group_type>>(
+        world, belay::symmetric_heap_options{.bytes = 4096});
+    const auto slot = heap->lease(sizeof(int), "value");
+    *reinterpret_cast<int*>(slot.local()) = rank.number() + 10;
+    world.barrier();
+    if (rank.number() == 0) {
+      heap.reset();
+      return true;  // left the world, too
+    }
+    bool ok = true;
+    for (int i = 0; i < 1000; ++i) ok = ok && *reinterpret_cast<const volatile int*>(slot.at(0)) == 10;
+    return ok;
+  })));
+}
+
+TEST_CASE_TEMPLATE_DEFINE("a stale slot, a foreign peer and too large a lease are named errors", Backend, conf_heap_misuse) {
+  using namespace conformance;
+  CHECK(all(Backend::run(2, [&](auto& rank) {
+    belay::tier_meter meter;
+    belay::symmetric_heap heap{rank.world(), {.bytes = 4096, .max_slots = 2, .meter = &meter}};
+    auto slot = heap.lease(100, "tokens");
+    bool ok = meter.live_bytes() == 128 && slot.live() && heap.list().find("'tokens' 100 bytes at 0") != std::string::npos;
+    const auto throws = [&](auto work) {
+      try {
+        work();
+      } catch (const belay::usage_error&) {
+        return true;
+      }
+      return false;
+    };
+    try {
+      (void)heap.lease(4097, "too large");
+      ok = false;
+    } catch (const belay::budget_error& refused) {
+      ok = ok && refused.requested_bytes() == 4097;
+    }
+    auto second = heap.lease(1, "second");
+    ok = ok && throws([&] { (void)heap.lease(1, "third"); });
+    heap.release(slot);
+    auto reused = heap.lease(100, "reused");
+    ok = ok && reused.offset_bytes() == slot.offset_bytes() && reused.generation() != slot.generation() && !slot.live();
+    if constexpr (belay::checked(belay::check_level::local)) {
+      ok = ok && throws([&] { (void)slot.local(); }) && throws([&] { heap.release(slot); }) &&
+           throws([&] { (void)reused.at(2); });
+    } else {
+      heap.release(slot);
+    }
+    ok = ok && heap.misused() == 1 && reused.live();
+    heap.reclaim();
+    return ok && !reused.live() && !second.live() && meter.live_bytes() == 0 && heap.live_slots() == 0;
+  })));
+}
+
+TEST_CASE_TEMPLATE_DEFINE("ranks that lease in different orders are told at the audit", Backend, conf_heap_audit) {
+  using namespace conformance;
+  if constexpr (belay::checked(belay::check_level::across_ranks)) {
+    CHECK(all(Backend::run(3, [&](auto& rank) {
+      belay::symmetric_heap heap{rank.world(), {.bytes = 4096}};
+      (void)heap.lease(rank.number() == 2 ? 64 : 128, "first");
+      (void)heap.lease(rank.number() == 2 ? 128 : 64, "second");
+      try {
+        heap.audit();
+      } catch (const belay::comm_error& error) {
+        return error.fault() == belay::comm_fault::mismatch && error.about().culprits == std::vector<int>{2};
+      }
+      return false;
+    })));
+  }
+}

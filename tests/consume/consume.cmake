@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# cmake -Dmode=<how> ... -P consume.cmake: takes Belay into project/ that way, builds and runs it.
+cmake_minimum_required(VERSION 3.25)
+set(project_dir ${CMAKE_CURRENT_LIST_DIR}/project)
+set(prefix ${work_dir}/prefix)
+file(REMOVE_RECURSE ${work_dir})
+file(MAKE_DIRECTORY ${work_dir})
+
+function(run)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${work_dir} RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(failed)
+    message(FATAL_ERROR "${ARGN}\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+if(mode MATCHES "find_package|pkg_config")
+  run(${CMAKE_COMMAND} -S ${source_dir} -B ${work_dir}/belay -G ${generator} -DCMAKE_CXX_COMPILER=${cxx}
+    -DCMAKE_INSTALL_PREFIX=${prefix} -DBELAY_BUILD_TESTS=OFF -DBELAY_BUILD_EXAMPLES=OFF -DBELAY_BUILD_BENCH=OFF)
+  run(${CMAKE_COMMAND} --install ${work_dir}/belay)
+  if(NOT EXISTS ${prefix}/share/licenses/belay/LICENSE)
+    message(FATAL_ERROR "the licence was not installed")
+  endif()
+  # A staged tree can be moved.
+  file(RENAME ${prefix} ${prefix}_moved)
+  set(prefix ${prefix}_moved)
+endif()
+
+if(mode STREQUAL "pkg_config")
+  set(ENV{PKG_CONFIG_PATH} ${prefix}/share/pkgconfig)
+  run(${pkg_config} --modversion belay)
+  string(STRIP "${output}" found)
+  if(NOT found STREQUAL version)
+    message(FATAL_ERROR "pkg-config says version '${found}', not '${version}'")
+  endif()
+  run(${pkg_config} --cflags --libs belay)
+  separate_arguments(flags UNIX_COMMAND "${output}")
+  run(${cxx} -std=c++20 ${project_dir}/main.cpp ${flags} -o ${work_dir}/consumer)
+  run(${work_dir}/consumer)
+elseif(mode STREQUAL "conan")
+  # From a copy, because Conan builds the test package where it lies.
+  foreach(part include cmake packaging CMakeLists.txt LICENSE conanfile.py)
+    file(COPY ${source_dir}/${part} DESTINATION ${work_dir}/source)
+  endforeach()
+  set(ENV{CONAN_HOME} ${work_dir}/conan)
+  run(${conan} profile detect)
+  run(${conan} create ${work_dir}/source -s compiler.cppstd=20 --no-remote -tf packaging/conan/test_package)
+else()
+  run(${CMAKE_COMMAND} -S ${project_dir} -B ${work_dir}/build -G ${generator} -DCMAKE_CXX_COMPILER=${cxx} -Dmode=${mode}
+    -Dbelay_source_dir=${source_dir} -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})
+  run(${CMAKE_COMMAND} --build ${work_dir}/build)
+  run(${work_dir}/build/consumer)
+endif()
+
+# While the version is 0.x, another minor version is another library.
+if(mode STREQUAL "find_package")
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${project_dir} -B ${work_dir}/older -G ${generator} -DCMAKE_CXX_COMPILER=${cxx}
+      -Dmode=${mode} -Dbelay_version=0.99 -DCMAKE_PREFIX_PATH=${prefix}
+    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+  if(NOT failed)
+    message(FATAL_ERROR "a request for version 0.99 was satisfied by ${version}")
+  endif()
+endif()

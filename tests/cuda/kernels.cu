@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Every kernel of the kernel room, handed unchanged to cub::DeviceFor::Bulk. nvcc compiles and links it for the
+// device; where there is a device, its results are compared with the host's loop.
+#include <cub/device/device_for.cuh>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "belay/kernel.hpp"
+
+namespace {
+
+namespace kernel = belay::kernel;
+
+constexpr std::size_t rows = 37;
+constexpr std::size_t width = 64;
+constexpr std::size_t count = rows * width;
+
+// The arrays that the kernels read and write; one set on the host, one that both sides can reach.
+struct arrays {
+  float* a;
+  float* b;
+  float* c;
+  float* out;
+  float* row;
+  double* sums;
+  std::int32_t* index;
+  belay::fp8_e4m3* narrow;
+};
+
+constexpr std::size_t bytes_of_one = count * sizeof(double);
+constexpr std::size_t array_count = 8;
+
+arrays lay_out(char* memory) {
+  const auto at = [&](std::size_t i) { return static_cast<void*>(memory + i * bytes_of_one); };
+  return {static_cast<float*>(at(0)),  static_cast<float*>(at(1)),        static_cast<float*>(at(2)),
+          static_cast<float*>(at(3)),  static_cast<float*>(at(4)),        static_cast<double*>(at(5)),
+          static_cast<std::int32_t*>(at(6)), static_cast<belay::fp8_e4m3*>(at(7))};
+}
+
+void fill(const arrays& x) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float t = static_cast<float>(i % 101) / 101.0f;
+    x.a[i] = t - 0.5f;
+    x.b[i] = 0.25f + t;
+    x.c[i] = 0.125f * t;
+    x.out[i] = 0;
+    x.row[i] = 0.5f + t;
+    x.sums[i] = 0;
+    x.index[i] = static_cast<std::int32_t>((i * 5) % rows);
+    x.narrow[i] = belay::fp8_e4m3(0.0f);
+  }
+}
+
+class comparison {
+ public:
+  comparison() : host_memory_(array_count * bytes_of_one), host_(lay_out(host_memory_.data())) {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) {
+      void* shared = nullptr;
+      if (cudaMallocManaged(&shared, array_count * bytes_of_one) == cudaSuccess) {
+        device_ = lay_out(static_cast<char*>(shared));
+        has_device_ = true;
+      }
+    }
+  }
+
+  /// Runs what `make` returns for the arrays it is given, here and there, and compares every array.
+  template <class Make>
+  void operator()(const char* name, std::size_t indices, Make make) {
+    fill(host_);
+    const auto on_host = make(host_);
+    for (std::size_t i = 0; i < indices; ++i) on_host(i);
+    if (!has_device_) return;
+    fill(device_);
+    if (!run_on_device(make(device_), indices)) {
+      std::printf("%s: %s\n", name, cudaGetErrorString(cudaGetLastError()));
+      failed_ = true;
+      return;
+    }
+    bool same = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      same = same && close(host_.a[i], device_.a[i]) && close(host_.b[i], device_.b[i]) &&
+             close(host_.c[i], device_.c[i]) && close(host_.out[i], device_.out[i]) &&
+             close(host_.row[i], device_.row[i]) && close(host_.sums[i], device_.sums[i]) &&
+             close(static_cast<float>(host_.narrow[i]), static_cast<float>(device_.narrow[i]));
+    }
+    if (!same) std::printf("%s: the device's result is not the host's\n", name);
+    failed_ = failed_ || !same;
+  }
+
+  [[nodiscard]] int result() const {
+    std::printf("%s\n", has_device_ ? "run on host and device" : "no device: compiled, linked, run on the host");
+    return failed_ ? 1 : 0;
+  }
+
+ private:
+  template <class Kernel>
+  static bool run_on_device(Kernel what, std::size_t indices) {
+    return cub::DeviceFor::Bulk(indices, what) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess;
+  }
+
+  // The device fuses multiplications and additions; the rest is the same arithmetic.
+  static bool close(double x, double y) { return std::abs(x - y) <= 1e-5 * (1 + std::abs(x)); }
+
+  std::vector<char> host_memory_;
+  arrays host_;
+  arrays device_{};
+  bool has_device_ = false;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+int main() {
+  comparison compare;
+  compare("fill", count, [](const arrays& x) { return kernel::fill<float>{x.out, 3.0f}; });
+  compare("copy", count, [](const arrays& x) { return kernel::copy<float>{x.a, x.out}; });
+  compare("narrowing copy", count, [](const arrays& x) { return kernel::copy<float, belay::fp8_e4m3>{x.a, x.narrow}; });
+  compare("add", count, [](const arrays& x) { return kernel::add<float>{x.a, x.b, x.out}; });
+  compare("multiply", count, [](const arrays& x) { return kernel::multiply<float>{x.a, x.b, x.out}; });
+  compare("axpy", count, [](const arrays& x) { return kernel::axpy<float>{0.5f, x.a, x.out}; });
+  compare("scale", count, [](const arrays& x) { return kernel::scale<float>{0.5f, x.b}; });
+  compare("add_scaled", count, [](const arrays& x) { return kernel::add_scaled<float>{x.a, 0.5f, x.b, x.out}; });
+  compare("silu_gate", count, [](const arrays& x) { return kernel::silu_gate<float>{x.a, x.b, x.out}; });
+  compare("adamw", count, [](const arrays& x) {
+    return kernel::adamw<float>{x.a, x.c, x.b, x.row, kernel::adamw_at_step<float>({}, 3)};
+  });
+  compare("quantize", kernel::quantize_block_count(count),
+          [](const arrays& x) { return kernel::quantize<float>{x.a, x.narrow, x.row, count}; });
+  compare("sums of squares", 1, [](const arrays& x) { return kernel::chunk_sums_of_squares<float>{x.a, 64, x.sums}; });
+  compare("gather_rows", rows,
+          [](const arrays& x) { return kernel::gather_rows<float, std::int32_t>{x.a, x.index, x.out, width}; });
+  compare("scatter_rows", rows,
+          [](const arrays& x) { return kernel::scatter_rows<float, std::int32_t>{x.a, x.index, x.out, width}; });
+  compare("weighted_row_sum", rows / 2, [](const arrays& x) {
+    return kernel::weighted_row_sum<float, std::int32_t>{x.a, x.index, x.row, x.out, width, 2};
+  });
+  compare("softmax_rows", rows, [](const arrays& x) { return kernel::softmax_rows<float>{x.a, x.out, width}; });
+  compare("softmax_rows_backward", rows,
+          [](const arrays& x) { return kernel::softmax_rows_backward<float>{x.b, x.a, x.out, width}; });
+  compare("causal_softmax_rows", rows,
+          [](const arrays& x) { return kernel::causal_softmax_rows<float>{x.a, x.out, width}; });
+  compare("rms_norm_rows", rows,
+          [](const arrays& x) { return kernel::rms_norm_rows<float>{x.a, x.b, x.out, x.row, width, 1e-5f}; });
+  compare("rms_norm_rows_backward", rows,
+          [](const arrays& x) { return kernel::rms_norm_rows_backward<float>{x.a, x.b, x.row, x.c, x.out, width}; });
+  compare("rotate_heads", rows,
+          [](const arrays& x) { return kernel::rotate_heads<float>{x.a, x.b, x.c, width, rows, 4, width / 4}; });
+  return compare.result();
+}

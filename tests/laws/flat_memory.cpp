@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Ten thousand steps leave every tier, the heap, the descriptors and the threads as the first step left them.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "laws/support/run.hpp"
+#include "train_moe/allocations.hpp"
+
+using namespace laws;
+
+namespace {
+
+std::size_t entries_of(const char* folder) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+std::size_t resident_bytes() {
+  std::ifstream status("/proc/self/statm");
+  std::size_t pages = 0;
+  status >> pages >> pages;
+  return pages * 4096;
+}
+
+// What must stay as it is, as one rank of the world sees it.
+struct footprint {
+  std::size_t live_device = 0, live_host = 0, peak_device = 0, peak_host = 0;
+  std::uint64_t heap = 0;
+  std::size_t descriptors = 0, threads = 0;
+
+  friend bool operator==(const footprint&, const footprint&) = default;
+};
+
+options tiny_run() {
+  options run = small_run();
+  run.mesh = {2, 1, 2, 1};
+  run.schedule = schedule_kind::one_f_one_b;
+  run.zero = belay::zero_stage::optimizer_state;
+  run.micro_batches = 2;
+  run.micro_batch_size = 2;
+  run.model.layers = 2;
+  return run;
+}
+
+struct finding {
+  std::size_t first_difference = 0;  // the step whose footprint was not that of step 2; 0 when none was
+  std::size_t growth = 0;            // resident bytes gained after step 100
+  bool as_planned = true;            // peak and plan equal on every rank
+};
+
+// A lease of the windows that is never returned, every thousandth step: what must be noticed.
+enum class policy { right, forgets_a_lease };
+
+finding run_steps(std::size_t steps, policy how) {
+  const options run = tiny_run();
+  const uneven_text source(run.model.vocab);
+  run_plan plan = rehearse_all<float>(run, initial_capacity(run));
+  if (how == policy::forgets_a_lease) {
+    for (step_memory& one : plan.memory) one.windows += 1 << 20;
+  }
+  finding found;
+  belay::host::world{static_cast<int>(run.mesh.ranks())}.run([&](belay::host::rank& rank) {
+    host_trainer<float> trained{run, rank, source, plan};
+    const auto& world = trained.machine().mesh().world();
+    footprint first;
+    std::size_t resident = 0;
+    for (std::size_t step = 1; step <= steps; ++step) {
+      const step_result result = trained.train(step);
+      if (how == policy::forgets_a_lease && step % 10 == 0)
+        static_cast<void>(trained.machine().windows().lease(64, "forgotten"));
+      const auto shared = [&](report_table::number which) {
+        return trained.shared()[trained.table().of_rank(static_cast<std::size_t>(rank.number()), which)];
+      };
+      if (shared(report_table::peak_device) != shared(report_table::planned_device)) found.as_planned = false;
+      if (shared(report_table::peak_host) != shared(report_table::planned_host)) found.as_planned = false;
+      if (result.replays > 0) found.as_planned = false;
+      world.barrier();  // while rank 0 looks, nobody works
+      if (rank.number() == 0 && (step < 5 || step % 100 == 0)) {
+        // Looking at /proc allocates; what it allocates is taken out again.
+        footprint now;
+        now.heap = train_moe::heap_allocations();
+        now.live_device = trained.meters()[belay::tier::device].live_bytes();
+        now.live_host = trained.meters()[belay::tier::host].live_bytes();
+        now.peak_device = trained.meters()[belay::tier::device].peak_bytes();
+        now.peak_host = trained.meters()[belay::tier::host].peak_bytes();
+        now.descriptors = entries_of("/proc/self/fd");
+        now.threads = entries_of("/proc/self/task");
+        if (step == 100 || (resident == 0 && step == steps)) resident = resident_bytes();
+        if (step == steps) found.growth = resident_bytes() > resident ? resident_bytes() - resident : 0;
+        if (step == 2) first = now;
+        if (step > 2 && !(now == first) && found.first_difference == 0) found.first_difference = step;
+        first.heap += train_moe::heap_allocations() - now.heap;
+      }
+      world.barrier();
+    }
+  });
+  return found;
+}
+
+std::size_t step_count() { return sampled() ? 300 : 10'000; }
+
+}  // namespace
+
+TEST_CASE("bytes, allocations, descriptors and threads are constant after the first step, and the peak is the plan") {
+  const finding found = run_steps(step_count(), policy::right);
+  CHECK(found.first_difference == 0);
+  CHECK(found.as_planned);
+  if (!sampled()) CHECK(found.growth < (1U << 20U));
+}
+
+TEST_CASE("a lease that is never returned is noticed") {
+  const finding found = run_steps(200, policy::forgets_a_lease);
+  CHECK(found.first_difference != 0);
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Whole runs of the trainer as its flags describe them: export, import, evaluation, budgets and the JSON lines.
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "belay/train/plan.hpp"
+#include "train_moe/command_line.hpp"
+#include "train_moe/session.hpp"
+
+namespace {
+
+namespace files = std::filesystem;
+
+class folder {
+ public:
+  folder() {
+    std::string pattern = (files::temp_directory_path() / "belay-sessions-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+    std::ofstream(file("model.json"))
+        << R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 256,
+      "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+      "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 16})";
+    std::ofstream text(file("text"));
+    for (int line = 0; line < 200; ++line) text << "line " << line * line % 97 << " of a text that repeats itself\n";
+  }
+  ~folder() { files::remove_all(path_); }
+  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  files::path path_;
+};
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+struct outcome {
+  int code = 0;
+  std::vector<nlohmann::json> steps;
+  nlohmann::json summary;
+};
+
+// Runs the trainer with these flags, after those that every run here has.
+outcome run(const folder& in, std::vector<std::string> flags) {
+  std::vector<std::string> all{"train_moe",          "--sequence", "16",     "--micro-batches", "4",
+                               "--micro-batch-size", "4",          "--data", in.file("text"),   "--json",
+                               in.file("lines")};
+  all.insert(all.end(), flags.begin(), flags.end());
+  std::vector<char*> pointers;
+  for (std::string& flag : all) pointers.push_back(flag.data());
+  outcome out;
+  const auto line = train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), out.code);
+  if (!line) return out;
+  out.code = train_moe::run_session(*line);
+  std::ifstream lines(in.file("lines"));
+  for (std::string text; std::getline(lines, text);) {
+    auto object = nlohmann::json::parse(text);
+    if (object.contains("summary"))
+      out.summary = object;
+    else
+      out.steps.push_back(object);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("an export imported on any mesh evaluates and trains as the exporter does") {
+  const folder in;
+  const outcome first = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "3", "--export",
+                                 in.file("a"), "--eval", in.file("text")});
+  REQUIRE(first.code == 0);
+  REQUIRE(first.steps.size() == 3);
+  const double evaluated = first.summary["eval_loss"];
+  CHECK(evaluated > 1);
+
+  std::vector<double> curve;
+  for (const char* mesh : {"pp=1", "pp=2,dp=2", "dp=4", "pp=2,ep=4"}) {
+    INFO(mesh);
+    const outcome again = run(in, {"--import", in.file("a"), "--mesh", mesh, "--steps", "0", "--eval", in.file("text"),
+                                   "--export", in.file("b")});
+    REQUIRE(again.code == 0);
+    CHECK(again.steps.empty());
+    CHECK(again.summary["final_loss"].is_null());
+    CHECK(std::abs(double(again.summary["eval_loss"]) - evaluated) <= 1e-6 * evaluated);
+    CHECK(bytes_of(in.file("a/model.safetensors")) == bytes_of(in.file("b/model.safetensors")));
+    CHECK(bytes_of(in.file("a/config.json")) == bytes_of(in.file("b/config.json")));
+
+    const outcome trained = run(in, {"--import", in.file("a"), "--mesh", mesh, "--steps", "3"});
+    REQUIRE(trained.steps.size() == 3);
+    for (std::size_t s = 0; s < 3; ++s) {
+      if (curve.size() < 3) curve.push_back(trained.steps[s]["loss"]);
+      CHECK(std::abs(double(trained.steps[s]["loss"]) - curve[s]) <= 1e-6 * curve[s]);
+    }
+  }
+}
+
+TEST_CASE("every line has the fields that scripts read") {
+  const folder in;
+  const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2"});
+  REQUIRE(got.steps.size() == 2);
+  for (const auto& step : got.steps) {
+    for (const char* field : {"step", "loss", "aux_loss", "grad_norm", "tokens", "tokens_per_s", "open_obligations",
+                              "bubble", "bubble_predicted"}) {
+      INFO(field);
+      CHECK(step[field].is_number());
+    }
+    for (const char* field : {"live_bytes", "peak_bytes", "planned_bytes"}) {
+      CHECK(step[field]["device"].size() == 4);
+      CHECK(step[field]["host"].size() == 4);
+    }
+    CHECK(step["peak_bytes"] == step["planned_bytes"]);
+    CHECK(step["open_obligations"] == 0);
+    CHECK(step["tokens"] == 4 * 4 * 16);
+    CHECK(step["replayed"].is_boolean());
+    REQUIRE(step["expert_tokens"].size() == 2);
+    for (const auto& layer : step["expert_tokens"]) {
+      std::size_t sum = 0;
+      for (const auto& count : layer) sum += std::size_t(count);
+      CHECK(sum == 2 * 4 * 4 * 16);
+    }
+    CHECK(step["allocations"]["device"] == 0);
+    CHECK(step["allocations"]["host"] == 0);
+    CHECK(step["allocations"]["heap"] == 0);
+  }
+  CHECK(got.steps[0]["step"] == 1);
+  CHECK(got.summary["steps"] == 2);
+  CHECK(got.summary["final_loss"] == got.steps[1]["loss"]);
+  CHECK(got.summary["eval_loss"].is_null());
+  CHECK(got.summary["config"]["mesh"] == "pp=2,dp=1,ep=2,tp=1");
+  CHECK(got.summary["config"]["lr"] == 1e-3);
+}
+
+TEST_CASE("a budget of the planned bytes is enough, one byte less is refused with the table") {
+  const folder in;
+  const std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "1"};
+  const outcome free_run = run(in, flags);
+  std::size_t planned = 0;
+  for (const auto& bytes : free_run.steps[0]["planned_bytes"]["device"])
+    planned = std::max(planned, std::size_t(bytes));
+  auto limited = flags;
+  limited.insert(limited.end(), {"--budget", "device=" + std::to_string(planned)});
+  CHECK(run(in, limited).code == 0);
+  limited.back() = "device=" + std::to_string(planned - 1);
+  try {
+    static_cast<void>(run(in, limited));
+    FAIL("a plan one byte beyond its budget was accepted");
+  } catch (const belay::plan_refused& refusal) {
+    const std::string text = refusal.what();
+    CHECK(text.find("expert windows") != std::string::npos);
+    CHECK(text.find("--recompute full") != std::string::npos);
+    CHECK(refusal.shortage().needed_bytes == planned);
+  }
+}
+
+TEST_CASE("an overflow replays the step under a larger plan, and ends the run where the budget forbids it") {
+  const folder in;
+  std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", "ep=4", "--steps",
+                                 "4",       "--expert-capacity",   "1"};
+  const outcome tight = run(in, flags);
+  flags.back() = "8";
+  const outcome roomy = run(in, flags);
+  REQUIRE(tight.steps.size() == 4);
+  bool replayed = false;
+  for (std::size_t s = 0; s < 4; ++s) {
+    replayed = replayed || bool(tight.steps[s]["replayed"]);
+    CHECK(tight.steps[s]["loss"] == roomy.steps[s]["loss"]);
+    CHECK(tight.steps[s]["grad_norm"] == roomy.steps[s]["grad_norm"]);
+    CHECK(tight.steps[s]["peak_bytes"] == tight.steps[s]["planned_bytes"]);
+    CHECK(tight.steps[s]["allocations"]["heap"] == 0);
+  }
+  CHECK(replayed);
+  // The plan of the first step fits; what the replay needs does not.
+  std::vector<std::string> limited{"--model", in.file("model.json"), "--mesh", "ep=4",    "--steps",
+                                   "4",       "--expert-capacity",   "1",      "--budget"};
+  std::size_t last = 0;
+  for (const auto& bytes : tight.steps[3]["planned_bytes"]["device"]) last = std::max(last, std::size_t(bytes));
+  limited.push_back("device=" + std::to_string(last - 1));
+  CHECK_THROWS_AS(static_cast<void>(run(in, limited)), belay::plan_refused);
+}
+
+TEST_CASE("evaluation drops a window of one byte and takes short files whole") {
+  const folder in;
+  std::ofstream(in.file("short")) << "hello";
+  std::ofstream(in.file("sixteen and one")) << "0123456789abcdef!";
+  std::ofstream(in.file("sixteen")) << "0123456789abcdef";
+  const auto evaluate = [&](const char* name, const char* mesh) {
+    return double(run(in, {"--model", in.file("model.json"), "--mesh", mesh, "--steps", "0", "--eval", in.file(name)})
+                      .summary["eval_loss"]);
+  };
+  CHECK(evaluate("sixteen", "pp=1") == evaluate("sixteen and one", "pp=1"));
+  CHECK(std::abs(evaluate("short", "pp=2,ep=2") - evaluate("short", "pp=1")) < 1e-6);
+}
+
+TEST_CASE("flags that make no sense are refused with the flag and what would work") {
+  const folder in;
+  for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{{"--mesh", "pp=3"},
+                                                                                    {"--mesh", "ep=3"},
+                                                                                    {"--mesh", "dp=3"},
+                                                                                    {"--mesh", "tp=2"},
+                                                                                    {"--mesh", "xx=2"},
+                                                                                    {"--mesh", "pp=0"},
+                                                                                    {"--mesh", ""},
+                                                                                    {"--budget", "device=lots"},
+                                                                                    {"--budget", "disk=1GiB"},
+                                                                                    {"--micro-batches", "0"},
+                                                                                    {"--micro-batches", "-3"},
+                                                                                    {"--sequence", "1"},
+                                                                                    {"--expert-capacity", "0.5"},
+                                                                                    {"--expert-capacity", "nan"},
+                                                                                    {"--lr", "-1"},
+                                                                                    {"--schedule", "zigzag"},
+                                                                                    {"--zero", "3"},
+                                                                                    {"--recompute", "some"},
+                                                                                    {"--model", "/nowhere.json"},
+                                                                                    {"--import", "/nowhere"},
+                                                                                    {"--stepps", "3"}}) {
+    INFO(flag << " " << value);
+    std::vector<std::string> all{"train_moe", flag, value};
+    std::vector<char*> pointers;
+    for (std::string& text : all) pointers.push_back(text.data());
+    int code = 0;
+    CHECK(!train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), code));
+    CHECK(code != 0);
+  }
+}
+
+TEST_CASE("evaluation ends and agrees where the capacity holds fewer windows than an expert group has ranks") {
+  const folder in;
+  const auto evaluate = [&](const char* mesh, const char* capacity) {
+    const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", mesh, "--expert-capacity", capacity,
+                                 "--steps", "0", "--eval", in.file("text")});
+    return double(got.summary["eval_loss"]);
+  };
+  const double one = evaluate("pp=1", "4");
+  for (const char* mesh : {"ep=4", "ep=2", "pp=2,ep=4", "dp=2,ep=4"}) {
+    for (const char* capacity : {"1", "1.5", "2", "4"}) {
+      INFO(mesh << ", capacity " << capacity);
+      CHECK(std::abs(evaluate(mesh, capacity) - one) <= 1e-6 * one);
+    }
+  }
+}

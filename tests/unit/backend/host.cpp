@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/backend/host.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "belay/comm.hpp"
+
+// Counts what all threads take from the heap.
+static std::atomic<std::uint64_t> taken{0};
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  taken.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+TEST_CASE("a world gives the bodies' results in rank order and runs again") {
+  const belay::host::world world{3};
+  for (int round = 0; round < 2; ++round) {
+    const auto names = world.run([](auto& rank) { return "rank " + std::to_string(rank.number()); });
+    CHECK(names == std::vector<std::string>{"rank 0", "rank 1", "rank 2"});
+  }
+}
+
+TEST_CASE("a world without ranks or with a senseless deadline is refused") {
+  CHECK_THROWS_AS(belay::host::world{0}, belay::usage_error);
+  CHECK_THROWS_AS((belay::host::world{1, {.timeout = std::chrono::seconds(-1)}}), belay::usage_error);
+  ::setenv("BELAY_TIMEOUT", "soon", 1);
+  CHECK_THROWS_WITH_AS(belay::host::world{1}, doctest::Contains("BELAY_TIMEOUT=soon"), belay::input_error);
+  ::setenv("BELAY_TIMEOUT", "0.05", 1);
+  CHECK_THROWS_AS(belay::host::world{2}.run([](auto& rank) {
+    const std::vector<int> alone{rank.number()};
+    if (rank.number() == 0) rank.world().barrier();
+    else std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (rank.number() == 1) rank.world().barrier();
+  }),
+                  belay::comm_error);
+  ::unsetenv("BELAY_TIMEOUT");
+}
+
+TEST_CASE("groups are checked: members of the world, this rank among them, in one order") {
+  belay::host::world{1}.run([](auto& rank) {
+    CHECK_THROWS_AS((void)rank.group(std::vector<int>{}), belay::usage_error);
+    CHECK_THROWS_AS((void)rank.group(std::vector<int>{0, 1}), belay::usage_error);
+    CHECK_THROWS_AS((void)rank.group(std::vector<int>{0, 0}), belay::usage_error);
+  });
+  CHECK_THROWS_AS(belay::host::world{2}.run([](auto& rank) {
+    const auto order = rank.number() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
+    rank.group(order).barrier();
+    rank.world().barrier();
+  }),
+                  belay::error);
+}
+
+TEST_CASE("no operation takes from the heap after the first of its kind") {
+  for (int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    const auto grown = belay::host::world{ranks}.run([&](auto& rank) {
+      const auto& world = rank.world();
+      const auto size = static_cast<std::size_t>(ranks);
+      std::vector<float> in(64 * size, 1.0F), out(64 * size), part(64);
+      const std::vector<std::size_t> counts(size, 64);
+      belay::symmetric_heap heap{world, {.bytes = 1 << 16}};
+      const belay::p2p transfers[] = {belay::p2p::send((world.rank() + 1) % ranks, std::span<const float>(part)),
+                                      belay::p2p::receive((world.rank() + ranks - 1) % ranks, std::span(out).first(64))};
+      const auto once = [&] {
+        auto slot = heap.lease(1000, "slot");
+        world.all_reduce(std::span(in), belay::maximum);
+        auto p = world.start_all_reduce(std::span(in), belay::maximum);
+        world.reduce_scatter(out, std::span(part), belay::sum);
+        std::move(p).wait();
+        world.reduce_scatter_v(std::span(in), counts, belay::maximum);
+        world.all_gather(part, std::span(out));
+        world.all_gather_v(std::span(out), counts);
+        world.all_to_all(in, std::span(out));
+        world.all_to_all_v(in, counts, std::span(out), counts);
+        world.broadcast(std::span(in), 0);
+        world.exchange(transfers);
+        auto q = world.start_exchange(transfers);
+        std::move(q).wait();
+        heap.release(slot);
+        world.barrier();
+      };
+      once();
+      world.barrier();
+      const std::uint64_t before = taken.load();
+      world.barrier();
+      for (int k = 0; k < 100; ++k) once();
+      world.barrier();
+      const std::uint64_t after = taken.load();
+      world.barrier();
+      return after - before;
+    });
+    for (std::uint64_t count : grown) CHECK(count == 0);
+  }
+}
+
+TEST_CASE("a started operation that nobody waits for is counted, and reported by the next call in checked builds") {
+  belay::host::world{2}.run([](auto& rank) {
+    std::vector<float> x(100, 1.0F);
+    {
+      std::vector<belay::pending> lost(1);
+      lost[0] = rank.world().start_all_reduce(std::span(x), belay::sum);
+    }
+    CHECK(rank.abandoned() == 1);
+    if constexpr (belay::checked(belay::check_level::local)) {
+      CHECK_THROWS_WITH_AS(rank.world().barrier(), doctest::Contains("was never waited for"), belay::usage_error);
+    }
+    rank.world().barrier();  // it says so once
+    rank.finish();
+  });
+}
+
+TEST_CASE("more started operations than the ring holds wait for the oldest") {
+  const auto sums = belay::host::world{2}.run([](auto& rank) {
+    constexpr std::size_t many = 3 * belay::host::communication_stream::capacity;
+    std::vector<int> x(many, 1);
+    std::vector<belay::pending> started(many);
+    for (std::size_t k = 0; k < many; ++k) started[k] = rank.world().start_all_reduce(std::span(x).subspan(k, 1), belay::sum);
+    int total = 0;
+    for (std::size_t k = 0; k < many; ++k) {
+      std::move(started[k]).wait();
+      total += x[k];
+    }
+    return total;
+  });
+  for (int total : sums) CHECK(total == 2 * 3 * static_cast<int>(belay::host::communication_stream::capacity));
+}
+
+TEST_CASE("ranks may be pinned to cores") {
+  const auto ok = belay::host::world{3, {.pin = belay::host::pinning::one_core_each}}.run([](auto& rank) {
+    int one = 1;
+    rank.world().all_reduce(std::span(&one, 1), belay::sum);
+    cpu_set_t cores;
+    ::sched_getaffinity(0, sizeof cores, &cores);
+    return one == 3 && CPU_COUNT(&cores) == 1;
+  });
+  for (bool fine : ok) CHECK(fine);
+}

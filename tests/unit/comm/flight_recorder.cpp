@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/comm/flight_recorder.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+TEST_CASE("the recorder keeps the last operations and says which one is open") {
+  auto recorder = std::make_unique<belay::flight_recorder<4>>();
+  CHECK(recorder->last().text() == "before its first operation");
+  for (std::uint64_t k = 0; k < 6; ++k) {
+    recorder->enter({belay::operation::all_reduce, false, 0, k, 8 * k, {"train.cpp", "f", 10 + static_cast<int>(k)}});
+    CHECK(recorder->last().text() == "in all_reduce #" + std::to_string(k) + " at train.cpp:" + std::to_string(10 + k));
+    recorder->leave();
+  }
+  CHECK(recorder->last().text() == "after all_reduce #5 at train.cpp:15");
+  CHECK((*recorder)[3].bytes == 24);
+  CHECK((*recorder)[1].what == belay::operation::none);  // overwritten
+  CHECK((*recorder)[6].what == belay::operation::none);  // not yet
+}
+
+TEST_CASE("a reader never sees half of one entry and half of another") {
+  auto recorder = std::make_unique<belay::flight_recorder<2>>();
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    for (std::uint64_t k = 1; k <= 20000; ++k) {
+      recorder->enter({belay::operation::barrier, false, static_cast<std::uint32_t>(k), k, k, {"f.cpp", "f", static_cast<int>(k)}});
+      recorder->leave();
+    }
+    over = true;
+  });
+  bool whole = true;
+  while (!over) {
+    const auto seen = recorder->last();
+    if (seen.what == belay::operation::none) continue;
+    whole = whole && seen.number == seen.bytes && seen.number == seen.group && seen.number == static_cast<std::uint64_t>(seen.at.line);
+  }
+  writer.join();
+  CHECK(whole);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/comm/rehearsal.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "belay/comm/symmetric.hpp"
+
+TEST_CASE("a rehearsal's communication returns at once and touches nothing") {
+  const belay::rehearsal::rank rank{5, 1000};
+  const auto world = rank.world();
+  CHECK(world.rank() == 5);
+  CHECK(world.size() == 1000);
+  auto* nowhere = reinterpret_cast<float*>(64);  // would fault
+  const std::span<float> memory(nowhere, 1000);
+  world.barrier();
+  world.all_reduce(memory, belay::sum);
+  world.broadcast(memory, 0);
+  world.all_gather(memory.first(1), memory);
+  const belay::p2p transfer = belay::p2p::send(7, memory);
+  world.exchange(std::span(&transfer, 1));
+  auto started = world.start_all_reduce(memory, belay::sum);
+  CHECK(started.ready());
+  std::move(started).wait();
+}
+
+TEST_CASE("a rehearsed symmetric heap has the addresses and the extent of a real one") {
+  const belay::rehearsal::rank rank{1, 4};
+  belay::symmetric_heap heap{rank.world(), {.bytes = std::size_t{1} << 33}};
+  const auto a = heap.lease(1000, "a");
+  const auto b = heap.lease(std::size_t{1} << 32, "b");
+  CHECK(a.local() != a.at(0));
+  CHECK(b.at(3) - a.at(3) == 1024);
+  CHECK(heap.extent_bytes() == 1024 + (std::size_t{1} << 32));
+}
+
+TEST_CASE("a rank outside of its world is refused") {
+  CHECK_THROWS_AS((belay::rehearsal::rank{4, 4}), belay::usage_error);
+  const belay::rehearsal::rank rank{1, 4};
+  const std::vector<int> others{0, 2};
+  CHECK_THROWS_AS((void)rank.group(others), belay::usage_error);
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/kernel/rows.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace {
+
+using namespace belay::kernel;
+
+template <class T>
+std::vector<T> noise(std::size_t count, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::vector<T> values(count);
+  for (T& value : values) value = static_cast<T>(static_cast<double>(engine() % 20001) / 10000 - 1);
+  return values;
+}
+
+// The derivative of sum(dout * f(x)) by every x, by central differences.
+template <class F>
+std::vector<double> differences(std::vector<double> x, const std::vector<double>& dout, F f) {
+  std::vector<double> result(x.size());
+  const auto objective = [&] {
+    const std::vector<double> y = f(x);
+    double total = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) total += dout[i] * y[i];
+    return total;
+  };
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double kept = x[i];
+    x[i] = kept + 1e-5;
+    const double above = objective();
+    x[i] = kept - 1e-5;
+    result[i] = (above - objective()) / 2e-5;
+    x[i] = kept;
+  }
+  return result;
+}
+
+void check_near(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - want[i]) < tolerance);
+}
+
+}  // namespace
+
+TEST_CASE("choices become counts, offsets and slots of a stable sort") {
+  const std::vector<std::int32_t> choices = {2, 0, 2, 3, 0, 2};
+  std::vector<std::uint32_t> counts(5, 77), offsets(5), slots(6);
+  count_choices(std::span<const std::int32_t>(choices), std::span<std::uint32_t>(counts));
+  CHECK(counts == std::vector<std::uint32_t>{2, 0, 3, 1, 0});
+  const std::span<const std::uint32_t> counted(counts);
+  CHECK(exclusive_scan(counted, std::span<std::uint32_t>(offsets)) == 6);
+  CHECK(offsets == std::vector<std::uint32_t>{0, 2, 2, 5, 6});
+  assign_slots(std::span<const std::int32_t>(choices), std::span<std::uint32_t>(offsets),
+               std::span<std::uint32_t>(slots));
+  CHECK(slots == std::vector<std::uint32_t>{2, 0, 3, 5, 1, 4});
+  CHECK(offsets == std::vector<std::uint32_t>{2, 2, 5, 6, 6});
+  CHECK(exclusive_scan(counted, std::span<std::uint32_t>(counts)) == 6);  // in place
+  CHECK(counts == std::vector<std::uint32_t>{0, 2, 2, 5, 6});
+  CHECK(exclusive_scan(std::span<const int>{}, std::span<int>{}) == 0);
+}
+
+TEST_CASE_TEMPLATE("scattering to slots and summing them again is the weighted identity", T, float, double) {
+  for (const std::size_t width : {1u, 17u, 64u}) {
+    const std::size_t tokens = 5, k = 2;
+    const std::vector<std::int32_t> slots = {9, 0, 3, 7, 1, 2, 8, 4, 6, 5};
+    const auto in = noise<T>(tokens * width, 1);
+    std::vector<T> sent(10 * width), merged(tokens * width), gathered(10 * width);
+    for_each_row(tokens * k, scatter_rows<T, std::int32_t>{in.data(), slots.data(), sent.data(), width, k});
+    const std::vector<T> weights(tokens * k, T(0.5));
+    for_each_row(tokens,
+                 weighted_row_sum<T, std::int32_t>{sent.data(), slots.data(), weights.data(), merged.data(), width, k});
+    CHECK(merged == in);
+    for_each_row(tokens,
+                 weighted_row_sum<T, std::int32_t>{sent.data(), slots.data(), nullptr, merged.data(), width, k});
+    for (std::size_t i = 0; i < in.size(); ++i) CHECK(merged[i] == 2 * in[i]);
+    for_each_row(10, gather_rows<T, std::int32_t>{sent.data(), slots.data(), gathered.data(), width});
+    for (std::size_t i = 0; i < gathered.size(); ++i) CHECK(gathered[i] == in[i / width / k * width + i % width]);
+  }
+}
+
+TEST_CASE("the backward of the weighted sum agrees with finite differences") {
+  const std::size_t width = 19, tokens = 3, k = 2;
+  const std::vector<std::int32_t> slots = {5, 0, 3, 1, 2, 4};
+  const auto in = noise<double>(6 * width, 2), weights = noise<double>(6, 3), dout = noise<double>(tokens * width, 4);
+  const auto forward = [&](const std::vector<double>& x, const std::vector<double>& w) {
+    std::vector<double> out(tokens * width);
+    for_each_row(tokens,
+                 weighted_row_sum<double, std::int32_t>{x.data(), slots.data(), w.data(), out.data(), width, k});
+    return out;
+  };
+  std::vector<double> din(in.size()), dweights(6);
+  for_each_row(6, weighted_row_sum_backward<double, std::int32_t>{in.data(), slots.data(), weights.data(), dout.data(),
+                                                                  din.data(), dweights.data(), width, k});
+  check_near(din, differences(in, dout, [&](const auto& x) { return forward(x, weights); }), 1e-8);
+  check_near(dweights, differences(weights, dout, [&](const auto& w) { return forward(in, w); }), 1e-8);
+}
+
+TEST_CASE("rows with the same index add up in order") {
+  const std::vector<double> in = {1, 2, 10, 20, 100, 200};
+  const std::vector<std::int32_t> index = {1, 0, 1};
+  std::vector<double> table = {0.5, 0.25, 0, 3};
+  accumulate_rows(in.data(), index.data(), 3, table.data(), 2);
+  CHECK(table[0] == 10.5);
+  CHECK(table[1] == 20.25);
+  CHECK(table[2] == 101);
+  CHECK(table[3] == 205);
+}
+
+TEST_CASE_TEMPLATE("a softmax row is positive, sums to one and survives large inputs", T, float, double) {
+  for (const std::size_t width : {1u, 2u, 31u, 128u}) {
+    auto x = noise<T>(width, 5);
+    for (T& value : x) value = value * T(50) + T(10000);
+    std::vector<T> p(width);
+    const auto parts = softmax_row(x.data(), p.data(), width, T(0.5));
+    double total = 0, exponentials = 0;
+    const double largest = static_cast<double>(*std::max_element(x.begin(), x.end()));
+    for (const T value : x) exponentials += std::exp(0.5 * (static_cast<double>(value) - largest));
+    for (std::size_t j = 0; j < width; ++j) {
+      total += static_cast<double>(p[j]);
+      CHECK(std::abs(static_cast<double>(p[j]) - std::exp(0.5 * (static_cast<double>(x[j]) - largest)) / exponentials) <
+            1e-6);
+    }
+    CHECK(total == doctest::Approx(1).epsilon(1e-6));
+    CHECK(static_cast<double>(parts.sum) == doctest::Approx(exponentials).epsilon(1e-6));
+    CHECK(static_cast<double>(parts.largest) == doctest::Approx(0.5 * largest).epsilon(1e-6));
+    x[width / 2] = std::numeric_limits<T>::quiet_NaN();
+    softmax_row(x.data(), p.data(), width);
+    for (const T value : p) CHECK(std::isnan(value));
+  }
+}
+
+TEST_CASE("the causal softmax ignores later keys, whatever they hold, and its backward agrees with differences") {
+  const std::size_t length = 7, rows = 14;
+  auto scores = noise<double>(rows * length, 6);
+  const auto forward = [&](std::vector<double> x) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t j = r % length + 1; j < length; ++j) x[r * length + j] = std::nan("");
+    }
+    for_each_row(rows, causal_softmax_rows<double>{x.data(), x.data(), length, 0.3});
+    return x;
+  };
+  const auto p = forward(scores);
+  for (std::size_t r = 0; r < rows; ++r) {
+    double total = 0;
+    for (std::size_t j = 0; j < length; ++j) total += p[r * length + j];
+    CHECK(total == doctest::Approx(1));
+    for (std::size_t j = r % length + 1; j < length; ++j) CHECK(p[r * length + j] == 0);
+  }
+  const auto dp = noise<double>(rows * length, 7);
+  auto ds = dp;
+  for_each_row(rows, causal_softmax_rows_backward<double>{p.data(), ds.data(), ds.data(), length, 0.3});
+  check_near(ds, differences(scores, dp, forward), 1e-8);
+  const auto whole = [&](const std::vector<double>& x) {
+    std::vector<double> y(x.size());
+    for_each_row(rows, softmax_rows<double>{x.data(), y.data(), length, 0.7});
+    return y;
+  };
+  const auto q = whole(scores);
+  for_each_row(rows, softmax_rows_backward<double>{q.data(), dp.data(), ds.data(), length, 0.7});
+  check_near(ds, differences(scores, dp, whole), 1e-8);
+}
+
+TEST_CASE("the RMS norm and its backward by input and weight agree with differences") {
+  for (const std::size_t width : {1u, 5u, 33u}) {
+    const std::size_t rows = 3;
+    const auto x = noise<double>(rows * width, 8), weight = noise<double>(width, 9),
+               dout = noise<double>(rows * width, 10);
+    std::vector<double> inverse(rows);
+    const auto forward = [&](const std::vector<double>& in, const std::vector<double>& w) {
+      std::vector<double> out(rows * width);
+      for_each_row(rows, rms_norm_rows<double>{in.data(), w.data(), out.data(), inverse.data(), width, 1e-2});
+      return out;
+    };
+    const auto y = forward(x, weight);
+    for (std::size_t r = 0; r < rows; ++r) {
+      double square = 0;
+      for (std::size_t j = 0; j < width; ++j) square += x[r * width + j] * x[r * width + j];
+      const double root = std::sqrt(square / static_cast<double>(width) + 1e-2);
+      for (std::size_t j = 0; j < width; ++j)
+        CHECK(y[r * width + j] == doctest::Approx(weight[j] * x[r * width + j] / root));
+    }
+    const auto kept = inverse;
+    std::vector<double> dweight(width, 1.0), din = dout;
+    add_rms_norm_weight_gradient(x.data(), kept.data(), dout.data(), dweight.data(), rows, width);
+    for_each_row(rows,
+                 rms_norm_rows_backward<double>{x.data(), weight.data(), kept.data(), din.data(), din.data(), width});
+    check_near(din, differences(x, dout, [&](const auto& in) { return forward(in, weight); }), 1e-7);
+    auto by_weight = differences(weight, dout, [&](const auto& w) { return forward(x, w); });
+    for (double& value : by_weight) value += 1.0;  // it adds to what is there
+    check_near(dweight, by_weight, 1e-7);
+  }
+}
+
+TEST_CASE("rotary positions turn pairs half a head apart, and the transpose turns them back") {
+  const std::size_t length = 6, heads = 2, head_size = 8, half = 4, stride = heads * head_size + 3, tokens = 12;
+  std::vector<double> cosine(length * half), sine(length * half);
+  fill_rotary_table(cosine.data(), sine.data(), length, head_size, 1e6);
+  const auto x = noise<double>(tokens * stride, 11);
+  auto y = x;
+  for_each_row(tokens, rotate_heads<double>{y.data(), cosine.data(), sine.data(), stride, length, heads, head_size});
+  for (std::size_t t = 0; t < tokens; ++t) {
+    for (std::size_t h = 0; h < heads; ++h) {
+      for (std::size_t j = 0; j < half; ++j) {
+        const double angle = static_cast<double>(t % length) * std::pow(1e6, -2.0 * static_cast<double>(j) / 8.0);
+        const std::size_t at = t * stride + h * head_size + j;
+        CHECK(y[at] == doctest::Approx(x[at] * std::cos(angle) - x[at + half] * std::sin(angle)));
+        CHECK(y[at + half] == doctest::Approx(x[at + half] * std::cos(angle) + x[at] * std::sin(angle)));
+      }
+    }
+    for (std::size_t j = heads * head_size; j < stride; ++j) CHECK(y[t * stride + j] == x[t * stride + j]);
+  }
+  for_each_row(tokens, rotate_heads<double>{y.data(), cosine.data(), sine.data(), stride, length, heads, head_size,
+                                            rotation::transposed});
+  check_near(y, x, 1e-14);
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/parallel/bucket.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/replica_trainer.hpp"
+
+namespace {
+
+using belay::zero_stage;
+using meeting::awkward_sizes;
+
+std::vector<belay::bucket_entry> entries_of(const std::vector<std::size_t>& sizes) {
+  std::vector<belay::bucket_entry> entries;
+  for (std::size_t size : sizes) entries.push_back({size, 0});
+  return entries;
+}
+
+std::string message_of(auto&& body) {
+  try {
+    body();
+  } catch (const belay::usage_error& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("every element of every parameter is owned exactly once, cut between chunks only") {
+  for (std::size_t ranks : {1u, 2u, 3u, 4u, 7u})
+    for (std::size_t bytes : {1u, 4096u, 100000u, 1u << 30}) {
+      CAPTURE(ranks);
+      CAPTURE(bytes);
+      const belay::family_shape family{ranks, zero_stage::optimizer_state};
+      const belay::bucket_layout layout(entries_of(awkward_sizes), std::span(&family, 1), sizeof(float), bytes);
+      std::vector<std::vector<int>> owners;
+      for (std::size_t size : awkward_sizes) owners.emplace_back(size);
+      std::size_t total = 0;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        total += layout.owned_elements(std::span(&rank, 1));
+        for (const auto& bucket : layout.buckets())
+          layout.each_owned(bucket, rank, [&](const belay::parameter_range& range) {
+            CHECK(range.offset % belay::parameter_chunk == 0);
+            const std::size_t end = range.offset + range.count;
+            CHECK((end % belay::parameter_chunk == 0 || end == awkward_sizes[range.parameter]));
+            for (std::size_t i = range.offset; i < end; ++i) ++owners[range.parameter][i];
+          });
+      }
+      std::size_t elements = 0;
+      for (const auto& parameter : owners) {
+        elements += parameter.size();
+        CHECK(std::all_of(parameter.begin(), parameter.end(), [](int n) { return n == 1; }));
+      }
+      CHECK(total == elements);
+    }
+}
+
+TEST_CASE("counts of a bucket add up to the bucket, and large buckets are shared evenly") {
+  const belay::family_shape family{4, zero_stage::optimizer_state};
+  const belay::bucket_layout layout(entries_of({1u << 20, 77, 1u << 18}), std::span(&family, 1), sizeof(float),
+                                    1u << 30);
+  REQUIRE(layout.buckets().size() == 1);
+  const auto& bucket = layout.buckets()[0];
+  std::size_t total = 0;
+  for (std::size_t count : bucket.counts) {
+    total += count;
+    CHECK(count <= bucket.count / 4 + belay::parameter_chunk);
+  }
+  CHECK(total == bucket.count);
+}
+
+TEST_CASE("parameters are aligned to 64 bytes and buckets follow the backward") {
+  const belay::family_shape family{2, zero_stage::none};
+  const belay::bucket_layout layout(entries_of({3, 17, 1, 40}), std::span(&family, 1), sizeof(double), 100);
+  for (std::size_t p = 0; p < 4; ++p) CHECK(layout.offset(p) * sizeof(double) % 64 == 0);
+  CHECK(layout.offset(3) == 0);
+  CHECK(layout.offset(0) > layout.offset(1));
+  CHECK(layout.elements() == 40 + 8 + 24 + 8);
+  CHECK(layout.buckets().size() == 4);
+}
+
+TEST_CASE("buckets of several families are launched in one order, as the backward reaches their earliest parameter") {
+  const std::vector<belay::family_shape> families{{4, zero_stage::none}, {2, zero_stage::none}};
+  std::vector<belay::bucket_entry> entries;
+  for (std::size_t layer = 0; layer < 4; ++layer) {
+    entries.push_back({100, 0});
+    entries.push_back({500, 1});
+  }
+  const belay::bucket_layout layout(entries, families, sizeof(float), 900);
+  std::size_t last = entries.size();
+  for (const auto& bucket : layout.buckets()) {
+    CHECK(bucket.members.back() < last);
+    last = bucket.members.back();
+    for (std::size_t member : bucket.members) CHECK(entries[member].family == bucket.family);
+  }
+}
+
+TEST_CASE(
+    "a bucket is launched when its last contribution arrives, in the planned order even if later ones are ready") {
+  meeting::table table(2);
+  meeting::queue queue;
+  const std::vector<std::size_t> sizes{64, 32, 16};
+  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1, sizes);
+  auto& buckets = *state.buckets;
+  buckets.begin(2);
+  buckets.contributed(2, 1, 0);
+  CHECK(queue.log.empty());
+  buckets.contributed(2, 1, 1);
+  CHECK(queue.log == std::vector<std::string>{"all_reduce 16"});
+  buckets.contributed(0, 1, 0);
+  buckets.contributed(0, 1, 1);  // ready before parameter 1, which comes first in the plan
+  CHECK(queue.log.size() == 1);
+  buckets.contributed(1, 1, 1);
+  buckets.contributed(1, 1, 0);
+  CHECK(queue.log == std::vector<std::string>{"all_reduce 16", "all_reduce 32", "all_reduce 64"});
+  CHECK(buckets.complete());
+}
+
+TEST_CASE(
+    "a contribution made twice is an error that names parameter and micro-batch, and the step cannot be finished") {
+  meeting::table table(1);
+  meeting::queue queue;
+  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1024);
+  state.buckets->begin(2);
+  state.buckets->contributed(0, 3, 1);
+  const auto again = [&] { state.buckets->contributed(1, 1, 1); };
+  if (belay::checked(belay::check_level::local)) {
+    const std::string text = message_of(again);
+    CHECK(contains(text, "micro-batch 1 contributed to parameter p1 twice"));
+    CHECK(contains(text, "bucket.cpp:"));
+  } else {
+    again();
+  }
+  for (std::size_t p = 0; p < awkward_sizes.size(); ++p)
+    for (std::size_t m = 0; m < 2; ++m)
+      if (!(p < 3 && m == 1)) state.buckets->contributed(p, 1, m);
+  CHECK_FALSE(state.buckets->complete());
+  CHECK(contains(message_of([&] { static_cast<void>(state.buckets->finish(belay::target_tokens{1})); }), "twice"));
+}
+
+TEST_CASE("finish refuses a step with a missing contribution and names it") {
+  meeting::table table(1);
+  meeting::queue queue;
+  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1024);
+  state.buckets->begin(3);
+  for (std::size_t m = 0; m < 3; ++m)
+    for (std::size_t p = 0; p < awkward_sizes.size(); ++p)
+      if (p != 3 || m == 1) state.buckets->contributed(p, 1, m);
+  const std::string text = message_of([&] { static_cast<void>(state.buckets->finish(belay::target_tokens{1})); });
+  CHECK(contains(text, "parameter p3 misses micro-batch 0 2"));
+  CHECK_FALSE(contains(text, "p2"));
+}
+
+TEST_CASE("an abandoned step leaves nothing in flight, although peers were complete, and the next one is whole") {
+  for (zero_stage stage : {zero_stage::none, zero_stage::optimizer_state}) {
+    meeting::table table(3);
+    std::vector<meeting::queue> queues(3);
+    meeting::run_ranks(3, [&](int rank) {
+      meeting::rank_state<double> state(meeting::group(table, queues[static_cast<std::size_t>(rank)], rank), stage,
+                                        1024);
+      state.buckets->begin(1);
+      if (rank != 1)
+        state.backward(0, 0);
+      else
+        state.buckets->contributed(7, 1, 0);
+      if (state.buckets->complete())
+        static_cast<void>(state.buckets->finish(belay::target_tokens{1}));
+      else
+        state.buckets->abandon();
+      state.buckets->begin(1);
+      state.backward(5, 0);
+      const double one = state.parameters[3].gradient()[4096];
+      const auto gradients = state.buckets->finish(belay::target_tokens{4});
+      for (const auto& range : gradients.owned())
+        if (range.parameter == 3 && range.offset == 4096) CHECK(range.gradient[0] == doctest::Approx(3 * one / 4));
+    });
+  }
+}
+
+TEST_CASE("a step in the wrong order is refused") {
+  meeting::table table(1);
+  meeting::queue queue;
+  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1024);
+  auto& buckets = *state.buckets;
+  CHECK_THROWS_AS(buckets.contributed(0, 1, 0), belay::usage_error);
+  CHECK_THROWS_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), belay::usage_error);
+  buckets.begin(0);
+  CHECK_THROWS_AS(buckets.begin(0), belay::usage_error);
+  static_cast<void>(buckets.finish(belay::target_tokens{1}));
+  CHECK_THROWS_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), belay::usage_error);
+  CHECK_THROWS_AS(buckets.begin(meeting::micro_batches + 1), belay::usage_error);
+  CHECK_THROWS_AS(belay::target_tokens{0}, belay::usage_error);
+}
+
+TEST_CASE("ranks with no micro-batch take part with zeros") {
+  meeting::table table(3);
+  std::vector<meeting::queue> queues(3);
+  meeting::run_ranks(3, [&](int rank) {
+    meeting::rank_state<double> state(meeting::group(table, queues[static_cast<std::size_t>(rank)], rank),
+                                      zero_stage::none, 1024);
+    state.buckets->begin(rank == 1 ? 1 : 0);
+    if (rank == 1) state.backward(0, 0);
+    static_cast<void>(state.buckets->finish(belay::target_tokens{2}));
+    const double expected = std::sin(static_cast<double>(3 * 7919 + 5 * 31) + state.parameters[3].value()[5]) / 2;
+    CHECK(state.parameters[3].gradient()[5] == doctest::Approx(expected));
+  });
+}
+
+TEST_CASE("gradients are reduced and divided exactly once: N ranks equal one rank") {
+  const auto one = meeting::train<double>(1, zero_stage::none);
+  for (zero_stage stage : {zero_stage::none, zero_stage::optimizer_state})
+    for (std::size_t ranks : {2u, 3u, 4u}) {
+      const auto many = meeting::train<double>(ranks, stage);
+      for (std::size_t p = 0; p < awkward_sizes.size(); ++p) {
+        double difference = 0;
+        double size = 0;
+        for (std::size_t i = 0; i < awkward_sizes[p]; ++i) {
+          difference += std::pow(many.gradients[p][i] - one.gradients[p][i], 2);
+          size += std::pow(one.gradients[p][i], 2);
+        }
+        CHECK(std::sqrt(difference) <= 1e-12 * std::sqrt(size));
+      }
+    }
+}

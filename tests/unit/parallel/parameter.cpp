@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/parallel/parameter.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace {
+
+belay::parameter_spec spec_of(belay::parameter_shape shape, const char* name = "layers.0.weight") {
+  return {.name = name, .shape = shape, .first_values = belay::initial::normal(0.02)};
+}
+
+std::vector<double> whole(belay::parameter_shape shape, std::uint64_t seed, const char* name = "layers.0.weight") {
+  belay::parameter<double> p{spec_of(shape, name)};
+  std::vector<double> values(p.local_size());
+  p.bind(values.data(), nullptr);
+  p.initialise(seed);
+  return values;
+}
+
+template <std::size_t Dim>
+void check_parts(belay::parameter_shape shape, std::size_t ranks) {
+  const std::vector<double> all = whole(shape, 7);
+  std::vector<int> seen(all.size());
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    belay::parameter<double, belay::shard<Dim>> p{spec_of(shape), belay::even_part(shape[Dim], ranks, rank)};
+    std::vector<double> values(p.local_size(), -1);
+    p.bind(values.data(), nullptr);
+    p.initialise(7);
+    p.each_run([&](std::size_t global, std::size_t local, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) {
+        CHECK(values[local + i] == all[global + i]);
+        ++seen[global + i];
+      }
+    });
+  }
+  for (int times : seen) CHECK(times == 1);
+}
+
+}  // namespace
+
+TEST_CASE("a parameter starts with the same values however it is sharded") {
+  for (std::size_t ranks : {1u, 2u, 3u, 5u}) {
+    CAPTURE(ranks);
+    check_parts<0>({7, 3, 2}, ranks);
+    check_parts<1>({7, 3, 2}, ranks);
+    check_parts<2>({7, 3, 4}, ranks);
+    check_parts<0>({1}, ranks);
+    check_parts<0>({0, 4}, ranks);
+  }
+}
+
+TEST_CASE("seed and name decide the first values") {
+  CHECK(whole({64}, 1) == whole({64}, 1));
+  CHECK(whole({64}, 1) != whole({64}, 2));
+  CHECK(whole({64}, 1, "a") != whole({64}, 1, "b"));
+}
+
+TEST_CASE("normal first values have the mean and deviation asked for, and no correlation between neighbours") {
+  const std::vector<double> values = whole({100000}, 3);
+  const double n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double square = 0;
+  double neighbours = 0;
+  std::size_t beyond_two = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    square += values[i] * values[i];
+    if (i > 0) neighbours += values[i] * values[i - 1];
+    if (std::abs(values[i]) > 0.04) ++beyond_two;
+  }
+  CHECK(std::abs(mean) < 0.02 * 4 / std::sqrt(n));
+  CHECK(std::sqrt(square / n) == doctest::Approx(0.02).epsilon(0.01));
+  CHECK(std::abs(neighbours / square) < 0.015);
+  CHECK(static_cast<double>(beyond_two) / n == doctest::Approx(0.0455).epsilon(0.05));
+}
+
+TEST_CASE("a constant parameter is constant and a filled one asks its filler for global offsets") {
+  belay::parameter<float> norm{
+      {.name = "norm", .shape = {5}, .first_values = belay::initial::constant(1), .decay = belay::weight_decay::no}};
+  std::vector<float> values(5);
+  CHECK_THROWS_AS(norm.initialise(1), belay::usage_error);  // no memory yet
+  norm.bind(values.data(), nullptr);
+  norm.initialise(1);
+  CHECK(values == std::vector<float>(5, 1.0F));
+  CHECK(norm.decay() == belay::weight_decay::no);
+
+  belay::parameter<float, belay::shard<0>> experts{
+      {.name = "e", .shape = {4, 3}, .first_values = belay::initial::filled()}, {1, 2}};
+  std::vector<float> part(6);
+  experts.bind(part.data(), nullptr);
+  CHECK_THROWS_AS(experts.initialise(1), belay::usage_error);
+  experts.fill([](std::size_t first, std::span<float> out) {
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(first + i);
+  });
+  CHECK(part == std::vector<float>{3, 4, 5, 6, 7, 8});
+  CHECK(experts.local_shape() == belay::parameter_shape{2, 3});
+  CHECK(experts.global_size() == 12);
+}
+
+TEST_CASE("a part outside of the parameter is refused") {
+  using sharded = belay::parameter<float, belay::shard<1>>;
+  CHECK_THROWS_AS(sharded(spec_of({2, 4}), {3, 2}), belay::usage_error);
+  CHECK_THROWS_AS(sharded(spec_of({2, 4}), {5, 0}), belay::usage_error);
+  CHECK_THROWS_AS(sharded(spec_of({2, 4}), {1, static_cast<std::size_t>(-1)}), belay::usage_error);
+  CHECK_THROWS_AS(sharded(spec_of({2}), {0, 1}), belay::usage_error);
+  CHECK(sharded(spec_of({2, 4}), {4, 0}).local_size() == 0);
+}
+
+TEST_CASE("a frozen parameter is filled like any other and can only be read") {
+  belay::parameter<float, belay::replicate, belay::frozen> p{spec_of({8})};
+  static_assert(std::is_same_v<decltype(p.value()), const float*>);
+  std::vector<float> values(8);
+  p.bind(values.data());
+  p.initialise(7);
+  CHECK(p.value()[3] == values[3]);
+  CHECK(values[3] != 0.0F);
+}
+
+TEST_CASE("parameters can be kept in a vector") {
+  std::vector<belay::parameter<float>> list;
+  for (int i = 0; i < 5; ++i) list.emplace_back(spec_of({3}));
+  CHECK(list[4].name() == "layers.0.weight");
+  CHECK(list[4].shape() == belay::parameter_shape{3});
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/parallel/sharded.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <vector>
+
+#include "support/meeting_group.hpp"
+
+TEST_CASE("a sharded view knows its part of an uneven split, empty parts included") {
+  meeting::table table(3);
+  meeting::queue queue;
+  const std::array<std::size_t, 3> counts{4, 0, 3};
+  const belay::shard_counts split{counts};
+  CHECK(split.total() == 7);
+  CHECK(split.part(0) == belay::local_part{0, 4});
+  CHECK(split.part(1) == belay::local_part{4, 0});
+  CHECK(split.part(2) == belay::local_part{4, 3});
+  std::vector<float> memory(7);
+  belay::sharded<float, belay::shard<0>, meeting::group> part{meeting::group(table, queue, 2),
+                                                              std::span(memory).first(3), split};
+  CHECK(part.global_size() == 7);
+  CHECK(part.own() == belay::local_part{4, 3});
+  belay::sharded<float, belay::replicate, meeting::group> all{meeting::group(table, queue, 2), memory, split};
+  CHECK(all.local().size() == 7);
+}
+
+TEST_CASE("memory or counts that do not fit the split are refused") {
+  meeting::table table(3);
+  meeting::queue queue;
+  const meeting::group group(table, queue, 0);
+  const std::array<std::size_t, 3> counts{4, 0, 3};
+  const std::array<std::size_t, 2> two{4, 3};
+  std::vector<float> memory(7);
+  using part = belay::sharded<float, belay::shard<0>, meeting::group>;
+  using all = belay::sharded<float, belay::replicate, meeting::group>;
+  CHECK_THROWS_AS(part(group, memory, belay::shard_counts{counts}), belay::usage_error);
+  CHECK_THROWS_AS(all(group, std::span(memory).first(6), belay::shard_counts{counts}), belay::usage_error);
+  CHECK_THROWS_AS(all(group, memory, belay::shard_counts{two}), belay::usage_error);
+}
+
+TEST_CASE("an even split counts whole rows") {
+  std::array<std::size_t, 3> counts{};
+  const belay::shard_counts split = belay::even_counts(4, 5, counts);
+  CHECK(counts == std::array<std::size_t, 3>{10, 5, 5});
+  CHECK(split.total() == 20);
+}

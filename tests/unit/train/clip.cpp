@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/train/clip.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "../parallel/support/replica_trainer.hpp"
+
+using belay::zero_stage;
+
+TEST_CASE("the norm has the same bits with and without sharded optimizer state") {
+  for (std::size_t ranks : {1u, 2u, 3u, 4u}) {
+    CAPTURE(ranks);
+    const auto whole = meeting::train<float>(ranks, zero_stage::none);
+    const auto sharded = meeting::train<float>(ranks, zero_stage::optimizer_state);
+    CHECK(whole.norms == sharded.norms);
+  }
+}
+
+TEST_CASE("the norm counts every parameter once") {
+  for (std::size_t ranks : {1u, 3u}) {
+    const auto result = meeting::train<double>(ranks, zero_stage::optimizer_state, 1);
+    double squares = 0;
+    for (const auto& gradient : result.gradients)
+      for (double g : gradient) squares += g * g;
+    CHECK(result.norms[0] == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("parts of one parameter on different ranks are folded in order, and stages do not change a bit") {
+  // One rank with two parameters against two ranks, each with the part or stage that the other lacks.
+  const std::vector<std::size_t> sizes{5000, 9000};
+  const auto norm_of = [&](std::size_t ranks) {
+    meeting::table world_table(ranks);
+    std::vector<meeting::queue> queues(ranks);
+    std::array<meeting::table, 2> alone{meeting::table(1), meeting::table(1)};
+    double value = 0;
+    meeting::run_ranks(ranks, [&](int rank) {
+      const auto number = static_cast<std::size_t>(rank);
+      belay::norm_table table;
+      std::vector<belay::norm_place> places;
+      std::vector<std::size_t> mine;
+      for (std::size_t p = 0; p < sizes.size(); ++p) {
+        table.add(sizes[p]);
+        if (ranks == 1 || p == number) {
+          places.push_back({p, 0});
+          mine.push_back(sizes[p]);
+        }
+      }
+      std::vector<double> memory(table.chunks());
+      belay::gradient_norm<float> norm(table, places, memory);
+      meeting::rank_state<float> state(meeting::group(alone[number], queues[number], 0), zero_stage::none, 4096, mine);
+      state.buckets->begin(0);
+      for (std::size_t p = 0; p < mine.size(); ++p)
+        for (std::size_t i = 0; i < mine[p]; ++i)
+          state.parameters[p].gradient()[i] = static_cast<float>(std::sin(static_cast<double>(i * mine[p])));
+      const auto result =
+          norm(state.buckets->finish(belay::target_tokens{3}), meeting::group(world_table, queues[number], rank));
+      if (rank == 0) value = result.value();
+    });
+    return value;
+  };
+  CHECK(norm_of(1) == norm_of(2));
+}
+
+TEST_CASE("clipping follows the usual formula and leaves small gradients alone") {
+  CHECK(belay::gradient_norm_value{4.0}.clip(1.0).value() == 1.0 / (4.0 + 1e-6));
+  CHECK(belay::gradient_norm_value{0.5}.clip(1.0).value() == 1.0);
+  CHECK(belay::gradient_norm_value{0.0}.clip(1.0).value() == 1.0);
+  CHECK(belay::clip_factor::none().value() == 1.0);
+}
+
+TEST_CASE("one gradient that is not finite is seen by all ranks") {
+  for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+    for (zero_stage stage : {zero_stage::none, zero_stage::optimizer_state}) {
+      meeting::table replicas(3);
+      std::vector<meeting::queue> queues(3);
+      meeting::run_ranks(3, [&](int rank) {
+        const meeting::group group(replicas, queues[static_cast<std::size_t>(rank)], rank);
+        meeting::rank_state<float> state(group, stage, 1024);
+        belay::norm_table table;
+        std::vector<belay::norm_place> places;
+        for (std::size_t size : meeting::awkward_sizes) places.push_back({table.add(size), 0});
+        std::vector<double> memory(table.chunks());
+        belay::gradient_norm<float> norm(table, places, memory);
+        state.buckets->begin(1);
+        if (rank == 2) state.parameters[3].gradient()[9999] = bad;
+        state.backward(0, 0);
+        CHECK_FALSE(norm(state.buckets->finish(belay::target_tokens{1}), group).finite());
+      });
+    }
+}
+
+TEST_CASE("memory or places that do not fit the table are refused") {
+  belay::norm_table table;
+  table.add(5000);
+  std::vector<double> memory(2);
+  CHECK(table.chunks() == 2);
+  CHECK(table.bytes() == 16);
+  CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{0, 0}}, std::span(memory).first(1)), belay::usage_error);
+  CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{0, 1}}, memory), belay::usage_error);
+  CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{1, 0}}, memory), belay::usage_error);
+}

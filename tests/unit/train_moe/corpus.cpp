@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "train_moe/corpus.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <set>
+
+namespace {
+
+struct folder {
+  std::string path = [] {
+    char name[] = "/tmp/belay_corpus_XXXXXX";
+    return std::string(::mkdtemp(name));
+  }();
+  ~folder() { std::filesystem::remove_all(path); }
+  std::string put(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(path + "/" + name).parent_path());
+    std::ofstream(path + "/" + name, std::ios::binary) << text;
+    return path + "/" + name;
+  }
+};
+
+std::vector<std::int32_t> tokens_of(const train_moe::corpus& text, std::uint64_t seed, train_moe::sequence_index which,
+                                    std::size_t length) {
+  std::vector<std::int32_t> tokens(length, -1);
+  text.sequence(seed, which, tokens);
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("a sequence depends on seed, step, micro-batch and sequence, and on nothing else") {
+  const folder dir;
+  std::string text;
+  for (int i = 0; i < 30000; ++i) text += static_cast<char>(i * i % 251 ^ i / 251);
+  const auto corpus = train_moe::corpus::from_file(dir.put("text", text));
+  std::set<std::vector<std::int32_t>> different;
+  for (std::uint64_t seed : {0U, 1U}) {
+    for (std::uint64_t step : {0U, 1U}) {
+      for (std::uint64_t micro_batch : {0U, 1U}) {
+        for (std::uint64_t sequence : {0U, 1U}) {
+          const auto once = tokens_of(corpus, seed, {step, micro_batch, sequence}, 64);
+          CHECK(once == tokens_of(corpus, seed, {step, micro_batch, sequence}, 64));
+          different.insert(once);
+        }
+      }
+    }
+  }
+  CHECK(different.size() == 16);
+}
+
+TEST_CASE("sequences are pieces of the text and reach both of its ends") {
+  const folder dir;
+  const auto corpus = train_moe::corpus::from_file(dir.put("text", "\xff\x01\x02\x03\x04\x05"));
+  std::set<std::int32_t> first;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const auto tokens = tokens_of(corpus, 1, {i, 0, 0}, 3);
+    first.insert(tokens[0]);
+    CHECK(tokens[1] == (tokens[0] + 1) % 256 + (tokens[0] == 255 ? 1 : 0));
+    CHECK(tokens[2] == tokens[1] + 1);
+  }
+  CHECK(first == std::set<std::int32_t>{255, 1, 2, 3});
+  CHECK(tokens_of(corpus, 1, {0, 0, 0}, 6)[5] == 5);
+  CHECK_NOTHROW(corpus.require(6));
+  CHECK_THROWS_WITH_AS(corpus.require(7), doctest::Contains("text: has 6 bytes, a sequence takes 7"),
+                       belay::input_error);
+}
+
+TEST_CASE("empty, missing and unreadable texts are refused by name") {
+  const folder dir;
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_file(dir.put("nothing", ""))),
+                       doctest::Contains("nothing: is empty"), belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_file(dir.path + "/absent")),
+                       doctest::Contains("absent: cannot be opened: No such file"), belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_file(dir.path)), doctest::Contains("is a folder"),
+                       belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_repository(dir.path)),
+                       doctest::Contains("--data FILE"), belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_repository("/nowhere")),
+                       doctest::Contains("--data FILE"), belay::input_error);
+}
+
+TEST_CASE("the repository's text is its headers and documentation in the order of their names") {
+  const folder dir;
+  dir.put("include/b.hpp", "B");
+  dir.put("include/a/z.hpp", "AZ");
+  dir.put("docs/one.md", "D");
+  dir.put("docs/empty.md", "");
+  dir.put("README.md", "R");
+  dir.put("tests/t.cpp", "T");
+  const auto corpus = train_moe::corpus::from_repository(dir.path);
+  CHECK(std::string(corpus.bytes().begin(), corpus.bytes().end()) == "R\nD\nAZ\nB\n");
+#ifdef BELAY_SOURCE_DIR
+  CHECK(train_moe::corpus::from_repository(BELAY_SOURCE_DIR).size() > 100'000);
+#endif
+}
+
+TEST_CASE("evaluation windows cover the first 16,384 bytes once") {
+  const folder dir;
+  const auto windows = [&](std::size_t bytes, std::size_t length) {
+    std::string text;
+    for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>(i % 256);
+    return train_moe::eval_windows(dir.put("eval", text), length);
+  };
+  const auto check = [&](std::size_t bytes, std::size_t length, std::size_t count, std::size_t last,
+                         std::size_t targets) {
+    CAPTURE(bytes);
+    CAPTURE(length);
+    const train_moe::eval_windows all = windows(bytes, length);
+    REQUIRE(all.size() == count);
+    CHECK(all.length(count - 1) == last);
+    CHECK(all.targets() == targets);
+    std::vector<std::int32_t> tokens(length, -1);
+    CHECK(all.window(count - 1, tokens) == last);
+    for (std::size_t i = 0; i < length; ++i) {
+      CHECK(tokens[i] == (i < last ? static_cast<std::int32_t>(((count - 1) * length + i) % 256) : 0));
+    }
+  };
+  check(16'384, 128, 128, 128, 16'384 - 128);
+  check(20'000, 128, 128, 128, 16'384 - 128);
+  check(16'383, 128, 128, 127, 16'383 - 128);
+  check(130, 128, 2, 2, 128);
+  check(129, 128, 1, 128, 127);  // the last byte has nothing to predict
+  check(2, 128, 1, 2, 1);
+  check(16'384, 100, 164, 84, 16'384 - 164);
+  check(16'384, 3, 5461, 3, 2 * 5461);
+  CHECK_THROWS_AS(windows(1, 128), belay::input_error);
+  CHECK_THROWS_AS(windows(0, 128), belay::input_error);
+  CHECK_THROWS_AS(windows(100, 1), belay::input_error);
+}

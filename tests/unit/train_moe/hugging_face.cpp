@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "train_moe/hugging_face.cpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+
+#include "train_moe/model_config.cpp"
+
+namespace {
+
+using train_moe::model_config;
+
+struct folder {
+  std::string path = [] {
+    char name[] = "/tmp/belay_export_XXXXXX";
+    return std::string(::mkdtemp(name));
+  }();
+  ~folder() { std::filesystem::remove_all(path); }
+  [[nodiscard]] std::string operator/(const char* name) const { return path + "/" + name; }
+  [[nodiscard]] std::size_t entries() const {
+    return static_cast<std::size_t>(
+        std::distance(std::filesystem::directory_iterator(path), std::filesystem::directory_iterator()));
+  }
+};
+
+std::string read(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+model_config little() {
+  model_config config;
+  config.hidden_size = 4;
+  config.head_dim = 2;
+  config.num_attention_heads = config.num_key_value_heads = 2;
+  config.intermediate_size = 3;
+  config.num_hidden_layers = 1;
+  config.num_local_experts = 2;
+  return config;
+}
+
+void fill(train_moe::model_export& out, const model_config& config, float value) {
+  for (const auto& each : train_moe::tensors_of(config)) {
+    std::size_t count = 1;
+    for (std::uint64_t extent : each.shape) count *= extent;
+    const std::vector<float> values(count, value);
+    out.tensors().write<float>(each.name, 0, values);
+  }
+}
+
+void export_to(const std::string& path, const model_config& config, float value) {
+  train_moe::model_export out(path, config, 16);
+  fill(out, config, value);
+  out.commit();
+}
+
+float first_of(const std::string& path) {
+  const train_moe::model_import in(path, 16);
+  float value = 0;
+  in.tensors().read<float>("model.norm.weight", 3, std::span(&value, 1));
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE("an export is imported again, and replaced by the next one, and nothing else is left") {
+  const folder dir;
+  export_to(dir / "out", little(), 1.0F);
+  CHECK(dir.entries() == 1);
+  CHECK(first_of(dir / "out") == 1.0F);
+  CHECK(train_moe::differences(train_moe::model_import(dir / "out/", 16).config(), little()).empty());
+  const std::string before = read(dir / "out/model.safetensors");
+  export_to(dir / "out/", little(), 2.0F);
+  CHECK(first_of(dir / "out") == 2.0F);
+  export_to(dir / "out", little(), 1.0F);
+  CHECK(read(dir / "out/model.safetensors") == before);
+  CHECK(dir.entries() == 1);
+  std::filesystem::create_directory(dir / "empty");
+  export_to(dir / "empty", little(), 3.0F);
+  CHECK(first_of(dir / "empty") == 3.0F);
+}
+
+TEST_CASE("an export that is not committed leaves the old one and nothing beside it") {
+  const folder dir;
+  export_to(dir / "out", little(), 1.0F);
+  {
+    train_moe::model_export out(dir / "out", little(), 16);
+    fill(out, little(), 2.0F);
+    CHECK(dir.entries() == 2);
+    CHECK(first_of(dir / "out") == 1.0F);
+  }
+  CHECK(first_of(dir / "out") == 1.0F);
+  CHECK(dir.entries() == 1);
+}
+
+TEST_CASE("a folder that is no export is refused before anything is written") {
+  const folder dir;
+  const std::string target = dir / "out";
+  const auto refused = [&](const char* why) {
+    const std::size_t before = dir.entries();
+    CHECK_THROWS_WITH_AS(train_moe::model_export(target, little(), 16), doctest::Contains(why), belay::input_error);
+    CHECK(dir.entries() == before);
+  };
+  std::ofstream(target) << "a file";
+  refused("exists and is no folder");
+  std::filesystem::remove(target);
+  export_to(target, little(), 1.0F);
+  std::ofstream(target + "/notes.txt") << "mine";
+  refused("holds notes.txt");
+  std::filesystem::remove(target + "/notes.txt");
+  std::ofstream(target + "/config.json") << R"({"model_type": "llama"})";
+  refused("is no export");
+  std::filesystem::remove(target + "/config.json");
+  refused("is no export");
+  std::filesystem::remove_all(target);
+  std::filesystem::create_directory_symlink(dir.path, target);
+  refused("exists and is no folder");
+  CHECK_THROWS_WITH_AS(train_moe::model_export(dir / "none/out", little(), 16),
+                       doctest::Contains("no folder can be made beside it"), belay::file_error);
+}
+
+TEST_CASE("a folder that gets something else during the run is not replaced") {
+  const folder dir;
+  train_moe::model_export out(dir / "out", little(), 16);
+  fill(out, little(), 1.0F);
+  std::filesystem::create_directory(dir / "out");
+  std::ofstream(dir / "out/notes.txt") << "mine";
+  CHECK_THROWS_AS(out.commit(), belay::input_error);
+  CHECK(read(dir / "out/notes.txt") == "mine");
+}
+
+TEST_CASE("missing, unexpected and misshapen tensors are named") {
+  const folder dir;
+  const auto import_with = [&](auto&& change) {
+    std::filesystem::remove_all(dir / "out");
+    export_to(dir / "out", little(), 1.0F);
+    auto tensors = train_moe::tensors_of(little());
+    change(tensors);
+    belay::safetensors::writer out(dir / "out/model.safetensors", tensors);
+    for (const auto& each : tensors) {
+      std::uint64_t bytes = 0;
+      REQUIRE(belay::safetensors::size_in_bytes(each.type, each.shape, bytes));
+      const std::vector<std::byte> values(bytes);
+      out.write_bytes(each.name, 0, values);
+    }
+    out.commit();
+    try {
+      const train_moe::model_import in(dir / "out", 16);
+      return std::string("accepted");
+    } catch (const belay::file_error& error) {
+      return std::string(error.what());
+    }
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  CHECK(import_with([](auto&) {}) == "accepted");
+  CHECK(import_with([](auto& all) { std::swap(all[0], all[5]); }) == "accepted");
+  CHECK(has(import_with([](auto& all) { all.pop_back(); }), "missing lm_head.weight"));
+  CHECK(has(import_with([](auto& all) { all.push_back({"model.extra", {}, {1}}); }), "unexpected model.extra"));
+  CHECK(has(import_with([](auto& all) {
+              all[0].shape = {4, 256};
+            }),
+            "model.embed_tokens.weight is [4, 256], config.json gives [256, 4]"));
+  CHECK(has(import_with([](auto& all) { all[0].type = belay::safetensors::stored_type::bf16; }), "holds BF16"));
+  CHECK(has(import_with([](auto& all) { all.clear(); }), "and 8 more"));
+  std::filesystem::remove(dir / "out/config.json");
+  CHECK_THROWS_WITH_AS(train_moe::model_import(dir / "out", 16), doctest::Contains("config.json: cannot be opened"),
+                       belay::input_error);
+}
