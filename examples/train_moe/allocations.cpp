@@ -25,6 +25,14 @@ std::atomic<std::uint64_t> count{0};
 
 namespace train_moe {
 std::uint64_t heap_allocations() noexcept { return count.load(std::memory_order_relaxed); }
+
+bool heap_is_counted() noexcept {
+#ifdef TRAIN_MOE_SANITIZED
+  return false;
+#else
+  return true;
+#endif
+}
 }  // namespace train_moe
 
 #ifndef TRAIN_MOE_SANITIZED

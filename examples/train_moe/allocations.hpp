@@ -11,4 +11,7 @@ namespace train_moe {
 /// Heap allocations of the process so far, of all threads and libraries.
 [[nodiscard]] std::uint64_t heap_allocations() noexcept;
 
+/// Whether they are counted at all: under a sanitizer, which has a malloc of its own, the number stays 0.
+[[nodiscard]] bool heap_is_counted() noexcept;
+
 }  // namespace train_moe

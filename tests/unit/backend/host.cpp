@@ -4,23 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "belay/comm.hpp"
-
-// Counts what all threads take from the heap.
-static std::atomic<std::uint64_t> taken{0};
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  taken.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "train_moe/allocations.hpp"
 
 TEST_CASE("a world gives the bodies' results in rank order and runs again") {
   const belay::host::world world{3};
@@ -91,11 +81,11 @@ TEST_CASE("no operation takes from the heap after the first of its kind") {
       };
       once();
       world.barrier();
-      const std::uint64_t before = taken.load();
+      const std::uint64_t before = train_moe::heap_allocations();
       world.barrier();
       for (int k = 0; k < 100; ++k) once();
       world.barrier();
-      const std::uint64_t after = taken.load();
+      const std::uint64_t after = train_moe::heap_allocations();
       world.barrier();
       return after - before;
     });
