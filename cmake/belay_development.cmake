@@ -19,6 +19,10 @@ if(BELAY_NATIVE)
     "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,12.3>>:-mmove-max=128;-mstore-max=128>")
 endif()
 
+# What trains for real is too slow unoptimised; everything else of a Debug build compiles in half the time that way.
+add_library(belay_optimized INTERFACE)
+target_compile_options(belay_optimized INTERFACE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Debug>>:-O1>")
+
 # The layers of the examples multiply matrices with CBLAS where OpenBLAS is found, with a blocked loop elsewhere.
 add_library(belay_example_blas INTERFACE)
 option(BELAY_BLAS "Use OpenBLAS in examples, tests and benchmarks when it is found" ON)
