@@ -296,9 +296,10 @@ TEST_CASE("slots that belong to nobody fill the symmetric arena unless the next 
     engine_type engine{belay::host_pages(1 << 20), meter};
     const auto x = toy::some_numbers<double>(rows * hidden, 7);
     const auto lose_one = [&] {
+      const belay::invocation call;
       belay::invocation_memory memory;
       {
-        belay::frame<engine_type> frame{engine, {}, belay::frame_mode::owing, memory};
+        belay::frame<engine_type> frame{engine, call, belay::frame_mode::owing, memory};
         const auto lost = layer.forward(frame, view<const double, 2>{x.data(), {rows, hidden}});
         static_cast<void>(lost.out);
       }

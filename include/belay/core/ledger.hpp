@@ -16,9 +16,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Names one open entry of a ledger. Plain data; the handle that holds it is what cannot be copied.
+/// Names one open entry of a ledger; a default one names none. Plain data; the handle that holds it is what cannot be
+/// copied.
 struct ticket {
-  std::uint32_t index = 0xffffffffU;
+  std::uint32_t index = 0;
   std::uint32_t generation = 0;
 };
 
@@ -39,31 +40,30 @@ class open_obligations : public usage_error {
 
 class ledger {
  public:
-  explicit ledger(std::size_t capacity = 4096) : entries_(capacity) { clear(); }
+  /// Entry 0 is nobody's: a default ticket points to it, so that a ticket is always one to look up.
+  explicit ledger(std::size_t capacity = 4096) : entries_(capacity + 1) { clear(); }
 
   /// Records a debt. Throws usage_error when more obligations are open than the ledger was made for.
   [[nodiscard]] ticket open(const obligation& what) {
-    if (free_ == none)
-      throw usage_error("more than " + std::to_string(entries_.size()) + " obligations are open in one step",
-                        what.opened_at);
+    if (free_ == none) [[unlikely]]
+      refuse(what.opened_at);
     const std::uint32_t index = free_;
     entry& slot = entries_[index];
     free_ = slot.next_free;
     slot.what = what;
-    slot.is_open = true;
+    ++slot.generation;
     ++open_;
     return {index, slot.generation};
   }
 
   [[nodiscard]] bool is_open(ticket debt) const noexcept {
-    return debt.index < entries_.size() && entries_[debt.index].is_open &&
-           entries_[debt.index].generation == debt.generation;
+    return entries_[debt.index].generation == debt.generation;
   }
 
   /// Strikes a debt out. A ticket that is not open is a slip: an error in checked builds; in release builds it
   /// is counted, and the step that sees the count refuses to commit.
   void close(ticket debt, where at = where::current()) {
-    if (!is_open(debt)) {
+    if (!is_open(debt)) [[unlikely]] {
       ++misused_;
       if constexpr (checked(check_level::local)) {
         throw usage_error("a handle was discharged twice, or after its step had ended", at);
@@ -71,7 +71,6 @@ class ledger {
       return;
     }
     entry& slot = entries_[debt.index];
-    slot.is_open = false;
     ++slot.generation;
     slot.next_free = free_;
     free_ = debt.index;
@@ -81,10 +80,9 @@ class ledger {
   /// Forgets every debt; tickets still held become stale.
   void clear() noexcept {
     free_ = none;
-    for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 0;) {
+    for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 1;) {
       entry& slot = entries_[i];
-      if (slot.is_open) ++slot.generation;
-      slot.is_open = false;
+      if (slot.is_open()) ++slot.generation;
       slot.next_free = free_;
       free_ = i;
     }
@@ -101,7 +99,7 @@ class ledger {
     std::string out;
     std::size_t printed = 0;
     for (const entry& slot : entries_) {
-      if (!slot.is_open) continue;
+      if (!slot.is_open()) continue;
       if (printed == lines) {
         out += "  and " + std::to_string(open_ - printed) + " more\n";
         break;
@@ -116,18 +114,23 @@ class ledger {
   template <class Visitor>
   void for_each_open(Visitor&& visit) const {
     for (const entry& slot : entries_) {
-      if (slot.is_open) visit(slot.what);
+      if (slot.is_open()) visit(slot.what);
     }
   }
 
  private:
-  static constexpr std::uint32_t none = 0xffffffffU;
+  static constexpr std::uint32_t none = 0;
+
+  // Apart, so that opening a debt is short enough to be inlined.
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse(where at) const {
+    throw usage_error("more than " + std::to_string(entries_.size() - 1) + " obligations are open in one step", at);
+  }
 
   struct entry {
     obligation what;
-    std::uint32_t generation = 1;
+    std::uint32_t generation = 2;  // odd while it is open, and never a default ticket's
     std::uint32_t next_free = none;
-    bool is_open = false;
+    [[nodiscard]] bool is_open() const noexcept { return generation % 2 == 1; }
   };
 
   std::vector<entry> entries_;

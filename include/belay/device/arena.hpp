@@ -36,7 +36,8 @@ class arena {
 
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current()) {
     const auto offset = offsets_.allocate(bytes, chain);
-    if (!offset) throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+    if (!offset) [[unlikely]]
+      refuse(bytes, at);
     return memory_.data() + *offset;
   }
 
@@ -55,6 +56,11 @@ class arena {
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 
  private:
+  // Apart, so that a lease itself is short enough to be inlined.
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
+    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+  }
+
   Memory memory_;
   offset_allocator offsets_;
   tier tier_;

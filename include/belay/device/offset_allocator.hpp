@@ -43,21 +43,27 @@ class offset_allocator {
   [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain) {
     const std::size_t size = leased_size(bytes);
     if (size == 0) return 0;
-    std::uint32_t at = first_free_;
-    while (at != none && nodes_[at].size < size) at = nodes_[at].next_free;
-    if (at == none) return std::nullopt;
-    if (nodes_[at].size > size && !split(at, size)) return std::nullopt;
-    unlink_free(at);
-    node& taken = nodes_[at];
+    node* const nodes = nodes_.data();
+    std::uint32_t at = nodes[edge].next_free;
+    while (nodes[at].size < size) at = nodes[at].next_free;  // the edge is larger than anything
+    if (at == edge) return std::nullopt;
+    if (nodes[at].size == size) {
+      unlink_free(at);
+    } else {
+      at = take_front(at, size);
+      if (at == edge) return std::nullopt;
+    }
+    node& taken = nodes[at];
     taken.used = true;
     taken.chained = chain.head;
     chain.head = at;
+    ++leases_;
     live_ += size;
     if (live_ > peak_) peak_ = live_;
-    if (taken.offset + size > extent_) extent_ = taken.offset + size;
-    ++leases_;
+    const std::size_t offset = taken.offset;
+    if (offset + size > extent_) extent_ = offset + size;
     if (meter_ != nullptr) meter_->add(size);
-    return taken.offset;
+    return offset;
   }
 
   /// One lease of its own: release it with the returned chain.
@@ -102,11 +108,13 @@ class offset_allocator {
     if (meter_ != nullptr) meter_->remove(live_);
     live_ = 0;
     leases_ = 0;
-    spare_ = none;
-    for (std::uint32_t i = static_cast<std::uint32_t>(nodes_.size()); i-- > 1;) recycle(i);
-    nodes_[0] = node{};
-    nodes_[0].size = capacity_ / lease_alignment * lease_alignment;
-    first_free_ = nodes_[0].size > 0 ? 0 : none;
+    spare_ = edge;
+    for (std::uint32_t i = static_cast<std::uint32_t>(nodes_.size()); i-- > 2;) recycle(i);
+    constexpr std::uint32_t whole = 1;
+    const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
+    nodes_[edge] = {0, unlimited_bytes, whole, whole, first_free, first_free, none, true};
+    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, edge, edge, edge, edge, none, false};
+    nodes_[whole].used = first_free == edge;  // a region of nothing
   }
 
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
@@ -118,89 +126,102 @@ class offset_allocator {
 
  private:
   static constexpr std::uint32_t none = 0xffffffffU;
+  // Node 0 closes both rings, of all ranges and of the free ones, so that no end of a list is a case of its own.
+  static constexpr std::uint32_t edge = 0;
 
   struct node {
     std::size_t offset = 0;
     std::size_t size = 0;
-    std::uint32_t previous = none;  // in address order
-    std::uint32_t next = none;
-    std::uint32_t previous_free = none;  // free ranges only, in address order
-    std::uint32_t next_free = none;
-    std::uint32_t chained = none;  // leases only: the next of the same chain; spare nodes: the next spare
+    std::uint32_t previous = edge;  // in address order
+    std::uint32_t next = edge;
+    std::uint32_t previous_free = edge;  // free ranges only, in address order
+    std::uint32_t next_free = edge;
+    std::uint32_t chained = none;  // leases: the next of the same chain; spare nodes: the next spare, edge at the end
     bool used = false;
   };
 
   void recycle(std::uint32_t at) noexcept {
-    nodes_[at] = node{};
     nodes_[at].chained = spare_;
     spare_ = at;
   }
 
-  // The free node `at` keeps the first `size` bytes; a new free node takes the rest.
-  bool split(std::uint32_t at, std::size_t size) noexcept {
-    if (spare_ == none) return false;
-    const std::uint32_t rest = spare_;
-    spare_ = nodes_[rest].chained;
-    node& head = nodes_[at];
-    node& tail = nodes_[rest];
-    tail = node{head.offset + size, head.size - size, at, head.next, at, head.next_free, none, false};
-    if (head.next != none) nodes_[head.next].previous = rest;
-    if (head.next_free != none) nodes_[head.next_free].previous_free = rest;
-    head.next = rest;
-    head.next_free = rest;
-    head.size = size;
-    return true;
+  // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its place among the free:
+  // nothing but its neighbour changes. The edge when all nodes are in use.
+  std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept {
+    node* const nodes = nodes_.data();
+    const std::uint32_t taken = spare_;
+    if (taken == edge) return edge;
+    node& rest = nodes[at];
+    node& front = nodes[taken];
+    const std::uint32_t before = rest.previous;
+    spare_ = front.chained;
+    front.offset = rest.offset;
+    front.size = size;
+    front.previous = before;
+    front.next = at;
+    nodes[before].next = taken;
+    rest.previous = taken;
+    rest.offset += size;
+    rest.size -= size;
+    return taken;
   }
 
   void unlink_free(std::uint32_t at) noexcept {
-    const node& gone = nodes_[at];
-    if (gone.previous_free != none)
-      nodes_[gone.previous_free].next_free = gone.next_free;
-    else
-      first_free_ = gone.next_free;
-    if (gone.next_free != none) nodes_[gone.next_free].previous_free = gone.previous_free;
+    node* const nodes = nodes_.data();
+    const std::uint32_t before = nodes[at].previous_free;
+    const std::uint32_t after = nodes[at].next_free;
+    nodes[before].next_free = after;
+    nodes[after].previous_free = before;
   }
 
+  // Takes a node that has joined a neighbour out of the address order.
+  void unlink(std::uint32_t at) noexcept {
+    node* const nodes = nodes_.data();
+    const std::uint32_t before = nodes[at].previous;
+    const std::uint32_t after = nodes[at].next;
+    nodes[before].next = after;
+    nodes[after].previous = before;
+    recycle(at);
+  }
+
+  // A range that becomes free joins its free neighbours; only one between two leases needs a place of its own.
   void free_node(std::uint32_t at) noexcept {
-    live_ -= nodes_[at].size;
+    node* const nodes = nodes_.data();
+    node& freed = nodes[at];
+    const std::size_t size = freed.size;
+    live_ -= size;
     --leases_;
-    if (meter_ != nullptr) meter_->remove(nodes_[at].size);
-    nodes_[at].used = false;
-    nodes_[at].chained = none;
-    link_free(at);
-    merge_with_next(at);
-    const std::uint32_t before = nodes_[at].previous;
-    if (before != none && !nodes_[before].used) merge_with_next(before);
+    if (meter_ != nullptr) meter_->remove(size);
+    const std::uint32_t before = freed.previous;
+    const std::uint32_t after = freed.next;
+    if (!nodes[after].used) {
+      nodes[after].offset = freed.offset;
+      nodes[after].size += size;
+      unlink(at);
+      if (!nodes[before].used) {
+        nodes[after].offset = nodes[before].offset;
+        nodes[after].size += nodes[before].size;
+        unlink_free(before);
+        unlink(before);
+      }
+    } else if (!nodes[before].used) {
+      nodes[before].size += size;
+      unlink(at);
+    } else {
+      freed.used = false;
+      link_free(at);
+    }
   }
 
   void link_free(std::uint32_t at) noexcept {
-    std::uint32_t follower = nodes_[at].next;
-    while (follower != none && nodes_[follower].used) follower = nodes_[follower].next;
-    std::uint32_t leader = none;
-    if (follower != none) {
-      leader = nodes_[follower].previous_free;
-      nodes_[follower].previous_free = at;
-    } else {
-      leader = nodes_[at].previous;
-      while (leader != none && nodes_[leader].used) leader = nodes_[leader].previous;
-    }
-    nodes_[at].next_free = follower;
-    nodes_[at].previous_free = leader;
-    if (leader != none)
-      nodes_[leader].next_free = at;
-    else
-      first_free_ = at;
-  }
-
-  // `at` is free; if its right neighbour is free too, they become one.
-  void merge_with_next(std::uint32_t at) noexcept {
-    const std::uint32_t right = nodes_[at].next;
-    if (right == none || nodes_[right].used) return;
-    unlink_free(right);
-    nodes_[at].size += nodes_[right].size;
-    nodes_[at].next = nodes_[right].next;
-    if (nodes_[right].next != none) nodes_[nodes_[right].next].previous = at;
-    recycle(right);
+    node* const nodes = nodes_.data();
+    std::uint32_t after = nodes[at].next;
+    while (nodes[after].used && after != edge) after = nodes[after].next;
+    const std::uint32_t before = nodes[after].previous_free;
+    nodes[at].next_free = after;
+    nodes[at].previous_free = before;
+    nodes[before].next_free = at;
+    nodes[after].previous_free = at;
   }
 
   std::vector<node> nodes_;
@@ -210,8 +231,7 @@ class offset_allocator {
   std::size_t peak_ = 0;
   std::size_t extent_ = 0;
   std::size_t leases_ = 0;
-  std::uint32_t first_free_ = none;
-  std::uint32_t spare_ = none;
+  std::uint32_t spare_ = edge;
 };
 
 }  // namespace belay::inline BELAY_ABI

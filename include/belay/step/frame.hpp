@@ -60,9 +60,10 @@ struct invocation_memory {
 template <class Engine>
 class frame {
  public:
-  /// `memory` belongs to the handle and outlives the frame.
+  /// `call` and `memory` belong to the handle and outlive the frame.
   frame(Engine& engine, const invocation& call, frame_mode mode, invocation_memory& memory) noexcept
-      : engine_(&engine), call_(call), mode_(mode), memory_(&memory) {}
+      : engine_(&engine), call_(&call), memory_(&memory), mode_(mode) {}
+  frame(Engine& engine, invocation&& call, frame_mode mode, invocation_memory& memory) = delete;
   frame(const frame&) = delete;  // scratch belongs to one call
   frame& operator=(const frame&) = delete;
   ~frame() { engine_->activations().release(scratch_); }
@@ -70,13 +71,13 @@ class frame {
   /// Memory until this invocation's backward is done: outputs, and what the backward needs.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> keep(extents<Rank> shape) {
-    return engine_->activations().template lease<T>(shape, memory_->kept, call_.at);
+    return engine_->activations().template lease<T>(shape, memory_->kept, call_->at);
   }
 
   /// Memory until the enclosing scratch scope ends; the call itself is one.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> scratch(extents<Rank> shape) {
-    return engine_->activations().template lease<T>(shape, scratch_, call_.at);
+    return engine_->activations().template lease<T>(shape, scratch_, call_->at);
   }
 
   /// Memory that survives from a checkpointed forward to its recompute, which gets the same bytes back in the
@@ -85,10 +86,10 @@ class frame {
   [[nodiscard]] view<T, Rank> remember(extents<Rank> shape) {
     std::byte*& at = memory_->remembered_at.at(next_remembered_++);
     if (!replaying()) {
-      at = engine_->activations().lease_bytes(element_count(shape) * sizeof(T), memory_->remembered, call_.at);
+      at = engine_->activations().lease_bytes(element_count(shape) * sizeof(T), memory_->remembered, call_->at);
       memory_->remembered_count = next_remembered_;
     } else if (next_remembered_ > memory_->remembered_count) {
-      throw usage_error("a recompute remembers more than its forward did", call_.at);
+      throw usage_error("a recompute remembers more than its forward did", call_->at);
     }
     return {reinterpret_cast<T*>(at), shape};
   }
@@ -117,25 +118,25 @@ class frame {
   }
 
   [[nodiscard]] ticket open(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape, where at) {
-    return engine_->obligations().open(call_.debt(kind, bytes, shape, at));
+    return engine_->obligations().open(call_->debt(kind, bytes, shape, at));
   }
   void close(ticket debt, where at = where::current()) { engine_->obligations().close(debt, at); }
 
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
   [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }
-  [[nodiscard]] const invocation& call() const noexcept { return call_; }
-  [[nodiscard]] const char* layer() const noexcept { return call_.layer; }
-  [[nodiscard]] std::size_t layer_index() const noexcept { return call_.layer_index; }
-  [[nodiscard]] std::size_t micro_batch() const noexcept { return call_.micro_batch; }
+  [[nodiscard]] const invocation& call() const noexcept { return *call_; }
+  [[nodiscard]] const char* layer() const noexcept { return call_->layer; }
+  [[nodiscard]] std::size_t layer_index() const noexcept { return call_->layer_index; }
+  [[nodiscard]] std::size_t micro_batch() const noexcept { return call_->micro_batch; }
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] invocation_memory& memory() noexcept { return *memory_; }
 
  private:
   Engine* engine_;
-  invocation call_;
-  frame_mode mode_;
+  const invocation* call_;
   invocation_memory* memory_;
+  frame_mode mode_;
   lease_chain scratch_;
   std::size_t next_remembered_ = 0;
 };

@@ -20,6 +20,7 @@ using belay::view;
 struct call_site {
   belay::tier_meter meter;
   belay::host_engine engine{belay::host_pages(1 << 20), meter};
+  belay::invocation call;
   belay::invocation_memory memory;
 };
 
@@ -44,7 +45,7 @@ std::vector<T> some_logits(std::size_t count, unsigned seed) {
 
 TEST_CASE("a token goes to its most probable experts, best first, with weights that sum to one") {
   call_site site;
-  belay::frame<belay::host_engine> frame{site.engine, {}, belay::frame_mode::owing, site.memory};
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
   std::vector<float> logits{0.0F, 3.0F, -1.0F, 2.0F,  //
                             5.0F, 1.0F, 1.5F, -2.0F};
   const auto routed = belay::route<float>(frame, matrix(logits, 2, 4), 2);
@@ -65,7 +66,7 @@ TEST_CASE("a token goes to its most probable experts, best first, with weights t
 
 TEST_CASE("equal probabilities go to the lower expert") {
   call_site site;
-  belay::frame<belay::host_engine> frame{site.engine, {}, belay::frame_mode::owing, site.memory};
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
   std::vector<double> logits(5, 0.25);
   const auto routed = belay::route<double>(frame, matrix(logits, 1, 5), 3);
   for (std::size_t j = 0; j < 3; ++j) CHECK(routed.choices(0, j) == static_cast<int>(j));
@@ -73,7 +74,7 @@ TEST_CASE("equal probabilities go to the lower expert") {
 
 TEST_CASE("logits that are not numbers still choose different experts that exist") {
   call_site site;
-  belay::frame<belay::host_engine> frame{site.engine, {}, belay::frame_mode::owing, site.memory};
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> logits{nan, nan, nan, 1.0F, nan, 2.0F};
   const auto routed = belay::route<float>(frame, matrix(logits, 2, 3), 2);
@@ -88,7 +89,7 @@ TEST_CASE("logits that are not numbers still choose different experts that exist
 
 TEST_CASE("zero rows are routed to nobody") {
   call_site site;
-  belay::frame<belay::host_engine> frame{site.engine, {}, belay::frame_mode::owing, site.memory};
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
   std::vector<float> logits;
   const auto routed = belay::route<float>(frame, matrix(logits, 0, 4), 2);
   CHECK(routed.rows == 0);
@@ -97,7 +98,7 @@ TEST_CASE("zero rows are routed to nobody") {
 
 TEST_CASE("more choices than experts are refused") {
   call_site site;
-  belay::frame<belay::host_engine> frame{site.engine, {}, belay::frame_mode::owing, site.memory};
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
   std::vector<float> logits(3);
   CHECK_THROWS_AS(static_cast<void>(belay::route<float>(frame, matrix(logits, 1, 3), 4)), belay::usage_error);
   CHECK_THROWS_AS(static_cast<void>(belay::route<float>(frame, matrix(logits, 1, 3), 0)), belay::usage_error);
@@ -107,12 +108,12 @@ TEST_CASE("a recompute sends every token where its forward sent it, even when ro
   call_site site;
   std::vector<float> logits{1.0F, 2.0F, 2.0F + 1e-6F};
   {
-    belay::frame<belay::host_engine> frame{site.engine, {}, belay::frame_mode::observing, site.memory};
+    belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::observing, site.memory};
     const auto routed = belay::route<float>(frame, matrix(logits, 1, 3), 1);
     CHECK(routed.choices(0, 0) == 2);
   }
   logits[1] = 2.0F + 2e-6F;  // rounded anew, expert 1 would win
-  belay::frame<belay::host_engine> frame{site.engine, {}, belay::frame_mode::replaying, site.memory};
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::replaying, site.memory};
   const auto routed = belay::route<float>(frame, matrix(logits, 1, 3), 1);
   CHECK(routed.choices(0, 0) == 2);
   CHECK(routed.counts[2] == 1);
@@ -137,7 +138,7 @@ TEST_CASE("the gradient of the logits agrees with finite differences, load balan
     return sum + balance_scale * belay::balance_loss(routed.counts.data(), means, experts, rows);
   };
 
-  belay::frame<belay::host_engine> frame{site.engine, {}, belay::frame_mode::owing, site.memory};
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
   auto routed = belay::route<double>(frame, matrix(values, rows, experts), k);
   for (std::size_t e = 0; e < experts; ++e) routed.global_counts[e] = routed.counts[e];
   std::vector<double> dlogits;
@@ -150,7 +151,7 @@ TEST_CASE("the gradient of the logits agrees with finite differences, load balan
     for (int s = 0; s < 2; ++s) {
       values[i] = kept + (s == 0 ? h : -h);
       belay::invocation_memory memory;
-      belay::frame<belay::host_engine> other{site.engine, {}, belay::frame_mode::owing, memory};
+      belay::frame<belay::host_engine> other{site.engine, site.call, belay::frame_mode::owing, memory};
       auto moved = belay::route<double>(other, matrix(values, rows, experts), k);
       side[s] = objective(moved);
       site.engine.activations().release(memory.kept);
