@@ -5,10 +5,8 @@
 // and not from a second description of it. Its symmetric memory has addresses and no pages.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <memory>
-#include <numeric>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -29,11 +27,11 @@ namespace rehearsal {
 /// started one is ready.
 class group {
  public:
-  group(std::shared_ptr<const std::vector<int>> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
+  group(std::vector<int> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_->size()); }
-  [[nodiscard]] std::span<const int> members() const noexcept { return *members_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] std::span<const int> members() const noexcept { return {members_.data(), members_.size()}; }
 
   void barrier(where = where::current()) const noexcept {}
 
@@ -100,7 +98,7 @@ class group {
   }
 
  private:
-  std::shared_ptr<const std::vector<int>> members_;
+  std::vector<int> members_;
   int rank_;
 };
 
@@ -113,28 +111,26 @@ class rank {
     if (size < 1 || number < 0 || number >= size) {
       throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
     }
-    std::vector<int> everybody(static_cast<std::size_t>(size));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    everybody_ = std::make_shared<const std::vector<int>>(std::move(everybody));
+    for (int peer = 0; peer < size; ++peer) everybody_.push_back(peer);
   }
 
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const noexcept { return {everybody_, number_}; }
+  [[nodiscard]] rehearsal::group world() const { return {everybody_, number_}; }
   [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const {
-    const auto found = std::find(members.begin(), members.end(), number_);
-    if (found == members.end()) {
+    std::size_t place = 0;
+    while (place < members.size() && members[place] != number_) ++place;
+    if (place == members.size()) {
       throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
     }
-    return {std::make_shared<const std::vector<int>>(members.begin(), members.end()),
-            static_cast<int>(found - members.begin())};
+    return {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place)};
   }
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
  private:
   int number_;
   int size_;
-  std::shared_ptr<const std::vector<int>> everybody_;
+  std::vector<int> everybody_;
 };
 
 static_assert(has_groups<rank> && communicator<group> && directly_addressable<group>);

@@ -7,9 +7,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <limits>
-#include <memory>
+#include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -23,6 +24,17 @@ enum class backing { memory, addresses_only };
 class symmetric_region {
  public:
   symmetric_region() = default;
+  symmetric_region(const symmetric_region& other) noexcept : pages_(other.pages_), stride_(other.stride_) {
+    if (pages_ != nullptr) pages_->holders.fetch_add(1, std::memory_order_relaxed);
+  }
+  symmetric_region& operator=(symmetric_region other) noexcept {
+    std::swap(pages_, other.pages_);
+    std::swap(stride_, other.stride_);
+    return *this;
+  }
+  ~symmetric_region() {
+    if (pages_ != nullptr && pages_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete pages_;
+  }
 
   /// Maps `bytes` for each of `ranks` ranks, page aligned, zero at first. Throws `budget_error`.
   [[nodiscard]] static symmetric_region map(int ranks, std::size_t bytes, backing kind, where at) {
@@ -35,19 +47,34 @@ class symmetric_region {
     if (total == 0) return out;
     const int access = kind == backing::memory ? PROT_READ | PROT_WRITE : PROT_NONE;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind == backing::memory ? 0 : MAP_NORESERVE);
-    void* base = ::mmap(nullptr, total, access, flags, -1, 0);
-    if (base == MAP_FAILED) throw budget_error("symmetric memory", total, 0, at);
-    out.memory_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(base), [total](std::byte* p) { ::munmap(p, total); });
+    out.pages_ = new mapping(total);
+    out.pages_->first = ::mmap(nullptr, total, access, flags, -1, 0);
+    if (out.pages_->first == MAP_FAILED) throw budget_error("symmetric memory", total, 0, at);
     return out;
   }
 
   /// The first byte of `rank`'s part, as seen from here.
   [[nodiscard]] std::byte* at(int rank) const noexcept {
-    return memory_ ? memory_.get() + static_cast<std::size_t>(rank) * stride_ : nullptr;
+    if (pages_ == nullptr) return nullptr;
+    return static_cast<std::byte*>(pages_->first) + static_cast<std::size_t>(rank) * stride_;
   }
 
  private:
-  std::shared_ptr<std::byte> memory_;
+  // What copies share: the standard's shared pointer costs every includer more than these lines.
+  struct mapping {
+    explicit mapping(std::size_t size) noexcept : bytes(size) {}
+    mapping(const mapping&) = delete;
+    mapping& operator=(const mapping&) = delete;
+    ~mapping() {
+      if (first != MAP_FAILED) ::munmap(first, bytes);
+    }
+
+    std::size_t bytes;
+    void* first = MAP_FAILED;
+    std::atomic<int> holders{1};
+  };
+
+  mapping* pages_ = nullptr;
   std::size_t stride_ = 0;
 };
 

@@ -6,7 +6,6 @@
 // optimizer takes, so a gradient that was not reduced, or not divided, cannot be applied.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +43,7 @@ class bucket_member {
 
   [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
   [[nodiscard]] std::size_t family() const noexcept { return family_; }
+  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_}; }
 
  private:
   trainable_parameter<T>* parameter_ = nullptr;
@@ -59,10 +59,7 @@ concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, T> 
 template <class T>
 [[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members, std::span<const family_shape> families,
                                       std::size_t bucket_bytes, where at = where::current()) {
-  std::vector<bucket_entry> entries;
-  entries.reserve(members.size());
-  for (const auto& member : members) entries.push_back({member.parameter().local_size(), member.family()});
-  return {entries, families, sizeof(T), bucket_bytes, at};
+  return {members, families, sizeof(T), bucket_bytes, at};
 }
 
 /// The ranks that replicate some parameters, as a handle of this rank, and what they divide. The
@@ -71,6 +68,8 @@ template <class Group>
 struct bucket_family {
   Group group;
   zero_stage stage = zero_stage::none;
+
+  operator family_shape() const noexcept { return {static_cast<std::size_t>(group.size()), stage}; }
 };
 
 /// All gradient buckets of one rank. Buckets of all families are launched in one fixed order, so that ranks
@@ -86,7 +85,7 @@ class gradient_buckets {
                    std::size_t bucket_bytes, std::size_t max_micro_batches, where at = where::current())
       : members_(std::move(members)),
         families_(std::move(families)),
-        layout_(layout_of<T>(members_, shapes(families_), bucket_bytes, at)),
+        layout_(members_, families_, sizeof(T), bucket_bytes, at),
         contributions_(members_.size(), max_micro_batches),
         bucket_of_(members_.size()),
         open_(layout_.buckets().size()),
@@ -109,8 +108,8 @@ class gradient_buckets {
                         at);
     values_ = values;
     gradients_ = gradients;
-    std::fill(values.begin(), values.end(), T(0));
-    std::fill(gradients.begin(), gradients.end(), T(0));
+    for (T& value : values) value = T(0);
+    for (T& gradient : gradients) gradient = T(0);
     for (std::size_t p = 0; p < members_.size(); ++p)
       members_[p].parameter().bind(values.data() + layout_.offset(p), gradients.data() + layout_.offset(p));
     list_owned();
@@ -123,7 +122,7 @@ class gradient_buckets {
     contributions_.begin(micro_batches, at);
     for (std::size_t b = 0; b < open_.size(); ++b)
       open_[b] = micro_batches * layout_.buckets()[b].members.size();
-    std::fill(gradients_.begin(), gradients_.end(), T(0));
+    for (T& gradient : gradients_) gradient = T(0);
     launched_ = 0;
     stage_ = phase::reducing;
     launch_ready(at);
@@ -164,7 +163,7 @@ class gradient_buckets {
   /// in flight. The gradients are garbage afterwards.
   void abandon(where at = where::current()) {
     if (stage_ != phase::reducing) return;
-    std::fill(open_.begin(), open_.end(), std::size_t{0});
+    for (std::size_t& awaited : open_) awaited = 0;
     launch_ready(at);
     wait_for_buckets();
     stage_ = phase::idle;
@@ -207,12 +206,6 @@ class gradient_buckets {
 
  private:
   enum class phase { idle, reducing, reduced };
-
-  [[nodiscard]] static std::vector<family_shape> shapes(const std::vector<bucket_family<Group>>& families) {
-    std::vector<family_shape> out;
-    for (const auto& f : families) out.push_back({static_cast<std::size_t>(f.group.size()), f.stage});
-    return out;
-  }
 
   void list_owned() {
     owned_.clear();

@@ -9,7 +9,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -142,7 +141,7 @@ class pipeline {
         transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
       }
     }
-    group_.exchange(std::span<const p2p>(transfers.data(), count), at);
+    group_.exchange(view<const p2p, 1>(transfers.data(), {count}).flat(), at);
     for (const schedule::transfer& one : next.transfers()) {
       if (one.way == schedule::direction::send && one.what == schedule::payload::gradient)
         stage.release(one.micro_batch);

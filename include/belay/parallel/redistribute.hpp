@@ -7,9 +7,9 @@
 //   partial   -> shard<0>    reduce_scatter_v      replicate -> shard<0>   the local slice
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -89,8 +89,9 @@ template <class To, class T, class From, class Group>
                       at);
   if constexpr (is_shard<From> && is_replicate<To>) {
     Group group = from.group();
+    const std::span<const T> part = from.local();
     T* place = storage.data() + from.own().first;
-    if (place != from.local().data()) std::copy(from.local().begin(), from.local().end(), place);
+    if (!part.empty() && place != part.data()) std::memmove(place, part.data(), part.size_bytes());
     if (group.size() > 1) group.all_gather_v(storage, from.counts().counts(), at);
     return {group, storage, from.counts(), at};
   } else {

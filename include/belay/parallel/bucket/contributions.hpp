@@ -4,7 +4,6 @@
 // exactly once. A count alone would let a double contribution hide a missing one.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -31,8 +30,8 @@ class contribution_map {
                             std::to_string(max_micro_batches_),
                         at);
     micro_batches_ = micro_batches;
-    std::fill(bits_.begin(), bits_.end(), std::uint64_t{0});
-    std::fill(counts_.begin(), counts_.end(), std::size_t{0});
+    for (std::uint64_t& word : bits_) word = 0;
+    for (std::size_t& count : counts_) count = 0;
     missing_ = counts_.size() * micro_batches;
     wrong_ = 0;
   }

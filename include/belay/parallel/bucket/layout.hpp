@@ -7,11 +7,12 @@
 // chunk have one owner and the same bits however the parameter is sharded.
 #pragma once
 
-#include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/core/config.hpp"
@@ -44,6 +45,13 @@ struct family_shape {
   zero_stage stage = zero_stage::none;
 };
 
+/// A list of `Element`s, or of what is one for the layout: a bucket's member, a bucket's family.
+template <class List, class Element>
+concept list_of = requires(const List& list, std::size_t i) {
+  { list.size() } -> std::convertible_to<std::size_t>;
+  { list[i] } -> std::convertible_to<Element>;
+};
+
 /// Elements `offset` to `offset + count - 1` of the local part of parameter number `parameter`.
 struct parameter_range {
   std::size_t parameter = 0;
@@ -68,33 +76,39 @@ class bucket_layout {
 
   /// Cuts `entries` into buckets of about `bucket_bytes`, each of one family; a larger parameter gets a
   /// bucket of its own. Every parameter begins at a multiple of 64 bytes.
-  bucket_layout(std::span<const bucket_entry> entries, std::span<const family_shape> families,
-                std::size_t element_bytes, std::size_t bucket_bytes, where at = where::current())
-      : families_(families.begin(), families.end()), sizes_(entries.size()), offsets_(entries.size()) {
-    align_ = element_bytes < 64 ? 64 / element_bytes : 1;
-    std::vector<bucket> open(families.size());
-    const auto close = [&](bucket& b) {
-      if (!b.members.empty()) buckets_.push_back(std::move(b));
-      b = {};
-    };
+  template <list_of<bucket_entry> Entries, list_of<family_shape> Families>
+  bucket_layout(const Entries& entries, const Families& families, std::size_t element_bytes, std::size_t bucket_bytes,
+                where at = where::current())
+      : families_(families.size()),
+        sizes_(entries.size()),
+        offsets_(entries.size()),
+        align_(element_bytes < 64 ? 64 / element_bytes : 1) {
+    for (std::size_t f = 0; f < families.size(); ++f) families_[f] = families[f];
+    std::vector<std::size_t> open(families.size());  // 1 + the bucket that a family is filling, or 0
     for (std::size_t i = entries.size(); i-- > 0;) {
-      const std::size_t family = entries[i].family;
+      const bucket_entry entry = entries[i];
+      const std::size_t family = entry.family;
       if (family >= families.size())
         throw usage_error("parameter number " + std::to_string(i) + " names family " + std::to_string(family) + " of " +
                               std::to_string(families.size()),
                           at);
-      sizes_[i] = entries[i].elements;
-      bucket& b = open[family];
-      if (!b.members.empty() && (b.count + padded(sizes_[i])) * element_bytes > bucket_bytes) close(b);
+      sizes_[i] = entry.elements;
+      const std::size_t size = padded(sizes_[i]);
+      if (open[family] == 0 || (buckets_[open[family] - 1].count + size) * element_bytes > bucket_bytes) {
+        buckets_.push_back({});
+        open[family] = buckets_.size();
+      }
+      bucket& b = buckets_[open[family] - 1];
       b.family = family;
       b.members.push_back(i);
-      b.count += padded(sizes_[i]);
-      if (b.count * element_bytes >= bucket_bytes) close(b);
+      b.count += size;
+      if (b.count * element_bytes >= bucket_bytes) open[family] = 0;
     }
-    for (bucket& b : open) close(b);
     // A bucket can go when the backward has reached its earliest parameter; one order for all families.
-    std::sort(buckets_.begin(), buckets_.end(),
-              [](const bucket& a, const bucket& b) { return a.members.back() > b.members.back(); });
+    // Few are out of order, and only by the other families' open buckets.
+    for (std::size_t i = 1; i < buckets_.size(); ++i)
+      for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
+        std::swap(buckets_[j], buckets_[j - 1]);
     for (bucket& b : buckets_) place(b);
   }
 
@@ -104,8 +118,8 @@ class bucket_layout {
   [[nodiscard]] std::size_t offset(std::size_t parameter) const noexcept { return offsets_[parameter]; }
   [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }
   /// In the order of launch.
-  [[nodiscard]] std::span<const bucket> buckets() const noexcept { return buckets_; }
-  [[nodiscard]] std::span<const family_shape> families() const noexcept { return families_; }
+  [[nodiscard]] const std::vector<bucket>& buckets() const noexcept { return buckets_; }
+  [[nodiscard]] const std::vector<family_shape>& families() const noexcept { return families_; }
 
   /// Calls `visit(parameter_range)` for what rank `rank` of the bucket's family owns, in the order of memory.
   template <class Visit>
@@ -117,9 +131,11 @@ class bucket_layout {
       to = from + b.counts[rank];
     }
     for (std::size_t parameter : b.members) {
-      const std::size_t first = std::max(from, offsets_[parameter]);
-      const std::size_t last = std::min(to, offsets_[parameter] + sizes_[parameter]);
-      if (first < last) visit(parameter_range{parameter, first - offsets_[parameter], last - first});
+      const std::size_t begin = offsets_[parameter];
+      const std::size_t end = begin + sizes_[parameter];
+      const std::size_t first = from > begin ? from : begin;
+      const std::size_t last = to < end ? to : end;
+      if (first < last) visit(parameter_range{parameter, first - begin, last - first});
     }
   }
 
@@ -155,12 +171,12 @@ class bucket_layout {
     }
     const family_shape family = families_[b.family];
     if (family.stage == zero_stage::none) return;
-    b.counts.assign(family.ranks, 0);
+    b.counts = std::vector<std::size_t>(family.ranks);
     for (std::size_t parameter : b.members) {
       const std::size_t size = padded(sizes_[parameter]);
       // Each chunk goes to the rank in whose even share its middle lies.
       for (std::size_t chunk = 0; chunk < size; chunk += parameter_chunk) {
-        const std::size_t count = std::min(parameter_chunk, size - chunk);
+        const std::size_t count = size - chunk < parameter_chunk ? size - chunk : parameter_chunk;
         const std::size_t middle = offsets_[parameter] - b.first + chunk + count / 2;
         b.counts[middle * family.ranks / b.count] += count;
       }

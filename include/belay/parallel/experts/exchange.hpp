@@ -20,7 +20,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,9 +85,9 @@ class expert_exchange {
                         at);
     }
     set_capacity(settings.capacity, at);
-    selections_.resize(shape_.ranks * shape_.experts);
-    cursor_.resize(shape_.experts);
-    gather_counts_.assign(shape_.ranks, shape_.experts);
+    selections_ = std::vector<std::int64_t>(shape_.ranks * shape_.experts);
+    cursor_ = std::vector<std::int64_t>(shape_.experts);
+    gather_counts_ = std::vector<std::size_t>(shape_.ranks, shape_.experts);
     bases_.resize(shape_.ranks);
   }
 
@@ -249,7 +248,9 @@ class expert_exchange {
     const std::size_t first = shape_.rank * shape_.experts;
     for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = flight.routed.counts[e];
     if (shape_.ranks > 1) {
-      group_.all_gather_v(std::span<std::int64_t>(selections_), std::span<const std::size_t>(gather_counts_), at);
+      const view<std::int64_t, 1> gathered{selections_.data(), {selections_.size()}};
+      const view<const std::size_t, 1> counts{gather_counts_.data(), {gather_counts_.size()}};
+      group_.all_gather_v(gathered.flat(), counts.flat(), at);
     }
     for (std::size_t e = 0; e < shape_.experts; ++e) {
       std::int64_t total = 0;

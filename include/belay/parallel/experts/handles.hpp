@@ -52,9 +52,7 @@ struct expert_flight {
     if (exchange != nullptr) return;
     throw usage_error("a handle of an expert exchange was used after it was consumed, or owes nothing", at);
   }
-  [[nodiscard]] std::span<const std::size_t> rows_of_experts() const noexcept {
-    return {offsets.data(), offsets.size()};
-  }
+  [[nodiscard]] std::span<const std::size_t> rows_of_experts() const noexcept { return offsets.flat(); }
 };
 
 /// Expert gradients under way: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.

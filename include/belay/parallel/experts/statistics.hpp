@@ -57,12 +57,16 @@ class expert_statistics {
   }
 
   /// [layers, micro_batches, experts]: selections by all ranks of the expert group.
-  [[nodiscard]] std::span<const std::int64_t> selections() const noexcept { return selections_; }
+  [[nodiscard]] const std::vector<std::int64_t>& selections() const noexcept { return selections_; }
 
   /// [layers, micro_batches, experts]: sums over this rank's rows until the caller has all-reduced the span
   /// over the expert group, which `balance` needs.
-  [[nodiscard]] std::span<double> probability_sums() noexcept { return probability_sums_; }
-  [[nodiscard]] std::span<const double> probability_sums() const noexcept { return probability_sums_; }
+  [[nodiscard]] std::span<double> probability_sums() noexcept {
+    return {probability_sums_.data(), probability_sums_.size()};
+  }
+  [[nodiscard]] std::span<const double> probability_sums() const noexcept {
+    return {probability_sums_.data(), probability_sums_.size()};
+  }
 
   /// Tokens of one layer and micro-batch over the expert group.
   [[nodiscard]] double rows(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {

@@ -81,7 +81,8 @@ class csv_reader {
     const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
     if (stages * micro_batches > most_cells) refuse("stages times micro-batches must not exceed 16777216");
     if (more_cells_) refuse("the first row ends after the number of micro-batches");
-    std::vector<std::vector<action>> lists;
+    std::vector<action> actions;
+    std::vector<std::size_t> offsets(1);
     for (std::size_t stage = 0; stage < stages; ++stage) {
       if (rest_.empty()) {
         ++row_;
@@ -90,15 +91,15 @@ class csv_reader {
                std::to_string(stages) + " stages");
       }
       next_row();
-      lists.emplace_back();
-      if (trimmed(line_).empty()) continue;
-      while (more_cells_) lists.back().push_back(parse(next_cell()));
+      if (trimmed(line_).empty()) more_cells_ = false;
+      while (more_cells_) actions.push_back(parse(next_cell()));
+      offsets.push_back(actions.size());
     }
     while (!rest_.empty()) {
       next_row();
       if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
     }
-    return make_table(std::move(name), micro_batches, lists, at_);
+    return {std::move(name), stages, micro_batches, std::move(actions), std::move(offsets)};
   }
 
  private:

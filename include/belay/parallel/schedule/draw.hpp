@@ -4,7 +4,6 @@
 // the table played by `timeline_player`, so gaps are the waiting that a run would have.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,7 +22,7 @@ namespace schedule {
 
 /// A number with two digits after the point, whatever the locale. Values of drawings and percentages only.
 [[nodiscard]] inline std::string two_digits(double value) {
-  const long long hundredths = std::llround(value * 100);
+  const long long hundredths = __builtin_llround(value * 100);
   std::string text = std::to_string(hundredths / 100) + ".";
   text += static_cast<char>('0' + hundredths / 10 % 10);
   text += static_cast<char>('0' + hundredths % 10);

@@ -141,17 +141,17 @@ template <class Left, class Right>
   return true;
 }
 
-/// A table from one list a stage, for schedules that are written by hand or read from somewhere.
-[[nodiscard]] inline dynamic_table make_table(std::string name, std::size_t micro_batches,
-                                              const std::vector<std::vector<action>>& lists,
-                                              where at = where::current()) {
+/// A table from one list a stage, for schedules that are written by hand or come from somewhere.
+template <class Lists = std::vector<std::vector<action>>>
+[[nodiscard]] dynamic_table make_table(std::string name, std::size_t micro_batches, const Lists& lists,
+                                       where at = where::current()) {
   if (lists.empty() || micro_batches == 0) {
     throw usage_error("a schedule needs at least one stage and one micro-batch", at);
   }
   std::vector<action> actions;
-  std::vector<std::size_t> offsets{0};
+  std::vector<std::size_t> offsets(1);
   for (const auto& list : lists) {
-    actions.insert(actions.end(), list.begin(), list.end());
+    for (const action& next : list) actions.push_back(next);
     offsets.push_back(actions.size());
   }
   return dynamic_table(std::move(name), lists.size(), micro_batches, std::move(actions), std::move(offsets));
@@ -160,12 +160,13 @@ template <class Left, class Right>
 /// A copy that no longer knows its sizes at compile time.
 template <class Storage>
 [[nodiscard]] dynamic_table to_dynamic(const basic_table<Storage>& from) {
-  std::vector<std::vector<action>> lists;
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets(1);
   for (std::size_t stage = 0; stage < from.stages(); ++stage) {
-    const auto actions = from.actions(stage);
-    lists.emplace_back(actions.begin(), actions.end());
+    for (const action& next : from.actions(stage)) actions.push_back(next);
+    offsets.push_back(actions.size());
   }
-  return make_table(std::string(from.name()), from.micro_batches(), lists);
+  return {std::string(from.name()), from.stages(), from.micro_batches(), std::move(actions), std::move(offsets)};
 }
 
 }  // namespace schedule
