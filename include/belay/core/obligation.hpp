@@ -66,7 +66,7 @@ enum class obligation_kind : std::uint8_t {
 struct obligation {
   obligation_kind kind = obligation_kind::saved_activation;
   std::uint8_t rank = 0;
-  std::uint32_t parent = 0xffffffffU;  // ledger index of the invocation that a recompute repeats
+  std::uint32_t parent = 0;  // ledger index of the invocation that a recompute repeats; 0: none
   std::size_t micro_batch = 0;
   std::size_t bytes = 0;
   std::array<std::size_t, 4> shape{};

@@ -29,7 +29,7 @@ struct invocation {
   std::size_t layer_index = 0;
   std::size_t micro_batch = 0;
   where at;
-  std::uint32_t parent = 0xffffffffU;
+  std::uint32_t parent = 0;
 
   /// The ledger's record of a debt that this call opens.
   [[nodiscard]] obligation debt(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,

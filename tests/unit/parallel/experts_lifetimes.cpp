@@ -86,8 +86,9 @@ TEST_CASE("fifty steps, and fifty evaluations, leave slots, memory and debts whe
       {
         // Two micro-batches in flight, backwards in the other order.
         belay::invocation_memory first_memory, second_memory;
-        test_frame first{here.engine, {"experts", 0, 0, {}}, frame_mode::owing, first_memory};
-        test_frame second{here.engine, {"experts", 0, 1, {}}, frame_mode::owing, second_memory};
+        const belay::invocation first_call{"experts", 0, 0, {}}, second_call{"experts", 0, 1, {}};
+        test_frame first{here.engine, first_call, frame_mode::owing, first_memory};
+        test_frame second{here.engine, second_call, frame_mode::owing, second_memory};
         auto a = layer.forward(first, input);
         auto b = layer.forward(second, input);
         CHECK(here.leases() == 4);
@@ -202,9 +203,10 @@ TEST_CASE("a rehearsal leases what a run of two ranks leases, and touches nothin
     auto weights = some_weights();
     toy::layer<float, belay::expert_exchange<float, group_type>> layer{weights, exchange, 2};
     belay::rehearsal_engine engine{belay::reserved_addresses(1 << 20), meter};
+    const belay::invocation call;
     belay::invocation_memory memory;
     {
-      belay::frame<belay::rehearsal_engine> frame{engine, {}, frame_mode::owing, memory};
+      belay::frame<belay::rehearsal_engine> frame{engine, call, frame_mode::owing, memory};
       auto saved = layer.forward(frame, {nullptr, {5, width}});
       layer.backward(frame, std::move(saved), {nullptr, {5, width}}, {nullptr, {5, width}}, nullptr);
     }

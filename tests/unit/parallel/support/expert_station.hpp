@@ -26,13 +26,15 @@ struct station {
   heap_type heap;
   belay::host_engine engine{belay::host_pages(8 << 20), meter};
   exchange_type<T> exchange;
+  belay::invocation call;
   belay::invocation_memory memory;
 
   station(const group& ranks, const belay::expert_settings& settings)
       : heap(ranks, {4 << 20, 64, &meter}), exchange(ranks, heap, settings) {}
 
   [[nodiscard]] test_frame begin(belay::frame_mode mode, std::size_t micro_batch = 0) {
-    return {engine, {"experts", 0, micro_batch, belay::where::current()}, mode, memory};
+    call = {"experts", 0, micro_batch, belay::where::current()};
+    return {engine, call, mode, memory};
   }
   void end() {
     engine.activations().release(memory.kept);
