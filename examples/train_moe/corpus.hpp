@@ -114,46 +114,29 @@ class corpus {
   std::string text_;
 };
 
-/// What --eval looks at: the first bytes of a file, cut into windows that do not overlap. The last window
-/// may be shorter; one of a single byte has nothing to predict and is dropped.
-class eval_windows {
- public:
-  static constexpr std::uint64_t most_bytes = 16'384;
+/// What --eval looks at: the first bytes of a file. One byte alone is a belay::input_error: nothing follows it.
+[[nodiscard]] inline std::vector<std::int32_t> evaluation_text(const std::string& path) {
+  constexpr std::uint64_t most_bytes = 16'384;
+  std::vector<std::int32_t> tokens;
+  for (char c : read_text(path, most_bytes)) tokens.push_back(static_cast<unsigned char>(c));
+  if (tokens.size() < 2) throw belay::input_error(path + ": has one byte, there is nothing to predict");
+  return tokens;
+}
 
-  eval_windows(const std::string& path, std::size_t length) : text_(read_text(path, most_bytes)), length_(length) {
-    if (length < 2)
-      throw belay::input_error("--eval: a window of " + std::to_string(length) + " bytes predicts nothing");
-    if (size() == 0) throw belay::input_error(path + ": has one byte, there is nothing to predict");
+/// A text of `size` tokens cut into windows of `length` that do not overlap. The last may be shorter; one of a single
+/// token has nothing to predict and is dropped.
+struct text_windows {
+  std::size_t size = 0;
+  std::size_t length = 0;
+
+  /// Windows of the full length.
+  [[nodiscard]] constexpr std::size_t full() const noexcept { return size / length; }
+  /// Tokens of the shorter window at the end; 0 where there is none.
+  [[nodiscard]] constexpr std::size_t rest() const noexcept { return size % length >= 2 ? size % length : 0; }
+  /// Tokens that are predicted in all windows together: the divisor of the loss.
+  [[nodiscard]] constexpr std::size_t targets() const noexcept {
+    return full() * (length - 1) + (rest() > 0 ? rest() - 1 : 0);
   }
-
-  /// Number of windows.
-  [[nodiscard]] std::size_t size() const noexcept {
-    return text_.size() / length_ + (text_.size() % length_ >= 2 ? 1 : 0);
-  }
-
-  /// Bytes of window `index`.
-  [[nodiscard]] std::size_t length(std::size_t index) const noexcept {
-    return std::min(length_, text_.size() - index * length_);
-  }
-
-  /// Writes window `index` to the front of `tokens` and zeros to the rest of it; gives the window's length.
-  std::size_t window(std::size_t index, std::span<std::int32_t> tokens) const noexcept {
-    const std::size_t count = std::min(length(index), tokens.size());
-    for (std::size_t i = 0; i < count; ++i) tokens[i] = static_cast<unsigned char>(text_[index * length_ + i]);
-    std::fill(tokens.begin() + static_cast<std::ptrdiff_t>(count), tokens.end(), 0);
-    return count;
-  }
-
-  /// Bytes that are predicted in all windows together: the divisor of the loss.
-  [[nodiscard]] std::size_t targets() const noexcept {
-    std::size_t count = 0;
-    for (std::size_t i = 0; i < size(); ++i) count += length(i) - 1;
-    return count;
-  }
-
- private:
-  std::string text_;
-  std::size_t length_;
 };
 
 }  // namespace train_moe

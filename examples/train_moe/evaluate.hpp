@@ -18,6 +18,7 @@
 #include "belay/step.hpp"
 #include "model/cross_entropy.hpp"
 #include "train_moe/batch.hpp"
+#include "train_moe/corpus.hpp"
 #include "train_moe/forward_only.hpp"
 
 namespace train_moe {
@@ -39,8 +40,9 @@ template <class T, class Machine>
   const auto expert = static_cast<std::size_t>(mesh.shape().expert);
   const auto own =
       static_cast<std::size_t>(mesh.coordinate().data) * expert + static_cast<std::size_t>(mesh.coordinate().expert);
-  const std::size_t full = text.size() / length;
-  const std::size_t rest = text.size() % length >= 2 ? text.size() % length : 0;
+  const text_windows cut{text.size(), length};
+  const std::size_t full = cut.full();
+  const std::size_t rest = cut.rest();
   std::vector<double> losses(full + 1, 0.0);
   const auto run_round = [&](std::size_t first_window, std::size_t windows, std::size_t tokens) {
     belay::step step{machine.engine()};
@@ -69,7 +71,7 @@ template <class T, class Machine>
   mesh.world().all_reduce(std::span<double>(losses), belay::sum);
   evaluation out;
   for (double loss : losses) out.loss_sum += loss;
-  out.targets = full * (length - 1) + (rest > 0 ? rest - 1 : 0);
+  out.targets = cut.targets();
   return out;
 }
 

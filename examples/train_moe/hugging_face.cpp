@@ -115,7 +115,7 @@ void check_export_target(const std::string& folder) {
 
 model_import::model_import(const std::string& folder, std::size_t sequence)
     : config_(load_model(without_slash(folder) + "/config.json", sequence)),
-      reader_(std::make_unique<safetensors::reader>(without_slash(folder) + "/model.safetensors")) {
+      reader_(std::make_unique<safetensors::reader>(without_slash(folder) + "/model.safetensors", belay::where{})) {
   check_tensors(*reader_, config_);
 }
 

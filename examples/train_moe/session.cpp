@@ -182,14 +182,6 @@ class rank_session {
   trainer_type trainer_;
 };
 
-std::vector<std::int32_t> evaluation_text(const std::string& path) {
-  const std::string text = read_text(path, eval_windows::most_bytes);
-  if (text.size() < 2) throw belay::input_error(path + ": has one byte, there is nothing to predict");
-  std::vector<std::int32_t> tokens;
-  for (char c : text) tokens.push_back(static_cast<unsigned char>(c));
-  return tokens;
-}
-
 }  // namespace
 
 int run_session(const command_line& line) {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 
@@ -96,36 +97,36 @@ TEST_CASE("the repository's text is its headers and documentation in the order o
 #endif
 }
 
-TEST_CASE("evaluation windows cover the first 16,384 bytes once") {
+TEST_CASE("an evaluation looks at the first 16,384 bytes of a file") {
   const folder dir;
-  const auto windows = [&](std::size_t bytes, std::size_t length) {
+  const auto read = [&](std::size_t bytes) {
     std::string text;
     for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>(i % 256);
-    return train_moe::eval_windows(dir.put("eval", text), length);
+    return train_moe::evaluation_text(dir.put("eval", text));
   };
-  const auto check = [&](std::size_t bytes, std::size_t length, std::size_t count, std::size_t last,
-                         std::size_t targets) {
-    CAPTURE(bytes);
-    CAPTURE(length);
-    const train_moe::eval_windows all = windows(bytes, length);
-    REQUIRE(all.size() == count);
-    CHECK(all.length(count - 1) == last);
-    CHECK(all.targets() == targets);
-    std::vector<std::int32_t> tokens(length, -1);
-    CHECK(all.window(count - 1, tokens) == last);
-    for (std::size_t i = 0; i < length; ++i) {
-      CHECK(tokens[i] == (i < last ? static_cast<std::int32_t>(((count - 1) * length + i) % 256) : 0));
-    }
+  for (const std::size_t bytes : {2, 255, 16'383, 16'384, 20'000}) {
+    const std::vector<std::int32_t> tokens = read(bytes);
+    REQUIRE(tokens.size() == std::min<std::size_t>(bytes, 16'384));
+    bool same = true;
+    for (std::size_t i = 0; i < tokens.size(); ++i) same = same && tokens[i] == static_cast<std::int32_t>(i % 256);
+    CHECK(same);
+  }
+  CHECK_THROWS_AS(static_cast<void>(read(1)), belay::input_error);
+  CHECK_THROWS_AS(static_cast<void>(read(0)), belay::input_error);
+}
+
+TEST_CASE("evaluation windows cover a text once; a window of one token is dropped") {
+  const auto check = [](train_moe::text_windows cut, std::size_t full, std::size_t rest, std::size_t targets) {
+    CAPTURE(cut.size);
+    CHECK(cut.full() == full);
+    CHECK(cut.rest() == rest);
+    CHECK(cut.targets() == targets);
   };
-  check(16'384, 128, 128, 128, 16'384 - 128);
-  check(20'000, 128, 128, 128, 16'384 - 128);
-  check(16'383, 128, 128, 127, 16'383 - 128);
-  check(130, 128, 2, 2, 128);
-  check(129, 128, 1, 128, 127);  // the last byte has nothing to predict
-  check(2, 128, 1, 2, 1);
-  check(16'384, 100, 164, 84, 16'384 - 164);
-  check(16'384, 3, 5461, 3, 2 * 5461);
-  CHECK_THROWS_AS(windows(1, 128), belay::input_error);
-  CHECK_THROWS_AS(windows(0, 128), belay::input_error);
-  CHECK_THROWS_AS(windows(100, 1), belay::input_error);
+  check({16'384, 128}, 128, 0, 16'384 - 128);
+  check({16'383, 128}, 127, 127, 16'383 - 128);
+  check({130, 128}, 1, 2, 128);
+  check({129, 128}, 1, 0, 127);  // the last token has nothing to predict
+  check({2, 128}, 0, 2, 1);
+  check({16'384, 100}, 163, 84, 16'384 - 164);
+  check({16'384, 3}, 5461, 0, 2 * 5461);
 }
