@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/device/tier.hpp"
@@ -128,9 +128,8 @@ class symmetric_heap {
   void audit(where at = where::current()) const {
     if constexpr (checked(check_level::across_ranks)) {
       std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
-      const std::uint64_t mine = digest();
-      group_.all_gather(view<const std::uint64_t, 1>(&mine, {1}).flat(),
-                        view<std::uint64_t, 1>(all.data(), {all.size()}).flat(), at);
+      const std::uint64_t mine[] = {digest()};
+      all_gather(group_, mine, all, at);
       comm_error::details what;
       for (int q = 1; q < group_.size(); ++q) {
         if (all[static_cast<std::size_t>(q)] != all[0]) what.culprits.push_back(group_.members()[static_cast<std::size_t>(q)]);

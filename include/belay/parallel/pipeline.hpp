@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -141,7 +142,7 @@ class pipeline {
         transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
       }
     }
-    group_.exchange(view<const p2p, 1>(transfers.data(), {count}).flat(), at);
+    belay::exchange(group_, {transfers.data(), count}, at);
     for (const schedule::transfer& one : next.transfers()) {
       if (one.way == schedule::direction::send && one.what == schedule::payload::gradient)
         stage.release(one.micro_batch);

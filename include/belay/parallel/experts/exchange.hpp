@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/collective.hpp"
 #include "belay/comm/symmetric.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -247,11 +248,7 @@ class expert_exchange {
   void exchange_counts(flight_type& flight, where at) {
     const std::size_t first = shape_.rank * shape_.experts;
     for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = flight.routed.counts[e];
-    if (shape_.ranks > 1) {
-      const view<std::int64_t, 1> gathered{selections_.data(), {selections_.size()}};
-      const view<const std::size_t, 1> counts{gather_counts_.data(), {gather_counts_.size()}};
-      group_.all_gather_v(gathered.flat(), counts.flat(), at);
-    }
+    if (shape_.ranks > 1) all_gather_v(group_, selections_, gather_counts_, at);
     for (std::size_t e = 0; e < shape_.experts; ++e) {
       std::int64_t total = 0;
       for (std::size_t source = 0; source < shape_.ranks; ++source) total += selections_[source * shape_.experts + e];

@@ -36,7 +36,7 @@ template <any_table Table>
   timeline_player<Table, std::int64_t> player(table, at);
   const std::size_t stages = table.stages();
   const std::size_t width = 2 + std::to_string(table.micro_batches() - 1).size();  // letter, number, blank
-  std::vector<std::string> lines(stages);
+  auto lines = Table::storage::template each_stage<std::string>(stages);
   auto watch = [&](std::size_t stage, const action& now, std::int64_t begin, std::int64_t end) {
     std::string& line = lines[stage];
     while (line.size() < static_cast<std::size_t>(begin) * width) line += "." + std::string(width - 1, ' ');
