@@ -142,9 +142,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string zero = "1";
   bool print_plan = false;
 
-  CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks (threads of this process)."};
+  CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks (threads of this process).",
+               "train_moe"};
   app.option_defaults()->always_capture_default();
-  app.add_option("--mesh", mesh, "ranks on each axis: pp, dp, ep; an omitted one is 1")->type_name("pp=N,dp=N,ep=N");
+  app.add_option("--mesh", mesh, "ranks on each axis: pp, dp, ep; an omitted one is 1")->type_name("AXES");
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")

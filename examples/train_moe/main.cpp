@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
     const auto line = train_moe::parse(argc, argv, exit_code);
     return line ? train_moe::run_session(*line) : exit_code;
   } catch (const belay::plan_refused& refusal) {
-    std::fprintf(stderr, "train_moe: the plan was refused, nothing was allocated\n%s\n", refusal.what());
+    std::fprintf(stderr, "train_moe: %s\n", refusal.what());
     return 3;
   } catch (const belay::file_error& error) {
     std::fprintf(stderr, "train_moe: %s\n", error.what());

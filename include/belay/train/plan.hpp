@@ -105,7 +105,8 @@ class plan {
 /// The plan does not fit: `what()` is the itemised table and what to change. Nothing was allocated.
 class plan_refused : public error {
  public:
-  plan_refused(const std::string& table, plan_shortage shortage, where at) : error(table, at), shortage_(shortage) {}
+  plan_refused(const std::string& table, plan_shortage shortage, where at)
+      : error("the plan is over its budget, nothing was allocated\n" + table, at), shortage_(shortage) {}
   [[nodiscard]] const plan_shortage& shortage() const noexcept { return shortage_; }
 
  private:
