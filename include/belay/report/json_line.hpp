@@ -5,7 +5,6 @@
 // quotes and brackets right.
 #pragma once
 
-#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +18,9 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A value JSON has a form for.
+/// A value that JSON has a form for and that is not text.
 template <class T>
-concept json_scalar = std::integral<T> || std::floating_point<T> || std::convertible_to<T, std::string_view>;
+concept json_scalar = std::integral<T> || std::floating_point<T>;
 
 /// Builds one line: `json_line(room).field("step", 1).array("live", bytes).finish()`.
 class json_line {
@@ -45,6 +44,11 @@ class json_line {
     scalar(value);
     return *this;
   }
+  json_line& field(std::string_view key, std::string_view text) {
+    member(key);
+    scalar(text);
+    return *this;
+  }
 
   /// A member whose value is unknown or does not exist.
   json_line& null_field(std::string_view key) {
@@ -66,6 +70,11 @@ class json_line {
   json_line& element_of_array(const T& value) {
     comma();
     scalar(value);
+    return *this;
+  }
+  json_line& element_of_array(std::string_view text) {
+    comma();
+    scalar(text);
     return *this;
   }
   template <class T>
@@ -99,7 +108,7 @@ class json_line {
   }
   void member(std::string_view key) noexcept {
     comma();
-    quoted(key);
+    scalar(key);
     text_.put(':');
   }
 
@@ -122,24 +131,20 @@ class json_line {
     text_.put(']');
   }
 
-  template <class T>
+  template <json_scalar T>
   void scalar(const T& value) noexcept {
     if constexpr (std::same_as<T, bool>) {
       text_.put(value ? "true" : "false");
     } else if constexpr (std::integral<T>) {
       text_.put(value);
-    } else if constexpr (std::floating_point<T>) {
-      if (std::isfinite(value)) {
-        text_.put(value);
-      } else {
-        text_.put("null");
-      }
-    } else {
-      quoted(value);
+    } else if (value - value == 0) {
+      text_.put(value);
+    } else {  // infinite or not a number
+      text_.put("null");
     }
   }
 
-  void quoted(std::string_view text) noexcept {
+  void scalar(std::string_view text) noexcept {
     constexpr std::string_view digits = "0123456789abcdef";
     text_.put('"');
     for (char c : text) {

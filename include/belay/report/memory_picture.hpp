@@ -5,10 +5,8 @@
 // nothing else to be looked at.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,27 +27,23 @@ class memory_picture {
   /// Takes the room for `capacity` samples of all `tiers` now; add() allocates nothing.
   explicit memory_picture(std::vector<std::string> tiers, std::size_t capacity = 1024)
       : tiers_(std::move(tiers)),
-        capacity_(std::max<std::size_t>(2, capacity / 2 * 2)),
-        seconds_(capacity_),
-        bytes_(capacity_ * tiers_.size()),
+        capacity_(capacity < 2 ? 2 : capacity / 2 * 2),
+        samples_(capacity_ * tiers_.size()),
         peaks_(tiers_.size()) {}
 
   /// Adds the live bytes of all tiers at `seconds` since the start; times must not go back.
   void add(double seconds, std::span<const std::uint64_t> live, where at = where::current()) {
     if (live.size() != tiers_.size()) throw usage_error("a memory sample needs the bytes of every tier", at);
-    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-      if (live[tier] > peaks_[tier].bytes) peaks_[tier] = {seconds, live[tier]};
-    }
     if (pending_ == 0) {
       if (size_ == capacity_) halve();
-      seconds_[size_] = seconds;
-      std::copy(live.begin(), live.end(), bytes_.begin() + offset(size_));
       ++size_;
-    } else {
-      for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-        std::uint64_t& kept = bytes_[(size_ - 1) * tiers_.size() + tier];
-        kept = std::max(kept, live[tier]);
-      }
+    }
+    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
+      const sample now{seconds, live[tier]};
+      if (now.bytes > peaks_[tier].bytes) peaks_[tier] = now;
+      sample& kept = samples_[(size_ - 1) * tiers_.size() + tier];
+      if (pending_ == 0) kept = now;  // what was there has been forgotten
+      if (now.bytes > kept.bytes) kept.bytes = now.bytes;
     }
     pending_ = (pending_ + 1) % each_;
     last_ = seconds;
@@ -63,7 +57,9 @@ class memory_picture {
   /// The picture: time to the right, bytes up, a line and a marked peak for each tier.
   [[nodiscard]] std::string svg() const {
     std::uint64_t largest = 1;
-    for (const sample& peak : peaks_) largest = std::max(largest, peak.bytes);
+    for (const sample& peak : peaks_) {
+      if (peak.bytes > largest) largest = peak.bytes;
+    }
     const double end = last_ > 0 ? last_ : 1;
     const auto x = [end](double seconds) { return text(left + seconds / end * width); };
     const auto y = [largest](std::uint64_t bytes) {
@@ -80,12 +76,15 @@ class memory_picture {
              text(end * i / 4) + " s</text>\n";
     }
     for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-      const std::string colour = colours[tier % std::size(colours)];
+      const std::string colour = colours[tier % 4];
       out += "<polyline fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"1.5\" points=\"";
+      std::uint64_t last_bytes = 0;
       for (std::size_t i = 0; i < size_; ++i) {
-        out += x(seconds_[i]) + "," + y(bytes_[i * tiers_.size() + tier]) + " ";
+        const sample& kept = samples_[i * tiers_.size() + tier];
+        out += x(kept.seconds) + "," + y(kept.bytes) + " ";
+        last_bytes = kept.bytes;
       }
-      out += x(last_) + "," + (size_ == 0 ? y(0) : y(bytes_[(size_ - 1) * tiers_.size() + tier])) + "\"/>\n";
+      out += x(last_) + "," + y(last_bytes) + "\"/>\n";
       out += "<circle cx=\"" + x(peaks_[tier].seconds) + "\" cy=\"" + y(peaks_[tier].bytes) + "\" r=\"4\" fill=\"" +
              colour + "\"/><text x=\"" + text(left + 20 + 280.0 * static_cast<double>(tier)) + "\" y=\"20\" fill=\"" +
              colour + "\">" + escaped(tiers_[tier]) + ": peak " + bytes_text(peaks_[tier].bytes) + " (" +
@@ -106,18 +105,14 @@ class memory_picture {
   static constexpr double top = 40;
   static constexpr double width = 840;
   static constexpr double height = 310;
-  static constexpr const char* colours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd"};
-
-  [[nodiscard]] std::ptrdiff_t offset(std::size_t index) const noexcept {
-    return static_cast<std::ptrdiff_t>(index * tiers_.size());
-  }
+  static constexpr const char* colours[4] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd"};
 
   void halve() noexcept {
     for (std::size_t i = 0; i < size_ / 2; ++i) {
-      seconds_[i] = seconds_[2 * i];
       for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-        const std::uint64_t* pair = &bytes_[2 * i * tiers_.size() + tier];
-        bytes_[i * tiers_.size() + tier] = std::max(pair[0], pair[tiers_.size()]);
+        const sample first = samples_[2 * i * tiers_.size() + tier];
+        const sample second = samples_[(2 * i + 1) * tiers_.size() + tier];
+        samples_[i * tiers_.size() + tier] = {first.seconds, first.bytes > second.bytes ? first.bytes : second.bytes};
       }
     }
     size_ /= 2;
@@ -146,8 +141,7 @@ class memory_picture {
 
   std::vector<std::string> tiers_;
   std::size_t capacity_;
-  std::vector<double> seconds_;
-  std::vector<std::uint64_t> bytes_;  // [sample][tier]
+  std::vector<sample> samples_;  // [sample][tier]
   std::vector<sample> peaks_;
   std::size_t size_ = 0;
   std::size_t each_ = 1;     // samples added for one that is kept

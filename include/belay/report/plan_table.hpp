@@ -4,9 +4,9 @@
 // it, the same table says where, by how much, and what would help.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,16 +59,15 @@ class plan_printer {
 
   explicit plan_printer(const plan_table& table) : table_(table) {
     for (const plan_row& row : table.rows) {
-      ranks_ = std::max(ranks_, row.bytes.size());
-      if (std::find(tiers_.begin(), tiers_.end(), row.tier) == tiers_.end()) tiers_.push_back(row.tier);
+      if (row.bytes.size() > ranks_) ranks_ = row.bytes.size();
     }
   }
 
   /// True when every tier of every rank is within its budget.
   [[nodiscard]] bool fits() const {
     for (const plan_budget& budget : table_.budgets) {
-      for (std::uint64_t bytes : total(budget.tier)) {
-        if (bytes > budget.bytes) return false;
+      for (std::size_t rank = 0; rank < ranks_; ++rank) {
+        if (total(budget.tier, rank) > budget.bytes) return false;
       }
     }
     return true;
@@ -76,73 +75,91 @@ class plan_printer {
 
   /// The table, then for each tier that does not fit the ranks and bytes that are short, then what would help.
   [[nodiscard]] std::string text() const {
-    std::vector<std::vector<std::string>> lines{heading()};
-    for (std::string_view tier : tiers_) {
+    std::vector<std::string> cells;
+    add_heading(cells);
+    for (const plan_row& first : table_.rows) {
+      if (&first != &first_of(first.tier)) continue;  // its tier has been shown
       for (const plan_row& row : table_.rows) {
-        if (row.tier == tier) lines.push_back(cells(tier, row.purpose, row.bytes));
+        if (row.tier != first.tier) continue;
+        add_line(cells, row.tier, row.purpose, [&](std::size_t rank) { return of(row, rank); });
       }
-      lines.push_back(cells(tier, "total", total(tier)));
+      add_line(cells, first.tier, "total", [&](std::size_t rank) { return total(first.tier, rank); });
       for (const plan_budget& budget : table_.budgets) {
-        if (budget.tier == tier) lines.push_back(cells(tier, "budget", std::vector(ranks_, budget.bytes)));
+        if (budget.tier != first.tier) continue;
+        add_line(cells, budget.tier, "budget", [&](std::size_t) { return budget.bytes; });
       }
     }
-    return aligned(lines) + shortages();
+    return aligned(cells) + shortages();
   }
 
  private:
-  [[nodiscard]] std::vector<std::uint64_t> total(std::string_view tier) const {
-    std::vector<std::uint64_t> folded(ranks_, 0);
+  [[nodiscard]] static std::uint64_t of(const plan_row& row, std::size_t rank) noexcept {
+    return rank < row.bytes.size() ? row.bytes[rank] : 0;
+  }
+
+  [[nodiscard]] std::uint64_t total(std::string_view tier, std::size_t rank) const noexcept {
+    std::uint64_t folded = 0;
     for (const plan_row& row : table_.rows) {
-      if (row.tier != tier) continue;
-      for (std::size_t rank = 0; rank < row.bytes.size(); ++rank) folded[rank] += row.bytes[rank];
+      if (row.tier == tier) folded += of(row, rank);
     }
     return folded;
   }
 
-  [[nodiscard]] std::vector<std::string> heading() const {
-    std::vector<std::string> line{"tier", "bytes for"};
-    if (ranks_ > most_columns) {
-      line.insert(line.end(), {"smallest", "largest", "all ranks"});
-    } else {
-      for (std::size_t rank = 0; rank < ranks_; ++rank) line.push_back("rank " + std::to_string(rank));
-    }
-    return line;
+  [[nodiscard]] const plan_row& first_of(std::string_view tier) const noexcept {
+    std::size_t row = 0;
+    while (table_.rows[row].tier != tier) ++row;
+    return table_.rows[row];
   }
 
-  [[nodiscard]] std::vector<std::string> cells(std::string_view tier, std::string_view purpose,
-                                               std::span<const std::uint64_t> bytes) const {
-    std::vector<std::string> line{std::string(tier), std::string(purpose)};
+  [[nodiscard]] std::size_t columns() const noexcept { return 2 + (ranks_ > most_columns ? 3 : ranks_); }
+
+  void add_heading(std::vector<std::string>& cells) const {
+    cells.push_back("tier");
+    cells.push_back("bytes for");
     if (ranks_ > most_columns) {
-      std::uint64_t smallest = bytes.size() < ranks_ ? 0 : bytes[0];
-      std::uint64_t largest = 0;
-      std::uint64_t total = 0;
-      for (std::uint64_t each : bytes) {
-        smallest = std::min(smallest, each);
-        largest = std::max(largest, each);
-        total += each;
-      }
-      for (std::uint64_t each : {smallest, largest, total}) line.push_back(std::to_string(each));
+      for (const char* word : {"smallest", "largest", "all ranks"}) cells.push_back(word);
     } else {
-      for (std::size_t rank = 0; rank < ranks_; ++rank) {
-        line.push_back(std::to_string(rank < bytes.size() ? bytes[rank] : 0));
-      }
+      for (std::size_t rank = 0; rank < ranks_; ++rank) cells.push_back("rank " + std::to_string(rank));
     }
-    return line;
+  }
+
+  // Row by row, `columns()` cells each.
+  template <class BytesOfRank>
+  void add_line(std::vector<std::string>& cells, std::string_view tier, std::string_view purpose,
+                BytesOfRank bytes) const {
+    cells.push_back(std::string(tier));
+    cells.push_back(std::string(purpose));
+    if (ranks_ > most_columns) {
+      std::uint64_t smallest = bytes(0);
+      std::uint64_t largest = 0;
+      std::uint64_t folded = 0;
+      for (std::size_t rank = 0; rank < ranks_; ++rank) {
+        const std::uint64_t each = bytes(rank);
+        if (each < smallest) smallest = each;
+        if (each > largest) largest = each;
+        folded += each;
+      }
+      for (std::uint64_t each : {smallest, largest, folded}) cells.push_back(std::to_string(each));
+    } else {
+      for (std::size_t rank = 0; rank < ranks_; ++rank) cells.push_back(std::to_string(bytes(rank)));
+    }
   }
 
   // Words to the left, numbers to the right.
-  [[nodiscard]] static std::string aligned(const std::vector<std::vector<std::string>>& lines) {
-    std::vector<std::size_t> widths(lines[0].size(), 0);
-    for (const auto& line : lines) {
-      for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  [[nodiscard]] std::string aligned(std::vector<std::string>& cells) const {
+    for (std::size_t column = 0; column < columns(); ++column) {
+      std::size_t width = 0;
+      for (std::size_t i = column; i < cells.size(); i += columns()) {
+        if (cells[i].size() > width) width = cells[i].size();
+      }
+      for (std::size_t i = column; i < cells.size(); i += columns()) {
+        cells[i].insert(column < 2 ? cells[i].size() : 0, width - cells[i].size(), ' ');
+      }
     }
     std::string text;
-    for (const auto& line : lines) {
-      for (std::size_t i = 0; i < line.size(); ++i) {
-        const std::string space(widths[i] - line[i].size(), ' ');
-        if (i != 0) text += "  ";
-        text += i < 2 ? line[i] + space : space + line[i];
-      }
+    for (std::size_t i = 0; i < cells.size(); i += columns()) {
+      text += cells[i];
+      for (std::size_t column = 1; column < columns(); ++column) text += "  " + cells[i + column];
       text.erase(text.find_last_not_of(' ') + 1);
       text += '\n';
     }
@@ -152,13 +169,20 @@ class plan_printer {
   [[nodiscard]] std::string shortages() const {
     std::string text;
     for (const plan_budget& budget : table_.budgets) {
-      const std::vector<std::uint64_t> needs = total(budget.tier);
-      const auto most = std::max_element(needs.begin(), needs.end());
-      if (most == needs.end() || *most <= budget.bytes) continue;
-      text += std::string(budget.tier) + ": rank " + std::to_string(most - needs.begin()) + " needs " +
-              std::to_string(*most) + " bytes (" + bytes_text(*most) + "), the budget is " +
-              std::to_string(budget.bytes) + " (" + bytes_text(budget.bytes) + "): short by " +
-              std::to_string(*most - budget.bytes) + " (" + bytes_text(*most - budget.bytes) + ")\n";
+      std::uint64_t most = budget.bytes;
+      std::size_t worst = 0;
+      for (std::size_t rank = 0; rank < ranks_; ++rank) {
+        const std::uint64_t needs = total(budget.tier, rank);
+        if (needs > most) {
+          most = needs;
+          worst = rank;
+        }
+      }
+      if (most == budget.bytes) continue;
+      const std::uint64_t missing = most - budget.bytes;
+      text += std::string(budget.tier) + ": rank " + std::to_string(worst) + " needs " + std::to_string(most) +
+              " bytes (" + bytes_text(most) + "), the budget is " + std::to_string(budget.bytes) + " (" +
+              bytes_text(budget.bytes) + "): short by " + std::to_string(missing) + " (" + bytes_text(missing) + ")\n";
     }
     if (text.empty() || table_.suggestions.empty()) return text;
     text += "what would need less:\n";
@@ -167,7 +191,6 @@ class plan_printer {
   }
 
   plan_table table_;
-  std::vector<std::string_view> tiers_;
   std::size_t ranks_ = 0;
 };
 

@@ -4,12 +4,11 @@
 // taken once, for the largest line the numbers can make, so that printing a step allocates nothing.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
@@ -54,11 +53,11 @@ struct step_report {
 class step_line {
  public:
   step_line(std::size_t ranks, std::size_t layers, std::size_t experts)
-      : room_(2048 + digits * (6 * ranks + layers * (experts + 1))) {}
+      : room_(2048 + digits * (6 * ranks + layers * (experts + 1)), ' ') {}
 
   /// The line for people, with its newline. Valid until the next call. Bytes are the largest of all ranks.
   [[nodiscard]] std::string_view human(const step_report& report) {
-    text_buffer line(room_);
+    text_buffer line(room());
     line.put("step ").put(report.step);
     line.put("  loss ").put_fixed(report.loss, 4);
     line.put("  ").put_fixed(report.tokens_per_s, 0).put(" tok/s  |g| ").put_fixed(report.grad_norm, 3);
@@ -77,7 +76,7 @@ class step_line {
 
   /// The line for programs: one JSON object with its newline. Valid until the next call.
   [[nodiscard]] std::string_view json(const step_report& report) {
-    json_line line(room_);
+    json_line line(room());
     line.field("step", report.step).field("loss", report.loss).field("aux_loss", report.aux_loss);
     line.field("grad_norm", report.grad_norm).field("tokens", report.tokens);
     line.field("tokens_per_s", report.tokens_per_s);
@@ -103,12 +102,14 @@ class step_line {
       std::uint64_t largest = 0;
       std::uint64_t total = 0;
       for (std::size_t expert = 0; expert < tokens.extent(1); ++expert) {
-        largest = std::max(largest, tokens(layer, expert));
-        total += tokens(layer, expert);
+        const std::uint64_t here = tokens(layer, expert);
+        if (here > largest) largest = here;
+        total += here;
       }
       if (total == 0) continue;
       const double mean = static_cast<double>(total) / static_cast<double>(tokens.extent(1));
-      worst = std::max(worst, static_cast<double>(largest) / mean);
+      const double ratio = static_cast<double>(largest) / mean;
+      if (ratio > worst) worst = ratio;
     }
     return worst;
   }
@@ -116,9 +117,13 @@ class step_line {
  private:
   static constexpr std::size_t digits = 24;  // of a number and what separates it from the next
 
+  [[nodiscard]] std::span<char> room() noexcept { return {room_.data(), room_.size()}; }
+
   static double mebibytes(std::span<const std::uint64_t> ranks) noexcept {
     std::uint64_t largest = 0;
-    for (std::uint64_t bytes : ranks) largest = std::max(largest, bytes);
+    for (std::uint64_t bytes : ranks) {
+      if (bytes > largest) largest = bytes;
+    }
     return static_cast<double>(largest) / (1024.0 * 1024.0);
   }
 
@@ -132,7 +137,7 @@ class step_line {
     line.open_object(key).array("device", device).array("host", host).close();
   }
 
-  std::vector<char> room_;
+  std::string room_;  // of both lines
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Text put together in memory that is already there. Numbers are written by std::to_chars, which neither
-// allocates nor asks the locale. Text that does not fit is counted, not written, so that the one who asks
-// for it learns how much room it needed.
+// Text put together in memory that is already there. Nothing here allocates or asks the locale. Text that
+// does not fit is counted, not written, so that the one who asks for it learns how much room it needed.
 #pragma once
 
 #include <charconv>
@@ -48,8 +47,9 @@ class text_buffer {
   /// An integer in decimal.
   template <std::integral T>
   requires(!std::same_as<T, bool> && !std::same_as<T, char>) text_buffer& put(T value) noexcept {
-    char digits[24];
-    return put(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+    const auto bits = static_cast<std::uint64_t>(value);
+    const bool negative = std::signed_integral<T> && bits >> 63U != 0;
+    return put_decimal(negative, negative ? 0 - bits : bits);
   }
 
   /// The shortest text that reads back as the same number.
@@ -70,6 +70,17 @@ class text_buffer {
   }
 
  private:
+  text_buffer& put_decimal(bool negative, std::uint64_t rest) noexcept {
+    char digits[24];
+    char* const end = digits + sizeof digits;
+    char* begin = end;
+    do {
+      *--begin = static_cast<char>('0' + rest % 10);
+      rest /= 10;
+    } while (rest != 0);
+    if (negative) *--begin = '-';
+    return put(begin, end);
+  }
   text_buffer& put(const char* begin, const char* end) noexcept {
     return put(std::string_view(begin, static_cast<std::size_t>(end - begin)));
   }

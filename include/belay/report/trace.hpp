@@ -5,7 +5,6 @@
 // forgets its oldest events.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -36,7 +35,7 @@ class trace {
   /// Takes the room for `capacity` events of each of `ranks` ranks now; recording allocates nothing.
   explicit trace(std::size_t ranks, std::size_t capacity = 4096)
       : capacity_(capacity == 0 ? 1 : capacity), rings_(ranks), start_(monotonic_clock::now()) {
-    for (ring& each : rings_) each.events.resize(capacity_);
+    for (ring& each : rings_) each.events = std::vector<trace_event>(capacity_);
   }
 
   /// Nanoseconds since the trace was made.
@@ -74,13 +73,14 @@ class trace {
   /// Events of `rank` that were added, and how many of them the ring has forgotten.
   [[nodiscard]] std::uint64_t recorded(std::size_t rank) const { return rings_.at(rank).count; }
   [[nodiscard]] std::uint64_t forgotten(std::size_t rank) const {
-    return rings_.at(rank).count - std::min<std::uint64_t>(rings_.at(rank).count, capacity_);
+    const std::uint64_t count = rings_.at(rank).count;
+    return count < capacity_ ? 0 : count - capacity_;
   }
 
   /// Writes everything the rings hold to `path`. The ranks must have stopped recording.
   void write(const std::string& path) const {
     output file(path);
-    std::vector<char> room(4096);
+    char room[4096];
     json_line line(room);
     file.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     const char* separator = "";
@@ -102,7 +102,7 @@ class trace {
         const trace_event& event = own.events[i % capacity_];
         line.field("name", event.name).field("cat", event.category).field("ph", "X").field("pid", 0);
         line.field("tid", rank).field("ts", microseconds(event.begin));
-        line.field("dur", microseconds(std::max(event.end, event.begin) - event.begin));
+        line.field("dur", microseconds(event.end < event.begin ? 0 : event.end - event.begin));
         if (event.number != trace_event::no_number) line.open_object("args").field("number", event.number).close();
         put();
       }

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -44,6 +45,18 @@ TEST_CASE("however many samples come, the room stays and no peak is lost") {
     CHECK(picture.size() * picture.samples_each() >= 1000);
     CHECK(picture.svg().find(",40.0 ") != std::string::npos);  // the line itself reaches the top
   }
+}
+
+TEST_CASE("samples that become one keep the larger bytes of each tier") {
+  belay::memory_picture picture({"device", "host"}, 2);
+  picture.add(0.0, std::array<std::uint64_t, 2>{100, 50});
+  picture.add(1.0, std::array<std::uint64_t, 2>{0, 100});
+  picture.add(2.0, std::array<std::uint64_t, 2>{50, 0});
+  CHECK(picture.size() == 2);
+  CHECK(picture.samples_each() == 2);
+  const std::string svg = picture.svg();
+  CHECK(svg.find("points=\"90.0,40.0 930.0,195.0 930.0,195.0\"") != std::string::npos);
+  CHECK(svg.find("points=\"90.0,40.0 930.0,350.0 930.0,350.0\"") != std::string::npos);
 }
 
 TEST_CASE("a picture without samples can be drawn, and a sample of the wrong size is refused") {

@@ -47,10 +47,15 @@ TEST_CASE("a refusal says which rank is short by how much, and what would help")
 
 TEST_CASE("many ranks are summed up") {
   std::array<std::uint64_t, 9> bytes{9, 2, 3, 4, 5, 6, 7, 8, 1};
-  const std::array rows{belay::plan_row{"device", "parameters", bytes}};
-  const std::string text = belay::plan_printer({rows}).text();
+  const bytes3 few{10, 10, 10};  // the other ranks have none
+  const std::array rows{belay::plan_row{"device", "parameters", bytes}, belay::plan_row{"device", "few", few}};
+  const std::array budgets{belay::plan_budget{"device", 20}};
+  const std::string text = belay::plan_printer({rows, budgets}).text();
   CHECK(text.find("smallest  largest  all ranks") != std::string::npos);
-  CHECK(text.find("device  parameters         1        9         45") != std::string::npos);
+  CHECK(text.find("device  parameters         1        9         45\n"
+                  "device  few                0       10         30\n"
+                  "device  total              1       19         75\n"
+                  "device  budget            20       20        180\n") != std::string::npos);
 }
 
 TEST_CASE("an empty plan is a heading") {
