@@ -6,8 +6,6 @@
 // stages nor sharded optimizer state change a bit.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -18,6 +16,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
@@ -50,18 +49,20 @@ class norm_table {
   }
   /// The first entry of a part, and its elements.
   [[nodiscard]] std::size_t first_chunk(std::size_t parameter, std::size_t part) const noexcept {
-    return parts_[parameters_[parameter].first + part].first_chunk;
+    return parts_[parameters_[parameter].first + part].first;
   }
   [[nodiscard]] std::size_t elements(std::size_t parameter, std::size_t part) const noexcept {
-    return parts_[parameters_[parameter].first + part].elements;
+    return parts_[parameters_[parameter].first + part].count;
   }
 
   /// Sum of squares of one parameter, its entries added in order.
   [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept {
-    const auto [first, count] = parameters_[parameter];
+    const range parts = parameters_[parameter];
     double squares = 0;
-    for (std::size_t part = first; part < first + count; ++part)
-      for (std::size_t c = 0; c < chunks_of(parts_[part].elements); ++c) squares += table[parts_[part].first_chunk + c];
+    for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
+      const range held = parts_[part];
+      for (std::size_t c = 0; c < chunks_of(held.count); ++c) squares += table[held.first + c];
+    }
     return squares;
   }
 
@@ -70,12 +71,8 @@ class norm_table {
     std::size_t first = 0;
     std::size_t count = 0;
   };
-  struct held_part {
-    std::size_t first_chunk = 0;
-    std::size_t elements = 0;
-  };
-  std::vector<range> parameters_;
-  std::vector<held_part> parts_;
+  std::vector<range> parameters_;  // their parts
+  std::vector<range> parts_;       // their first entry and their elements
   std::size_t chunks_ = 0;
 };
 
@@ -98,7 +95,7 @@ class gradient_norm_value {
 
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
   /// False where any gradient of any rank is infinite or not a number.
-  [[nodiscard]] bool finite() const noexcept { return std::isfinite(value_); }
+  [[nodiscard]] bool finite() const noexcept { return kernel::are_finite(&value_, 1); }
   /// min(1, max_norm / (norm + 1e-6)).
   [[nodiscard]] constexpr clip_factor clip(double max_norm) const noexcept {
     const double factor = max_norm / (value_ + 1e-6);
@@ -137,7 +134,7 @@ class gradient_norm {
   template <class Group>
   [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
                                                where at = where::current()) {
-    std::fill(memory_.begin(), memory_.end(), 0.0);
+    for (double& entry : memory_) entry = 0;
     for (const owned_range<T>& range : gradients.owned()) {
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
@@ -148,12 +145,12 @@ class gradient_norm {
     if (world.size() > 1) world.all_reduce(memory_, sum, at);
     double squares = 0;
     for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
-    return gradient_norm_value{std::sqrt(squares)};
+    return gradient_norm_value{kernel::square_root(squares)};
   }
 
   /// The norm of one parameter of the table, over all its parts, as of the last call.
   [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
-    return std::sqrt(table_.fold(number, memory_));
+    return kernel::square_root(table_.fold(number, memory_));
   }
   [[nodiscard]] const norm_table& table() const noexcept { return table_; }
 

@@ -6,7 +6,6 @@
 // shared while the next one is updated.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -54,7 +53,7 @@ class adamw {
       throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
                             " elements, the memory given has " + std::to_string(state.size()),
                         at);
-    std::fill(state.begin(), state.end(), T(0));
+    for (T& moment : state) moment = T(0);
   }
 
   /// Elements of state for what this rank owns of the bound buckets.
@@ -85,7 +84,7 @@ class adamw {
       for (; bucket < range.bucket; ++bucket) buckets_->start_gather(bucket, at);
       const auto& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
       for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
-        const std::size_t count = std::min(parameter_chunk, range.count - i);
+        const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
         kernel::for_each_index(count, kernel::adamw<T>{range.value + i, range.gradient + i, first.data() + done,
                                                        second.data() + done, scalars});
         done += count;

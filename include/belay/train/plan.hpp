@@ -5,8 +5,6 @@
 // run cannot drift apart. A plan over its budget is refused with the table, and nothing was allocated.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -91,14 +89,20 @@ class plan {
     std::vector<std::string> out;
     for (const rank_plan& rank : ranks_) {
       for (const plan_item& item : rank.items()) {
-        if (item.where_it_is == of && std::find(out.begin(), out.end(), item.purpose) == out.end())
-          out.push_back(item.purpose);
+        if (item.where_it_is == of && !holds(out, item.purpose)) out.push_back(item.purpose);
       }
     }
     return out;
   }
 
  private:
+  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept {
+    for (const std::string& each : list) {
+      if (each == wanted) return true;
+    }
+    return false;
+  }
+
   std::vector<rank_plan> ranks_;
 };
 

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -77,28 +76,30 @@ class file {
 
   /// Fills `to` from byte `offset`; a file that ends earlier is an error.
   void read(std::uint64_t offset, std::span<std::byte> to, where at) const {
-    while (!to.empty()) {
-      const ssize_t got = ::pread(descriptor_, to.data(), std::min(to.size(), largest_call), position(offset, at));
+    for (std::size_t done = 0; done < to.size();) {
+      const std::size_t rest = to.size() - done;
+      const ssize_t got = ::pread(descriptor_, to.data() + done, one_call(rest), position(offset, at));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) {
-        throw file_error(path_, offset, "cannot read " + std::to_string(to.size()) + " bytes: " + reason(errno), at);
+        throw file_error(path_, offset, "cannot read " + std::to_string(rest) + " bytes: " + reason(errno), at);
       }
-      if (got == 0) throw file_error(path_, offset, "ends " + std::to_string(to.size()) + " bytes too early", at);
-      to = to.subspan(static_cast<std::size_t>(got));
+      if (got == 0) throw file_error(path_, offset, "ends " + std::to_string(rest) + " bytes too early", at);
+      done += static_cast<std::size_t>(got);
       offset += static_cast<std::uint64_t>(got);
     }
   }
 
   /// Writes all of `from` at byte `offset`.
   void write(std::uint64_t offset, std::span<const std::byte> from, where at) const {
-    while (!from.empty()) {
-      const ssize_t put = ::pwrite(descriptor_, from.data(), std::min(from.size(), largest_call), position(offset, at));
+    for (std::size_t done = 0; done < from.size();) {
+      const std::size_t rest = from.size() - done;
+      const ssize_t put = ::pwrite(descriptor_, from.data() + done, one_call(rest), position(offset, at));
       if (put < 0 && errno == EINTR) continue;
       if (put <= 0) {
         const std::string why = put < 0 ? reason(errno) : std::string("nothing was taken");
-        throw file_error(path_, offset, "cannot write " + std::to_string(from.size()) + " bytes: " + why, at);
+        throw file_error(path_, offset, "cannot write " + std::to_string(rest) + " bytes: " + why, at);
       }
-      from = from.subspan(static_cast<std::size_t>(put));
+      done += static_cast<std::size_t>(put);
       offset += static_cast<std::uint64_t>(put);
     }
   }
@@ -125,7 +126,10 @@ class file {
   }
 
  private:
-  static constexpr std::size_t largest_call = std::size_t{1} << 30;  // Linux moves less than 2 GiB a call
+  [[nodiscard]] static std::size_t one_call(std::size_t bytes) noexcept {
+    constexpr std::size_t most = std::size_t{1} << 30;  // Linux moves less than 2 GiB a call
+    return bytes < most ? bytes : most;
+  }
 
   [[nodiscard]] off_t position(std::uint64_t offset, where at) const {
     if (offset > std::uint64_t{1} << 62) throw file_error(path_, offset, "is beyond what a file can hold", at);

@@ -6,7 +6,6 @@
 // fields, names twice and numbers that are not plain integers are refused instead of being guessed at.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,6 +16,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/train/safetensors/order.hpp"
 #include "belay/train/safetensors/scanner.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
 
@@ -43,6 +43,28 @@ struct tensor {
     return count;
   }
 };
+
+/// The order of `tensors` by name; find_tensor needs it.
+[[nodiscard]] inline std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors) {
+  return order_of(tensors.size(),
+                  [&](std::size_t a, std::size_t b) { return tensors[a].name.compare(tensors[b].name) < 0; });
+}
+
+/// The tensor called `name`, or null.
+[[nodiscard]] inline const tensor* find_tensor(const std::vector<tensor>& tensors,
+                                               const std::vector<std::size_t>& by_name,
+                                               std::string_view name) noexcept {
+  std::size_t first = 0;
+  std::size_t last = by_name.size();
+  while (first < last) {
+    const std::size_t middle = first + (last - first) / 2;
+    const tensor& candidate = tensors[by_name[middle]];
+    const int order = name.compare(candidate.name);
+    if (order == 0) return &candidate;
+    (order < 0 ? last : first) = order < 0 ? middle : middle + 1;
+  }
+  return nullptr;
+}
 
 /// Free text about a file, as key and value.
 using metadata_list = std::vector<std::pair<std::string, std::string>>;
@@ -82,25 +104,15 @@ class header_parser {
       scan_.take('}');
     }
     scan_.finish();
-    refuse_twice(names_, "tensor");
-    check_offsets();
+    refuse_twice(found_at_, "tensor", [this](std::size_t i) -> const std::string& { return found_[i].name; });
     header result;
     result.metadata = std::move(metadata_);
     result.tensors.reserve(found_.size());
-    for (found& each : found_) result.tensors.push_back(std::move(each.what));
+    for (std::size_t i : checked_offsets()) result.tensors.push_back(std::move(found_[i]));
     return result;
   }
 
  private:
-  struct found {
-    tensor what;
-    std::size_t at = 0;  // where its entry begins
-  };
-  struct named {
-    std::string name;
-    std::size_t at = 0;
-  };
-
   void entry() {
     const std::size_t at = scan_.next();
     std::string name = scan_.string(largest_name, "a tensor's name");
@@ -114,24 +126,23 @@ class header_parser {
     if (name.find('\0') != std::string::npos) scan_.fail(at, "a tensor's name holds a NUL");
     if (name.find("..") != std::string::npos) scan_.fail(at, "a tensor's name holds \"..\"");
     if (found_.size() == most_tensors) scan_.fail(at, "more than " + std::to_string(most_tensors) + " tensors");
-    names_.push_back({name, at});
-    found_.push_back({read_tensor(std::move(name)), at});
+    found_.push_back(read_tensor(std::move(name)));
+    found_at_.push_back(at);
   }
 
   void read_metadata() {
-    std::vector<named> keys;
+    std::vector<std::size_t> keys_at;
     scan_.take('{');
     if (scan_.take_if('}')) return;
     do {
-      const std::size_t at = scan_.next();
+      keys_at.push_back(scan_.next());
       std::string key = scan_.string(largest_header, "a metadata key");
       scan_.take(':');
       std::string value = scan_.string(largest_header, "a metadata value");
-      keys.push_back({key, at});
       metadata_.emplace_back(std::move(key), std::move(value));
     } while (scan_.take_if(','));
     scan_.take('}');
-    refuse_twice(keys, "metadata key");
+    refuse_twice(keys_at, "metadata key", [this](std::size_t i) -> const std::string& { return metadata_[i].first; });
   }
 
   [[nodiscard]] tensor read_tensor(std::string name) {
@@ -201,43 +212,43 @@ class header_parser {
     }
   }
 
-  void refuse_twice(std::vector<named>& names, const char* what) const {
-    std::sort(names.begin(), names.end(), [](const named& a, const named& b) {
-      const int order = a.name.compare(b.name);
-      return order != 0 ? order < 0 : a.at < b.at;
-    });
-    for (std::size_t i = 1; i < names.size(); ++i) {
-      if (names[i].name == names[i - 1].name) {
-        scan_.fail(names[i].at, std::string(what) + " " + names[i].name + " appears twice");
-      }
+  // `name(i)` is that of the entry which begins at `entries_at[i]`; entries are in the order of the text.
+  template <class Name>
+  void refuse_twice(const std::vector<std::size_t>& entries_at, const char* what, Name name) const {
+    const std::vector<std::size_t> order =
+        order_of(entries_at.size(), [&](std::size_t a, std::size_t b) { return name(a).compare(name(b)) < 0; });
+    for (std::size_t i = 1; i < order.size(); ++i) {
+      if (name(order[i]) != name(order[i - 1])) continue;
+      scan_.fail(entries_at[order[i]], std::string(what) + " " + name(order[i]) + " appears twice");
     }
   }
 
-  void check_offsets() {
-    std::sort(found_.begin(), found_.end(), [](const found& a, const found& b) {
-      if (a.what.begin != b.what.begin) return a.what.begin < b.what.begin;
-      return a.what.end != b.what.end ? a.what.end < b.what.end : a.at < b.at;
+  // The order of the tensors' bytes, which leave no gap and do not overlap.
+  [[nodiscard]] std::vector<std::size_t> checked_offsets() const {
+    std::vector<std::size_t> order = order_of(found_.size(), [this](std::size_t a, std::size_t b) {
+      return found_[a].begin != found_[b].begin ? found_[a].begin < found_[b].begin : found_[a].end < found_[b].end;
     });
     std::uint64_t end = 0;
-    for (const found& each : found_) {
-      if (each.what.begin != end) {
-        scan_.fail(each.at, "tensor " + each.what.name + " begins at byte " + std::to_string(each.what.begin) +
-                                " of the data, the one before ends at " + std::to_string(end));
+    for (std::size_t i : order) {
+      if (found_[i].begin != end) {
+        scan_.fail(found_at_[i], "tensor " + found_[i].name + " begins at byte " + std::to_string(found_[i].begin) +
+                                     " of the data, the one before ends at " + std::to_string(end));
       }
-      end = each.what.end;
+      end = found_[i].end;
     }
     if (end != data_bytes_) {
       scan_.fail(scan_.size(), "the tensors take " + std::to_string(end) + " bytes, the file holds " +
                                    std::to_string(data_bytes_) + " after the header");
     }
+    return order;
   }
 
   header_scanner scan_;
   std::uint64_t data_bytes_;
   bool has_metadata_ = false;
   metadata_list metadata_;
-  std::vector<found> found_;
-  std::vector<named> names_;
+  std::vector<tensor> found_;          // in the order of the text
+  std::vector<std::size_t> found_at_;  // where their entries begin
 };
 
 /// The header `text` describes, or file_error with the byte (counted from the file's beginning) and the reason.

@@ -47,6 +47,13 @@ inline void append_quoted(std::string& to, std::string_view text) {
   to += '"';
 }
 
+/// What other readers of a file expect to find in it.
+[[nodiscard]] inline metadata_list usual_metadata() {
+  metadata_list list;
+  list.emplace_back(std::string("format"), std::string("pt"));
+  return list;
+}
+
 struct layout {
   std::string prefix;           // length and header, ready to be written at byte 0
   std::vector<tensor> tensors;  // in the order declared; bytes counted from the end of `prefix`

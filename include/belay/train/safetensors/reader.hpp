@@ -4,10 +4,8 @@
 // Ranges are read by pread, not through a mapping: a file that shrinks meanwhile is an error, not a signal.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,28 +44,21 @@ class reader {
     }
     // The file holds these bytes, so this is as much as was brought, not as much as was claimed.
     std::string text(static_cast<std::size_t>(length), '\0');
-    file_.read(8, std::as_writable_bytes(std::span(text)), at);
+    file_.read(8, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
     data_begin_ = 8 + length;
     header_ = parse_header(text, size - data_begin_, file_.path(), at);
-    by_name_.resize(header_.tensors.size());
-    std::iota(by_name_.begin(), by_name_.end(), std::size_t{0});
-    std::sort(by_name_.begin(), by_name_.end(),
-              [this](std::size_t a, std::size_t b) { return header_.tensors[a].name < header_.tensors[b].name; });
+    by_name_ = order_by_name(header_.tensors);
   }
 
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
   /// All tensors in the order of their bytes; valid as long as the reader.
-  [[nodiscard]] std::span<const tensor> tensors() const noexcept { return header_.tensors; }
+  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return header_.tensors; }
   [[nodiscard]] const metadata_list& metadata() const noexcept { return header_.metadata; }
 
   /// The tensor called `name`, or null.
   [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
-    const auto found =
-        std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                         [this](std::size_t a, std::string_view b) { return header_.tensors[a].name < b; });
-    if (found == by_name_.end() || header_.tensors[*found].name != name) return nullptr;
-    return &header_.tensors[*found];
+    return find_tensor(header_.tensors, by_name_, name);
   }
 
   /// The tensor called `name`; a file without it is a file_error that says so.

@@ -5,7 +5,6 @@
 // from only this list can still be listed and copied byte by byte.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -47,7 +46,7 @@ struct stored_facts {
   unsigned bits;
 };
 
-inline constexpr std::array<stored_facts, 22> stored_table{{
+inline constexpr stored_facts stored_table[] = {
     {stored_type::boolean, "BOOL", 8},
     {stored_type::f4, "F4", 4},
     {stored_type::f6_e2m3, "F6_E2M3", 6},
@@ -70,7 +69,7 @@ inline constexpr std::array<stored_facts, 22> stored_table{{
     {stored_type::f64, "F64", 64},
     {stored_type::i64, "I64", 64},
     {stored_type::u64, "U64", 64},
-}};
+};
 
 [[nodiscard]] constexpr std::string_view name(stored_type type) noexcept {
   return stored_table[static_cast<std::size_t>(type)].name;

@@ -10,8 +10,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,13 +30,14 @@ class writer {
  public:
   /// Creates the temporary file (mode 0600) and writes the header. Tensors lie in the order given.
   explicit writer(std::string path, const std::vector<declaration>& tensors,
-                  const metadata_list& about = {{"format", "pt"}}, where at = where::current())
-      : path_(std::move(path)), layout_(lay_out(tensors, about, at)) {
-    written_ = std::make_unique<std::atomic<std::uint64_t>[]>(layout_.tensors.size());
-    for (std::size_t i = 0; i < layout_.tensors.size(); ++i) by_name_.emplace(layout_.tensors[i].name, i);
+                  const metadata_list& about = usual_metadata(), where at = where::current())
+      : path_(std::move(path)),
+        layout_(lay_out(tensors, about, at)),
+        by_name_(order_by_name(layout_.tensors)),
+        written_(layout_.tensors.size()) {
     open_temporary(at);
     try {
-      file_.write(0, std::as_bytes(std::span(layout_.prefix)), at);
+      file_.write(0, std::as_bytes(std::span<const char>(layout_.prefix.data(), layout_.prefix.size())), at);
     } catch (...) {
       abandon();
       throw;
@@ -125,9 +124,9 @@ class writer {
   }
 
   [[nodiscard]] std::size_t index_of(std::string_view name, where at) const {
-    const auto found = by_name_.find(name);
-    if (found == by_name_.end()) throw usage_error("tensor " + std::string(name) + " was not declared", at);
-    return found->second;
+    const tensor* found = find_tensor(layout_.tensors, by_name_, name);
+    if (found == nullptr) throw usage_error("tensor " + std::string(name) + " was not declared", at);
+    return static_cast<std::size_t>(found - layout_.tensors.data());
   }
 
   [[noreturn]] static void refuse_range(const tensor& to, where at) {
@@ -145,9 +144,9 @@ class writer {
 
   std::string path_;
   layout layout_;
-  std::map<std::string, std::size_t, std::less<>> by_name_;
-  std::unique_ptr<std::atomic<std::uint64_t>[]> written_;  // bytes of each tensor so far
-  file file_;                                              // the temporary
+  std::vector<std::size_t> by_name_;
+  std::vector<std::atomic<std::uint64_t>> written_;  // bytes of each tensor so far
+  file file_;                                        // the temporary
   bool finished_ = false;
 };
 
