@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -57,6 +59,36 @@ void write_small_model(const std::string& path) {
   out.write<float>("embed", 0, std::span<const float>(embed).first(7));
   out.commit();
 }
+
+// The machine's files, of which one kind of call stutters or fails.
+struct faulty_files : belay::posix_files {
+  static inline int interrupt = 0;     // as many calls are interrupted before they do anything
+  static inline bool trickle = false;  // a call moves one byte
+  static inline bool no_sync = false;
+  static inline bool no_rename = false;
+
+  [[nodiscard]] static bool interrupted() noexcept {
+    errno = EINTR;
+    return interrupt > 0 && interrupt-- > 0;
+  }
+  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
+    if (interrupted()) return -1;
+    return posix_files::read_at(descriptor, to, trickle ? 1 : bytes, offset);
+  }
+  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
+    if (interrupted()) return -1;
+    return posix_files::write_at(descriptor, from, trickle ? 1 : bytes, offset);
+  }
+  [[nodiscard]] static int sync(int descriptor) noexcept {
+    if (interrupted()) return -1;
+    errno = EIO;
+    return no_sync ? -1 : posix_files::sync(descriptor);
+  }
+  [[nodiscard]] static int rename(const char* from, const char* to) noexcept {
+    errno = EACCES;
+    return no_rename ? -1 : posix_files::rename(from, to);
+  }
+};
 
 }  // namespace
 
@@ -241,4 +273,52 @@ TEST_CASE("a file that shrinks after it was opened is an error at the byte where
   std::filesystem::resize_file(dir.file("m"), std::filesystem::file_size(dir.file("m")) - 70);
   std::vector<float> embed(15);
   CHECK_THROWS_WITH_AS(in.read<float>("embed", 0, embed), doctest::Contains("too early"), belay::file_error);
+}
+
+TEST_CASE("calls that are interrupted or move one byte are continued") {
+  const folder dir;
+  faulty_files::trickle = true;
+  faulty_files::interrupt = 3;
+  st::basic_writer<faulty_files> out(dir.file("m"), {{"a", st::stored_type::u8, {3}}});
+  const std::vector<std::uint8_t> values{7, 8, 9};
+  out.write<std::uint8_t>("a", 0, values);
+  faulty_files::interrupt = 3;
+  out.commit();
+  faulty_files::interrupt = 3;
+  const st::basic_reader<faulty_files> in(dir.file("m"));
+  std::vector<std::uint8_t> read(3);
+  in.read<std::uint8_t>("a", 0, read);
+  CHECK(read == values);
+  faulty_files::trickle = false;
+}
+
+TEST_CASE("a medium that fails at the end leaves what was there before") {
+  const folder dir;
+  std::ofstream(dir.file("m")) << "before";
+  const auto attempt = [&] {
+    st::basic_writer<faulty_files> out(dir.file("m"), {{"a", st::stored_type::u8, {0}}});
+    out.commit();
+  };
+  faulty_files::no_sync = true;
+  CHECK_THROWS_WITH_AS(attempt(), doctest::Contains("cannot be brought to the medium"), belay::file_error);
+  faulty_files::no_sync = false;
+  faulty_files::no_rename = true;
+  CHECK_THROWS_WITH_AS(attempt(), doctest::Contains("cannot be replaced"), belay::file_error);
+  faulty_files::no_rename = false;
+  CHECK(content(dir.file("m")) == "before");
+  CHECK(dir.entries() == 1);
+  attempt();
+  CHECK(content(dir.file("m")).size() > 8);
+}
+
+TEST_CASE("an order is stable and that of the standard library") {
+  for (std::size_t count = 0; count < 70; ++count) {
+    std::vector<std::size_t> key(count);
+    for (std::size_t i = 0; i < count; ++i) key[i] = i * 7919 % 13;
+    const auto before = [&](std::size_t a, std::size_t b) { return key[a] < key[b]; };
+    std::vector<std::size_t> expected(count);
+    std::iota(expected.begin(), expected.end(), std::size_t{0});
+    std::stable_sort(expected.begin(), expected.end(), before);
+    CHECK(st::order_of(count, before) == expected);
+  }
 }

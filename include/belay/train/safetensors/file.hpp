@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // An open file that is read and written by offset. Interrupted and short calls are continued here, once;
-// everything that cannot be continued is a file_error that names the path, the byte and the reason.
+// everything that cannot be continued is a file_error that names the path, the byte and the reason. The
+// calls themselves are a policy's, so that a test can let the n-th one fail.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -18,6 +19,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -27,24 +29,26 @@ namespace safetensors {
 [[nodiscard]] inline std::string reason(int number) { return std::generic_category().message(number); }
 
 /// Owns one descriptor. Const members may be called from several threads at once.
-class file {
+template <files_policy Files>
+class basic_file {
  public:
-  file() = default;
+  basic_file() = default;
 
   /// Opens an existing `path` as open(2) does; `flags` gets O_CLOEXEC. Throws file_error.
-  file(std::string path, int flags, where at) : path_(std::move(path)) {
+  basic_file(std::string path, int flags, where at) : path_(std::move(path)) {
     do {
-      descriptor_ = ::open(path_.c_str(), flags | O_CLOEXEC);
+      descriptor_ = Files::open(path_.c_str(), flags | O_CLOEXEC, mode_t{});
     } while (descriptor_ < 0 && errno == EINTR);
     if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
   }
 
   /// Creates `path` for writing (mode 0600); not open afterwards if something has that name already.
-  [[nodiscard]] static file create_new(std::string path, where at) {
-    file result;
+  [[nodiscard]] static basic_file create_new(std::string path, where at) {
+    constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    basic_file result;
     result.path_ = std::move(path);
     do {
-      result.descriptor_ = ::open(result.path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+      result.descriptor_ = Files::open(result.path_.c_str(), flags, S_IRUSR | S_IWUSR);
     } while (result.descriptor_ < 0 && errno == EINTR);
     if (result.descriptor_ < 0 && errno != EEXIST) {
       throw file_error(result.path_, 0, "cannot be created: " + reason(errno), at);
@@ -52,8 +56,9 @@ class file {
     return result;
   }
 
-  file(file&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-  file& operator=(file&& other) noexcept {
+  basic_file(basic_file&& other) noexcept
+      : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  basic_file& operator=(basic_file&& other) noexcept {
     if (this != &other) {
       close();
       path_ = std::move(other.path_);
@@ -61,7 +66,7 @@ class file {
     }
     return *this;
   }
-  ~file() { close(); }
+  ~basic_file() { close(); }
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
@@ -78,7 +83,7 @@ class file {
   void read(std::uint64_t offset, std::span<std::byte> to, where at) const {
     for (std::size_t done = 0; done < to.size();) {
       const std::size_t rest = to.size() - done;
-      const ssize_t got = ::pread(descriptor_, to.data() + done, one_call(rest), position(offset, at));
+      const ssize_t got = Files::read_at(descriptor_, to.data() + done, one_call(rest), position(offset, at));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) {
         throw file_error(path_, offset, "cannot read " + std::to_string(rest) + " bytes: " + reason(errno), at);
@@ -93,7 +98,7 @@ class file {
   void write(std::uint64_t offset, std::span<const std::byte> from, where at) const {
     for (std::size_t done = 0; done < from.size();) {
       const std::size_t rest = from.size() - done;
-      const ssize_t put = ::pwrite(descriptor_, from.data() + done, one_call(rest), position(offset, at));
+      const ssize_t put = Files::write_at(descriptor_, from.data() + done, one_call(rest), position(offset, at));
       if (put < 0 && errno == EINTR) continue;
       if (put <= 0) {
         const std::string why = put < 0 ? reason(errno) : std::string("nothing was taken");
@@ -115,13 +120,13 @@ class file {
   void sync(where at) const {
     int result = 0;
     do {
-      result = ::fsync(descriptor_);
+      result = Files::sync(descriptor_);
     } while (result != 0 && errno == EINTR);
     if (result != 0) throw file_error(path_, 0, "cannot be brought to the medium: " + reason(errno), at);
   }
 
   void close() noexcept {
-    if (descriptor_ >= 0) ::close(descriptor_);
+    if (descriptor_ >= 0) static_cast<void>(Files::close(descriptor_));
     descriptor_ = -1;
   }
 
@@ -140,6 +145,8 @@ class file {
   int descriptor_ = -1;
 };
 
+using file = basic_file<posix_files>;
+
 /// The folder that holds `path`.
 [[nodiscard]] inline std::string folder_of(const std::string& path) {
   const std::size_t slash = path.find_last_of('/');
@@ -148,8 +155,9 @@ class file {
 }
 
 /// Returns when the names in `folder` are on the medium (a rename is not before this).
-inline void sync_folder(const std::string& folder, where at = where::current()) {
-  file(folder, O_RDONLY | O_DIRECTORY, at).sync(at);
+template <files_policy Files = posix_files>
+void sync_folder(const std::string& folder, where at = where::current()) {
+  basic_file<Files>(folder, O_RDONLY | O_DIRECTORY, at).sync(at);
 }
 
 }  // namespace safetensors

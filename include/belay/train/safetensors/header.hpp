@@ -87,7 +87,9 @@ struct header {
 }
 
 /// Reads one header. `text` is the JSON, `data_bytes` what the file holds after it; offsets of errors are
-/// counted from the file's beginning, where the text starts at byte 8.
+/// counted from the file's beginning, where the text starts at byte 8. `Scanner` has the words of header_scanner;
+/// a parser is a template because most who include it read no file.
+template <class Scanner>
 class header_parser {
  public:
   header_parser(std::string_view text, std::uint64_t data_bytes, const std::string& path, where at)
@@ -243,7 +245,7 @@ class header_parser {
     return order;
   }
 
-  header_scanner scan_;
+  Scanner scan_;
   std::uint64_t data_bytes_;
   bool has_metadata_ = false;
   metadata_list metadata_;
@@ -252,9 +254,10 @@ class header_parser {
 };
 
 /// The header `text` describes, or file_error with the byte (counted from the file's beginning) and the reason.
-[[nodiscard]] inline header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path,
-                                         where at = where::current()) {
-  return header_parser(text, data_bytes, path, at).parse();
+template <class Scanner = header_scanner>
+[[nodiscard]] header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path,
+                                  where at = where::current()) {
+  return header_parser<Scanner>(text, data_bytes, path, at).parse();
 }
 
 }  // namespace safetensors

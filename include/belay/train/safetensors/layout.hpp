@@ -63,9 +63,10 @@ struct layout {
 };
 
 /// Lays the declared tensors one after another, in their order. The header is padded with spaces so that
-/// the data begins at a multiple of 8. What the reader would refuse is a usage_error.
-[[nodiscard]] inline layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
-                                    where at = where::current()) {
+/// the data begins at a multiple of 8. What a reader with that scanner would refuse is a usage_error.
+template <class Scanner = header_scanner>
+[[nodiscard]] layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
+                             where at = where::current()) {
   layout result;
   std::string text = "{";
   if (!about.empty()) {
@@ -102,7 +103,7 @@ struct layout {
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > largest_header) throw usage_error("the header is larger than 100,000,000 bytes", at);
   try {
-    static_cast<void>(parse_header(text, result.data_bytes, "declared tensors", at));
+    static_cast<void>(parse_header<Scanner>(text, result.data_bytes, "declared tensors", at));
   } catch (const file_error& refused) {
     throw usage_error(std::string("these tensors cannot be written: ") + refused.what(), at);
   }

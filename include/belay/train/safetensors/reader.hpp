@@ -14,6 +14,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/header.hpp"
@@ -23,10 +24,11 @@ namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
 /// Every tensor of one file. Reads may be made from several threads at once.
-class reader {
+template <files_policy Files>
+class basic_reader {
  public:
   /// Opens and checks `path`; everything that is wrong with it is a file_error.
-  explicit reader(std::string path, where at = where::current())
+  explicit basic_reader(std::string path, where at = where::current())
       : file_(std::move(path), O_RDONLY | O_NONBLOCK, at) {  // a pipe is refused below, not waited for
     const std::uint64_t size = file_.size(at);
     if (size < 8) throw file_error(file_.path(), size, "is too short for a safetensors file", at);
@@ -107,11 +109,13 @@ class reader {
   }
 
  private:
-  file file_;
+  basic_file<Files> file_;
   std::uint64_t data_begin_ = 0;
   header header_;
   std::vector<std::size_t> by_name_;
 };
+
+using reader = basic_reader<posix_files>;
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI

@@ -5,9 +5,10 @@
 // the target; a crash, an error or a writer that is destroyed leaves what was there before untouched.
 #pragma once
 
-#include <stdio.h>  // rename
+#include <unistd.h>  // getpid
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,6 +19,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/layout.hpp"
@@ -26,11 +28,12 @@
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-class writer {
+template <files_policy Files>
+class basic_writer {
  public:
   /// Creates the temporary file (mode 0600) and writes the header. Tensors lie in the order given.
-  explicit writer(std::string path, const std::vector<declaration>& tensors,
-                  const metadata_list& about = usual_metadata(), where at = where::current())
+  explicit basic_writer(std::string path, const std::vector<declaration>& tensors,
+                        const metadata_list& about = usual_metadata(), where at = where::current())
       : path_(std::move(path)),
         layout_(lay_out(tensors, about, at)),
         by_name_(order_by_name(layout_.tensors)),
@@ -44,11 +47,11 @@ class writer {
     }
   }
 
-  writer(const writer&) = delete;
-  writer& operator=(const writer&) = delete;
+  basic_writer(const basic_writer&) = delete;
+  basic_writer& operator=(const basic_writer&) = delete;
 
   /// Removes the temporary file unless commit() has made it the target.
-  ~writer() { abandon(); }
+  ~basic_writer() { abandon(); }
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return layout_.file_bytes(); }
@@ -98,12 +101,12 @@ class writer {
   /// Finishes and gives the file its name; what had that name is replaced in the same instant.
   void commit(where at = where::current()) {
     finish(at);
-    if (::rename(file_.path().c_str(), path_.c_str()) != 0) {
+    if (Files::rename(file_.path().c_str(), path_.c_str()) != 0) {
       throw file_error(path_, 0, "cannot be replaced: " + reason(errno), at);
     }
     file_.close();
     finished_ = false;
-    sync_folder(folder_of(path_), at);
+    sync_folder<Files>(folder_of(path_), at);
   }
 
  private:
@@ -111,7 +114,7 @@ class writer {
     // Names left behind by a killed process of the same number are stepped over.
     const std::string stem = path_ + ".tmp-" + std::to_string(::getpid()) + "-";
     for (int attempt = 0; attempt < 1000; ++attempt) {
-      file_ = file::create_new(stem + std::to_string(attempt), at);
+      file_ = basic_file<Files>::create_new(stem + std::to_string(attempt), at);
       if (file_.is_open()) return;
     }
     throw file_error(stem + "0", 0, "and a thousand more temporary files are in the way", at);
@@ -119,7 +122,7 @@ class writer {
 
   void abandon() noexcept {
     if (!file_.is_open()) return;
-    ::unlink(file_.path().c_str());
+    static_cast<void>(Files::remove(file_.path().c_str()));
     file_.close();
   }
 
@@ -146,9 +149,11 @@ class writer {
   layout layout_;
   std::vector<std::size_t> by_name_;
   std::vector<std::atomic<std::uint64_t>> written_;  // bytes of each tensor so far
-  file file_;                                        // the temporary
+  basic_file<Files> file_;                           // the temporary
   bool finished_ = false;
 };
+
+using writer = basic_writer<posix_files>;
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
