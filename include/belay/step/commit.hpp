@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "belay/core/config.hpp"
 
@@ -39,6 +38,7 @@ class committed_step {
  private:
   template <class Engine>
   friend class step;
+  friend class step_outcome;
   explicit committed_step(std::uint64_t number) noexcept : number_(number) {}
   std::uint64_t number_;
 };
@@ -54,18 +54,35 @@ struct refused_step {
   std::string list;
 };
 
-using step_outcome = std::variant<committed_step, replay_step, refused_step>;
+/// One of the three, asked for with `committed`, `replay` and `refused`. Move-only, as the token in it is.
+class step_outcome {
+ public:
+  step_outcome(committed_step done) noexcept : end_(end::committed), committed_(std::move(done)) {}
+  step_outcome(replay_step again) noexcept : end_(end::replay), replay_(again) {}
+  step_outcome(refused_step why) noexcept : end_(end::refused), refused_(std::move(why)) {}
 
-/// The token of a committed step, or null.
-[[nodiscard]] inline committed_step* committed(step_outcome& outcome) noexcept {
-  return std::get_if<committed_step>(&outcome);
-}
-[[nodiscard]] inline const replay_step* replay(const step_outcome& outcome) noexcept {
-  return std::get_if<replay_step>(&outcome);
-}
-[[nodiscard]] inline const refused_step* refused(const step_outcome& outcome) noexcept {
-  return std::get_if<refused_step>(&outcome);
-}
+  /// The token of a committed step, or null.
+  [[nodiscard]] friend committed_step* committed(step_outcome& outcome) noexcept {
+    return outcome.end_ == end::committed ? &outcome.committed_ : nullptr;
+  }
+  [[nodiscard]] friend const replay_step* replay(const step_outcome& outcome) noexcept {
+    return outcome.end_ == end::replay ? &outcome.replay_ : nullptr;
+  }
+  [[nodiscard]] friend const refused_step* refused(const step_outcome& outcome) noexcept {
+    return outcome.end_ == end::refused ? &outcome.refused_ : nullptr;
+  }
+
+ private:
+  enum class end : std::uint8_t { committed, replay, refused };
+  end end_;
+  committed_step committed_{0};
+  replay_step replay_;
+  refused_step refused_;
+};
+
+[[nodiscard]] committed_step* committed(step_outcome& outcome) noexcept;
+[[nodiscard]] const replay_step* replay(const step_outcome& outcome) noexcept;
+[[nodiscard]] const refused_step* refused(const step_outcome& outcome) noexcept;
 
 /// Why a step was refused, in one line.
 [[nodiscard]] inline std::string text(const refused_step& outcome) {
