@@ -104,7 +104,7 @@ TEST_CASE("an evaluation looks at the first 16,384 bytes of a file") {
     for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>(i % 256);
     return train_moe::evaluation_text(dir.put("eval", text));
   };
-  for (const std::size_t bytes : {2, 255, 16'383, 16'384, 20'000}) {
+  for (const std::size_t bytes : {2U, 255U, 16'383U, 16'384U, 20'000U}) {
     const std::vector<std::int32_t> tokens = read(bytes);
     REQUIRE(tokens.size() == std::min<std::size_t>(bytes, 16'384));
     bool same = true;
