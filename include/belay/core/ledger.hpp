@@ -5,9 +5,11 @@
 // recognised instead of discharging somebody else's debt.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/core/config.hpp"
@@ -45,12 +47,19 @@ class ledger {
 
   /// Records a debt. Throws usage_error when more obligations are open than the ledger was made for.
   [[nodiscard]] ticket open(const obligation& what) {
+    return open_in_place(what.opened_at, [&](obligation& record) { record = what; });
+  }
+
+  /// The same, with a record that `write(obligation&)` writes where it is kept. It holds what was there before, and
+  /// `write` must not open or close debts.
+  template <std::invocable<obligation&> Write>
+  [[nodiscard]] ticket open_in_place(where opened_at, Write&& write) {
     if (free_ == none) [[unlikely]]
-      refuse(what.opened_at);
+      refuse(opened_at);
     const std::uint32_t index = free_;
     entry& slot = entries_[index];
     free_ = slot.next_free;
-    slot.what = what;
+    std::forward<Write>(write)(slot.what);
     ++slot.generation;
     ++open_;
     return {index, slot.generation};

@@ -57,7 +57,6 @@ class offset_allocator {
     taken.used = true;
     taken.chained = chain.head;
     chain.head = at;
-    ++leases_;
     live_ += size;
     if (live_ > peak_) peak_ = live_;
     const std::size_t offset = taken.offset;
@@ -82,12 +81,17 @@ class offset_allocator {
   /// Ends every lease of the chain.
   void release(lease_chain& chain) noexcept {
     std::uint32_t at = chain.head;
+    if (at == none) return;
     chain.head = none;
-    while (at != none) {
+    std::size_t bytes = 0;
+    do {
       const std::uint32_t next = nodes_[at].chained;
+      bytes += nodes_[at].size;
       free_node(at);
       at = next;
-    }
+    } while (at != none);
+    live_ -= bytes;
+    if (meter_ != nullptr) meter_->remove(bytes);
   }
 
   /// Moves the lease at `offset` from one chain to another; false when `from` does not hold it.
@@ -107,7 +111,6 @@ class offset_allocator {
   void clear() noexcept {
     if (meter_ != nullptr) meter_->remove(live_);
     live_ = 0;
-    leases_ = 0;
     spare_ = edge;
     for (std::uint32_t i = static_cast<std::uint32_t>(nodes_.size()); i-- > 2;) recycle(i);
     constexpr std::uint32_t whole = 1;
@@ -122,7 +125,12 @@ class offset_allocator {
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
   /// The highest end of any lease so far: what the region must have been at least.
   [[nodiscard]] std::size_t extent_bytes() const noexcept { return extent_; }
-  [[nodiscard]] std::size_t lease_count() const noexcept { return leases_; }
+  /// Leases that are not over; takes as long as there are ranges.
+  [[nodiscard]] std::size_t lease_count() const noexcept {
+    std::size_t count = 0;
+    for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].used ? 1 : 0;
+    return count;
+  }
 
  private:
   static constexpr std::uint32_t none = 0xffffffffU;
@@ -189,9 +197,6 @@ class offset_allocator {
     node* const nodes = nodes_.data();
     node& freed = nodes[at];
     const std::size_t size = freed.size;
-    live_ -= size;
-    --leases_;
-    if (meter_ != nullptr) meter_->remove(size);
     const std::uint32_t before = freed.previous;
     const std::uint32_t after = freed.next;
     if (!nodes[after].used) {
@@ -230,7 +235,6 @@ class offset_allocator {
   std::size_t live_ = 0;
   std::size_t peak_ = 0;
   std::size_t extent_ = 0;
-  std::size_t leases_ = 0;
   std::uint32_t spare_ = edge;
 };
 

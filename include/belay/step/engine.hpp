@@ -49,7 +49,7 @@ class engine {
   }
   /// Ends every lease and every debt of the step.
   void end_step() noexcept {
-    if (arena_.offsets().lease_count() > 0) arena_.reclaim();
+    if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
     in_step_ = false;
     ++epoch_;

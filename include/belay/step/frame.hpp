@@ -31,19 +31,19 @@ struct invocation {
   where at;
   std::uint32_t parent = 0;
 
-  /// The ledger's record of a debt that this call opens.
-  [[nodiscard]] obligation debt(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
-                                where opened_at) const {
-    obligation what;
-    what.kind = kind;
-    what.rank = static_cast<std::uint8_t>(shape.size() < what.shape.size() ? shape.size() : what.shape.size());
-    what.parent = parent;
-    what.micro_batch = micro_batch;
-    what.bytes = bytes;
-    for (std::size_t axis = 0; axis < what.rank; ++axis) what.shape[axis] = shape[axis];
-    what.layer = layer;
-    what.opened_at = opened_at;
-    return what;
+  /// Opens a debt of this call: its record is written where the ledger keeps it.
+  [[nodiscard]] ticket open(ledger& debts, obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
+                            where opened_at) const {
+    return debts.open_in_place(opened_at, [&](obligation& what) {
+      what.kind = kind;
+      what.rank = static_cast<std::uint8_t>(shape.size() < what.shape.size() ? shape.size() : what.shape.size());
+      what.parent = parent;
+      what.micro_batch = micro_batch;
+      what.bytes = bytes;
+      for (std::size_t axis = 0; axis < what.rank; ++axis) what.shape[axis] = shape[axis];
+      what.layer = layer;
+      what.opened_at = opened_at;
+    });
   }
 };
 
@@ -118,7 +118,7 @@ class frame {
   }
 
   [[nodiscard]] ticket open(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape, where at) {
-    return engine_->obligations().open(call_->debt(kind, bytes, shape, at));
+    return call_->open(engine_->obligations(), kind, bytes, shape, at);
   }
   void close(ticket debt, where at = where::current()) { engine_->obligations().close(debt, at); }
 

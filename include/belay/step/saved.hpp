@@ -31,8 +31,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
   BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
-    debt_ = engine.obligations().open(
-        call.debt(obligation_kind::saved_activation, residue_.out.size_bytes(), residue_.out.shape(), call.at));
+    debt_ = call.open(engine.obligations(), obligation_kind::saved_activation, residue_.out.size_bytes(),
+                      residue_.out.shape(), call.at);
   }
 
   BELAY_OPENS saved(saved&& other) noexcept
