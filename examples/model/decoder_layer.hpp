@@ -50,6 +50,11 @@ class decoder_layer {
     attention_.backward(frame, std::move(r.attention), between, dx);
   }
 
+  template <class Frame>
+  void discard(Frame& frame, residue&& r, const char* why) {
+    experts_.discard(frame, std::move(r.experts), why);
+  }
+
   template <class Visitor>
   void for_each_parameter(Visitor&& visit) {
     attention_.for_each_parameter(visit);

@@ -88,6 +88,12 @@ class moe_block {
     frame.run([this, x, scale, dy, din] { norm_.differentiate(x, scale, din, dy.data(), din); });
   }
 
+  /// No backward will come: the experts' slots go back. Every rank of the exchange does the same.
+  template <class Frame>
+  void discard(Frame& frame, residue&& r, const char* why) {
+    std::move(r.merged).discard(frame, why);
+  }
+
   template <class Visitor>
   void for_each_parameter(Visitor&& visit) {
     norm_.for_each_parameter(visit);

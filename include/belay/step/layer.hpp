@@ -56,6 +56,12 @@ concept backward_layer = forward_layer<Layer, Engine, Input> &&
              layer.backward(call, std::move(residue), dout);
            });
 
+/// A layer whose residue holds debts of its own ends them in `layer.discard(frame, residue, why)`, when the handle is
+/// discarded instead of going backward.
+template <class Layer, class Engine, class Input>
+concept discarding_layer = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+                                    const char* why) { layer.discard(call, std::move(residue), why); };
+
 /// The name that messages give a layer; it must outlive the step.
 template <class Layer>
 [[nodiscard]] const char* layer_name(const Layer& layer) noexcept {

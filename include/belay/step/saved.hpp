@@ -89,9 +89,16 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
   }
 
-  /// Ends the obligation without a backward; `why` is for the reader of the call.
-  BELAY_DISCHARGES void discard(const char* why, where at = where::current()) && {
-    static_cast<void>(why);
+  /// Ends the obligation without a backward; `why` is for the reader of the call. A layer that has a `discard` ends
+  /// what its residue owes there.
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && {
+    if constexpr (discarding_layer<Layer, Engine, Input>) {
+      call_.parent = debt_.index;
+      if (owes()) {
+        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+        layer_->discard(call, std::move(residue_), why);
+      }
+    }
     settle(at);
   }
 

@@ -263,6 +263,51 @@ TEST_CASE("a rehearsal walks the same code, runs nothing, and reaches the same p
   CHECK(rehearsal.activations().offsets().extent_bytes() == b.engine.activations().offsets().extent_bytes());
 }
 
+namespace {
+// Its residue owes something too, as that of a layer with experts does.
+struct owing_inside : scaling {
+  struct residue : scaling::residue {
+    belay::ticket debt;
+  };
+  template <class Frame>
+  residue forward(Frame& frame, belay::view<const double, 3> x) {
+    const belay::ticket debt = frame.open(belay::obligation_kind::combined_tokens, 0, x.shape(), frame.call().at);
+    return {scaling::forward(frame, x), debt};
+  }
+  template <class Frame>
+  void backward(Frame& frame, residue&& r, belay::view<const double, 3> dout, belay::view<double, 3> dx) {
+    frame.close(r.debt);
+    scaling::backward(frame, std::move(r), dout, dx);
+  }
+};
+struct discarding : owing_inside {
+  std::string reason;
+  template <class Frame>
+  void discard(Frame& frame, residue&& r, const char* why) {
+    frame.close(r.debt);
+    reason = why;
+  }
+};
+}  // namespace
+
+TEST_CASE("a layer whose residue owes something ends that when its handle is discarded") {
+  bench b;
+  discarding layer;
+  belay::step step{b.engine};
+  auto handle = belay::forward(step, layer, b.x);
+  std::move(handle).discard("no gradient here");
+  CHECK(layer.reason == "no gradient here");
+  CHECK(b.engine.obligations().open_count() == 0);
+  auto outcome = std::move(step).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+
+  owing_inside wrong_policy;  // without a discard of its own the inner debt stays, and is seen
+  belay::step second{b.engine};
+  auto other = belay::forward(second, wrong_policy, b.x);
+  std::move(other).discard("no gradient here");
+  CHECK(b.engine.obligations().open_count() == 1);
+}
+
 TEST_CASE("an output that is asked for after its backward is a named error in checked builds") {
   if constexpr (!belay::checked(belay::check_level::local)) return;
   bench b;
