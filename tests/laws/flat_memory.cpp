@@ -112,7 +112,8 @@ TEST_CASE("bytes, allocations, descriptors and threads are constant after the fi
   const finding found = run_steps(step_count(), policy::right);
   CHECK(found.first_difference == 0);
   CHECK(found.as_planned);
-  if (!sampled()) CHECK(found.growth < (1U << 20U));
+  // A sanitizer keeps what was freed, and shadows of what was touched.
+  if (!sampled() && train_moe::heap_is_counted()) CHECK(found.growth < (1U << 20U));
 }
 
 TEST_CASE("a lease that is never returned is noticed") {
