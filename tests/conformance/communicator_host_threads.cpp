@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "conformance/communicator.hpp"
 
-#include "belay/backend/host.hpp"
 #include "conformance/host_threads.hpp"
 
-TEST_CASE_TEMPLATE_INVOKE(conf_all_reduce, conformance::host_threads);
-TEST_CASE_TEMPLATE_INVOKE(conf_reduce_scatter, conformance::host_threads);
-TEST_CASE_TEMPLATE_INVOKE(conf_all_gather, conformance::host_threads);
-TEST_CASE_TEMPLATE_INVOKE(conf_all_to_all, conformance::host_threads);
-TEST_CASE_TEMPLATE_INVOKE(conf_broadcast, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_exchange, conformance::host_threads);
+TEST_CASE_TEMPLATE_INVOKE(conf_send, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_barrier, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_started, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_started_each, conformance::host_threads);

@@ -32,6 +32,7 @@ struct p2p {
 
   /// The elements are only read; they stay unchanged until the exchange is over.
   template <class T>
+    requires transferable<std::remove_const_t<T>>
   [[nodiscard]] static p2p send(int to, std::span<T> data, int tag = 0) noexcept {
     using plain = std::remove_const_t<T>;
     return {direction::send, to, const_cast<plain*>(data.data()), data.size_bytes(), tag};
@@ -97,12 +98,39 @@ concept can_all_to_all_v =
 template <class C, class T>
 concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) { c.broadcast(inout, root, at); };
 
+template <class C, class T, class Op = sum_t>
+concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
+  c.reduce(inout, op, root, at);
+};
+
+template <class C, class T>
+concept can_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+  c.gather(in, out, root, at);
+};
+
+template <class C, class T>
+concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+  c.scatter(in, out, root, at);
+};
+
 template <class C>
 concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) { c.exchange(transfers, at); };
+
+// The same started.
+
+template <class C>
+concept can_start_barrier = requires(const C& c, where at) {
+  { c.start_barrier(at) } -> std::same_as<pending>;
+};
 
 template <class C, class T, class Op = sum_t>
 concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
   { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
+};
+
+template <class C, class T, class Op = sum_t>
+concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
+  { c.start_reduce_scatter(in, out, op, at) } -> std::same_as<pending>;
 };
 
 template <class C, class T, class Op = sum_t>
@@ -112,10 +140,46 @@ concept can_start_reduce_scatter_v =
     };
 
 template <class C, class T>
+concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  { c.start_all_gather(in, out, at) } -> std::same_as<pending>;
+};
+
+template <class C, class T>
 concept can_start_all_gather_v =
     requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
       { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
     };
+
+template <class C, class T>
+concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  { c.start_all_to_all(in, out, at) } -> std::same_as<pending>;
+};
+
+template <class C, class T>
+concept can_start_all_to_all_v =
+    requires(const C& c, std::span<const T> in, std::span<T> out, std::span<const std::size_t> counts, where at) {
+      { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
+    };
+
+template <class C, class T>
+concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
+  { c.start_broadcast(inout, root, at) } -> std::same_as<pending>;
+};
+
+template <class C, class T, class Op = sum_t>
+concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
+  { c.start_reduce(inout, op, root, at) } -> std::same_as<pending>;
+};
+
+template <class C, class T>
+concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+  { c.start_gather(in, out, root, at) } -> std::same_as<pending>;
+};
+
+template <class C, class T>
+concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+  { c.start_scatter(in, out, root, at) } -> std::same_as<pending>;
+};
 
 template <class C>
 concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {

@@ -26,6 +26,9 @@ enum class operation : std::uint8_t {
   all_to_all,
   all_to_all_v,
   broadcast,
+  reduce,
+  gather,
+  scatter,
   exchange,
   make_symmetric,
 };
@@ -42,6 +45,9 @@ enum class operation : std::uint8_t {
     case operation::all_to_all: return "all_to_all";
     case operation::all_to_all_v: return "all_to_all_v";
     case operation::broadcast: return "broadcast";
+    case operation::reduce: return "reduce";
+    case operation::gather: return "gather";
+    case operation::scatter: return "scatter";
     case operation::exchange: return "exchange";
     case operation::make_symmetric: return "make_symmetric";
   }
@@ -92,7 +98,7 @@ struct fingerprint {
     std::string out = belay::name(what);
     if (type.bytes > 0) out += " of " + std::to_string(count) + " x " + type.text();
     if (how != reduction::none) out += std::string(" (") + belay::name(how) + ")";
-    if (root >= 0) out += " from root " + std::to_string(root);
+    if (root >= 0) out += " with root " + std::to_string(root);
     if (shape != 0) out += " with counts #" + std::to_string(shape % 1000000);
     return out;
   }

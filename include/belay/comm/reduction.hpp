@@ -2,7 +2,8 @@
 //
 // How contributions of several ranks become one. A reduction is a tag with its arithmetic; the arithmetic is
 // the same on every backend, ((x0 + x1) + x2) + ... in rank order, so that every rank gets the same bits and
-// a reduce_scatter is a slice of the all_reduce. Formats of 16 bits are added as float and rounded once.
+// a reduce_scatter is a slice of the all_reduce. Formats of 16 bits are added as float; what a reduction does
+// with its total (an average divides it) it does once, before the one rounding at the end.
 #pragma once
 
 #include <concepts>
@@ -14,7 +15,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-enum class reduction : std::uint8_t { none, sum, minimum, maximum };
+enum class reduction : std::uint8_t { none, sum, minimum, maximum, product, average };
 
 [[nodiscard]] constexpr const char* name(reduction which) noexcept {
   switch (which) {
@@ -22,6 +23,8 @@ enum class reduction : std::uint8_t { none, sum, minimum, maximum };
     case reduction::sum: return "sum";
     case reduction::minimum: return "minimum";
     case reduction::maximum: return "maximum";
+    case reduction::product: return "product";
+    case reduction::average: return "average";
   }
   return "unknown";
 }
@@ -39,9 +42,13 @@ concept reducible = has_reductions<T>;
 template <class T>
 concept transferable = std::is_trivially_copyable_v<T> && !std::is_const_v<T>;
 
-/// What a sum of `T` is kept in until it is rounded once at the end.
+/// What a reduction of `T` is kept in until it is rounded once at the end.
 template <reducible T>
 using accumulator_of = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
+
+// What integers of `T` are added and multiplied as, so that they wrap: small ones would become int.
+template <class T>
+using wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
 /// Sum; integers wrap.
 struct sum_t {
@@ -49,8 +56,7 @@ struct sum_t {
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_integral_v<T>) {
-      using wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
-      return static_cast<T>(static_cast<wide>(a) + static_cast<wide>(b));
+      return static_cast<T>(static_cast<wrapping<T>>(a) + static_cast<wrapping<T>>(b));
     } else {
       return a + b;
     }
@@ -74,10 +80,42 @@ struct maximum_t {
     else return a > b ? a : b;
   }
 };
+/// Product; integers wrap.
+struct product_t {
+  static constexpr reduction code = reduction::product;
+  template <class T>
+  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<wrapping<T>>(a) * static_cast<wrapping<T>>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+/// The sum divided by the number of ranks. Integers wrap as in a sum, then their quotient is truncated.
+struct average_t {
+  static constexpr reduction code = reduction::average;
+  template <class T>
+  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+    return sum_t::apply(a, b);
+  }
+  template <class T>
+  [[nodiscard]] static constexpr T finish(T total, int ranks) noexcept {
+    if constexpr (std::is_integral_v<T>) {
+      // In 64 bits: a small type may not hold the number of ranks.
+      using wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+      return static_cast<T>(static_cast<wide>(total) / static_cast<wide>(ranks));
+    } else {
+      return total / static_cast<T>(ranks);
+    }
+  }
+};
 
 inline constexpr sum_t sum{};
 inline constexpr minimum_t minimum{};
 inline constexpr maximum_t maximum{};
+inline constexpr product_t product{};
+inline constexpr average_t average{};
 
 template <class Op>
 concept reduction_tag = requires {
@@ -86,6 +124,13 @@ concept reduction_tag = requires {
   { Op::apply(x, x) } -> std::same_as<float>;
 };
 
-static_assert(reduction_tag<sum_t> && reduction_tag<minimum_t> && reduction_tag<maximum_t>);
+/// Does something with the total, once, before it is rounded: `finish(total, ranks)`.
+template <class Op>
+concept finishing = reduction_tag<Op> && requires(float x, int ranks) {
+  { Op::finish(x, ranks) } -> std::same_as<float>;
+};
+
+static_assert(reduction_tag<sum_t> && reduction_tag<minimum_t> && reduction_tag<maximum_t> && reduction_tag<product_t>);
+static_assert(finishing<average_t> && !finishing<sum_t>);
 
 }  // namespace belay::inline BELAY_ABI

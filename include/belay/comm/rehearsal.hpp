@@ -52,44 +52,73 @@ class group {
                     std::span<const std::size_t>, where = where::current()) const noexcept {}
   template <transferable T>
   void broadcast(std::span<T>, int, where = where::current()) const noexcept {}
+  template <reducible T, reduction_tag Op>
+  void reduce(std::span<T>, Op, int, where = where::current()) const noexcept {}
+  template <transferable T>
+  void gather(std::span<const std::type_identity_t<T>>, std::span<T>, int, where = where::current()) const noexcept {}
+  template <transferable T>
+  void scatter(std::span<const std::type_identity_t<T>>, std::span<T>, int, where = where::current()) const noexcept {}
   void exchange(std::span<const p2p>, where = where::current()) const noexcept {}
+  template <class T>
+    requires transferable<std::remove_const_t<T>>
+  void send(int, std::span<T>, int = 0, where = where::current()) const noexcept {}
+  template <transferable T>
+  void receive(int, std::span<T>, int = 0, where = where::current()) const noexcept {}
 
+  pending start_barrier(where at = where::current()) const noexcept { return over(operation::barrier, at); }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T>, Op, where at = where::current()) const noexcept {
-    return pending(nullptr, 0, operation::all_reduce, at);
+    return over(operation::all_reduce, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>>, std::span<T>, Op,
-                                             where at = where::current()) const noexcept {
-    return pending(nullptr, 0, operation::reduce_scatter, at);
+                               where at = where::current()) const noexcept {
+    return over(operation::reduce_scatter, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T>, std::span<const std::size_t>, Op,
-                                               where at = where::current()) const noexcept {
-    return pending(nullptr, 0, operation::reduce_scatter_v, at);
+                                 where at = where::current()) const noexcept {
+    return over(operation::reduce_scatter_v, at);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>>, std::span<T>,
-                                         where at = where::current()) const noexcept {
-    return pending(nullptr, 0, operation::all_gather, at);
+                           where at = where::current()) const noexcept {
+    return over(operation::all_gather, at);
   }
   template <transferable T>
-  pending start_all_gather_v(std::span<T>, std::span<const std::size_t>,
-                                           where at = where::current()) const noexcept {
-    return pending(nullptr, 0, operation::all_gather_v, at);
+  pending start_all_gather_v(std::span<T>, std::span<const std::size_t>, where at = where::current()) const noexcept {
+    return over(operation::all_gather_v, at);
   }
   template <transferable T>
-  pending start_all_to_all_v(std::span<const std::type_identity_t<T>>, std::span<const std::size_t>,
-                                           std::span<T>, std::span<const std::size_t>,
-                                           where at = where::current()) const noexcept {
-    return pending(nullptr, 0, operation::all_to_all_v, at);
+  pending start_all_to_all(std::span<const std::type_identity_t<T>>, std::span<T>,
+                           where at = where::current()) const noexcept {
+    return over(operation::all_to_all, at);
+  }
+  template <transferable T>
+  pending start_all_to_all_v(std::span<const std::type_identity_t<T>>, std::span<const std::size_t>, std::span<T>,
+                             std::span<const std::size_t>, where at = where::current()) const noexcept {
+    return over(operation::all_to_all_v, at);
   }
   template <transferable T>
   pending start_broadcast(std::span<T>, int, where at = where::current()) const noexcept {
-    return pending(nullptr, 0, operation::broadcast, at);
+    return over(operation::broadcast, at);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce(std::span<T>, Op, int, where at = where::current()) const noexcept {
+    return over(operation::reduce, at);
+  }
+  template <transferable T>
+  pending start_gather(std::span<const std::type_identity_t<T>>, std::span<T>, int,
+                       where at = where::current()) const noexcept {
+    return over(operation::gather, at);
+  }
+  template <transferable T>
+  pending start_scatter(std::span<const std::type_identity_t<T>>, std::span<T>, int,
+                        where at = where::current()) const noexcept {
+    return over(operation::scatter, at);
   }
   pending start_exchange(std::span<const p2p>, where at = where::current()) const noexcept {
-    return pending(nullptr, 0, operation::exchange, at);
+    return over(operation::exchange, at);
   }
 
   /// Distinct addresses for every rank that must not be read or written.
@@ -98,6 +127,8 @@ class group {
   }
 
  private:
+  static pending over(operation what, where at) noexcept { return pending(nullptr, 0, what, at); }
+
   std::vector<int> members_;
   int rank_;
 };
@@ -135,10 +166,15 @@ class rank {
 
 static_assert(has_groups<rank> && communicator<group> && directly_addressable<group>);
 static_assert(can_all_reduce<group, float> && can_reduce_scatter<group, float> && can_reduce_scatter_v<group, float> &&
-              can_all_gather<group, float> && can_all_gather_v<group, float> && can_all_to_all<group, float> &&
-              can_all_to_all_v<group, float> && can_broadcast<group, float> && can_exchange<group> &&
-              can_start_all_reduce<group, float> && can_start_reduce_scatter_v<group, float> &&
-              can_start_all_gather_v<group, float> && can_start_exchange<group>);
+              can_reduce<group, float> && can_all_gather<group, float> && can_all_gather_v<group, float> &&
+              can_all_to_all<group, float> && can_all_to_all_v<group, float> && can_broadcast<group, float> &&
+              can_gather<group, float> && can_scatter<group, float> && can_exchange<group>);
+static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> && can_start_reduce_scatter<group, float> &&
+              can_start_reduce_scatter_v<group, float> && can_start_reduce<group, float> &&
+              can_start_all_gather<group, float> && can_start_all_gather_v<group, float> &&
+              can_start_all_to_all<group, float> && can_start_all_to_all_v<group, float> &&
+              can_start_broadcast<group, float> && can_start_gather<group, float> && can_start_scatter<group, float> &&
+              can_start_exchange<group>);
 
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI

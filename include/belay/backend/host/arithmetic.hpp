@@ -21,8 +21,8 @@ void copy_elements(T* to, const T* from, std::size_t count) noexcept {
   if (count > 0 && to != from) std::memcpy(to, from, count * sizeof(T));
 }
 
-/// For i in [begin, begin + count): ((s0[i] + s1[i]) + s2[i]) + ..., rounded to T once, is stored at index
-/// i + shift of every destination. `source(q)` and `destination(d)` give the arrays.
+/// For i in [begin, begin + count): ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded to T once, is stored at
+/// index i + shift of every destination. `source(q)` and `destination(d)` give the arrays.
 template <class Op, class T, class Source, class Destination>
 void reduce_elements(int sources, Source source, int destinations, Destination destination, std::size_t begin,
                      std::size_t count, std::ptrdiff_t shift = 0) noexcept {
@@ -37,6 +37,9 @@ void reduce_elements(int sources, Source source, int destinations, Destination d
     for (int q = 1; q < sources; ++q) {
       const T* y = source(q) + first;
       for (std::size_t i = 0; i < length; ++i) total[i] = Op::apply(total[i], static_cast<accumulator>(y[i]));
+    }
+    if constexpr (finishing<Op>) {
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::finish(total[i], sources);
     }
     const T* result;
     if constexpr (std::is_same_v<accumulator, T>) {
@@ -54,6 +57,19 @@ void reduce_elements(int sources, Source source, int destinations, Destination d
   std::size_t first = begin;
   for (; first + block <= end; first += block) one_block(first, block);  // a constant trip count
   if (first < end) one_block(first, end - first);
+}
+
+/// What is at `from_a` goes to `to_b` and what is at `from_b` to `to_a`. Of each block both are read before either is
+/// written, so `to_a` may be `from_a` and `to_b` may be `from_b`.
+inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
+                        std::size_t bytes) noexcept {
+  alignas(64) std::byte held[4096];
+  for (std::size_t first = 0; first < bytes; first += sizeof held) {
+    const std::size_t length = std::min(sizeof held, bytes - first);
+    std::memcpy(held, from_a + first, length);
+    std::memcpy(to_a + first, from_b + first, length);
+    std::memcpy(to_b + first, held, length);
+  }
 }
 
 }  // namespace host

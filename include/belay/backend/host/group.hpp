@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A group of thread ranks: the handle that user code calls. Every operation exists blocking, run by the
-// calling thread, and many exist started, run by the rank's communication stream in launch order; the two
-// never mix, because each group has a meeting point for either.
+// calling thread, and started, run by the rank's communication stream in launch order; the two never mix,
+// because each group has a meeting point for either.
 #pragma once
 
 #include <cstddef>
@@ -75,13 +75,14 @@ class group {
     host::all_gather_v(here(at), inout, counts, at);
   }
 
-  /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal; no overlap.
+  /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
   template <transferable T>
   void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
     host::all_to_all<T>(here(at), in, out, at);
   }
 
   /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
+  /// In place when `out` is `in` and the counts of both are equal.
   template <transferable T>
   void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts, std::span<T> out,
                     std::span<const std::size_t> receive_counts, where at = where::current()) const {
@@ -94,50 +95,102 @@ class group {
     host::broadcast(here(at), inout, root, at);
   }
 
+  /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
+  template <reducible T, reduction_tag Op>
+  void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
+    host::reduce(here(at), inout, op, root, at);
+  }
+
+  /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
+  /// place when the root's `in` is its part of `out`.
+  template <transferable T>
+  void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root, where at = where::current()) const {
+    host::gather<T>(here(at), in, out, root, at);
+  }
+
+  /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
+  /// place when the root's `out` is its part of `in`.
+  template <transferable T>
+  void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root, where at = where::current()) const {
+    host::scatter<T>(here(at), in, out, root, at);
+  }
+
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
     stream_->report_abandoned(at);
     state_->exchange(lane::caller).run(rank_, transfers, at);
   }
+  /// An exchange of one transfer: returns when rank `to` has received it.
+  template <class T>
+    requires transferable<std::remove_const_t<T>>
+  void send(int to, std::span<T> data, int tag = 0, where at = where::current()) const {
+    const p2p one = p2p::send(to, data, tag);
+    exchange({&one, 1}, at);
+  }
+  template <transferable T>
+  void receive(int from, std::span<T> data, int tag = 0, where at = where::current()) const {
+    const p2p one = p2p::receive(from, data, tag);
+    exchange({&one, 1}, at);
+  }
 
   // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
 
+  pending start_barrier(where at = where::current()) const {
+    return start(operation::barrier, [=](party me) { host::barrier(me, at); }, at);
+  }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
     return start(operation::all_reduce, [=](party me) { host::all_reduce(me, inout, op, at); }, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
-                                             where at = where::current()) const {
+                               where at = where::current()) const {
     return start(operation::reduce_scatter, [=](party me) { host::reduce_scatter<T>(me, in, out, op, at); }, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                                               where at = where::current()) const {
+                                 where at = where::current()) const {
     return start(operation::reduce_scatter_v, [=](party me) { host::reduce_scatter_v(me, inout, counts, op, at); }, at);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
-                                         where at = where::current()) const {
+                           where at = where::current()) const {
     return start(operation::all_gather, [=](party me) { host::all_gather<T>(me, in, out, at); }, at);
   }
   template <transferable T>
-  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
-                                           where at = where::current()) const {
+  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
     return start(operation::all_gather_v, [=](party me) { host::all_gather_v(me, inout, counts, at); }, at);
   }
   template <transferable T>
-  pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in,
-                                           std::span<const std::size_t> send_counts, std::span<T> out,
-                                           std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    return start(
-        operation::all_to_all_v,
-        [=](party me) { host::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); }, at);
+  pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
+                           where at = where::current()) const {
+    return start(operation::all_to_all, [=](party me) { host::all_to_all<T>(me, in, out, at); }, at);
+  }
+  template <transferable T>
+  pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
+                             std::span<T> out, std::span<const std::size_t> receive_counts,
+                             where at = where::current()) const {
+    const auto work = [=](party me) { host::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
+    return start(operation::all_to_all_v, work, at);
   }
   template <transferable T>
   pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
     return start(operation::broadcast, [=](party me) { host::broadcast(me, inout, root, at); }, at);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
+    return start(operation::reduce, [=](party me) { host::reduce(me, inout, op, root, at); }, at);
+  }
+  template <transferable T>
+  pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+                       where at = where::current()) const {
+    return start(operation::gather, [=](party me) { host::gather<T>(me, in, out, root, at); }, at);
+  }
+  template <transferable T>
+  pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+                        where at = where::current()) const {
+    return start(operation::scatter, [=](party me) { host::scatter<T>(me, in, out, root, at); }, at);
   }
   pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
     return stream_->launch(operation::exchange, state_, rank_, [=](group_state& state, int rank) {
@@ -175,13 +228,19 @@ class group {
   communication_stream* stream_;
 };
 
-static_assert(communicator<group> && can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> &&
-              can_reduce_scatter<group, float> && can_reduce_scatter_v<group, double> && can_all_gather<group, int> &&
+static_assert(communicator<group> && directly_addressable<group>);
+static_assert(can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> && can_reduce_scatter<group, float> &&
+              can_reduce_scatter_v<group, double> && can_reduce<group, int, average_t> && can_all_gather<group, int> &&
               can_all_gather_v<group, float> && can_all_to_all<group, float> && can_all_to_all_v<group, float> &&
-              can_broadcast<group, char> && can_exchange<group> && can_start_all_reduce<group, float> &&
-              can_start_reduce_scatter_v<group, float> && can_start_all_gather_v<group, float> &&
-              can_start_exchange<group> && directly_addressable<group>);
-static_assert(!can_all_reduce<group, fp8_e4m3> && !can_all_reduce<group, bool> && can_all_gather<group, fp8_e4m3>);
+              can_broadcast<group, char> && can_gather<group, float> && can_scatter<group, float> && can_exchange<group>);
+static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> && can_start_reduce_scatter<group, float> &&
+              can_start_reduce_scatter_v<group, float> && can_start_reduce<group, float> &&
+              can_start_all_gather<group, float> && can_start_all_gather_v<group, float> &&
+              can_start_all_to_all<group, float> && can_start_all_to_all_v<group, float> &&
+              can_start_broadcast<group, float> && can_start_gather<group, float> && can_start_scatter<group, float> &&
+              can_start_exchange<group>);
+static_assert(!can_all_reduce<group, fp8_e4m3> && !can_reduce<group, fp8_e4m3> && !can_reduce_scatter<group, fp8_e4m3> &&
+              !can_all_reduce<group, bool> && can_all_gather<group, fp8_e4m3>);
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -66,7 +66,7 @@ class rendezvous {
       case gate::verdict::broken: world_->await_stop(); world_->raise(call);
       case gate::verdict::incomplete: await(number + 1, target, call); break;
     }
-    compare(me, number, call);
+    compare(me, number);
   }
 
   /// What rank `who` brought to the operation that rank `me` is in.
@@ -87,6 +87,16 @@ class rendezvous {
 
   /// For operations that read nothing of a peer after the meeting.
   void leave_at_once(int me) noexcept { recorder(me).leave(); }
+
+  /// Between `enter` and `leave`: compares what fingerprints cannot hold. `alike(a, b)` compares two ranks and
+  /// `text(rank)` tells what one brought; unless all are alike, every rank leaves and throws `comm_error`.
+  template <class Alike, class Text>
+  void expect_alike(int me, Alike alike, Text text) {
+    if (all_alike(alike)) return;
+    const difference found = describe(current(me), alike, text);
+    leave(me);  // until here peers read what this rank brought
+    refuse(me, found.culprits, found.message, found.there);
+  }
 
   /// Stops the world because the contributions do not fit together; every rank of the group calls it in the
   /// same situation, after `leave`.
@@ -168,29 +178,44 @@ class rendezvous {
     world_->stop(std::move(why));
   }
 
-  void compare(int me, std::uint64_t number, const call_site&) {
-    const fingerprint& first = slot_of(0, number).mine.print;
+  void compare(int me, std::uint64_t number) {
+    const auto print = [&](int q) -> const fingerprint& { return slot_of(q, number).mine.print; };
+    const auto alike = [&](int a, int b) { return print(a) == print(b); };
+    if (all_alike(alike)) return;
+    const difference found = describe(number, alike, [&](int q) { return print(q).text(); });
+    refuse(me, found.culprits, found.message, found.there);
+  }
+
+  template <class Alike>
+  [[nodiscard]] bool all_alike(Alike alike) const {
     bool same = true;
-    for (int q = 1; q < size(); ++q) same = same && slot_of(q, number).mine.print == first;
-    if (same) return;
-    // The smaller camp is to blame; between equals everybody is named.
+    for (int q = 1; q < size(); ++q) same = same && alike(0, q);
+    return same;
+  }
+
+  struct difference {
     std::vector<int> culprits;
     std::string message, there;
+  };
+
+  // The smaller camp is to blame; between equals everybody is named.
+  template <class Alike, class Text>
+  [[nodiscard]] difference describe(std::uint64_t number, Alike alike, Text text) const {
+    difference out;
     int largest = 0;
     const auto camp = [&](int who) {
       int votes = 0;
-      for (int q = 0; q < size(); ++q) votes += slot_of(q, number).mine.print == slot_of(who, number).mine.print;
+      for (int q = 0; q < size(); ++q) votes += alike(q, who);
       return votes;
     };
     for (int q = 0; q < size(); ++q) largest = std::max(largest, camp(q));
     for (int q = 0; q < size(); ++q) {
-      const published& theirs = slot_of(q, number);
-      message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + theirs.mine.print.text() +
-                 " at " + theirs.at.text();
-      if (camp(q) < largest || 2 * largest <= size()) culprits.push_back(world_rank(q));
-      if (camp(q) < largest && there.empty()) there = theirs.at.text();
+      const std::string site = slot_of(q, number).at.text();
+      out.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at " + site;
+      if (camp(q) < largest || 2 * largest <= size()) out.culprits.push_back(world_rank(q));
+      if (camp(q) < largest && out.there.empty()) out.there = site;
     }
-    refuse(me, std::move(culprits), message, there);
+    return out;
   }
 
   health* world_;

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A rank at a meeting point, and what is checked there: first what this rank was given, before it meets
+// anybody; then, before anything is written, what only all contributions together can tell.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <string>
+
+#include "belay/backend/host/rendezvous.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// A rank's place at a meeting point: all it takes to run a collective.
+struct party {
+  rendezvous* point;
+  int rank;
+
+  [[nodiscard]] int size() const noexcept { return point->size(); }
+  /// What rank `who` brought.
+  [[nodiscard]] const contribution& of(int who) const noexcept { return point->of(rank, who); }
+  template <class T>
+  [[nodiscard]] const T* input_of(int who) const noexcept {
+    return static_cast<const T*>(of(who).input);
+  }
+  template <class T>
+  [[nodiscard]] T* output_of(int who) const noexcept {
+    return static_cast<T*>(of(who).output);
+  }
+};
+
+/// Where a range begins in a packed buffer.
+[[nodiscard]] inline std::size_t offset_of(std::span<const std::size_t> counts, int which) noexcept {
+  return std::accumulate(counts.begin(), counts.begin() + which, std::size_t{0});
+}
+[[nodiscard]] inline std::size_t total_of(std::span<const std::size_t> counts) noexcept {
+  return offset_of(counts, static_cast<int>(counts.size()));
+}
+
+inline void check_counts(std::span<const std::size_t> counts, int ranks, const char* what, where at) {
+  if (counts.size() != static_cast<std::size_t>(ranks)) {
+    throw usage_error(std::string(what) + ": " + std::to_string(counts.size()) + " counts for a group of " +
+                          std::to_string(ranks) + " ranks",
+                      at);
+  }
+}
+inline void check_length(std::size_t given, std::size_t needed, const char* what, where at) {
+  if (given != needed) {
+    throw usage_error(std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " +
+                          std::to_string(needed),
+                      at);
+  }
+}
+inline void check_root(int root, int ranks, const char* what, where at) {
+  if (root < 0 || root >= ranks) {
+    throw usage_error(std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " +
+                          std::to_string(ranks),
+                      at);
+  }
+}
+/// Input and output may be the same memory only where the operation says so.
+inline void check_overlap(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes, const void* allowed,
+                          const char* what, where at) {
+  if (in_bytes == 0 || out_bytes == 0 || in == allowed) return;
+  const auto* a = static_cast<const std::byte*>(in);
+  const auto* b = static_cast<const std::byte*>(out);
+  const std::less<const std::byte*> before;
+  if (before(a, b + out_bytes) && before(b, a + in_bytes)) {
+    throw usage_error(std::string(what) + ": input and output overlap other than in place", at);
+  }
+}
+
+/// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a
+/// buffer, the vectors themselves are compared.
+inline void expect_same_counts(party me) {
+  const auto counts = [&](int q) { return me.of(q).send_counts; };
+  const auto first_difference = [&](int a, int b) {
+    return std::mismatch(counts(a).begin(), counts(a).end(), counts(b).begin()).first - counts(a).begin();
+  };
+  const auto alike = [&](int a, int b) { return first_difference(a, b) == me.size(); };
+  me.point->expect_alike(me.rank, alike, [&](int q) {
+    std::ptrdiff_t place = me.size();
+    for (int other = 0; other < me.size(); ++other) place = std::min(place, first_difference(0, other));
+    return me.of(q).print.text() + ", " + std::to_string(counts(q)[static_cast<std::size_t>(place)]) + " of them for rank " +
+           std::to_string(me.point->world_rank(static_cast<int>(place)));
+  });
+}
+
+inline void barrier(party me, where at) {
+  me.point->enter(me.rank, {{operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, nullptr, {}, {}}, at);
+  me.point->leave_at_once(me.rank);
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
