@@ -1,4 +1,4 @@
-// expect: a reduction is belay::sum, belay::minimum or belay::maximum
+// expect: a reduction is belay::sum, belay::product, belay::minimum, belay::maximum or belay::average
 #include <belay/comm.hpp>
 
 void reduce(const belay::rehearsal::group& group, std::span<float> x) {

@@ -6,15 +6,19 @@
 
 #include <doctest/doctest.h>
 
-#include <array>
+#include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
-#include "conformance/communicator.hpp"
+#include "belay/comm.hpp"
+#include "conformance/reference.hpp"
 
 namespace conformance {
 
-inline constexpr int operation_count = 10;
+inline constexpr int operation_count = 14;
+inline constexpr int collective_count = operation_count - 1;  // the last one is an exchange between pairs
 
 // One rank's buffers with a pattern in the outputs.
 struct buffers {
@@ -50,6 +54,10 @@ void call(const Group& group, int which, std::size_t n, buffers& with) {
     case 6: group.all_to_all(in, out); break;
     case 7: group.all_to_all_v(in, with.counts, out, with.counts); break;
     case 8: group.broadcast(out, 0); break;
+    case 9: group.reduce(in, belay::average, 0); break;
+    case 10: group.gather(in.first(n), out, 0); break;
+    case 11: group.scatter(in, out.first(n), 0); break;
+    case 12: group.all_reduce(in, belay::product); break;
     default: {
       const belay::p2p transfers[] = {belay::p2p::send(next, in.first(n)), belay::p2p::receive(previous, out.first(n))};
       group.exchange(transfers);
@@ -126,7 +134,7 @@ TEST_CASE_TEMPLATE_DEFINE("a rank that returns early is named by all who wait fo
 
 TEST_CASE_TEMPLATE_DEFINE("a deadline names who has not arrived and what it does instead", Backend, conf_timeout) {
   using namespace conformance;
-  for (int which : {0, 1, 7, 9}) {
+  for (int which : {0, 1, 7, 9, 13}) {
     CAPTURE(which);
     CHECK(all(Backend::run(3, std::chrono::milliseconds(100), [&](auto& rank) {
       buffers with(3, 5);
@@ -150,8 +158,8 @@ TEST_CASE_TEMPLATE_DEFINE("a deadline names who has not arrived and what it does
 TEST_CASE_TEMPLATE_DEFINE("calls that differ stop all ranks before any output is written", Backend, conf_mismatch) {
   using namespace conformance;
   for (int ranks : {2, 3, 8}) {
-    for (int which = 0; which < operation_count - 1; ++which) {
-      for (int other = 0; other < operation_count - 1; ++other) {
+    for (int which = 0; which < collective_count; ++which) {
+      for (int other = 0; other < collective_count; ++other) {
         if (which == 0 && other == 0) continue;  // barriers do not differ
         CAPTURE(ranks);
         CAPTURE(which);
@@ -175,28 +183,104 @@ TEST_CASE_TEMPLATE_DEFINE("calls that differ stop all ranks before any output is
 TEST_CASE_TEMPLATE_DEFINE("root, reduction and element type are compared too", Backend, conf_mismatch_rest) {
   using namespace conformance;
   for (int ranks : {2, 3}) {
-    for (int kind = 0; kind < 4; ++kind) {
+    for (int kind = 0; kind < 9; ++kind) {
       CAPTURE(ranks);
       CAPTURE(kind);
       CHECK(all(Backend::run(ranks, [&](auto& rank) {
         const auto& world = rank.world();
         const bool odd = rank.number() == ranks - 1;
-        std::vector<float> x(9, 1.0F);
-        std::vector<std::int32_t> y(9, 1);
-        const std::vector<float> before = x;
+        const int root = odd ? 1 : 0;
+        const auto before = values<float>(rank.number(), 18);
+        std::vector<float> x = before, y = before;
+        std::vector<std::int32_t> words(18, 1);
+        const auto reduce = [&](auto a, auto b) {
+          odd ? world.all_reduce(std::span(x), a) : world.all_reduce(std::span(x), b);
+        };
         const auto what = failure_of([&] {
           switch (kind) {
-            case 0: world.broadcast(std::span(x), odd ? 1 : 0); break;
-            case 1: odd ? world.all_reduce(std::span(x), belay::maximum) : world.all_reduce(std::span(x), belay::sum); break;
-            case 2: odd ? world.all_reduce(std::span(y), belay::sum) : world.all_reduce(std::span(x), belay::sum); break;
+            case 0: world.broadcast(std::span(x), root); break;
+            case 1: reduce(belay::maximum, belay::sum); break;
+            case 2: reduce(belay::average, belay::sum); break;
+            case 3: world.reduce(std::span(x), belay::sum, root); break;
+            case 4: world.gather(std::span(x).first(1), std::span(y).first(static_cast<std::size_t>(ranks)), root); break;
+            case 5: world.scatter(std::span(x).first(static_cast<std::size_t>(ranks)), std::span(y).first(1), root); break;
+            case 6: odd ? world.all_reduce(std::span(words), belay::sum) : world.all_reduce(std::span(x), belay::sum); break;
+            case 7:  // in place on some ranks, and with another size on one
+              world.all_to_all(std::span(x).first(odd ? 6 : 12), std::span(odd ? x : y).first(odd ? 6 : 12));
+              break;
             default: (void)world.make_symmetric(odd ? 64 : 128); break;
           }
         });
         return what.fault == belay::comm_fault::mismatch && names(what, ranks - 1) && same_bits(x, before) &&
-               what.message.find("communicator_faults.hpp:") != std::string::npos;
+               same_bits(y, before) && what.message.find("communicator_faults.hpp:") != std::string::npos;
       })));
     }
   }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("divisions of a buffer that differ are a mismatch, even with the same hash", Backend,
+                          conf_mismatch_counts) {
+  using namespace conformance;
+  const std::vector<std::size_t> ours{113, 104, 223, 382, 268, 22, 0, 14}, theirs{188, 0, 30, 338, 122, 373, 64, 11};
+  REQUIRE(belay::shape_of(ours) == belay::shape_of(theirs));  // and of the same total
+  for (bool same_hash : {false, true}) {
+    for (int which : {0, 1, 2, 3}) {
+      CAPTURE(which);
+      CHECK(all(Backend::run(8, [&](auto& rank) {
+        const auto& world = rank.world();
+        const bool odd = rank.number() == 5;
+        const std::vector<std::size_t> swapped(ours.rbegin(), ours.rend());
+        const std::vector<std::size_t> counts = !odd ? ours : same_hash ? theirs : swapped;
+        const auto before = values<float>(rank.number(), 1126);
+        auto x = before;
+        const auto what = failure_of([&] {
+          if (which == 0) world.reduce_scatter_v(std::span(x), counts, belay::sum);
+          if (which == 1) world.all_gather_v(std::span(x), counts);
+          if (which == 2) world.start_reduce_scatter_v(std::span(x), counts, belay::average).wait();
+          if (which == 3) world.start_all_gather_v(std::span(x), counts).wait();
+        });
+        return what.fault == belay::comm_fault::mismatch && what.culprits == std::vector<int>{5} && same_bits(x, before) &&
+               (!same_hash || what.message.find("188 of them for rank 0") != std::string::npos);
+      })));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("buffers that overlap other than in place are refused before anybody meets", Backend,
+                          conf_overlap) {
+  using namespace conformance;
+  CHECK(holds_on_all<Backend>({2, 3, 4}, [](const auto& world) {
+    const int me = world.rank(), other = (me + 1) % world.size();
+    const auto size = static_cast<std::size_t>(world.size());
+    const std::size_t n = 6;
+    const auto before = values<std::int32_t>(me, n * size + 1);
+    auto memory = before;
+    const auto whole = std::span(memory).first(n * size);
+    const auto part = [&](int q) { return whole.subspan(n * static_cast<std::size_t>(q), n); };
+    const auto aside = std::span(memory).subspan(n * static_cast<std::size_t>(me) + 1, n);
+    std::vector<std::size_t> sends(size, n), receives(size, n);
+    sends.front() += 1;
+    sends.back() -= 1;
+    const auto refused = [&](auto call) {
+      try {
+        call();
+      } catch (const belay::usage_error& error) {
+        return std::string(error.what()).find("overlap") != std::string::npos;
+      }
+      return false;
+    };
+    bool ok = true;
+    for (auto wrong : {part(other), aside}) {  // another rank's part, and beside one's own
+      ok = refused([&] { world.reduce_scatter(whole, wrong, belay::sum); }) && ok;
+      ok = refused([&] { world.all_gather(wrong, whole); }) && ok;
+      ok = refused([&] { world.gather(wrong, whole, me); }) && ok;
+      ok = refused([&] { world.scatter(whole, wrong, me); }) && ok;
+    }
+    ok = refused([&] { world.all_to_all(whole, std::span(memory).last(n * size)); }) && ok;
+    ok = refused([&] { world.all_to_all_v(whole, sends, whole, receives); }) && ok;
+    world.barrier();  // the group is usable
+    return ok && same_bits(memory, before);
+  }));
 }
 
 TEST_CASE_TEMPLATE_DEFINE("a pair that disagrees on bytes or tag stops with both named", Backend, conf_mismatch_pair) {

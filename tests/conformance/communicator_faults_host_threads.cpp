@@ -7,5 +7,7 @@ TEST_CASE_TEMPLATE_INVOKE(conf_return, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_timeout, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_rest, conformance::host_threads);
+TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_counts, conformance::host_threads);
+TEST_CASE_TEMPLATE_INVOKE(conf_overlap, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_pair, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_started_fault, conformance::host_threads);

@@ -5,10 +5,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
-#include "conformance/communicator.hpp"
+#include "belay/comm.hpp"
+#include "conformance/reference.hpp"
 
 TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers read and write it", Backend, conf_heap) {
   using namespace conformance;

@@ -18,11 +18,22 @@ TEST_CASE("a rehearsal's communication returns at once and touches nothing") {
   world.all_reduce(memory, belay::sum);
   world.broadcast(memory, 0);
   world.all_gather(memory.first(1), memory);
+  world.reduce(memory, belay::average, 3);
+  world.gather(memory.first(1), memory, 5);
+  world.scatter(memory, memory.first(1), 5);
+  world.all_to_all(memory, memory);
+  world.send(7, memory);
+  world.receive(7, memory);
   const belay::p2p transfer = belay::p2p::send(7, memory);
   world.exchange(std::span(&transfer, 1));
   auto started = world.start_all_reduce(memory, belay::sum);
   CHECK(started.ready());
   std::move(started).wait();
+  world.start_barrier().wait();
+  world.start_reduce(memory, belay::product, 3).wait();
+  world.start_gather(memory.first(1), memory, 5).wait();
+  world.start_scatter(memory, memory.first(1), 5).wait();
+  world.start_all_to_all(memory, memory).wait();
 }
 
 TEST_CASE("a rehearsed symmetric heap has the addresses and the extent of a real one") {
