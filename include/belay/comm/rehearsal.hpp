@@ -169,7 +169,8 @@ static_assert(can_all_reduce<group, float> && can_reduce_scatter<group, float> &
               can_reduce<group, float> && can_all_gather<group, float> && can_all_gather_v<group, float> &&
               can_all_to_all<group, float> && can_all_to_all_v<group, float> && can_broadcast<group, float> &&
               can_gather<group, float> && can_scatter<group, float> && can_exchange<group>);
-static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> && can_start_reduce_scatter<group, float> &&
+static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> &&
+              can_start_reduce_scatter<group, float> &&
               can_start_reduce_scatter_v<group, float> && can_start_reduce<group, float> &&
               can_start_all_gather<group, float> && can_start_all_gather_v<group, float> &&
               can_start_all_to_all<group, float> && can_start_all_to_all_v<group, float> &&

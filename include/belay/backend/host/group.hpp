@@ -104,14 +104,16 @@ class group {
   /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
   /// place when the root's `in` is its part of `out`.
   template <transferable T>
-  void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root, where at = where::current()) const {
+  void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+              where at = where::current()) const {
     host::gather<T>(here(at), in, out, root, at);
   }
 
   /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
   /// place when the root's `out` is its part of `in`.
   template <transferable T>
-  void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root, where at = where::current()) const {
+  void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+               where at = where::current()) const {
     host::scatter<T>(here(at), in, out, root, at);
   }
 
@@ -159,7 +161,8 @@ class group {
     return start(operation::all_gather, [=](party me) { host::all_gather<T>(me, in, out, at); }, at);
   }
   template <transferable T>
-  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
+  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
+                             where at = where::current()) const {
     return start(operation::all_gather_v, [=](party me) { host::all_gather_v(me, inout, counts, at); }, at);
   }
   template <transferable T>
@@ -229,18 +232,22 @@ class group {
 };
 
 static_assert(communicator<group> && directly_addressable<group>);
-static_assert(can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> && can_reduce_scatter<group, float> &&
-              can_reduce_scatter_v<group, double> && can_reduce<group, int, average_t> && can_all_gather<group, int> &&
+static_assert(can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> &&
+              can_reduce_scatter<group, float> && can_reduce_scatter_v<group, double> &&
+              can_reduce<group, int, average_t> && can_all_gather<group, int> &&
               can_all_gather_v<group, float> && can_all_to_all<group, float> && can_all_to_all_v<group, float> &&
-              can_broadcast<group, char> && can_gather<group, float> && can_scatter<group, float> && can_exchange<group>);
-static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> && can_start_reduce_scatter<group, float> &&
+              can_broadcast<group, char> && can_gather<group, float> && can_scatter<group, float> &&
+              can_exchange<group>);
+static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> &&
+              can_start_reduce_scatter<group, float> &&
               can_start_reduce_scatter_v<group, float> && can_start_reduce<group, float> &&
               can_start_all_gather<group, float> && can_start_all_gather_v<group, float> &&
               can_start_all_to_all<group, float> && can_start_all_to_all_v<group, float> &&
               can_start_broadcast<group, float> && can_start_gather<group, float> && can_start_scatter<group, float> &&
               can_start_exchange<group>);
-static_assert(!can_all_reduce<group, fp8_e4m3> && !can_reduce<group, fp8_e4m3> && !can_reduce_scatter<group, fp8_e4m3> &&
-              !can_all_reduce<group, bool> && can_all_gather<group, fp8_e4m3>);
+static_assert(!can_all_reduce<group, fp8_e4m3> && !can_reduce<group, fp8_e4m3> &&
+              !can_reduce_scatter<group, fp8_e4m3> && !can_all_reduce<group, bool> &&
+              can_all_gather<group, fp8_e4m3>);
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

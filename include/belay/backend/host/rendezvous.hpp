@@ -5,6 +5,7 @@
 // finite work, so leaving is never interrupted, not even by a rank that fails elsewhere.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -211,7 +212,8 @@ class rendezvous {
     for (int q = 0; q < size(); ++q) largest = std::max(largest, camp(q));
     for (int q = 0; q < size(); ++q) {
       const std::string site = slot_of(q, number).at.text();
-      out.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at " + site;
+      out.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q);
+      out.message += " at " + site;
       if (camp(q) < largest || 2 * largest <= size()) out.culprits.push_back(world_rank(q));
       if (camp(q) < largest && out.there.empty()) out.there = site;
     }

@@ -37,7 +37,8 @@ template <transferable T>
 void all_gather_v(party me, std::span<T> inout, std::span<const std::size_t> counts, where at) {
   check_counts(counts, me.size(), "all_gather_v", at);
   check_length(inout.size(), total_of(counts), "all_gather_v: the buffer", at);
-  const fingerprint print{operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(), shape_of(counts)};
+  const fingerprint print{operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(),
+                          shape_of(counts)};
   me.point->enter(me.rank, {print, inout.data(), inout.data(), counts, {}}, at);
   expect_same_counts(me);
   for (int k = 1; k < me.size(); ++k) {
@@ -88,8 +89,9 @@ void scatter(party me, std::span<const T> in, std::span<T> out, int root, where 
 
 /// What a rank brings when it sends and receives parts: the same place twice only where it works in place.
 template <class T>
-[[nodiscard]] contribution brings(const fingerprint& print, std::span<const T> in, std::span<const std::size_t> send_counts,
-                                  std::span<T> out, std::span<const std::size_t> receive_counts) noexcept {
+[[nodiscard]] contribution brings(const fingerprint& print, std::span<const T> in,
+                                  std::span<const std::size_t> send_counts, std::span<T> out,
+                                  std::span<const std::size_t> receive_counts) noexcept {
   return {print, in.empty() ? nullptr : in.data(), out.empty() ? nullptr : out.data(), send_counts, receive_counts};
 }
 
@@ -129,7 +131,9 @@ void all_to_all(party me, std::span<const T> in, std::span<T> out, where at) {
   me.point->enter(me.rank, brings(print, in, {}, out, {}), at);
   move_parts<T>(
       me, [&](int from, int to) { return me.input_of<T>(from) + part * static_cast<std::size_t>(to); },
-      [&](int to, int from) { return std::span<T>(me.output_of<T>(to) + part * static_cast<std::size_t>(from), part); });
+      [&](int to, int from) {
+        return std::span<T>(me.output_of<T>(to) + part * static_cast<std::size_t>(from), part);
+      });
   me.point->leave(me.rank);
 }
 
@@ -141,9 +145,10 @@ inline std::string first_unequal_pair(party me) {
       const std::size_t sent = me.of(from).send_counts[static_cast<std::size_t>(to)];
       const std::size_t expected = me.of(to).receive_counts[static_cast<std::size_t>(from)];
       if (sent == expected) continue;
-      return "rank " + std::to_string(me.point->world_rank(from)) + " sends " + std::to_string(sent) + " elements to rank " +
-             std::to_string(me.point->world_rank(to)) + " at " + me.point->site_of(me.rank, from).text() +
-             ", which expects " + std::to_string(expected) + " at " + me.point->site_of(me.rank, to).text();
+      return "rank " + std::to_string(me.point->world_rank(from)) + " sends " + std::to_string(sent) +
+             " elements to rank " + std::to_string(me.point->world_rank(to)) + " at " +
+             me.point->site_of(me.rank, from).text() + ", which expects " + std::to_string(expected) + " at " +
+             me.point->site_of(me.rank, to).text();
     }
   }
   return {};
@@ -157,8 +162,8 @@ void all_to_all_v(party me, std::span<const T> in, std::span<const std::size_t> 
   check_length(in.size(), total_of(send_counts), "all_to_all_v: the input", at);
   check_length(out.size(), total_of(receive_counts), "all_to_all_v: the output", at);
   const bool exchanges = std::equal(send_counts.begin(), send_counts.end(), receive_counts.begin());
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), exchanges ? out.data() : nullptr, "all_to_all_v",
-                at);
+  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), exchanges ? out.data() : nullptr,
+                "all_to_all_v", at);
   const fingerprint print{operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0};
   me.point->enter(me.rank, brings(print, in, send_counts, out, receive_counts), at);
   std::string unequal = first_unequal_pair(me);

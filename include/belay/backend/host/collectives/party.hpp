@@ -54,21 +54,21 @@ inline void check_counts(std::span<const std::size_t> counts, int ranks, const c
 }
 inline void check_length(std::size_t given, std::size_t needed, const char* what, where at) {
   if (given != needed) {
-    throw usage_error(std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " +
-                          std::to_string(needed),
-                      at);
+    throw usage_error(
+        std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " + std::to_string(needed),
+        at);
   }
 }
 inline void check_root(int root, int ranks, const char* what, where at) {
   if (root < 0 || root >= ranks) {
-    throw usage_error(std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " +
-                          std::to_string(ranks),
-                      at);
+    throw usage_error(
+        std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks),
+        at);
   }
 }
 /// Input and output may be the same memory only where the operation says so.
-inline void check_overlap(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes, const void* allowed,
-                          const char* what, where at) {
+inline void check_overlap(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes,
+                          const void* allowed, const char* what, where at) {
   if (in_bytes == 0 || out_bytes == 0 || in == allowed) return;
   const auto* a = static_cast<const std::byte*>(in);
   const auto* b = static_cast<const std::byte*>(out);
@@ -89,8 +89,8 @@ inline void expect_same_counts(party me) {
   me.point->expect_alike(me.rank, alike, [&](int q) {
     std::ptrdiff_t place = me.size();
     for (int other = 0; other < me.size(); ++other) place = std::min(place, first_difference(0, other));
-    return me.of(q).print.text() + ", " + std::to_string(counts(q)[static_cast<std::size_t>(place)]) + " of them for rank " +
-           std::to_string(me.point->world_rank(static_cast<int>(place)));
+    return me.of(q).print.text() + ", " + std::to_string(counts(q)[static_cast<std::size_t>(place)]) +
+           " of them for rank " + std::to_string(me.point->world_rank(static_cast<int>(place)));
   });
 }
 

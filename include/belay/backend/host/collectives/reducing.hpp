@@ -51,13 +51,15 @@ template <reducible T, reduction_tag Op>
 void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t> counts, Op, where at) {
   check_counts(counts, me.size(), "reduce_scatter_v", at);
   check_length(inout.size(), total_of(counts), "reduce_scatter_v: the buffer", at);
-  const fingerprint print{operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape_of(counts)};
+  const fingerprint print{
+      operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape_of(counts)};
   me.point->enter(me.rank, {print, inout.data(), inout.data(), counts, {}}, at);
   expect_same_counts(me);
   if (me.size() > 1) {
     const auto source = [&](int q) { return me.input_of<T>(q); };
     const auto mine = [&](int) { return inout.data(); };
-    reduce_elements<Op, T>(me.size(), source, 1, mine, offset_of(counts, me.rank), counts[static_cast<std::size_t>(me.rank)]);
+    reduce_elements<Op, T>(me.size(), source, 1, mine, offset_of(counts, me.rank),
+                           counts[static_cast<std::size_t>(me.rank)]);
   }
   me.point->leave(me.rank);
 }
