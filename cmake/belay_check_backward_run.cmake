@@ -16,7 +16,8 @@ function(name_the_openings text)
       continue()
     endif()
     file(READ "${file}" content)
-    string(REGEX REPLACE "[][;]" " " content "${content}")  # they mean something to lists
+    string(REGEX REPLACE "[][;]" " " content "${content}")  # they mean something to lists,
+    string(REPLACE "\\" " " content "${content}")           # and so does this at the end of a line
     string(REPLACE "\n" ";" lines "${content}")
     set(opened 0)
     set(number 0)
