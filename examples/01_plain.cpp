@@ -105,15 +105,15 @@ void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& 
                 double{tokens_of_step} / seconds, device.live_bytes(), device.peak_bytes());
   }
 }
-
 }  // namespace
 
 int main(int argc, char** argv) try {
-  model::one_thread_per_product();
   using train_moe::corpus;
-  const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
+  model::one_thread_per_product();
+  const int steps = argc > 1 ? std::atoi(argv[1]) : 20;
+  if (steps < 1) throw belay::input_error("STEPS must be a whole number, at least 1");
   const auto text = argc > 2 ? corpus::from_file(argv[2]) : corpus::from_repository(BELAY_SOURCE_DIR);
-  belay::host::world{1}.run([&](auto& rank) { train(rank, steps, text); });
+  belay::host::world{1}.run([&](auto& rank) { train(rank, static_cast<std::size_t>(steps), text); });
 } catch (const std::exception& error) {
   std::fprintf(stderr, "01_plain: %s\n", error.what());
   return 1;

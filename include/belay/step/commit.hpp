@@ -87,11 +87,14 @@ class step_outcome {
 /// Why a step was refused, in one line.
 [[nodiscard]] inline std::string text(const refused_step& outcome) {
   std::string out = "step refused:";
-  if (outcome.findings.open_obligations > 0)
-    out += " " + std::to_string(outcome.findings.open_obligations) + " open obligations;";
-  if (outcome.findings.misused_handles > 0)
-    out += " " + std::to_string(outcome.findings.misused_handles) + " handles used twice;";
-  if (outcome.findings.non_finite > 0) out += " gradients are not finite;";
+  const auto say = [&](std::uint64_t count, const char* one, const char* several) {
+    if (count == 0) return;
+    out += out.back() == ':' ? " " : ", ";
+    out += std::to_string(count) + (count == 1 ? one : several);
+  };
+  say(outcome.findings.open_obligations, " open obligation", " open obligations");
+  say(outcome.findings.misused_handles, " handle used twice", " handles used twice");
+  if (outcome.findings.non_finite > 0) out += std::string(out.back() == ':' ? " " : ", ") + "gradients are not finite";
   return outcome.list.empty() ? out : out + "\n" + outcome.list;
 }
 
