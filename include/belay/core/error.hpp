@@ -93,12 +93,15 @@ class comm_error : public error {
     comm_fault fault = comm_fault::revoked;
     std::vector<int> culprits;           // ranks of the world that caused it
     std::string operation;               // "all_reduce", "barrier", ...
+    std::uint32_t group = 0;             // the group's number; 0 is the world
     std::uint64_t operation_number = 0;  // counted per group from 0
     std::size_t bytes = 0;
     std::string message;  // what happened there, in words
     where here;           // this rank's call
     std::string there;    // the culprit's site as text, if known
     double seconds_waited = 0;
+    int signal = 0;      // what ended the first culprit, where a parent knows it; 0: none or not known
+    int exit_code = -1;  // the first culprit's, where a parent knows it; -1: none or not known
   };
 
   explicit comm_error(details what) : error(text(what), what.here), details_(std::move(what)) {}
