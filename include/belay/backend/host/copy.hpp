@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Copies by different instructions. Which one is fastest depends on the machine, on the size and on whether the bytes
+// were just written by another core, so a caller chooses (see copy_choice.hpp). The vectors are compiled for their
+// instruction set function by function and used where the processor has it: nothing needs -march=native.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// What moves the bytes: the C library, one string instruction, vector registers, or vector registers with stores
+/// that go around the caches.
+enum class copy_kind : std::uint8_t { library, rep_movsb, wide, streaming };
+
+inline constexpr copy_kind copy_kinds[] = {copy_kind::library, copy_kind::rep_movsb, copy_kind::wide, copy_kind::streaming};
+
+[[nodiscard]] constexpr const char* name(copy_kind how) noexcept {
+  switch (how) {
+    case copy_kind::library: return "library";
+    case copy_kind::rep_movsb: return "rep_movsb";
+    case copy_kind::wide: return "wide";
+    case copy_kind::streaming: return "streaming";
+  }
+  return "unknown";
+}
+
+/// Whether a sanitizer watches: it does not see instructions written out by hand, so they are not used then.
+[[nodiscard]] constexpr bool watched() noexcept {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return true;
+#elif defined(__has_feature)
+  return __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer);
+#else
+  return false;
+#endif
+}
+
+/// Bytes of the vector registers that `wide` and `streaming` use on this processor; 0: all kinds are the library's copy.
+[[nodiscard]] inline int vector_bytes() noexcept {
+#if defined(__x86_64__)
+  if (!watched()) return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 0;
+#endif
+  return 0;
+}
+
+#if defined(__x86_64__)
+// 64 and 32 bytes of anything, anywhere. (`auto` would drop the alignment of 1.)
+typedef long long bytes_64 __attribute__((vector_size(64), aligned(1), may_alias));
+typedef long long bytes_32 __attribute__((vector_size(32), aligned(1), may_alias));
+
+// Whole blocks of four registers; `to` is aligned to a register where stores go around the caches.
+__attribute__((target("avx512f"))) inline void copy_wide_64(std::byte* to, const std::byte* from,
+                                                            std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 256) {
+    const bytes_64* source = reinterpret_cast<const bytes_64*>(from + i);
+    bytes_64* target = reinterpret_cast<bytes_64*>(to + i);
+    const bytes_64 a = source[0], b = source[1], c = source[2], d = source[3];
+    target[0] = a;
+    target[1] = b;
+    target[2] = c;
+    target[3] = d;
+  }
+}
+__attribute__((target("avx2"))) inline void copy_wide_32(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 128) {
+    const bytes_32* source = reinterpret_cast<const bytes_32*>(from + i);
+    bytes_32* target = reinterpret_cast<bytes_32*>(to + i);
+    const bytes_32 a = source[0], b = source[1], c = source[2], d = source[3];
+    target[0] = a;
+    target[1] = b;
+    target[2] = c;
+    target[3] = d;
+  }
+}
+__attribute__((target("avx512f"))) inline void copy_streaming_64(std::byte* to, const std::byte* from,
+                                                                 std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 256) {
+    const bytes_64* source = reinterpret_cast<const bytes_64*>(from + i);
+    bytes_64* target = reinterpret_cast<bytes_64*>(to + i);
+    const bytes_64 a = source[0], b = source[1], c = source[2], d = source[3];
+    asm volatile("vmovntdq %1, %0" : "=m"(target[0]) : "v"(a));
+    asm volatile("vmovntdq %1, %0" : "=m"(target[1]) : "v"(b));
+    asm volatile("vmovntdq %1, %0" : "=m"(target[2]) : "v"(c));
+    asm volatile("vmovntdq %1, %0" : "=m"(target[3]) : "v"(d));
+  }
+}
+__attribute__((target("avx2"))) inline void copy_streaming_32(std::byte* to, const std::byte* from,
+                                                              std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 128) {
+    const bytes_32* source = reinterpret_cast<const bytes_32*>(from + i);
+    bytes_32* target = reinterpret_cast<bytes_32*>(to + i);
+    const bytes_32 a = source[0], b = source[1], c = source[2], d = source[3];
+    asm volatile("vmovntdq %1, %0" : "=m"(target[0]) : "x"(a));
+    asm volatile("vmovntdq %1, %0" : "=m"(target[1]) : "x"(b));
+    asm volatile("vmovntdq %1, %0" : "=m"(target[2]) : "x"(c));
+    asm volatile("vmovntdq %1, %0" : "=m"(target[3]) : "x"(d));
+  }
+}
+#endif
+
+/// Orders stores that went around the caches before whatever this thread stores afterwards: without it a flag may be
+/// seen before the bytes it speaks of.
+inline void order_streaming_stores() noexcept {
+#if defined(__x86_64__)
+  asm volatile("sfence" : : : "memory");
+#endif
+}
+
+/// Copies `bytes` by `how`, or as the library does where the processor lacks it. The ranges do not overlap, but for
+/// `to` being `from`, where nothing is done. What was streamed is ordered before later stores of this thread.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind how) noexcept {
+  if (bytes == 0 || to == from) return;
+#if defined(__x86_64__)
+  const auto width = static_cast<std::size_t>(vector_bytes());
+  if (width > 0 && how == copy_kind::rep_movsb) {
+    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+    return;
+  }
+  if (width > 0 && how != copy_kind::library && bytes >= 8 * width) {
+    auto* target = static_cast<std::byte*>(to);
+    const auto* source = static_cast<const std::byte*>(from);
+    // Up to the first whole register of the target, then blocks of four, then what is left.
+    const std::size_t head = (width - reinterpret_cast<std::uintptr_t>(target) % width) % width;
+    std::memcpy(target, source, head);
+    const std::size_t body = (bytes - head) / (4 * width) * (4 * width);
+    target += head;
+    source += head;
+    if (how == copy_kind::wide) {
+      width == 64 ? copy_wide_64(target, source, body) : copy_wide_32(target, source, body);
+    } else {
+      width == 64 ? copy_streaming_64(target, source, body) : copy_streaming_32(target, source, body);
+    }
+    std::memcpy(target + body, source + body, bytes - head - body);
+    if (how == copy_kind::streaming) order_streaming_stores();
+    return;
+  }
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
