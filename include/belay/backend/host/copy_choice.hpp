@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Which copy for which size, found by timing them on this machine: where one processor wants stores around the caches
+// from some megabytes on, another is fastest with one string instruction at every size. Ranks that time at the same
+// time find what holds when all of them copy at once.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <span>
+
+#include "belay/backend/host/copy.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// Microseconds of each kind of copy (the best of a few) in classes of size; 0: not measured. Ranks that want one
+/// choice merge their times by `slowest_of` first.
+struct copy_times {
+  static constexpr std::array<std::size_t, 6> sizes{
+      std::size_t{4} << 10, std::size_t{32} << 10, std::size_t{256} << 10, std::size_t{1} << 20, std::size_t{4} << 20,
+      std::size_t{16} << 20};
+
+  std::array<std::array<double, std::size(copy_kinds)>, sizes.size()> us{};
+
+  [[nodiscard]] static copy_times slowest_of(copy_times a, const copy_times& b) noexcept {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      for (std::size_t k = 0; k < std::size(copy_kinds); ++k) a.us[i][k] = std::max(a.us[i][k], b.us[i][k]);
+    }
+    return a;
+  }
+};
+
+/// A kind of copy for each class of size, and from which size on stores go around the caches.
+class copy_choice {
+ public:
+  /// The library's copy always, no streaming: what is chosen where nothing was timed.
+  copy_choice() noexcept { kinds_.fill(copy_kind::library); }
+
+  /// The fastest of each class. Streaming starts at the smallest class from which on it beats stores of the same
+  /// registers through the caches everywhere; classes without times are as the largest one that has some.
+  explicit copy_choice(const copy_times& times) noexcept : copy_choice() {
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      const auto& row = times.us[i];
+      if (row[0] > 0) kinds_[i] = copy_kinds[std::min_element(row.begin(), row.end()) - row.begin()];
+      else if (i > 0) kinds_[i] = kinds_[i - 1];
+    }
+    for (std::size_t i = kinds_.size(); i-- > 0;) {
+      const auto& row = times.us[i];
+      if (row[0] == 0) continue;
+      if (row[static_cast<std::size_t>(copy_kind::streaming)] >= row[static_cast<std::size_t>(copy_kind::wide)]) break;
+      stream_from_ = copy_times::sizes[i];
+    }
+  }
+
+  /// For a copy of `bytes` in one piece: that of the class nearest to it.
+  [[nodiscard]] copy_kind of(std::size_t bytes) const noexcept {
+    std::size_t i = 0;
+    while (i + 1 < kinds_.size() && bytes > copy_times::sizes[i] / 2 * 5) ++i;
+    return kinds_[i];
+  }
+  /// Whether what each rank reads and writes `bytes` of is better stored around the caches.
+  [[nodiscard]] bool streams(std::size_t bytes) const noexcept { return bytes >= stream_from_; }
+  [[nodiscard]] std::size_t stream_from_bytes() const noexcept { return stream_from_; }
+
+ private:
+  std::array<copy_kind, copy_times::sizes.size()> kinds_;
+  std::size_t stream_from_ = std::numeric_limits<std::size_t>::max();
+};
+
+/// Times every kind in every class that fits into `to` and `from`, for about `budget`: later classes are left out when
+/// it is spent. `meet()` is called before each timed copy; ranks that time together wait for each other there, and
+/// give buffers of the same size and no budget, so that all make the same calls.
+template <class Meet>
+[[nodiscard]] copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from, std::chrono::microseconds budget,
+                                     Meet meet) {
+  using clock = std::chrono::steady_clock;
+  const clock::time_point start = clock::now();
+  copy_times out;
+  for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) {
+    const std::size_t bytes = copy_times::sizes[i];
+    if (bytes > std::min(to.size(), from.size()) || (budget.count() > 0 && clock::now() - start > budget)) break;
+    // The more often the smaller, because a clock's tick is not much shorter than a small copy.
+    const int rounds = bytes > (std::size_t{1} << 20) ? 2 : bytes > (std::size_t{32} << 10) ? 4 : 9;
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t k = 0; k < std::size(copy_kinds); ++k) {
+        copy_bytes(to.data(), from.data(), bytes, copy_kinds[k]);  // brings the target where this kind leaves it
+        // Fresh bytes, and never zeros: stores of zeros are faster than those of anything else.
+        for (std::size_t line = 0; line < bytes; line += 64) from[line] = static_cast<std::byte>(line / 64 % 255 + 1);
+        meet();
+        const clock::time_point before = clock::now();
+        copy_bytes(to.data(), from.data(), bytes, copy_kinds[k]);
+        const double us = std::chrono::duration<double, std::micro>(clock::now() - before).count();
+        double& best = out.us[i][k];
+        best = round == 0 ? us : std::min(best, us);
+      }
+    }
+  }
+  return out;
+}
+
+/// The choice for this machine, from one thread's copies: 10 to 20 ms, and 8 MiB while it lasts.
+[[nodiscard]] inline copy_choice probe_copies() {
+  const std::size_t largest = std::size_t{4} << 20;
+  const auto memory = std::make_unique<std::byte[]>(2 * largest);
+  std::fill(memory.get(), memory.get() + 2 * largest, std::byte{1});
+  return copy_choice(time_copies({memory.get(), largest}, {memory.get() + largest, largest},
+                                 std::chrono::milliseconds(20), [] {}));
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/backend/host/copy_choice.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+using belay::host::copy_choice;
+using belay::host::copy_kind;
+using belay::host::copy_times;
+
+namespace {
+
+constexpr std::size_t kib = 1024, mib = 1024 * kib;
+
+// library, rep_movsb, wide, streaming in each class.
+copy_times machine_of_performance_md() {
+  copy_times out;
+  out.us = {{{1, 2, 1.5, 3}, {4, 6, 3, 9}, {30, 40, 20, 50}, {90, 95, 91, 80}, {400, 410, 405, 300}, {3000, 3100, 3050, 1500}}};
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("the fastest kind of the nearest class is chosen") {
+  const copy_choice choice(machine_of_performance_md());
+  CHECK(choice.of(8) == copy_kind::library);
+  CHECK(choice.of(4 * kib) == copy_kind::library);
+  CHECK(choice.of(32 * kib) == copy_kind::wide);
+  CHECK(choice.of(64 * kib) == copy_kind::wide);
+  CHECK(choice.of(256 * kib) == copy_kind::wide);
+  CHECK(choice.of(1 * mib) == copy_kind::streaming);
+  CHECK(choice.of(1024 * mib) == copy_kind::streaming);
+}
+
+TEST_CASE("streaming begins where it wins from then on, not where it once wins by chance") {
+  copy_times times = machine_of_performance_md();
+  CHECK(copy_choice(times).stream_from_bytes() == 1 * mib);
+  CHECK(copy_choice(times).streams(1 * mib));
+  CHECK(!copy_choice(times).streams(1 * mib - 1));
+  times.us[0][3] = 0.5;  // a fluke at 4 KiB
+  CHECK(copy_choice(times).stream_from_bytes() == 1 * mib);
+  times.us[5][3] = 9000;
+  CHECK(copy_choice(times).stream_from_bytes() == std::numeric_limits<std::size_t>::max());
+}
+
+TEST_CASE("classes that were not timed are as the largest one that was") {
+  copy_times times = machine_of_performance_md();
+  times.us[4] = times.us[5] = {};
+  CHECK(copy_choice(times).of(64 * mib) == copy_kind::streaming);
+  CHECK(copy_choice(times).stream_from_bytes() == 1 * mib);
+  CHECK(copy_choice(copy_times{}).of(64 * mib) == copy_kind::library);
+  CHECK(copy_choice().stream_from_bytes() == std::numeric_limits<std::size_t>::max());
+}
+
+TEST_CASE("ranks that merge their times choose alike") {
+  copy_times slow = machine_of_performance_md();
+  slow.us[0][0] = 10;
+  const copy_times merged = copy_times::slowest_of(machine_of_performance_md(), slow);
+  CHECK(merged.us[0][0] == 10);
+  CHECK(copy_choice(merged).of(4 * kib) == copy_kind::wide);
+}
+
+TEST_CASE("timing calls every rank's meeting the same number of times, leaves out what does not fit, and ends in time") {
+  std::vector<std::byte> to(300 * kib), from(300 * kib);
+  const auto meetings = [&] {
+    int count = 0;
+    const copy_times times = belay::host::time_copies(std::span(to), std::span(from), std::chrono::microseconds(0), [&] { ++count; });
+    for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) {
+      for (const double us : times.us[i]) CHECK((us > 0) == (copy_times::sizes[i] <= to.size()));
+    }
+    return count;
+  };
+  CHECK(meetings() == meetings());
+  CHECK(to == from);  // what was timed were copies
+}
