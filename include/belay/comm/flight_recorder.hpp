@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The last operations of a rank, so that an error can say what a missing peer was doing. One thread writes,
-// any other may read at any time: every field is an atomic, and an entry that changed while it was read is
-// read again. No clock is read: an operation that does not wait must not pay for one.
+// The last operations of a rank, so that an error can say what a missing peer was doing, and a dead rank's history
+// outlives it. One thread writes, any other, of any process that maps the memory, may read at any time: every field
+// is an atomic, and an entry that changed while it was read is read again. Call sites are kept as text beside the
+// entries, once each, because a pointer means nothing to another process. No clock is read: an operation that does
+// not wait must not pay for one.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "belay/comm/fingerprint.hpp"
@@ -17,74 +20,142 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What one operation was: `number` counts the operations of its group from 0; `group` is the group's name.
+/// What one operation was: `number` counts the operations of its group from 0; `group` is the group's number.
 struct flight_record {
   operation what = operation::none;
   bool finished = false;
   std::uint32_t group = 0;
   std::uint64_t number = 0;
   std::size_t bytes = 0;
-  where at;
+  std::uint64_t waited_us = 0;  // 0: it did not sleep
+  std::string site;             // "train.cpp:88"
 
   /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "before its first
   /// operation"; group 0 is the world.
   [[nodiscard]] std::string text() const {
     if (what == operation::none) return "before its first operation";
     return std::string(finished ? "after " : "in ") + name(what) + " #" + std::to_string(number) +
-           (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + at.text();
+           (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + site;
   }
 };
 
-template <std::size_t Capacity = 256>
+/// The text of the call sites of one rank: each is written once, by that rank, and never changes.
+template <std::size_t Capacity = 512>
+class site_table {
+  static_assert((Capacity & (Capacity - 1)) == 0, "a site table's capacity is a power of two");
+
+ public:
+  static constexpr std::uint16_t unknown = 0xffff;
+
+  /// The number of a site; `unknown` when more sites than are kept want the same places.
+  [[nodiscard]] std::uint16_t number_of(const char* file, int line) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(file);
+    std::size_t place = (static_cast<std::size_t>(line) * 0x9e3779b1U ^ (address >> 4)) & (Capacity - 1);
+    for (int attempt = 0; attempt < 16; ++attempt, place = (place + 1) & (Capacity - 1)) {
+      site& here = sites_[place];
+      if (here.line == line && here.file == address) return static_cast<std::uint16_t>(place);
+      if (here.file == 0) {
+        write(here, file, line);
+        here.file = address;
+        here.line = line;
+        return static_cast<std::uint16_t>(place);
+      }
+    }
+    return unknown;
+  }
+
+  /// "train.cpp:88"; only for a number that was published after it was given.
+  [[nodiscard]] std::string text(std::uint16_t number) const {
+    if (number >= Capacity) return "a site that was not kept";
+    const site& here = sites_[number];
+    return std::string(here.text, ::strnlen(here.text, sizeof here.text));
+  }
+
+ private:
+  struct site {
+    std::uintptr_t file = 0;  // the key; an address of the process that writes
+    int line = 0;
+    char text[108] = {};
+  };
+
+  // The end of a long path is what tells files apart.
+  static void write(site& here, const char* file, int line) noexcept {
+    char digits[16];
+    std::size_t count = 0;
+    for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
+      digits[count++] = static_cast<char>('0' + rest % 10);
+    }
+    const std::size_t room = sizeof here.text - 1 - count - 1;
+    const std::size_t length = std::strlen(file);
+    const std::size_t kept = length < room ? length : room;
+    std::memcpy(here.text, file + (length - kept), kept);
+    here.text[kept] = ':';
+    for (std::size_t i = 0; i < count; ++i) here.text[kept + 1 + i] = digits[count - 1 - i];
+  }
+
+  std::array<site, Capacity> sites_{};
+};
+
+template <std::size_t Capacity = 4096>
 class flight_recorder {
  public:
-  void enter(const flight_record& now) noexcept {
+  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes, const char* file,
+             int line) noexcept {
     const std::uint64_t turn = written_.load(std::memory_order_relaxed);
+    const std::uint64_t site = sites_.number_of(file, line);
     entry& slot = ring_[turn % Capacity];
     slot.stamp.store(2 * turn + 1, std::memory_order_relaxed);  // odd: being written
-    slot.what.store(now.what, std::memory_order_release);
-    slot.finished.store(false, std::memory_order_release);
-    slot.group.store(now.group, std::memory_order_release);
-    slot.number.store(now.number, std::memory_order_release);
-    slot.bytes.store(now.bytes, std::memory_order_release);
-    slot.file.store(now.at.file, std::memory_order_release);
-    slot.function.store(now.at.function, std::memory_order_release);
-    slot.line.store(now.at.line, std::memory_order_release);
+    slot.what.store(static_cast<std::uint64_t>(what) | site << 8 | static_cast<std::uint64_t>(group) << 32,
+                    std::memory_order_release);
+    slot.end.store(0, std::memory_order_release);
+    slot.number.store(number, std::memory_order_release);
+    slot.bytes.store(bytes, std::memory_order_release);
     slot.stamp.store(2 * turn + 2, std::memory_order_release);
     written_.store(turn + 1, std::memory_order_release);
   }
 
-  /// The operation entered last is over.
-  void leave() noexcept {
+  /// The operation entered last is over; it slept for so many microseconds.
+  void leave(std::uint64_t waited_us = 0) noexcept {
     const std::uint64_t turn = written_.load(std::memory_order_relaxed);
-    if (turn > 0) ring_[(turn - 1) % Capacity].finished.store(true, std::memory_order_release);
+    if (turn > 0) ring_[(turn - 1) % Capacity].end.store(waited_us << 1 | 1, std::memory_order_release);
   }
+
+  /// For the writer: the number of the site of the operation entered last, and anybody's text of it.
+  [[nodiscard]] std::uint16_t last_site() const noexcept {
+    const std::uint64_t turn = written_.load(std::memory_order_relaxed);
+    if (turn == 0) return site_table<>::unknown;
+    return static_cast<std::uint16_t>(ring_[(turn - 1) % Capacity].what.load(std::memory_order_relaxed) >> 8);
+  }
+  [[nodiscard]] std::string site_text(std::uint16_t number) const { return sites_.text(number); }
 
   /// Operations entered so far.
   [[nodiscard]] std::uint64_t count() const noexcept { return written_.load(std::memory_order_acquire); }
+  [[nodiscard]] static constexpr std::size_t capacity() noexcept { return Capacity; }
 
   /// Operation `turn` (from 0); an empty record when it is no longer, or not yet, in the ring.
-  [[nodiscard]] flight_record operator[](std::uint64_t turn) const noexcept {
+  [[nodiscard]] flight_record operator[](std::uint64_t turn) const {
     const entry& slot = ring_[turn % Capacity];
     if (slot.stamp.load(std::memory_order_acquire) != 2 * turn + 2) return {};
+    const std::uint64_t what = slot.what.load(std::memory_order_acquire);
+    const std::uint64_t end = slot.end.load(std::memory_order_acquire);
     flight_record out;
-    out.what = slot.what.load(std::memory_order_acquire);
-    out.finished = slot.finished.load(std::memory_order_acquire);
-    out.group = slot.group.load(std::memory_order_acquire);
     out.number = slot.number.load(std::memory_order_acquire);
     out.bytes = slot.bytes.load(std::memory_order_acquire);
-    out.at.file = slot.file.load(std::memory_order_acquire);
-    out.at.function = slot.function.load(std::memory_order_acquire);
-    out.at.line = slot.line.load(std::memory_order_acquire);
-    return slot.stamp.load(std::memory_order_relaxed) == 2 * turn + 2 ? out : flight_record{};
+    if (slot.stamp.load(std::memory_order_relaxed) != 2 * turn + 2) return {};
+    out.what = static_cast<operation>(what & 0xff);
+    out.group = static_cast<std::uint32_t>(what >> 32);
+    out.finished = (end & 1) != 0;
+    out.waited_us = end >> 1;
+    out.site = sites_.text(static_cast<std::uint16_t>(what >> 8));
+    return out;
   }
 
   /// The operation entered last; an empty record before the first.
-  [[nodiscard]] flight_record last() const noexcept {
+  [[nodiscard]] flight_record last() const {
     for (int attempt = 0; attempt < 3; ++attempt) {
       const std::uint64_t turn = count();
       if (turn == 0) return {};
-      const flight_record out = (*this)[turn - 1];
+      flight_record out = (*this)[turn - 1];
       if (out.what != operation::none) return out;
     }
     return {};
@@ -93,18 +164,15 @@ class flight_recorder {
  private:
   struct entry {
     std::atomic<std::uint64_t> stamp{0};
-    std::atomic<operation> what{operation::none};
-    std::atomic<bool> finished{false};
-    std::atomic<std::uint32_t> group{0};
+    std::atomic<std::uint64_t> what{0};  // operation, site, group
     std::atomic<std::uint64_t> number{0};
-    std::atomic<std::size_t> bytes{0};
-    std::atomic<const char*> file{""};
-    std::atomic<const char*> function{""};
-    std::atomic<int> line{0};
+    std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint64_t> end{0};  // microseconds slept, and whether it is over
   };
 
-  std::array<entry, Capacity> ring_{};
   std::atomic<std::uint64_t> written_{0};
+  std::array<entry, Capacity> ring_{};
+  site_table<> sites_;
 };
 
 }  // namespace belay::inline BELAY_ABI

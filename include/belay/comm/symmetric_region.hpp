@@ -38,12 +38,9 @@ class symmetric_region {
 
   /// Maps `bytes` for each of `ranks` ranks, page aligned, zero at first. Throws `budget_error`.
   [[nodiscard]] static symmetric_region map(int ranks, std::size_t bytes, backing kind, where at) {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    const auto count = static_cast<std::size_t>(ranks);
-    if (bytes > std::numeric_limits<std::size_t>::max() / 2 / count - page) throw budget_error("address space", bytes, 0, at);
     symmetric_region out;
-    out.stride_ = (bytes + page - 1) / page * page;
-    const std::size_t total = out.stride_ * count;
+    out.stride_ = stride_for(ranks, bytes, at);
+    const std::size_t total = out.stride_ * static_cast<std::size_t>(ranks);
     if (total == 0) return out;
     const int access = kind == backing::memory ? PROT_READ | PROT_WRITE : PROT_NONE;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind == backing::memory ? 0 : MAP_NORESERVE);
@@ -51,6 +48,26 @@ class symmetric_region {
     out.pages_->first = ::mmap(nullptr, total, access, flags, -1, 0);
     if (out.pages_->first == MAP_FAILED) throw budget_error("symmetric memory", total, 0, at);
     return out;
+  }
+
+  /// Over `ranks` parts of `stride` bytes each that are mapped already; the last holder calls `release(context)`.
+  [[nodiscard]] static symmetric_region adopt(int ranks, std::size_t stride, std::byte* first, void* context,
+                                              void (*release)(void*) noexcept) {
+    symmetric_region out;
+    out.stride_ = stride;
+    out.pages_ = new mapping(stride * static_cast<std::size_t>(ranks));
+    out.pages_->first = first;
+    out.pages_->context = context;
+    out.pages_->release = release;
+    return out;
+  }
+
+  /// What a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
+  [[nodiscard]] static std::size_t stride_for(int ranks, std::size_t bytes, where at) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const auto count = static_cast<std::size_t>(ranks);
+    if (bytes > std::numeric_limits<std::size_t>::max() / 2 / count - page) throw budget_error("address space", bytes, 0, at);
+    return (bytes + page - 1) / page * page;
   }
 
   /// The first byte of `rank`'s part, as seen from here.
@@ -66,11 +83,14 @@ class symmetric_region {
     mapping(const mapping&) = delete;
     mapping& operator=(const mapping&) = delete;
     ~mapping() {
-      if (first != MAP_FAILED) ::munmap(first, bytes);
+      if (release != nullptr) release(context);
+      else if (first != MAP_FAILED) ::munmap(first, bytes);
     }
 
     std::size_t bytes;
     void* first = MAP_FAILED;
+    void* context = nullptr;
+    void (*release)(void*) noexcept = nullptr;
     std::atomic<int> holders{1};
   };
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A word that threads (or processes that share its memory) sleep on. Waiting spins for a moment, because a
-// peer is usually about to arrive, and then sleeps on the futex, because it may share our core. The word is a
-// bell and carries no state: whoever changes the state rings, whoever waits looks at the state again. This
-// order (note the bell, look, sleep unless it rang) loses no wake-up.
+// A word that threads, of one process or of several that share its memory, sleep on. Waiting spins for a moment,
+// because a peer is usually about to arrive, and then sleeps on the futex, because it may need our core. The word
+// is a bell and carries no state: whoever changes the state looks for sleepers and rings; whoever waits announces
+// itself, looks at the state again and sleeps unless it rang. Both sides' looks are sequentially consistent, so that
+// at least one of them sees the other and no wake-up is lost.
 #pragma once
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,13 +18,31 @@
 #include <cstdint>
 
 #include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 /// Who may sleep on a word. The kernel keeps the sleepers of one process cheaper.
 enum class sharing { one_process, several_processes };
 
-template <sharing Sharing = sharing::one_process>
+/// The kernel's sleep on a word of four bytes.
+template <sharing Sharing>
+struct futex {
+  /// Returns at once unless the word still holds `expected`; 0 nanoseconds: until it is woken. May return early.
+  static void sleep(std::atomic<std::uint32_t>& word, std::uint32_t expected, long slice_ns) noexcept {
+    const timespec slice{slice_ns / 1'000'000'000L, slice_ns % 1'000'000'000L};
+    call(word, FUTEX_WAIT, expected, slice_ns == 0 ? nullptr : &slice);
+  }
+  static void wake_all(std::atomic<std::uint32_t>& word) noexcept { call(word, FUTEX_WAKE, INT_MAX, nullptr); }
+
+ private:
+  static constexpr int flag = Sharing == sharing::one_process ? FUTEX_PRIVATE_FLAG : 0;
+  static void call(std::atomic<std::uint32_t>& word, int what, std::uint32_t value, const timespec* slice) noexcept {
+    ::syscall(SYS_futex, &word, what | flag, value, slice, nullptr, 0);
+  }
+};
+
+template <sharing Sharing = sharing::one_process, class Atomics = std_atomics, class Kernel = futex<Sharing>>
 class wait_word {
  public:
   /// The bell's present count.
@@ -31,58 +51,66 @@ class wait_word {
   /// Wakes all who sleep. Everything written before is seen by who waits.
   void ring() noexcept {
     rung_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) system(FUTEX_WAKE, INT_MAX, nullptr);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) Kernel::wake_all(rung_);
   }
 
-  /// Sleeps until the bell has rung since `heard`, or for `slice_ns` nanoseconds (0: until it rings).
-  /// May return early.
-  void sleep(std::uint32_t heard, long slice_ns) noexcept {
+  /// The same for a caller that has just changed the state by a sequentially consistent store: no more than one load
+  /// where nobody sleeps.
+  void ring_sleepers() noexcept {
+    if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
+    rung_.fetch_add(1, std::memory_order_seq_cst);
+    Kernel::wake_all(rung_);
+  }
+
+  /// Sleeps until the bell has rung since `heard`, or for `slice_ns` nanoseconds (0: until it rings); not at all when
+  /// `done(order)`, asked once the sleeper is announced, says that there is nothing to wait for. May return early.
+  template <class Done>
+  void sleep_unless(Done done, std::uint32_t heard, long slice_ns) noexcept {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    if (rung_.load(std::memory_order_seq_cst) == heard) {
-      const timespec slice{slice_ns / 1'000'000'000L, slice_ns % 1'000'000'000L};
-      system(FUTEX_WAIT, heard, slice_ns == 0 ? nullptr : &slice);
-    }
+    if (!done(std::memory_order_seq_cst)) Kernel::sleep(rung_, heard, slice_ns);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  void sleep(std::uint32_t heard, long slice_ns) noexcept {
+    sleep_unless([&](std::memory_order order) { return rung_.load(order) != heard; }, heard, slice_ns);
   }
 
  private:
-  static constexpr int flag = Sharing == sharing::one_process ? FUTEX_PRIVATE_FLAG : 0;
-
-  void system(int what, std::uint32_t value, const timespec* slice) noexcept {
-    ::syscall(SYS_futex, &rung_, what | flag, value, slice, nullptr, 0);
-  }
-
-  std::atomic<std::uint32_t> rung_{0};
-  std::atomic<std::uint32_t> sleepers_{0};
+  typename Atomics::template atomic<std::uint32_t> rung_{0};
+  typename Atomics::template atomic<std::uint32_t> sleepers_{0};
 };
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
 
 /// Tells the core that this is a spin.
-inline void relax() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield" ::: "memory");
-#endif
-}
+inline void relax() noexcept { std_atomics::relax(); }
 
 /// A sleep is cut into slices of this length, so that a peer's death or a deadline is seen without a ring.
 inline constexpr long wait_slice_ns = 50'000'000L;
 
-/// Returns when `done()`: after `spins` looks it sleeps on `bell`. Before each sleep `interrupted()` is asked;
-/// when it says true, the wait ends with false.
-template <sharing Sharing, class Done, class Interrupted>
-[[nodiscard]] bool wait_until(wait_word<Sharing>& bell, int spins, Done done, Interrupted interrupted) {
-  for (int i = 0; i < spins; ++i) {
-    if (done()) return true;
-    relax();
+/// How long a wait looks before it sleeps: `spins` looks, then `yields` more that give the core away in between.
+struct patience {
+  int spins = 0;
+  int yields = 0;
+};
+
+/// Returns when `done(order)`, which looks with that memory order: first in patience, then asleep on `bell`. Before
+/// each sleep `interrupted()` is asked; when it says true, the wait ends with the last look.
+template <sharing Sharing, class Atomics, class Kernel, class Done, class Interrupted>
+[[nodiscard]] bool wait_until(wait_word<Sharing, Atomics, Kernel>& bell, patience before_sleep, Done done,
+                              Interrupted interrupted) {
+  for (int i = 0; i < before_sleep.spins; ++i) {
+    if (done(std::memory_order_acquire)) return true;
+    Atomics::relax();
+  }
+  for (int i = 0; i < before_sleep.yields; ++i) {
+    if (done(std::memory_order_acquire)) return true;
+    ::sched_yield();
   }
   while (true) {
     const std::uint32_t heard = bell.heard();
-    if (done()) return true;
-    if (interrupted()) return done();
-    bell.sleep(heard, wait_slice_ns);
+    if (done(std::memory_order_acquire)) return true;
+    if (interrupted()) return done(std::memory_order_acquire);
+    bell.sleep_unless(done, heard, wait_slice_ns);
   }
 }
 

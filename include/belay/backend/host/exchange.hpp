@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Grouped sends and receives between pairs. Each ordered pair of ranks has one letter box: the sender puts the
-// address of its bytes in, the receiver copies them out. Nothing is buffered, so a transfer is over on both
-// sides only when it has met its partner. A rank that gives up takes its letter back first, so that nobody
-// reads its memory afterwards.
+// Grouped sends and receives between pairs. Each ordered pair of ranks has one letter box: the sender puts in where
+// its bytes are, the receiver copies them out; only what the receiver cannot see, or what is small, is put into the
+// box itself, in pieces. A transfer is over on both sides only when it has met its partner. A rank that gives up takes
+// its letter back first, so that nobody reads its memory afterwards.
 #pragma once
 
+#include <sched.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "belay/backend/host/absence.hpp"
+#include "belay/backend/host/group_memory.hpp"
 #include "belay/backend/host/health.hpp"
+#include "belay/backend/host/reach.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -24,29 +29,16 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
+/// One lane of one group, as one of its ranks sees it.
 class post_office {
  public:
-  post_office(health& world, std::span<const int> members, lane which, std::uint32_t group)
-      : world_(&world),
-        members_(members),
-        lane_(which),
-        group_(group),
-        boxes_(std::make_unique<box[]>(members.size() * members.size())),
-        desks_(std::make_unique<desk[]>(members.size())) {
-    for (std::size_t r = 0; r < members.size(); ++r) {
-      desks_[r].cursors = std::make_unique<cursor[]>(2 * members.size());
-      world.enroll(desks_[r].bell);
-    }
-  }
-  ~post_office() {
-    for (std::size_t r = 0; r < members_.size(); ++r) world_->withdraw(desks_[r].bell);
-  }
-  post_office(const post_office&) = delete;
-  post_office& operator=(const post_office&) = delete;
+  post_office(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
+              group_memory shared)
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), shared_(shared),
+        cursors_(2 * members.size()) {}
 
-  /// Runs rank `me`'s transfers; returns when all have met their partners.
-  void run(int me, std::span<const p2p> transfers, where at) {
-    desk& mine = desks_[static_cast<std::size_t>(me)];
+  /// Runs this rank's transfers; returns when all have met their partners.
+  void run(std::span<const p2p> transfers, health::clock::duration timeout, where at) {
     std::size_t bytes = 0;
     for (const p2p& transfer : transfers) {
       bytes += transfer.bytes;
@@ -55,67 +47,50 @@ class post_office {
                             std::to_string(size()),
                         at);
     }
-    const call_site call{operation::exchange, mine.operations++, bytes, at};
+    const call_site call{operation::exchange, group_, number_, bytes, at};
     if (world_->stopped()) world_->raise(call);
-    recorder(me).enter({operation::exchange, false, group_, call.number, bytes, at});
-    for (std::size_t c = 0; c < 2 * members_.size(); ++c) mine.cursors[c] = cursor{};
-    session now{me, transfers, call};
-    bool spun = false;
-    deadline limit(world_->timeout());
+    ++number_;
+    recorder().enter(operation::exchange, group_, call.number, bytes, at.file, at.line);
+    std::fill(cursors_.begin(), cursors_.end(), cursor{});
+    session now{transfers, call};
+    deadline limit(timeout);
+    absence missing(*world_, members_, lane_, limit);
     // Each look moves what can be moved; a look that moved something is not a wait.
     while (true) {
       const bool met = wait_until(
-          mine.bell, spun ? 0 : world_->spins(lane_), [&] { return progress(now); },
-          [&] { return world_->stopped() || somebody_left(now) || limit.passed(); });
+          desk(me_).ring, world_->before_sleep(lane_), [&](std::memory_order) { return progress(now); },
+          [&] { return world_->stopped() || missing.hopeless([&](int peer) { return waits_for(now, peer); }, none); });
       if (met && now.finished) break;
-      if (!met) give_up(now, limit);
-      spun = false;
+      if (!met) give_up(now, missing, limit);
     }
-    recorder(me).leave();
+    recorder().leave(limit.waited_us());
   }
 
  private:
-  // A letter is put in (full), opened by the receiver (reading) and gone (empty), or found not to fit (refused).
-  enum class letter : std::uint32_t { empty, full, reading, refused };
-
-  struct alignas(64) box {
-    std::atomic<letter> state{letter::empty};
-    const void* data = nullptr;
-    std::size_t bytes = 0;
-    int tag = 0;
-    std::uint64_t number = 0;
-    where at;
-  };
-  // One direction with one peer: the transfer that is next, and whether its letter is in the box.
+  // One direction with one peer: the transfer that is next, and how far it is.
   struct cursor {
     std::size_t next = 0;
+    std::size_t moved = 0;  // bytes of it, in earlier pieces
     bool posted = false;
   };
-  struct alignas(64) desk {
-    wait_word<> bell;
-    std::unique_ptr<cursor[]> cursors;  // sends, then receives, by peer
-    std::uint64_t operations = 0;
-  };
   struct session {
-    int me;
     std::span<const p2p> transfers;
     call_site call;
     bool finished = false;
   };
+  static constexpr int none = -1;
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  [[nodiscard]] box& between(int from, int to) const noexcept {
-    return boxes_[static_cast<std::size_t>(from) * members_.size() + static_cast<std::size_t>(to)];
-  }
-  [[nodiscard]] flight_recorder<>& recorder(int me) const noexcept {
-    return world_->recorder(members_[static_cast<std::size_t>(me)], lane_);
-  }
-  [[nodiscard]] cursor& cursor_of(int me, p2p::direction kind, int peer) const noexcept {
+  [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
+  [[nodiscard]] letter_box& box(int from, int to) const noexcept { return shared_.box(lane_, from, to); }
+  [[nodiscard]] transfer_desk& desk(int who) const noexcept { return shared_.desks(lane_)[who]; }
+  [[nodiscard]] flight_recorder<>& recorder() const noexcept { return world_->recorder(world_rank(me_), lane_); }
+  [[nodiscard]] cursor& cursor_of(p2p::direction kind, int peer) noexcept {
     const std::size_t base = kind == p2p::direction::send ? 0 : members_.size();
-    return desks_[static_cast<std::size_t>(me)].cursors[base + static_cast<std::size_t>(peer)];
+    return cursors_[base + static_cast<std::size_t>(peer)];
   }
   // The next transfer of a direction with a peer; null when there is none left.
-  [[nodiscard]] const p2p* next_of(const session& now, cursor& at, p2p::direction kind, int peer) const noexcept {
+  [[nodiscard]] static const p2p* next_of(const session& now, cursor& at, p2p::direction kind, int peer) noexcept {
     while (at.next < now.transfers.size()) {
       const p2p& candidate = now.transfers[at.next];
       if (candidate.kind == kind && candidate.peer == peer) return &candidate;
@@ -129,7 +104,7 @@ class post_office {
     bool moved = false;
     bool left = false;
     for (int peer = 0; peer < size(); ++peer) {
-      cursor& out = cursor_of(now.me, p2p::direction::send, peer);
+      cursor& out = cursor_of(p2p::direction::send, peer);
       while (const p2p* transfer = next_of(now, out, p2p::direction::send, peer)) {
         if (!advance_send(now, out, *transfer)) {
           left = true;
@@ -137,13 +112,12 @@ class post_office {
         }
         moved = true;
       }
-      cursor& in = cursor_of(now.me, p2p::direction::receive, peer);
+      cursor& in = cursor_of(p2p::direction::receive, peer);
       while (const p2p* transfer = next_of(now, in, p2p::direction::receive, peer)) {
-        if (!receive(now, *transfer)) {
+        if (!receive(now, in, *transfer)) {
           left = true;
           break;
         }
-        ++in.next;
         moved = true;
       }
     }
@@ -151,129 +125,154 @@ class post_office {
     return moved || !left;
   }
 
-  // Posts, then sees the letter taken. True when the transfer is over.
+  // True when a letter was taken: the transfer, or a piece of it, is over.
   bool advance_send(session& now, cursor& at, const p2p& transfer) {
-    box& there = between(now.me, transfer.peer);
-    const letter state = there.state.load(std::memory_order_acquire);
+    letter_box& there = box(me_, transfer.peer);
+    const letter state = there.state.load(std::memory_order_seq_cst);
     if (state == letter::refused) fail(now);
+    if (state != letter::empty) return false;
     if (at.posted) {
-      if (state != letter::empty) return false;
       at.posted = false;
+      at.moved += there.piece_bytes == 0 ? transfer.bytes - at.moved : there.piece_bytes;
+      if (at.moved < transfer.bytes) return true;
+      at.moved = 0;
       ++at.next;
       return true;
     }
-    if (state != letter::empty) return false;
-    there.data = transfer.data;
-    there.bytes = transfer.bytes;
-    there.tag = transfer.tag;
-    there.number = now.call.number;
-    there.at = now.call.at;
-    there.state.store(letter::full, std::memory_order_release);
-    at.posted = true;
-    if (transfer.peer != now.me) desks_[static_cast<std::size_t>(transfer.peer)].bell.ring();
+    post(there, at, transfer);
     return false;
   }
 
-  bool receive(session& now, const p2p& transfer) {
-    box& there = between(transfer.peer, now.me);
+  void post(letter_box& there, cursor& at, const p2p& transfer) {
+    const memory_reference where_it_is = memory_->refer(transfer.data, transfer.bytes);
+    const bool fetched = memory_->direct(where_it_is) ||
+                         (transfer.bytes > shared_.piece_room() && world_->reads_others(world_rank(transfer.peer)));
+    const bool piecewise = !fetched && transfer.bytes > 0;
+    if (at.moved == 0) {
+      there.reference = where_it_is.bits();
+      there.bytes = transfer.bytes;
+      there.tag = transfer.tag;
+      there.site = recorder().last_site();
+    }
+    there.sent = at.moved;
+    there.piece_bytes = 0;
+    if (piecewise) {
+      there.piece_bytes = static_cast<std::uint32_t>(std::min(shared_.piece_room(), transfer.bytes - at.moved));
+      std::memcpy(shared_.piece(lane_, me_, transfer.peer), static_cast<const std::byte*>(transfer.data) + at.moved,
+                  there.piece_bytes);
+    }
+    there.state.store(letter::full, std::memory_order_seq_cst);
+    at.posted = true;
+    if (transfer.peer != me_) desk(transfer.peer).ring.ring_sleepers();
+  }
+
+  bool receive(session& now, cursor& at, const p2p& transfer) {
+    letter_box& there = box(transfer.peer, me_);
     letter expected = letter::full;
-    if (!there.state.compare_exchange_strong(expected, letter::reading, std::memory_order_acquire,
+    if (there.state.load(std::memory_order_seq_cst) != letter::full ||
+        !there.state.compare_exchange_strong(expected, letter::reading, std::memory_order_acquire,
                                              std::memory_order_relaxed)) {
       return false;
     }
-    if (there.bytes != transfer.bytes || there.tag != transfer.tag) {
+    if (there.bytes != transfer.bytes || there.tag != transfer.tag || there.sent != at.moved ||
+        there.piece_bytes > shared_.piece_room() || there.piece_bytes > transfer.bytes - at.moved) {
       refuse(now, transfer, there);
     }
-    if (transfer.bytes > 0) std::memmove(transfer.data, there.data, transfer.bytes);
-    there.state.store(letter::empty, std::memory_order_release);
-    if (transfer.peer != now.me) desks_[static_cast<std::size_t>(transfer.peer)].bell.ring();
+    const std::size_t taken = there.piece_bytes == 0 ? transfer.bytes : there.piece_bytes;
+    if (there.piece_bytes > 0) {
+      std::memcpy(static_cast<std::byte*>(transfer.data) + at.moved, shared_.piece(lane_, transfer.peer, me_), taken);
+    } else if (taken > 0) {
+      fetch(now, transfer, there);
+    }
+    at.moved += taken;
+    if (at.moved == transfer.bytes) {
+      at.moved = 0;
+      ++at.next;
+    }
+    there.state.store(letter::empty, std::memory_order_seq_cst);
+    if (transfer.peer != me_) desk(transfer.peer).ring.ring_sleepers();
     return true;
   }
 
-  [[noreturn]] void refuse(session& now, const p2p& transfer, box& there) {
-    const int sender = members_[static_cast<std::size_t>(transfer.peer)];
-    const int receiver = members_[static_cast<std::size_t>(now.me)];
+  void fetch(session& now, const p2p& transfer, letter_box& there) {
+    const memory_reference from = memory_reference::of(there.reference);
+    if (const std::byte* const seen = memory_->resolve(from)) {
+      std::memmove(transfer.data, seen, transfer.bytes);
+    } else if (!read_process(world_->pid_of(world_rank(transfer.peer)), from.offset(), transfer.data, transfer.bytes)) {
+      there.state.store(letter::refused, std::memory_order_seq_cst);
+      desk(transfer.peer).ring.ring();
+      const int sender = world_rank(transfer.peer);
+      world_->stop({comm_fault::peer_failed,
+                    {sender},
+                    "rank " + std::to_string(world_rank(me_)) + " cannot read " + std::to_string(transfer.bytes) +
+                        " bytes of " + world_->whereabouts(sender, lane_),
+                    world_->site_of(sender, lane_)});
+      fail(now);
+    }
+  }
+
+  [[noreturn]] void refuse(session& now, const p2p& transfer, letter_box& there) {
+    const int sender = world_rank(transfer.peer);
+    const int receiver = world_rank(me_);
     first_cause why;
     why.fault = comm_fault::mismatch;
     why.culprits = {sender, receiver};
-    why.there = there.at.text();
+    why.there = world_->recorder(sender, lane_).site_text(there.site);
     why.message = "rank " + std::to_string(sender) + " sends " + std::to_string(there.bytes) + " bytes with tag " +
-                  std::to_string(there.tag) + " at " + there.at.text() + ", rank " + std::to_string(receiver) +
-                  " expects " + std::to_string(transfer.bytes) + " bytes with tag " + std::to_string(transfer.tag) +
-                  " at " + now.call.at.text();
-    world_->stop(std::move(why));
-    there.state.store(letter::refused, std::memory_order_release);
-    desks_[static_cast<std::size_t>(transfer.peer)].bell.ring();
-    take_back(now);
-    world_->raise(now.call);
+                  std::to_string(there.tag) + " at " + why.there + ", rank " + std::to_string(receiver) + " expects " +
+                  std::to_string(transfer.bytes) + " bytes with tag " + std::to_string(transfer.tag) + " at " +
+                  now.call.at.text();
+    world_->stop(why);
+    there.state.store(letter::refused, std::memory_order_seq_cst);
+    desk(transfer.peer).ring.ring();
+    fail(now);
   }
 
   [[noreturn]] void fail(session& now, double seconds = 0) {
-    take_back(now);
+    take_back();
     world_->raise(now.call, seconds);
   }
 
   // After this no peer reads this rank's memory.
-  void take_back(session& now) noexcept {
+  void take_back() noexcept {
     for (int peer = 0; peer < size(); ++peer) {
-      if (!cursor_of(now.me, p2p::direction::send, peer).posted) continue;
-      box& there = between(now.me, peer);
+      if (!cursor_of(p2p::direction::send, peer).posted) continue;
+      letter_box& there = box(me_, peer);
       letter expected = letter::full;
       if (there.state.compare_exchange_strong(expected, letter::refused, std::memory_order_acq_rel,
                                               std::memory_order_acquire)) {
         continue;
       }
-      (void)wait_until(desks_[static_cast<std::size_t>(now.me)].bell, world_->spins(lane_),
-                       [&] { return there.state.load(std::memory_order_acquire) != letter::reading; },
-                       [] { return false; });
+      // Between processes the reader may have died, and reads what the kernel gives it.
+      while (world_->space() == address_space::one && there.state.load(std::memory_order_acquire) == letter::reading) {
+        ::sched_yield();
+      }
     }
   }
 
-  [[nodiscard]] bool somebody_left(session& now) const noexcept {
-    for (int peer = 0; peer < size(); ++peer) {
-      if (waits_for(now, peer) && world_->left(members_[static_cast<std::size_t>(peer)], lane_)) return true;
-    }
-    return false;
-  }
-  [[nodiscard]] bool waits_for(session& now, int peer) const noexcept {
-    return next_of(now, cursor_of(now.me, p2p::direction::send, peer), p2p::direction::send, peer) != nullptr ||
-           next_of(now, cursor_of(now.me, p2p::direction::receive, peer), p2p::direction::receive, peer) != nullptr;
+  [[nodiscard]] bool waits_for(const session& now, int peer) noexcept {
+    return next_of(now, cursor_of(p2p::direction::send, peer), p2p::direction::send, peer) != nullptr ||
+           next_of(now, cursor_of(p2p::direction::receive, peer), p2p::direction::receive, peer) != nullptr;
   }
 
   // The wait was interrupted and nothing had moved: who left, or who did not come?
-  void give_up(session& now, deadline& limit) {
-    if (world_->stopped()) fail(now, limit.seconds());
-    first_cause why;
-    why.fault = comm_fault::timeout;
-    for (int peer = 0; peer < size(); ++peer) {
-      const int rank = members_[static_cast<std::size_t>(peer)];
-      if (!waits_for(now, peer) || !world_->left(rank, lane_)) continue;
-      // What it did before it left may still be in the box.
-      if (progress(now)) return;
-      why.fault = comm_fault::peer_failed;
-      why.culprits.push_back(rank);
+  void give_up(session& now, absence& missing, deadline& limit) {
+    if (!world_->stopped()) {
+      if (progress(now)) return;  // what a rank did before it left may still be in the box
+      world_->stop(missing.cause(now.call, [&](int peer) { return waits_for(now, peer); }, none));
     }
-    for (int peer = 0; peer < size() && why.fault == comm_fault::timeout; ++peer) {
-      if (waits_for(now, peer)) why.culprits.push_back(members_[static_cast<std::size_t>(peer)]);
-    }
-    for (int rank : why.culprits) {
-      why.message += (why.message.empty() ? "" : ", ") + world_->whereabouts(rank, lane_);
-    }
-    why.there = world_->recorder(why.culprits.front(), lane_).last().at.text();
-    why.message += why.fault == comm_fault::timeout
-                       ? " did not meet a transfer within " +
-                             std::to_string(std::chrono::duration<double>(world_->timeout()).count()) + " s"
-                       : " returned without meeting a transfer";
-    world_->stop(std::move(why));
     fail(now, limit.seconds());
   }
 
   health* world_;
+  const reach* memory_;
   std::span<const int> members_;
   lane lane_;
   std::uint32_t group_;
-  std::unique_ptr<box[]> boxes_;
-  std::unique_ptr<desk[]> desks_;
+  int me_;
+  group_memory shared_;
+  std::vector<cursor> cursors_;  // sends, then receives, by peer
+  std::uint64_t number_ = 0;
 };
 
 }  // namespace host

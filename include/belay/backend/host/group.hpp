@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A group of thread ranks: the handle that user code calls. Every operation exists blocking, run by the
+// A group of ranks of this machine: the handle that user code calls. Every operation exists blocking, run by the
 // calling thread, and started, run by the rank's communication stream in launch order; the two never mix,
 // because each group has a meeting point for either.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -13,6 +16,7 @@
 #include "belay/backend/host/collectives.hpp"
 #include "belay/backend/host/exchange.hpp"
 #include "belay/backend/host/group_state.hpp"
+#include "belay/backend/host/options.hpp"
 #include "belay/backend/host/stream.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/symmetric_region.hpp"
@@ -32,7 +36,14 @@ namespace host {
 class group {
  public:
   group(std::shared_ptr<group_state> state, int rank, communication_stream& stream) noexcept
-      : state_(std::move(state)), rank_(rank), stream_(&stream) {}
+      : state_(std::move(state)), rank_(rank), limit_(state_->world().timeout()), stream_(&stream) {}
+
+  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
+    group out = *this;
+    out.limit_ = checked_timeout(timeout, at);
+    return out;
+  }
 
   /// This rank's number in the group.
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -45,7 +56,13 @@ class group {
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    host::all_reduce(here(at), inout, op, at);
+    host::all_reduce<T>(here(at), inout, inout, op, at);
+  }
+  /// The same out of place: `in` is only read.
+  template <reducible T, reduction_tag Op>
+  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+                  where at = where::current()) const {
+    host::all_reduce<T>(here(at), in, out, op, at);
   }
 
   /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
@@ -98,7 +115,13 @@ class group {
   /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    host::reduce(here(at), inout, op, root, at);
+    host::reduce<T>(here(at), inout, inout, op, root, at);
+  }
+  /// The same out of place: `in` is only read, and only the root has an `out`.
+  template <reducible T, reduction_tag Op>
+  void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
+              where at = where::current()) const {
+    host::reduce<T>(here(at), in, out, op, root, at);
   }
 
   /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
@@ -121,7 +144,7 @@ class group {
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
     stream_->report_abandoned(at);
-    state_->exchange(lane::caller).run(rank_, transfers, at);
+    state_->exchange(lane::caller).run(transfers, limit_, at);
   }
   /// An exchange of one transfer: returns when rank `to` has received it.
   template <class T>
@@ -143,7 +166,7 @@ class group {
   }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    return start(operation::all_reduce, [=](party me) { host::all_reduce(me, inout, op, at); }, at);
+    return start(operation::all_reduce, [=](party me) { host::all_reduce<T>(me, inout, inout, op, at); }, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
@@ -183,7 +206,7 @@ class group {
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    return start(operation::reduce, [=](party me) { host::reduce(me, inout, op, root, at); }, at);
+    return start(operation::reduce, [=](party me) { host::reduce<T>(me, inout, inout, op, root, at); }, at);
   }
   template <transferable T>
   pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
@@ -196,38 +219,53 @@ class group {
     return start(operation::scatter, [=](party me) { host::scatter<T>(me, in, out, root, at); }, at);
   }
   pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    return stream_->launch(operation::exchange, state_, rank_, [=](group_state& state, int rank) {
-      state.exchange(lane::stream).run(rank, transfers, at);
+    return stream_->launch(operation::exchange, state_, [=, limit = limit_](group_state& state) {
+      state.exchange(lane::stream).run(transfers, limit, at);
     }, at);
   }
 
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     const party me = here(at);
-    symmetric_region region;
-    if (me.rank == 0) region = symmetric_region::map(me.size(), bytes, backing::memory, at);
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};
-    me.point->enter(me.rank, {print, &region, nullptr, {}, {}}, at);
-    symmetric_region out = *static_cast<const symmetric_region*>(me.point->of(me.rank, 0).input);
-    me.point->leave(me.rank);
+    me.point->enter({print, nullptr, 0, nullptr, 0, {}, {}}, me.limit, at);  // all want the same
+    me.point->leave();
+    region_service& source = *state_->regions();
+    symmetric_region out;
+    region_service::ticket told;
+    if (me.rank() == 0) {
+      try {
+        out = source.make(me.size(), bytes, at);
+        told = source.ticket_for(out);
+      } catch (const budget_error& refused) {
+        told = {0, std::max<std::uint64_t>(refused.requested_bytes(), 1), refused.available_bytes()};
+      }
+    }
+    const fingerprint telling{operation::make_symmetric, reduction::none, {element_code::opaque, sizeof told}, 0, 1, 0};
+    me.point->swap(telling, &told, sizeof told, me.limit, at);
+    std::memcpy(&told, me.point->line_of(0), sizeof told);
+    if (told.bytes > 0) throw budget_error("symmetric memory", told.bytes, told.available, at);
+    if (me.rank() != 0) out = source.open(told, me.size(), bytes, at);
+    host::barrier(me, at);  // until here the first rank holds it for all
     return out;
   }
 
  private:
   [[nodiscard]] party here(where at) const {
     stream_->report_abandoned(at);
-    return {&state_->meeting(lane::caller), rank_};
+    return {&state_->meeting(lane::caller), limit_};
   }
 
   template <class Work>
   pending start(operation what, Work work, where at) const {
-    return stream_->launch(what, state_, rank_, [work](group_state& state, int rank) {
-      work(party{&state.meeting(lane::stream), rank});
+    return stream_->launch(what, state_, [work, limit = limit_](group_state& state) {
+      work(party{&state.meeting(lane::stream), limit});
     }, at);
   }
 
   std::shared_ptr<group_state> state_;
   int rank_;
+  health::clock::duration limit_;
   communication_stream* stream_;
 };
 

@@ -4,16 +4,18 @@
 // cause is kept for good; everybody who waits, and everybody who calls later, gets it with his own call site.
 #pragma once
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "belay/backend/host/control.hpp"
+#include "belay/backend/host/process_state.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/wait_word.hpp"
@@ -24,72 +26,120 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Operations of a rank run in two orders that never mix: those its own thread calls, and those it started,
-/// which its communication stream runs. Each group has separate state for each.
-enum class lane : std::uint8_t { caller, stream };
-inline constexpr std::size_t lane_count = 2;
-
-[[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
-
 /// Why a world stopped.
 struct first_cause {
   comm_fault fault = comm_fault::revoked;
   std::vector<int> culprits;  // ranks of the world
   std::string message;
   std::string there;
+  int signal = 0;
+  int exit_code = -1;
 };
 
 /// One call as its rank sees it: what an error tells of this side.
 struct call_site {
   operation what = operation::none;
+  std::uint32_t group = 0;
   std::uint64_t number = 0;
   std::size_t bytes = 0;
   where at;
 };
 
-/// Shared by all ranks of one run.
+/// The shared health of one run, seen from one rank or from who watches over it.
 class health {
  public:
   using clock = std::chrono::steady_clock;
 
-  health(int ranks, clock::duration timeout, int cores)
-      : timeout_(timeout), cores_(cores), ranks_(ranks), seats_(std::make_unique<seat[]>(static_cast<std::size_t>(ranks))) {}
+  explicit health(control shared) noexcept : shared_(shared) {}
 
-  [[nodiscard]] int ranks() const noexcept { return ranks_; }
-  [[nodiscard]] clock::duration timeout() const noexcept { return timeout_; }
+  [[nodiscard]] const control& shared() const noexcept { return shared_; }
+  [[nodiscard]] int ranks() const noexcept { return shared_.shape().ranks; }
+  [[nodiscard]] address_space space() const noexcept { return shared_.shape().space; }
+  [[nodiscard]] clock::duration timeout() const noexcept { return std::chrono::nanoseconds(shared_.shape().timeout_ns); }
+  [[nodiscard]] clock::duration stall_limit() const noexcept { return std::chrono::nanoseconds(shared_.shape().stall_ns); }
 
-  /// How often a wait looks before it sleeps: where a core is free for each rank a peer is about to arrive;
-  /// where not, it needs this core.
-  [[nodiscard]] int spins(lane which) const noexcept {
-    if (ranks_ > cores_) return 4;
-    return which == lane::caller ? 400 : 40;
+  /// How long a wait looks before it sleeps: some 20 microseconds where a core is free for each rank, since then a
+  /// peer is about to arrive; where not, it needs this core.
+  [[nodiscard]] patience before_sleep(lane which) const noexcept {
+    const int cores = shared_.header().cores.load(std::memory_order_relaxed);
+    if (cores < ranks()) return {which == lane::caller ? 30 : 4, which == lane::caller ? 60 : 0};
+    return {which == lane::caller ? spins_ : spins_ / 10, 0};
   }
 
-  [[nodiscard]] bool stopped() const noexcept { return stopped_.load(std::memory_order_acquire); }
+  /// This process's or thread's rank has come: what its peers need to know. `spins` is how many looks take the time
+  /// that a wait shall spin for.
+  void arrive(int rank, pid_t pid, const core_set& cores, int spins) noexcept {
+    spins_ = spins;
+    shared_seat& seat = shared_.seat(rank);
+    seat.reads_others.store(pid != 0 && may_read_processes(), std::memory_order_relaxed);
+    for (std::size_t i = 0; i < core_set::words; ++i) seat.cores[i].store(cores.bits[i], std::memory_order_relaxed);
+    seat.pid.store(pid, std::memory_order_relaxed);
+    seat.core_count.store(static_cast<std::uint32_t>(cores.count()), std::memory_order_seq_cst);
+    core_set all;
+    for (int q = 0; q < ranks(); ++q) {
+      const shared_seat& other = shared_.seat(q);
+      if (other.core_count.load(std::memory_order_seq_cst) == 0) return;  // a later one will count
+      for (std::size_t i = 0; i < core_set::words; ++i) all.bits[i] |= other.cores[i].load(std::memory_order_relaxed);
+    }
+    shared_.header().cores.store(all.count(), std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] bool stopped(std::memory_order order = std::memory_order_acquire) const noexcept {
+    return shared_.header().stopped.load(order) != 0;
+  }
 
   /// Stops the world, unless it has stopped already; true when `why` became the first cause.
-  bool stop(first_cause why) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopped_.load(std::memory_order_relaxed)) return false;
-      cause_ = std::move(why);
-      stopped_.store(true, std::memory_order_release);
-    }
+  bool stop(const first_cause& why) noexcept {
+    control_header& header = shared_.header();
+    std::uint32_t none = 0;
+    if (!header.cause_state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return false;
+    shared_cause& cause = header.cause;
+    cause.fault = static_cast<std::uint32_t>(why.fault);
+    cause.culprit_count = static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
+    for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
+    cause.signal = why.signal;
+    cause.exit_code = why.exit_code;
+    cause.message.set(why.message);
+    cause.there.set(why.there);
+    header.cause_state.store(2, std::memory_order_release);
+    header.stopped.store(1, std::memory_order_seq_cst);
     ring_all();
     return true;
   }
 
+  /// The first cause. Only after `stopped()`, or a `stop` that came too late.
+  [[nodiscard]] first_cause cause() const {
+    const control_header& header = shared_.header();
+    first_cause out;
+    // Another rank may be writing it; or have been killed at it.
+    const auto patient_until = clock::now() + std::chrono::milliseconds(200);
+    while (header.cause_state.load(std::memory_order_acquire) == 1 && clock::now() < patient_until) ::sched_yield();
+    if (header.cause_state.load(std::memory_order_acquire) != 2) {
+      out.message = "the rank that stopped the world ended before it could say why";
+      return out;
+    }
+    const shared_cause& cause = header.cause;
+    out.fault = static_cast<comm_fault>(std::min(cause.fault, static_cast<std::uint32_t>(comm_fault::revoked)));
+    out.culprits.assign(cause.culprits, cause.culprits + std::min(cause.culprit_count, shared_cause::most_culprits));
+    out.signal = cause.signal;
+    out.exit_code = cause.exit_code;
+    out.message = cause.message.get();
+    out.there = cause.there.get();
+    return out;
+  }
+
   /// The first cause as an error of this call. Only after `stopped()`.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
+    first_cause why = cause();
     comm_error::details what;
-    {
-      const std::lock_guard lock(mutex_);
-      what.fault = cause_.fault;
-      what.culprits = cause_.culprits;
-      what.message = cause_.message;
-      what.there = cause_.there;
-    }
+    what.fault = why.fault;
+    what.culprits = std::move(why.culprits);
+    what.message = std::move(why.message);
+    what.there = std::move(why.there);
+    what.signal = why.signal;
+    what.exit_code = why.exit_code;
     what.operation = name(mine.what);
+    what.group = mine.group;
     what.operation_number = mine.number;
     what.bytes = mine.bytes;
     what.here = mine.at;
@@ -97,61 +147,51 @@ class health {
     throw comm_error(std::move(what));
   }
 
-  /// Waits, briefly, for a stop that another rank has begun.
-  void await_stop() const noexcept {
-    for (int i = 0; !stopped(); ++i) {
-      const timespec moment{0, i < 100 ? 1000 : 1'000'000};
-      ::nanosleep(&moment, nullptr);
-    }
-  }
-
   /// `rank` will never again enter an operation of this lane.
   void leave(int rank, lane which) noexcept {
-    seats_[static_cast<std::size_t>(rank)].left[index(which)].store(true, std::memory_order_release);
+    shared_seat& seat = shared_.seat(rank);
+    seat.left[index(which)].store(1, std::memory_order_seq_cst);
+    seat.bells[index(which)].ring();
     ring_all();
   }
   [[nodiscard]] bool left(int rank, lane which) const noexcept {
-    return seats_[static_cast<std::size_t>(rank)].left[index(which)].load(std::memory_order_acquire);
+    return shared_.seat(rank).left[index(which)].load(std::memory_order_acquire) != 0;
   }
 
-  [[nodiscard]] flight_recorder<>& recorder(int rank, lane which) noexcept {
-    return seats_[static_cast<std::size_t>(rank)].recorder[index(which)];
+  [[nodiscard]] flight_recorder<>& recorder(int rank, lane which) const noexcept {
+    return shared_.seat(rank).recorders[index(which)];
+  }
+  /// Rung by `rank` when it has published something in this lane.
+  [[nodiscard]] bell& bell_of(int rank, lane which) const noexcept { return shared_.seat(rank).bells[index(which)]; }
+
+  /// "rank 2 (in barrier #3 at train.cpp:88)", "rank 2 (stopped, in barrier #3 at train.cpp:88)"
+  [[nodiscard]] std::string whereabouts(int rank, lane which) const {
+    return "rank " + std::to_string(rank) + " (" + (is_stopped(rank) ? "stopped, " : "") +
+           recorder(rank, which).last().text() + ")";
+  }
+  [[nodiscard]] std::string site_of(int rank, lane which) const { return recorder(rank, which).last().site; }
+
+  /// Whether the process of `rank` has been stopped by a signal.
+  [[nodiscard]] bool is_stopped(int rank) const noexcept {
+    const pid_t pid = pid_of(rank);
+    return pid > 0 && state_of_process(pid) == process_state::stopped;
   }
 
-  /// "rank 2 (in barrier #3 at train.cpp:88)"
-  [[nodiscard]] std::string whereabouts(int rank, lane which) {
-    return "rank " + std::to_string(rank) + " (" + recorder(rank, which).last().text() + ")";
+  [[nodiscard]] pid_t pid_of(int rank) const noexcept { return shared_.seat(rank).pid.load(std::memory_order_relaxed); }
+  /// Whether the kernel lets `rank` read ordinary memory of its peers.
+  [[nodiscard]] bool reads_others(int rank) const noexcept {
+    return shared_.seat(rank).reads_others.load(std::memory_order_relaxed) != 0;
   }
 
-  /// Words to ring when the world stops or a rank leaves.
-  void enroll(wait_word<>& bell) {
-    const std::lock_guard lock(mutex_);
-    bells_.push_back(&bell);
-  }
-  void withdraw(wait_word<>& bell) noexcept {
-    const std::lock_guard lock(mutex_);
-    bells_.erase(std::remove(bells_.begin(), bells_.end(), &bell), bells_.end());
+  void ring_all() const noexcept {
+    for (int q = 0; q < ranks(); ++q) {
+      for (bell& each : shared_.seat(q).bells) each.ring();
+    }
   }
 
  private:
-  struct alignas(64) seat {
-    std::atomic<bool> left[lane_count] = {};
-    flight_recorder<> recorder[lane_count];
-  };
-
-  void ring_all() noexcept {
-    const std::lock_guard lock(mutex_);
-    for (wait_word<>* bell : bells_) bell->ring();
-  }
-
-  std::atomic<bool> stopped_{false};
-  mutable std::mutex mutex_;
-  first_cause cause_;
-  std::vector<wait_word<>*> bells_;
-  clock::duration timeout_;
-  int cores_;
-  int ranks_;
-  std::unique_ptr<seat[]> seats_;
+  control shared_;
+  int spins_ = 400;
 };
 
 /// The deadline of one wait. The clock is first read when the wait is about to sleep.
@@ -159,14 +199,21 @@ class deadline {
  public:
   explicit deadline(health::clock::duration timeout) noexcept : timeout_(timeout) {}
 
-  [[nodiscard]] bool passed() noexcept {
+  [[nodiscard]] bool passed() noexcept { return elapsed() >= timeout_; }
+  [[nodiscard]] health::clock::duration elapsed() noexcept {
     const auto now = health::clock::now();
     if (start_ == health::clock::time_point{}) start_ = now;
-    return now - start_ >= timeout_;
+    return now - start_;
   }
+  [[nodiscard]] health::clock::duration limit() const noexcept { return timeout_; }
+  [[nodiscard]] bool begun() const noexcept { return start_ != health::clock::time_point{}; }
   [[nodiscard]] double seconds() const noexcept {
-    if (start_ == health::clock::time_point{}) return 0;
+    if (!begun()) return 0;
     return std::chrono::duration<double>(health::clock::now() - start_).count();
+  }
+  /// For the recorder: 0 where the wait did not sleep, and at least 1 where it did.
+  [[nodiscard]] std::uint64_t waited_us() const noexcept {
+    return begun() ? static_cast<std::uint64_t>(seconds() * 1e6) + 1 : 0;
   }
 
  private:

@@ -29,8 +29,9 @@ class rank {
  public:
   using group_type = host::group;
 
-  rank(const std::shared_ptr<health>& world, group_registry& groups, int number)
-      : groups_(&groups), size_(world->ranks()), number_(number), stream_(world, number) {
+  rank(const std::shared_ptr<health>& world, std::shared_ptr<region_service> regions, int number)
+      : shared_(world), regions_(std::move(regions)), groups_(*world, number), size_(world->ranks()), number_(number),
+        stream_(world, number) {
     std::vector<int> everybody(static_cast<std::size_t>(size_));
     std::iota(everybody.begin(), everybody.end(), 0);
     world_.emplace(group(everybody, where{}));
@@ -49,9 +50,12 @@ class rank {
   /// makes the same groups of the same ranks in the same order; nobody waits for anybody here. Throws
   /// `usage_error`.
   [[nodiscard]] host::group group(std::span<const int> members, where at = where::current()) {
-    std::shared_ptr<group_state> state = groups_->join(number_, members, at);
     const auto found = std::find(members.begin(), members.end(), number_);
-    return host::group(std::move(state), static_cast<int>(found - members.begin()), stream_);
+    const int place = static_cast<int>(found - members.begin());
+    const group_registry::share share = groups_.join(members, at);
+    return host::group(std::make_shared<group_state>(shared_, regions_, std::vector<int>(members.begin(), members.end()),
+                                                     place, share),
+                       place, stream_);
   }
 
   /// Started communications of this rank whose handle was lost.
@@ -61,7 +65,9 @@ class rank {
   void finish() noexcept { stream_.finish(); }
 
  private:
-  group_registry* groups_;
+  std::shared_ptr<health> shared_;
+  std::shared_ptr<region_service> regions_;
+  group_registry groups_;
   int size_;
   int number_;
   communication_stream stream_;

@@ -41,24 +41,23 @@ class communication_stream final : public completion_source {
   communication_stream& operator=(const communication_stream&) = delete;
   ~communication_stream() { finish(); }
 
-  /// Queues `work(group_state&, int rank)`, small and trivially copyable. Throws like a call on the group.
+  /// Queues `work(group_state&)`, small and trivially copyable. Throws like a call on the group.
   template <class Work>
     requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
-  pending launch(operation what, const std::shared_ptr<group_state>& group, int rank, Work work, where at) {
+  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, where at) {
     report_abandoned(at);
     const std::uint64_t ticket = launched_.load(std::memory_order_relaxed) + 1;
-    if (world_->stopped()) world_->raise({what, ticket - 1, 0, at});
+    if (world_->stopped()) world_->raise({what, 0, ticket - 1, 0, at});
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
     if (ticket > capacity) settle(ticket - capacity);
     command& slot = ring_[ticket % capacity];
     slot.group = group;
-    slot.rank = rank;
     ::new (static_cast<void*>(slot.storage)) Work(work);
     slot.run = [](command& self) {
-      (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group, self.rank);
+      (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group);
     };
-    launched_.store(ticket, std::memory_order_release);
-    bell_.ring();
+    launched_.store(ticket, std::memory_order_seq_cst);
+    bell_.ring_sleepers();
     return pending(this, ticket, what, at);
   }
 
@@ -68,7 +67,7 @@ class communication_stream final : public completion_source {
 
   void wait(std::uint64_t ticket, operation what, where at) override {
     settle(ticket);
-    if (ticket > failed_after_.load(std::memory_order_acquire)) world_->raise({what, ticket - 1, 0, at});
+    if (ticket > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, ticket - 1, 0, at});
   }
 
   void abandon(std::uint64_t, where started_at) noexcept override {
@@ -102,31 +101,32 @@ class communication_stream final : public completion_source {
   struct command {
     void (*run)(command&) = nullptr;
     std::shared_ptr<group_state> group;
-    int rank = 0;
     alignas(16) std::byte storage[command_room];
   };
 
   // The stream never leaves a ticket open: an operation that fails ends all later ones, in the first cause.
   void settle(std::uint64_t ticket) noexcept {
-    (void)wait_until(finished_, world_->spins(lane::caller), [&] { return ready(ticket); }, [] { return false; });
+    (void)wait_until(
+        finished_, world_->before_sleep(lane::caller),
+        [&](std::memory_order order) { return completed_.load(order) >= ticket; }, [] { return false; });
   }
 
   void serve() noexcept {
     while (true) {
       const std::uint64_t ticket = completed_.load(std::memory_order_relaxed) + 1;
-      const auto queued = [&] { return launched_.load(std::memory_order_acquire) >= ticket; };
-      for (int i = world_->spins(lane::stream); i > 0 && !queued(); --i) relax();
-      while (!queued()) {
+      const auto queued = [&](std::memory_order order) { return launched_.load(order) >= ticket; };
+      for (int i = world_->before_sleep(lane::stream).spins; i > 0 && !queued(std::memory_order_acquire); --i) relax();
+      while (!queued(std::memory_order_acquire)) {
         const std::uint32_t heard = bell_.heard();
-        if (queued()) break;
+        if (queued(std::memory_order_acquire)) break;
         if (ending_.load(std::memory_order_acquire)) return;
-        bell_.sleep(heard, 0);
+        bell_.sleep_unless(queued, heard, 0);
       }
       command& now = ring_[ticket % capacity];
       if (!failed()) run(now, ticket);
       now.group.reset();
-      completed_.store(ticket, std::memory_order_release);
-      finished_.ring();
+      completed_.store(ticket, std::memory_order_seq_cst);
+      finished_.ring_sleepers();
     }
   }
 

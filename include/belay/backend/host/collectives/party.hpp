@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "belay/backend/host/rendezvous.hpp"
+#include "belay/backend/host/meeting.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -19,29 +19,43 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// A rank's place at a meeting point: all it takes to run a collective.
+/// A rank's place at a meeting point, and how long it waits there: all it takes to run a collective.
 struct party {
-  rendezvous* point;
-  int rank;
+  meeting* point;
+  health::clock::duration limit;
 
+  [[nodiscard]] int rank() const noexcept { return point->rank(); }
   [[nodiscard]] int size() const noexcept { return point->size(); }
-  /// What rank `who` brought.
-  [[nodiscard]] const contribution& of(int who) const noexcept { return point->of(rank, who); }
+  /// What rank `who` brought, where it is seen from here.
   template <class T>
   [[nodiscard]] const T* input_of(int who) const noexcept {
-    return static_cast<const T*>(of(who).input);
+    return reinterpret_cast<const T*>(point->input_of(who));
   }
   template <class T>
   [[nodiscard]] T* output_of(int who) const noexcept {
-    return static_cast<T*>(of(who).output);
+    return reinterpret_cast<T*>(point->output_of(who));
+  }
+  template <class T>
+  [[nodiscard]] const T* line_of(int who) const noexcept {
+    return reinterpret_cast<const T*>(point->line_of(who));
   }
 };
 
+/// A larger operation's buffers.
+template <class In, class Out>
+[[nodiscard]] contribution brings(const fingerprint& print, std::span<In> in, std::span<Out> out,
+                                  std::span<const std::size_t> send_counts = {},
+                                  std::span<const std::size_t> receive_counts = {}) noexcept {
+  return {print, in.data(), in.size_bytes(), out.data(), out.size_bytes(), send_counts, receive_counts};
+}
+
 /// Where a range begins in a packed buffer.
-[[nodiscard]] inline std::size_t offset_of(std::span<const std::size_t> counts, int which) noexcept {
+template <class Count>
+[[nodiscard]] std::size_t offset_of(std::span<const Count> counts, int which) noexcept {
   return std::accumulate(counts.begin(), counts.begin() + which, std::size_t{0});
 }
-[[nodiscard]] inline std::size_t total_of(std::span<const std::size_t> counts) noexcept {
+template <class Count>
+[[nodiscard]] std::size_t total_of(std::span<const Count> counts) noexcept {
   return offset_of(counts, static_cast<int>(counts.size()));
 }
 
@@ -81,22 +95,21 @@ inline void check_overlap(const void* in, std::size_t in_bytes, const void* out,
 /// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a
 /// buffer, the vectors themselves are compared.
 inline void expect_same_counts(party me) {
-  const auto counts = [&](int q) { return me.of(q).send_counts; };
+  const auto counts = [&](int q) { return me.point->send_counts_of(q); };
   const auto first_difference = [&](int a, int b) {
     return std::mismatch(counts(a).begin(), counts(a).end(), counts(b).begin()).first - counts(a).begin();
   };
   const auto alike = [&](int a, int b) { return first_difference(a, b) == me.size(); };
-  me.point->expect_alike(me.rank, alike, [&](int q) {
+  me.point->expect_alike(alike, [&](int q) {
     std::ptrdiff_t place = me.size();
     for (int other = 0; other < me.size(); ++other) place = std::min(place, first_difference(0, other));
-    return me.of(q).print.text() + ", " + std::to_string(counts(q)[static_cast<std::size_t>(place)]) +
+    return me.point->offer_of(q).print().text() + ", " + std::to_string(counts(q)[static_cast<std::size_t>(place)]) +
            " of them for rank " + std::to_string(me.point->world_rank(static_cast<int>(place)));
   });
 }
 
 inline void barrier(party me, where at) {
-  me.point->enter(me.rank, {{operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, nullptr, {}, {}}, at);
-  me.point->leave_at_once(me.rank);
+  me.point->swap({operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0, me.limit, at);
 }
 
 }  // namespace host

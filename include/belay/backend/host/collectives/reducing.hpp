@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <span>
 
 #include "belay/backend/host/arithmetic.hpp"
 #include "belay/backend/host/collectives/party.hpp"
+#include "belay/backend/host/collectives/staging.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -17,34 +19,155 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Reduces this rank's slice, whole cache lines, of all ranks' buffers into those of `destinations` ranks.
-template <class Op, class T, class Destination>
-void reduce_slice(party me, std::size_t length, int destinations, Destination destination) {
-  const auto ranks = static_cast<std::size_t>(me.size());
+/// The elements [first, first + out.size()) of all ranks' lines, reduced.
+template <class Op, class T>
+void reduce_lines(party me, std::size_t first, std::span<T> out) noexcept {
+  using accumulator = accumulator_of<T>;
+  const int ranks = me.size();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    auto total = static_cast<accumulator>(me.line_of<T>(0)[first + i]);
+    for (int q = 1; q < ranks; ++q) total = Op::apply(total, static_cast<accumulator>(me.line_of<T>(q)[first + i]));
+    if constexpr (finishing<Op>) total = Op::finish(total, ranks);
+    out[i] = static_cast<T>(total);
+  }
+}
+
+/// A rank's share of `length` elements, whole cache lines.
+template <class T>
+[[nodiscard]] stretch slice_of(std::size_t length, int rank, int ranks) noexcept {
+  const auto n = static_cast<std::size_t>(ranks);
   constexpr std::size_t line = 64 / sizeof(T) > 0 ? 64 / sizeof(T) : 1;
-  const std::size_t slice = ((length + ranks - 1) / ranks + line - 1) / line * line;
-  const std::size_t begin = std::min(length, slice * static_cast<std::size_t>(me.rank));
-  const std::size_t count = std::min(slice, length - begin);
-  if (ranks == 1 || count == 0) return;
-  const auto source = [&](int q) { return me.input_of<T>(q); };
-  reduce_elements<Op, T>(me.size(), source, destinations, destination, begin, count);
+  const std::size_t slice = ((length + n - 1) / n + line - 1) / line * line;
+  const std::size_t begin = std::min(length, slice * static_cast<std::size_t>(rank));
+  return {begin, std::min(slice, length - begin)};
+}
+
+/// What a rank reduces where not all buffers are seen: `count` elements from `first` of all inputs into `out`.
+/// Peers' parts are copied by the kernel into this rank's staging.
+template <class Op, class T>
+void reduce_fetched(party me, std::size_t first, std::span<T> out) {
+  const int ranks = me.size();
+  const auto others = static_cast<std::size_t>(std::max(ranks - 1, 1));
+  const std::size_t room = 2 * me.point->staging_room() / (others * sizeof(T)) / 64 * 64;
+  T* const staged = reinterpret_cast<T*>(me.point->staging_of(me.rank(), 0));
+  const auto place_of = [&](int q) { return staged + static_cast<std::size_t>(q > me.rank() ? q - 1 : q) * room; };
+  const T* const own = static_cast<const T*>(me.point->own_input()) + first;
+  for (stretch now; now.first < out.size(); now.first += now.count) {
+    now.count = std::min(room, out.size() - now.first);
+    for (int q = 0; q < ranks; ++q) {
+      if (q == me.rank()) continue;
+      me.point->fetch(q, me.point->offer_of(q).input, (first + now.first) * sizeof(T), place_of(q), now.count * sizeof(T));
+    }
+    const auto source = [&](int q) { return q == me.rank() ? own + now.first : place_of(q); };
+    const auto target = [&](int) { return out.data() + now.first; };
+    reduce_elements<Op, T>(ranks, source, 1, target, 0, now.count);
+  }
+}
+
+/// Whether an operation on buffers that are not seen lets the kernel copy; the same answer on all ranks.
+[[nodiscard]] inline bool lets_kernel_copy(party me, std::size_t bytes) noexcept {
+  return bytes >= least_kernel_copy && me.point->all_copy();
 }
 
 template <reducible T, reduction_tag Op>
-void all_reduce(party me, std::span<T> inout, Op, where at) {
-  const fingerprint print{operation::all_reduce, Op::code, element_code_of<T>(), -1, inout.size(), 0};
-  me.point->enter(me.rank, {print, inout.data(), inout.data(), {}, {}}, at);
-  reduce_slice<Op, T>(me, inout.size(), me.size(), [&](int q) { return me.output_of<T>(q); });
-  me.point->leave(me.rank);
+void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at) {
+  check_length(out.size(), in.size(), "all_reduce: the output", at);
+  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_reduce", at);
+  const fingerprint print{operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0};
+  if (fits_a_line(out.size_bytes(), sizeof(T), me.size())) {
+    me.point->swap(print, in.data(), in.size_bytes(), me.limit, at);
+    reduce_lines<Op, T>(me, 0, out);
+    return;
+  }
+  me.point->enter(brings(print, in, out), me.limit, at);
+  const stretch mine = slice_of<T>(out.size(), me.rank(), me.size());
+  if (me.point->all_direct()) {
+    const auto source = [&](int q) { return me.input_of<T>(q); };
+    const auto destination = [&](int q) { return me.output_of<T>(q); };
+    if (mine.count > 0) reduce_elements<Op, T>(me.size(), source, me.size(), destination, mine.first, mine.count);
+  } else if (lets_kernel_copy(me, out.size_bytes())) {
+    reduce_fetched<Op, T>(me, mine.first, out.subspan(mine.first, mine.count));
+    me.point->round();
+    for (int k = 1; k < me.size(); ++k) {
+      const int q = (me.rank() + k) % me.size();
+      const stretch theirs = slice_of<T>(out.size(), q, me.size());
+      me.point->fetch(q, me.point->offer_of(q).output, theirs.first * sizeof(T), out.data() + theirs.first,
+                      theirs.count * sizeof(T));
+    }
+  } else {
+    through_staging<T>(
+        me, out.size(), 1, [&](stretch now, T* half) { copy_elements(half, in.data() + now.first, now.count); },
+        [&](stretch now, auto halves) {
+          const auto target = [&](int) { return out.data() + now.first; };
+          reduce_elements<Op, T>(me.size(), halves, 1, target, 0, now.count);
+        });
+  }
+  me.point->leave();
 }
 
 template <reducible T, reduction_tag Op>
-void reduce(party me, std::span<T> inout, Op, int root, where at) {
+void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, where at) {
   check_root(root, me.size(), "reduce", at);
-  const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, inout.size(), 0};
-  me.point->enter(me.rank, {print, inout.data(), inout.data(), {}, {}}, at);
-  reduce_slice<Op, T>(me, inout.size(), 1, [&](int) { return me.output_of<T>(root); });
-  me.point->leave(me.rank);
+  const bool is_root = me.rank() == root;
+  if (is_root) {  // nobody else has an output
+    check_length(out.size(), in.size(), "reduce: the root's output", at);
+    check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "reduce", at);
+  }
+  const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0};
+  if (fits_a_line(in.size_bytes(), sizeof(T), me.size())) {
+    me.point->swap(print, in.data(), in.size_bytes(), me.limit, at);
+    if (is_root) reduce_lines<Op, T>(me, 0, out);
+    return;
+  }
+  me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
+  if (me.point->all_direct()) {
+    const stretch mine = slice_of<T>(in.size(), me.rank(), me.size());
+    const auto source = [&](int q) { return me.input_of<T>(q); };
+    const auto destination = [&](int) { return me.output_of<T>(root); };
+    if (mine.count > 0) reduce_elements<Op, T>(me.size(), source, 1, destination, mine.first, mine.count);
+  } else if (lets_kernel_copy(me, in.size_bytes())) {
+    if (is_root) reduce_fetched<Op, T>(me, 0, out);
+  } else {
+    through_staging<T>(
+        me, in.size(), 1, [&](stretch now, T* half) { copy_elements(half, in.data() + now.first, now.count); },
+        [&](stretch now, auto halves) {
+          const auto target = [&](int) { return out.data() + now.first; };
+          if (is_root) reduce_elements<Op, T>(me.size(), halves, 1, target, 0, now.count);
+        });
+  }
+  me.point->leave();
+}
+
+/// This rank's `out` becomes the reduction of all ranks' elements from `first(rank)` on, of which rank q has
+/// `count(q)`; what the two operations below have in common once all have entered.
+template <class Op, class T, class First, class Count>
+void reduce_parts(party me, std::span<const T> in, std::span<T> out, First first, Count count) {
+  const std::size_t begin = first(me.rank());
+  if (me.point->all_direct()) {
+    const auto source = [&](int q) { return me.input_of<T>(q) + begin; };
+    const auto target = [&](int) { return out.data(); };
+    if (!out.empty()) reduce_elements<Op, T>(me.size(), source, 1, target, 0, out.size());
+  } else if (lets_kernel_copy(me, in.size_bytes())) {
+    reduce_fetched<Op, T>(me, begin, out);
+  } else {
+    std::size_t longest = 0;
+    for (int q = 0; q < me.size(); ++q) longest = std::max(longest, count(q));
+    const auto ranks = static_cast<std::size_t>(me.size());
+    through_staging<T>(
+        me, longest, ranks,
+        [&](stretch now, T* half) {
+          for (int q = 0; q < me.size(); ++q, half += now.count) {
+            const std::size_t n = clipped(now, count(q));
+            if (n > 0) copy_elements(half, in.data() + first(q) + now.first, n);
+          }
+        },
+        [&](stretch now, auto halves) {
+          const std::size_t n = clipped(now, out.size());
+          const auto source = [&](int q) { return halves(q) + static_cast<std::size_t>(me.rank()) * now.count; };
+          const auto target = [&](int) { return out.data() + now.first; };
+          if (n > 0) reduce_elements<Op, T>(me.size(), source, 1, target, 0, n);
+        });
+  }
 }
 
 template <reducible T, reduction_tag Op>
@@ -53,30 +176,29 @@ void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t>
   check_length(inout.size(), total_of(counts), "reduce_scatter_v: the buffer", at);
   const fingerprint print{
       operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape_of(counts)};
-  me.point->enter(me.rank, {print, inout.data(), inout.data(), counts, {}}, at);
+  me.point->enter(brings(print, inout, inout, counts), me.limit, at);
   expect_same_counts(me);
-  if (me.size() > 1) {
-    const auto source = [&](int q) { return me.input_of<T>(q); };
-    const auto mine = [&](int) { return inout.data(); };
-    reduce_elements<Op, T>(me.size(), source, 1, mine, offset_of(counts, me.rank),
-                           counts[static_cast<std::size_t>(me.rank)]);
-  }
-  me.point->leave(me.rank);
+  const auto first = [&](int q) { return offset_of(counts, q); };
+  const auto count = [&](int q) { return counts[static_cast<std::size_t>(q)]; };
+  reduce_parts<Op, T>(me, inout, inout.subspan(first(me.rank()), count(me.rank())), first, count);
+  me.point->leave();
 }
 
 template <reducible T, reduction_tag Op>
 void reduce_scatter(party me, std::span<const T> in, std::span<T> out, Op, where at) {
-  const std::size_t first = out.size() * static_cast<std::size_t>(me.rank);
-  check_length(in.size(), out.size() * static_cast<std::size_t>(me.size()), "reduce_scatter: the input", at);
-  check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), in.data() + first, "reduce_scatter", at);
+  const auto first = [&](int q) { return out.size() * static_cast<std::size_t>(q); };
+  const T* const own = in.data() + first(me.rank());
+  check_length(in.size(), first(me.size()), "reduce_scatter: the input", at);
+  check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), own, "reduce_scatter", at);
   const fingerprint print{operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  me.point->enter(me.rank, {print, in.data(), out.data(), {}, {}}, at);
-  if (out.size() > 0) {
-    const auto source = [&](int q) { return me.input_of<T>(q); };
-    const auto mine = [&](int) { return out.data(); };
-    reduce_elements<Op, T>(me.size(), source, 1, mine, first, out.size(), -static_cast<std::ptrdiff_t>(first));
+  if (fits_a_line(in.size_bytes(), sizeof(T), me.size())) {
+    me.point->swap(print, in.data(), in.size_bytes(), me.limit, at);
+    reduce_lines<Op, T>(me, first(me.rank()), out);
+    return;
   }
-  me.point->leave(me.rank);
+  me.point->enter(brings(print, in, out), me.limit, at);
+  reduce_parts<Op, T>(me, in, out, first, [&](int) { return out.size(); });
+  me.point->leave();
 }
 
 }  // namespace host

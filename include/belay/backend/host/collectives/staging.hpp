@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Buffers that peers cannot see. Their bytes go through each rank's staging in rounds: everybody fills one half, all
+// meet, everybody uses what the others filled, while the other half is filled for the next round. Or, where the kernel
+// allows it and it is worth its calls, each rank has the kernel copy what it needs.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "belay/backend/host/collectives/party.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// A range of elements that one round handles.
+struct stretch {
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
+/// Runs `length` elements a rank through staging, of which `parts` of each rank's lie in a half at once.
+/// `fill(stretch, T* half)` puts part p of the stretch at `half + p * stretch.count`; `use(stretch, halves)` takes it
+/// from there, where `halves(q)` is what rank q filled.
+template <class T, class Fill, class Use>
+void through_staging(party me, std::size_t length, std::size_t parts, Fill fill, Use use) {
+  const std::size_t most = std::max<std::size_t>(me.point->staging_room() / (parts * sizeof(T)), 1);
+  std::size_t turn = 0;
+  for (stretch now; now.first < length; now.first += now.count, ++turn) {
+    now.count = std::min(most, length - now.first);
+    fill(now, reinterpret_cast<T*>(me.point->staging_of(me.rank(), turn)));
+    me.point->round();
+    use(now, [&](int q) { return reinterpret_cast<const T*>(me.point->staging_of(q, turn)); });
+  }
+}
+
+/// The part of `now` that lies in a range of `count` elements.
+[[nodiscard]] inline std::size_t clipped(stretch now, std::size_t count) noexcept {
+  return now.first >= count ? 0 : std::min(now.count, count - now.first);
+}
+
+/// From how many bytes on the kernel's copy beats two copies through staging.
+inline constexpr std::size_t least_kernel_copy = 64 * 1024;
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How the ranks of a group meet for one operation: each publishes what it brings, all wait for all, all compare. Of a
+// small operation that is all there is: the data is in the lines. Of a larger one every rank may then use every other
+// rank's buffers until all have left.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host/absence.hpp"
+#include "belay/backend/host/health.hpp"
+#include "belay/backend/host/offer.hpp"
+#include "belay/backend/host/place.hpp"
+#include "belay/backend/host/reach.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// One lane of one group, as one of its ranks sees it.
+class meeting {
+ public:
+  /// `places` and `counts` (of each rank two turns of two vectors) are shared by the group.
+  meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
+          place<>* places, std::uint64_t* counts) noexcept
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), places_(places),
+        counts_(counts) {}
+
+  [[nodiscard]] int rank() const noexcept { return me_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] health& world() const noexcept { return *world_; }
+  [[nodiscard]] const reach& memory() const noexcept { return *memory_; }
+  [[nodiscard]] lane which_lane() const noexcept { return lane_; }
+  [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
+
+  /// An operation whose data is in the lines: `payload_bytes` (at most 56) of each rank. Returns when all lines are
+  /// there and agree, to be read by `line_of` until the next call; throws `comm_error` before that otherwise.
+  void swap(const fingerprint& print, const void* payload, std::size_t payload_bytes, health::clock::duration limit,
+            where at) {
+    begin(print, at);
+    place<>& mine = places_[me_];
+    if (payload_bytes > 0) std::memcpy(mine.line_of(turn_).payload, payload, payload_bytes);
+    const std::uint32_t word = small_print(print);
+    mine.publish({turn_, word});
+    bell_of(me_).ring_sleepers();
+    deadline until(limit);
+    await_all(until);
+    bool alike = true;
+    for (int q = 0; q < size(); ++q) alike &= places_[q].print_of(turn_) == word;
+    if (!alike) refuse_difference();
+    end(until);
+  }
+  /// The data of rank `who` in the present small operation.
+  [[nodiscard]] const std::byte* line_of(int who) const noexcept { return places_[who].line_of(turn_).payload; }
+
+  /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
+  /// gone on otherwise.
+  void enter(const contribution& mine, health::clock::duration limit, where at) {
+    begin(mine.print, at);
+    limit_ = limit;
+    own_input_ = mine.input;
+    place<>& here = places_[me_];
+    const offer brought = offer::of(mine, *memory_, world_->reads_others(members_[index_of(me_)]));
+    std::memcpy(here.line_of(turn_).payload, &brought, sizeof brought);
+    write_counts(mine);
+    here.publish({turn_, large_print});
+    bell_of(me_).ring_sleepers();
+    deadline until(limit);
+    await_all(until);
+    waited_ = until.waited_us();
+    here.step_inside(turn_);
+    if (world_->stopped(std::memory_order_seq_cst)) give_up(until);
+    const fingerprint print = mine.print;
+    bool alike = true;
+    for (int q = 0; q < size(); ++q) {
+      alike = alike && places_[q].print_of(turn_) == large_print && offer_of(q).print() == print;
+    }
+    if (alike) return;
+    step_outside();
+    refuse_difference();
+  }
+
+  /// What rank `who` brought to the present operation.
+  [[nodiscard]] offer offer_of(int who) const noexcept {
+    offer out;
+    std::memcpy(&out, places_[who].line_of(turn_).payload, sizeof out);
+    return out;
+  }
+  [[nodiscard]] const void* own_input() const noexcept { return own_input_; }
+  [[nodiscard]] const std::byte* input_of(int who) const noexcept { return memory_->resolve(offer_of(who).input); }
+  [[nodiscard]] std::byte* output_of(int who) const noexcept { return memory_->resolve(offer_of(who).output); }
+  [[nodiscard]] std::span<const std::uint64_t> send_counts_of(int who) const noexcept { return counts_of(who, 0); }
+  [[nodiscard]] std::span<const std::uint64_t> receive_counts_of(int who) const noexcept { return counts_of(who, 1); }
+  /// Every rank can load and store what every other brought.
+  [[nodiscard]] bool all_direct() const noexcept { return all_may(offer::loads_and_stores); }
+  /// Every rank may have the kernel copy what it cannot load.
+  [[nodiscard]] bool all_copy() const noexcept { return all_may(offer::kernel_copies); }
+
+  /// Reads `bytes` at `offset` of the buffer that rank `who` brought: by loads where it is seen, else by the kernel.
+  void fetch(int who, memory_reference from, std::size_t offset, void* to, std::size_t bytes) {
+    if (bytes == 0) return;
+    if (const std::byte* const seen = memory_->resolve(from)) {
+      std::memcpy(to, seen + offset, bytes);
+    } else if (who == me_) {
+      std::memcpy(to, reinterpret_cast<const std::byte*>(from.offset()) + offset, bytes);
+    } else if (!read_process(world_->pid_of(world_rank(who)), from.offset() + offset, to, bytes)) {
+      fail(comm_fault::peer_failed, {world_rank(who)},
+           "rank " + std::to_string(world_rank(me_)) + " cannot read " + std::to_string(bytes) + " bytes of " +
+               world_->whereabouts(world_rank(who), lane_));
+    }
+  }
+  /// Where rank `who` puts, in turn, what its peers cannot see: one of two halves.
+  [[nodiscard]] std::byte* staging_of(int who, std::size_t turn) const noexcept {
+    return world_->shared().staging(world_rank(who), lane_) + turn % 2 * staging_room();
+  }
+  /// Bytes of one half.
+  [[nodiscard]] std::size_t staging_room() const noexcept { return world_->shared().shape().staging_bytes / 2; }
+
+  /// Between `enter` and `leave`: returns when all ranks have called it as often.
+  void round() {
+    deadline until(limit_);
+    ++rounds_;
+    places_[me_].step_round(rounds_);
+    bell_of(me_).ring_sleepers();
+    for (int q = 0; q < size(); ++q) {
+      const place<>& other = places_[q];
+      const auto done = [&](std::memory_order order) { return other.is_past(rounds_, order); };
+      if (!done(std::memory_order_acquire)) await(q, done, until);
+    }
+  }
+
+  /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
+  void leave() {
+    step_outside();
+    deadline until(limit_);
+    for (int q = 0; q < size(); ++q) {
+      const place<>& other = places_[q];
+      const auto done = [&](std::memory_order order) { return other.is_outside(turn_, order); };
+      if (!done(std::memory_order_acquire)) await(q, done, until);
+    }
+    world_->recorder(members_[index_of(me_)], lane_).leave(waited_ + until.waited_us());
+  }
+
+  /// Between `enter` and `leave`: compares what fingerprints cannot hold. `alike(a, b)` compares two ranks and
+  /// `text(rank)` tells what one brought; unless all are alike, every rank throws `comm_error`.
+  template <class Alike, class Text>
+  void expect_alike(Alike alike, Text text) {
+    bool same = true;
+    for (int q = 1; q < size(); ++q) same = same && alike(0, q);
+    if (same) return;
+    const difference found = describe(alike, text);
+    step_outside();
+    refuse(found.culprits, found.message, found.there);
+  }
+
+  /// Stops the world because the contributions do not fit together; every rank of the group calls it in the
+  /// same situation.
+  [[noreturn]] void refuse(std::vector<int> culprits, const std::string& message, const std::string& there) {
+    step_outside();
+    world_->stop({comm_fault::mismatch, std::move(culprits), message, there});
+    world_->raise(call_);
+  }
+
+  /// The rank cannot go on, in words.
+  [[noreturn]] void fail(comm_fault fault, std::vector<int> culprits, const std::string& message) {
+    step_outside();
+    world_->stop({fault, std::move(culprits), message, ""});
+    world_->raise(call_);
+  }
+
+  /// Where rank `who` made the present call.
+  [[nodiscard]] std::string site_of(int who) const { return world_->site_of(world_rank(who), lane_); }
+
+ private:
+  [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
+  [[nodiscard]] bell& bell_of(int who) const noexcept { return world_->bell_of(members_[index_of(who)], lane_); }
+
+  [[nodiscard]] bool all_may(std::uint8_t way) const noexcept {
+    bool out = true;
+    for (int q = 0; q < size(); ++q) out = out && (offer_of(q).ways & way) != 0;
+    return out;
+  }
+
+  void begin(const fingerprint& print, where at) {
+    call_ = {print.what, group_, number_, print.bytes(), at};
+    if (world_->stopped()) world_->raise(call_);
+    world_->recorder(members_[index_of(me_)], lane_).enter(print.what, group_, number_, print.bytes(), at.file, at.line);
+    ++number_;
+    ++turn_;
+  }
+  void end(const deadline& until) noexcept {
+    world_->recorder(members_[index_of(me_)], lane_).leave(until.waited_us());
+  }
+  void step_outside() noexcept {
+    places_[me_].step_outside(turn_);
+    bell_of(me_).ring_sleepers();
+  }
+
+  void await_all(deadline& until) {
+    for (int q = 0; q < size(); ++q) {
+      const place<>& other = places_[q];
+      const auto done = [&](std::memory_order order) { return other.arrived(turn_, order); };
+      if (!done(std::memory_order_acquire)) await(q, done, until);
+    }
+  }
+
+  // Returns when `done`; otherwise finds out why not, stops the world and throws.
+  template <class Done>
+  void await(int who, Done done, deadline& until) {
+    absence missing(*world_, members_, lane_, until);
+    const auto absent = [&](int q) { return !places_[q].has_come(turn_); };
+    const bool met = wait_until(bell_of(who), world_->before_sleep(lane_), done, [&] {
+      return world_->stopped() || missing.hopeless(absent, who);
+    });
+    if (met) return;
+    if (!world_->stopped()) world_->stop(missing.cause(call_, absent, who));
+    give_up(until);
+  }
+
+  // After the world has stopped. Among threads a peer that is inside still uses what this call was given.
+  [[noreturn]] void give_up(const deadline& until) {
+    step_outside();
+    if (world_->space() == address_space::one) {
+      for (int q = 0; q < size(); ++q) {
+        while (q != me_ && places_[q].is_inside(turn_)) ::sched_yield();
+      }
+    }
+    world_->raise(call_, until.seconds());
+  }
+
+  void write_counts(const contribution& mine) noexcept {
+    const auto write = [&](std::span<const std::size_t> counts, int kind) {
+      std::copy(counts.begin(), counts.end(), counts_at(me_, kind));
+    };
+    write(mine.send_counts, 0);
+    write(mine.receive_counts, 1);
+  }
+  [[nodiscard]] std::uint64_t* counts_at(int who, int kind) const noexcept {
+    return counts_ + ((index_of(who) * 2 + turn_ % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
+  }
+  [[nodiscard]] std::span<const std::uint64_t> counts_of(int who, int kind) const noexcept {
+    return {counts_at(who, kind), members_.size()};
+  }
+
+  [[nodiscard]] fingerprint print_of(int who) const noexcept {
+    const std::uint32_t word = places_[who].print_of(turn_);
+    return word == large_print ? offer_of(who).print() : print_of_word(word);
+  }
+  [[noreturn]] void refuse_difference() {
+    const auto alike = [&](int a, int b) { return print_of(a) == print_of(b); };
+    const difference found = describe(alike, [&](int q) { return print_of(q).text(); });
+    refuse(found.culprits, found.message, found.there);
+  }
+
+  struct difference {
+    std::vector<int> culprits;
+    std::string message, there;
+  };
+
+  // The smaller camp is to blame; between equals everybody is named.
+  template <class Alike, class Text>
+  [[nodiscard]] difference describe(Alike alike, Text text) const {
+    difference out;
+    int largest = 0;
+    const auto camp = [&](int who) {
+      int votes = 0;
+      for (int q = 0; q < size(); ++q) votes += alike(q, who);
+      return votes;
+    };
+    for (int q = 0; q < size(); ++q) largest = std::max(largest, camp(q));
+    for (int q = 0; q < size(); ++q) {
+      const std::string site = site_of(q);
+      out.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q);
+      out.message += " at " + site;
+      if (camp(q) < largest || 2 * largest <= size()) out.culprits.push_back(world_rank(q));
+      if (camp(q) < largest && out.there.empty()) out.there = site;
+    }
+    return out;
+  }
+
+  health* world_;
+  const reach* memory_;
+  std::span<const int> members_;
+  lane lane_;
+  std::uint32_t group_;
+  int me_;
+  place<>* places_;
+  std::uint64_t* counts_;
+  std::uint32_t turn_ = 0;
+  std::uint32_t rounds_ = 0;
+  std::uint64_t number_ = 0;
+  std::uint64_t waited_ = 0;
+  const void* own_input_ = nullptr;
+  health::clock::duration limit_{};
+  call_site call_;
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

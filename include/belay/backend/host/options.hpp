@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a world of ranks is told when it is made, and the shape of the memory that follows from it.
+#pragma once
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "belay/backend/host/control.hpp"
+#include "belay/backend/host/group_registry.hpp"
+#include "belay/backend/host/health.hpp"
+#include "belay/backend/host/process_state.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// Whether each rank stays on one core.
+enum class pinning { none, one_core_each };
+
+struct world_options {
+  /// How long a rank waits for its peers; zero: BELAY_TIMEOUT of the environment in seconds, else 600 s.
+  std::chrono::duration<double> timeout{0};
+  pinning pin = pinning::none;
+  /// How long a peer's process may be stopped before that is an error.
+  std::chrono::duration<double> stall_limit{30};
+  /// How long a wait looks before it sleeps, where each rank has a core.
+  std::chrono::nanoseconds spin{20'000};
+  /// Processes: what each rank and lane stages of buffers that its peers cannot see.
+  std::size_t staging_bytes = 512 * 1024;
+
+  /// `spin` as a number of looks on this machine; found by whoever makes the world.
+  int spins = 0;
+};
+
+/// Seconds that make sense as a deadline. Throws usage_error.
+[[nodiscard]] inline health::clock::duration checked_timeout(std::chrono::duration<double> timeout, where at) {
+  if (!(timeout.count() > 0)) throw usage_error("a world's timeout is more than 0 seconds", at);
+  const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);  // more is no deadline on any clock
+  return std::chrono::duration_cast<health::clock::duration>(timeout < longest ? timeout : longest);
+}
+
+/// BELAY_TIMEOUT in seconds, or 600. Throws input_error.
+[[nodiscard]] inline double timeout_of_environment() {
+  const char* text = std::getenv("BELAY_TIMEOUT");
+  if (text == nullptr || *text == '\0') return 600;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end != '\0' || !(seconds > 0) || !std::isfinite(seconds)) {
+    throw input_error("BELAY_TIMEOUT=" + std::string(text) + ": expected seconds, more than 0");
+  }
+  return seconds;
+}
+
+/// The options with nothing left open. Throws usage_error, or input_error if BELAY_TIMEOUT makes no sense.
+[[nodiscard]] inline world_options checked_options(world_options options, where at) {
+  if (options.timeout.count() == 0) options.timeout = std::chrono::duration<double>(timeout_of_environment());
+  options.timeout = checked_timeout(options.timeout, at);
+  options.stall_limit = checked_timeout(options.stall_limit, at);
+  if (options.staging_bytes < 64 * 1024) throw usage_error("a rank's staging is 64 KiB or more", at);
+  options.staging_bytes = options.staging_bytes / 8192 * 8192;  // two halves of whole pages
+  if (options.spins == 0) options.spins = spins_in(options.spin);
+  return options;
+}
+
+/// What the ranks of such a world share.
+[[nodiscard]] inline control_shape shape_of(int ranks, address_space space, const world_options& options) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  control_shape out;
+  out.ranks = ranks;
+  out.space = space;
+  out.staging_bytes = space == address_space::several ? options.staging_bytes : 0;
+  out.group_bytes = (space == address_space::several ? 1 : 8) * group_registry::room_for(ranks);
+  out.timeout_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(options.timeout).count();
+  out.stall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(options.stall_limit).count();
+  out.job = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+  return out;
+}
+
+/// Fresh zeroed pages of this process, of which only those that are touched cost memory.
+class anonymous_memory {
+ public:
+  explicit anonymous_memory(std::size_t bytes, where at = where::current()) : bytes_(bytes) {
+    void* const first = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (first == MAP_FAILED) throw budget_error("address space", bytes, 0, at);
+    first_ = static_cast<std::byte*>(first);
+  }
+  anonymous_memory(const anonymous_memory&) = delete;
+  anonymous_memory& operator=(const anonymous_memory&) = delete;
+  ~anonymous_memory() { ::munmap(first_, bytes_); }
+
+  [[nodiscard]] std::byte* data() const noexcept { return first_; }
+
+ private:
+  std::byte* first_ = nullptr;
+  std::size_t bytes_;
+};
+
+/// Keeps the calling thread on the `number`-th core that it may run on, round and round.
+inline void pin_to_core(int number) noexcept {
+  const core_set cores = core_set::allowed();
+  int skip = number % cores.count();
+  for (std::size_t core = 0; core < CPU_SETSIZE && core < 64 * core_set::words; ++core) {
+    if ((cores.bits[core / 64] >> (core % 64) & 1) == 0 || skip-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ::pthread_setaffinity_np(::pthread_self(), sizeof one, &one);
+    return;
+  }
+}
+
+/// The cause of a world that stopped because a body threw.
+[[nodiscard]] inline first_cause thrown_by(const health& world, int number, const char* what) {
+  const flight_record last = world.recorder(number, lane::caller).last();
+  return {comm_fault::peer_failed,
+          {number},
+          "rank " + std::to_string(number) + " threw " + last.text() + ": " + what,
+          last.site};
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

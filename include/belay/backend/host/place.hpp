@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The protocol by which the ranks of a group meet: one place a rank, written by its owner alone and read by all.
+// A turn is one operation, counted from 1. A rank publishes a line for its turn: one word that holds the turn and
+// what it calls, and 56 bytes beside it, so that one cache line carries a small operation whole. There are two lines,
+// used in turn: nobody overwrites what somebody may still read, because a rank publishes turn n + 2 only after it saw
+// everybody's line of turn n + 1, which each publishes after it has read all lines of turn n.
+//
+// Where peers read and write each other's buffers, a rank steps inside before it touches any and steps outside when it
+// is done; who gives up waits for those who are inside, and who finds the world stopped does not step inside. The
+// two looks are sequentially consistent, so that at least one of the two sees the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// What a rank has published: the turn in the upper half, what it calls in the lower.
+struct line_word {
+  std::uint32_t turn = 0;
+  std::uint32_t print = 0;
+
+  [[nodiscard]] static constexpr line_word of(std::uint64_t bits) noexcept {
+    return {static_cast<std::uint32_t>(bits >> 32), static_cast<std::uint32_t>(bits)};
+  }
+  [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return std::uint64_t{turn} << 32 | print; }
+};
+
+template <atomics_policy Atomics = std_atomics>
+struct alignas(64) place {
+  static constexpr std::size_t line_room = 56;
+
+  struct alignas(64) line {
+    typename Atomics::template atomic<std::uint64_t> word{0};
+    std::byte payload[line_room] = {};
+  };
+
+  line lines[2];
+  alignas(64) typename Atomics::template atomic<std::uint32_t> inside{0};
+  typename Atomics::template atomic<std::uint32_t> outside{0};
+  typename Atomics::template atomic<std::uint32_t> rounds{0};
+
+  [[nodiscard]] line& line_of(std::uint32_t turn) noexcept { return lines[turn % 2]; }
+  [[nodiscard]] const line& line_of(std::uint32_t turn) const noexcept { return lines[turn % 2]; }
+
+  /// The owner: its line, written before, is this turn's.
+  void publish(line_word word) noexcept { line_of(word.turn).word.store(word.bits(), std::memory_order_seq_cst); }
+  /// Others: has it been?
+  [[nodiscard]] bool arrived(std::uint32_t turn, std::memory_order order = std::memory_order_acquire) const noexcept {
+    return line_word::of(line_of(turn).word.load(order)).turn == turn;
+  }
+  /// Has the turn at least been reached? True still when the owner is a turn ahead.
+  [[nodiscard]] bool has_come(std::uint32_t turn) const noexcept { return arrived(turn) || arrived(turn + 1); }
+  [[nodiscard]] std::uint32_t print_of(std::uint32_t turn) const noexcept {
+    return line_word::of(line_of(turn).word.load(std::memory_order_relaxed)).print;
+  }
+
+  /// The owner, before it touches what belongs to peers; then it looks whether the world has stopped.
+  void step_inside(std::uint32_t turn) noexcept { inside.store(turn, std::memory_order_seq_cst); }
+  void step_outside(std::uint32_t turn) noexcept { outside.store(turn, std::memory_order_seq_cst); }
+
+  /// The owner, inside: it has come to this round of them all.
+  void step_round(std::uint32_t round) noexcept { rounds.store(round, std::memory_order_seq_cst); }
+  [[nodiscard]] bool is_past(std::uint32_t round, std::memory_order order = std::memory_order_acquire) const noexcept {
+    return static_cast<std::int32_t>(rounds.load(order) - round) >= 0;
+  }
+
+  [[nodiscard]] bool is_outside(std::uint32_t turn, std::memory_order order = std::memory_order_acquire) const noexcept {
+    return outside.load(order) == turn;
+  }
+  /// Others, after the world has stopped: may it still touch what is ours?
+  [[nodiscard]] bool is_inside(std::uint32_t turn) const noexcept {
+    return inside.load(std::memory_order_seq_cst) == turn && outside.load(std::memory_order_seq_cst) != turn;
+  }
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

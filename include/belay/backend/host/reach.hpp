@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How a rank gets at what its peers have. Threads see each other's memory as it is. Processes name a buffer by the
+// region of symmetric memory that it lies in and the offset there, because each maps the region elsewhere; memory
+// outside of any region is ordinary: others cannot see it, and the kernel has to copy it for them.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "belay/backend/host/control.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// A place in some rank's memory, as all ranks may read it: 16 bits of region (0: ordinary memory, or anything among
+/// threads) and 48 of offset or address.
+class memory_reference {
+ public:
+  constexpr memory_reference() noexcept = default;
+  constexpr memory_reference(std::uint16_t region, std::uint64_t offset) noexcept
+      : bits_(std::uint64_t{region} << 48 | (offset & low)) {}
+
+  [[nodiscard]] static constexpr memory_reference of(std::uint64_t bits) noexcept {
+    memory_reference out;
+    out.bits_ = bits;
+    return out;
+  }
+  [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
+  [[nodiscard]] constexpr std::uint16_t region() const noexcept { return static_cast<std::uint16_t>(bits_ >> 48); }
+  [[nodiscard]] constexpr std::uint64_t offset() const noexcept { return bits_ & low; }
+  [[nodiscard]] constexpr bool operator==(const memory_reference&) const noexcept = default;
+
+ private:
+  static constexpr std::uint64_t low = (std::uint64_t{1} << 48) - 1;
+  std::uint64_t bits_ = 0;
+};
+
+/// The regions that this process has mapped. Changed by the rank's own thread, read by both of its lanes.
+class reach {
+ public:
+  static constexpr std::size_t most_regions = 64;
+
+  explicit reach(address_space space) noexcept : space_(space) {}
+  reach(const reach&) = delete;
+  reach& operator=(const reach&) = delete;
+
+  [[nodiscard]] address_space space() const noexcept { return space_; }
+
+  /// Throws usage_error when there are too many.
+  void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at) {
+    for (entry& each : table_) {
+      if (each.bytes.load(std::memory_order_relaxed) != 0) continue;
+      each.first.store(first, std::memory_order_relaxed);
+      each.region.store(region, std::memory_order_relaxed);
+      each.bytes.store(bytes, std::memory_order_release);
+      return;
+    }
+    throw usage_error("more than " + std::to_string(most_regions) + " regions of symmetric memory at once", at);
+  }
+  void remove(std::uint16_t region) noexcept {
+    for (entry& each : table_) {
+      if (each.region.load(std::memory_order_relaxed) == region) each.bytes.store(0, std::memory_order_release);
+    }
+  }
+
+  /// What this rank publishes for `bytes` at `data`, for its peers to resolve.
+  [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    if (space_ == address_space::several) {
+      for (const entry& each : table_) {
+        const std::size_t length = each.bytes.load(std::memory_order_acquire);
+        const auto first = reinterpret_cast<std::uintptr_t>(each.first.load(std::memory_order_relaxed));
+        if (address >= first && address - first < length && bytes <= length - (address - first)) {
+          return {each.region.load(std::memory_order_relaxed), address - first};
+        }
+      }
+    }
+    return {0, address};
+  }
+
+  /// The address here of what a peer published; null when this process does not see it.
+  [[nodiscard]] std::byte* resolve(memory_reference what) const noexcept {
+    if (space_ == address_space::one) return reinterpret_cast<std::byte*>(what.offset());
+    if (what.region() == 0) return nullptr;
+    for (const entry& each : table_) {
+      const std::size_t length = each.bytes.load(std::memory_order_acquire);
+      if (each.region.load(std::memory_order_relaxed) != what.region() || what.offset() >= length) continue;
+      return each.first.load(std::memory_order_relaxed) + what.offset();
+    }
+    return nullptr;
+  }
+  /// True when every rank can load and store what was published.
+  [[nodiscard]] bool direct(memory_reference what) const noexcept {
+    return space_ == address_space::one || what.region() != 0;
+  }
+
+ private:
+  struct entry {
+    std::atomic<std::byte*> first{nullptr};
+    std::atomic<std::size_t> bytes{0};
+    std::atomic<std::uint16_t> region{0};
+  };
+
+  address_space space_;
+  std::array<entry, most_regions> table_{};
+};
+
+/// Reads ordinary memory of another process into ours. False, with errno, when the kernel does not let us.
+[[nodiscard]] inline bool read_process(pid_t pid, std::uint64_t address, void* to, std::size_t bytes) noexcept {
+  while (bytes > 0) {
+    const iovec here{to, bytes};
+    const iovec there{reinterpret_cast<void*>(address), bytes};
+    const ssize_t moved = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) return false;
+    to = static_cast<std::byte*>(to) + moved;
+    address += static_cast<std::uint64_t>(moved);
+    bytes -= static_cast<std::size_t>(moved);
+  }
+  return true;
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
