@@ -2,7 +2,10 @@
 //
 // What every communicator does besides the reductions and the moves of all ranks, written once: transfers
 // between pairs, barriers, started operations, groups. A backend is a type with `run(ranks, body)` and
-// `run(ranks, timeout, body)`, where body(rank&) returns bool; both give the bodies' results by rank.
+// `run(ranks, timeout, body)`, where body(rank&) returns bool; both give the bodies' results by rank. A body may run in
+// another process: it takes what it captures along and brings nothing back but its result. `run_failing(ranks, body)`
+// is for bodies of which one throws: `ends{returned, error}`, false for those that did not return true, and what a
+// caller of run would have been thrown.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
+#include "conformance/ends.hpp"
 
 namespace conformance {
 
@@ -21,6 +23,20 @@ struct host_threads {
   template <class Body>
   static std::vector<bool> run(int ranks, std::chrono::duration<double> timeout, Body body) {
     return belay::host::world{ranks, {.timeout = timeout}}.run(body);
+  }
+
+  template <class Body>
+  static ends run_failing(int ranks, Body body) {
+    ends out;
+    std::vector<char> returned(static_cast<std::size_t>(ranks), 0);  // one byte a thread
+    try {
+      belay::host::world{ranks, {.timeout = std::chrono::seconds(120)}}.run(
+          [&](auto& rank) { returned[static_cast<std::size_t>(rank.number())] = body(rank); });
+    } catch (const std::exception& error) {
+      out.error = error.what();
+    }
+    out.returned.assign(returned.begin(), returned.end());
+    return out;
   }
 };
 

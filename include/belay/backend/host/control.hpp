@@ -108,6 +108,7 @@ struct control_header {
   alignas(64) std::atomic<std::uint32_t> stopped{0};
   std::atomic<std::uint32_t> cause_state{0};  // 0: none, 1: being written, 2: written
   shared_cause cause;
+  std::atomic<std::uint32_t> revoked{0};
 
   alignas(64) std::atomic<std::int32_t> cores{0};  // on which any rank may run; 0: not all have come
   alignas(64) std::atomic<std::uint32_t> registry_lock{0};

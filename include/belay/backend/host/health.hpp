@@ -107,6 +107,13 @@ class health {
     return true;
   }
 
+  /// The survivors have gone on elsewhere: from now on every call here ends in `revoked`.
+  void revoke() noexcept {
+    shared_.header().revoked.store(1, std::memory_order_release);
+    stop({comm_fault::revoked, {}, "the world was given up by all its ranks", ""});
+    ring_all();
+  }
+
   /// The first cause. Only after `stopped()`, or a `stop` that came too late.
   [[nodiscard]] first_cause cause() const {
     const control_header& header = shared_.header();
@@ -125,6 +132,10 @@ class health {
     out.exit_code = cause.exit_code;
     out.message = cause.message.get();
     out.there = cause.there.get();
+    if (header.revoked.load(std::memory_order_acquire) != 0 && out.fault != comm_fault::revoked) {
+      out.message = "the survivors have gone on in a new world after " + std::string(name(out.fault)) + ": " + out.message;
+      out.fault = comm_fault::revoked;
+    }
     return out;
   }
 
@@ -193,6 +204,15 @@ class health {
   control shared_;
   int spins_ = 400;
 };
+
+/// The cause of a world that stopped because a body threw.
+[[nodiscard]] inline first_cause thrown_by(const health& world, int number, const char* what) {
+  const flight_record last = world.recorder(number, lane::caller).last();
+  return {comm_fault::peer_failed,
+          {number},
+          "rank " + std::to_string(number) + " threw " + last.text() + ": " + what,
+          last.site};
+}
 
 /// The deadline of one wait. The clock is first read when the wait is about to sleep.
 class deadline {

@@ -76,7 +76,7 @@ struct world_options {
 }
 
 /// What the ranks of such a world share.
-[[nodiscard]] inline control_shape shape_of(int ranks, address_space space, const world_options& options) {
+[[nodiscard]] inline control_shape control_shape_for(int ranks, address_space space, const world_options& options) {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   control_shape out;
@@ -121,15 +121,6 @@ inline void pin_to_core(int number) noexcept {
     ::pthread_setaffinity_np(::pthread_self(), sizeof one, &one);
     return;
   }
-}
-
-/// The cause of a world that stopped because a body threw.
-[[nodiscard]] inline first_cause thrown_by(const health& world, int number, const char* what) {
-  const flight_record last = world.recorder(number, lane::caller).last();
-  return {comm_fault::peer_failed,
-          {number},
-          "rank " + std::to_string(number) + " threw " + last.text() + ": " + what,
-          last.site};
 }
 
 }  // namespace host

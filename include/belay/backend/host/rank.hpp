@@ -5,7 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -16,6 +18,7 @@
 #include "belay/backend/host/group.hpp"
 #include "belay/backend/host/group_state.hpp"
 #include "belay/backend/host/health.hpp"
+#include "belay/backend/host/membership.hpp"
 #include "belay/backend/host/stream.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
@@ -29,19 +32,27 @@ class rank {
  public:
   using group_type = host::group;
 
-  rank(const std::shared_ptr<health>& world, std::shared_ptr<region_service> regions, int number)
-      : shared_(world), regions_(std::move(regions)), groups_(*world, number), size_(world->ranks()), number_(number),
-        stream_(world, number) {
-    std::vector<int> everybody(static_cast<std::size_t>(size_));
+  rank(standing seat, std::shared_ptr<membership> source)
+      : seat_(std::move(seat)), source_(std::move(source)), groups_(*seat_.world, seat_.number),
+        stream_(seat_.world, seat_.number) {
+    std::vector<int> everybody(static_cast<std::size_t>(size()));
     std::iota(everybody.begin(), everybody.end(), 0);
     world_.emplace(group(everybody, where{}));
   }
   rank(const rank&) = delete;  // a rank is one thread
   rank& operator=(const rank&) = delete;
+  /// A rank of the first epoch ends with its body, which says how; a later one ends here.
+  ~rank() {
+    finish();
+    if (seat_.world->shared().shape().epoch == 0) return;
+    if (std::uncaught_exceptions() > exceptions_) seat_.world->stop(thrown_by(*seat_.world, number(), "an exception"));
+    seat_.world->leave(number(), lane::caller);
+    seat_.world->leave(number(), lane::stream);
+  }
 
   /// This rank's number in the world, from 0.
-  [[nodiscard]] int number() const noexcept { return number_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int number() const noexcept { return seat_.number; }
+  [[nodiscard]] int size() const noexcept { return seat_.world->ranks(); }
 
   /// All ranks, in order.
   [[nodiscard]] const host::group& world() const noexcept { return *world_; }
@@ -50,13 +61,26 @@ class rank {
   /// makes the same groups of the same ranks in the same order; nobody waits for anybody here. Throws
   /// `usage_error`.
   [[nodiscard]] host::group group(std::span<const int> members, where at = where::current()) {
-    const auto found = std::find(members.begin(), members.end(), number_);
+    const auto found = std::find(members.begin(), members.end(), number());
     const int place = static_cast<int>(found - members.begin());
     const group_registry::share share = groups_.join(members, at);
-    return host::group(std::make_shared<group_state>(shared_, regions_, std::vector<int>(members.begin(), members.end()),
-                                                     place, share),
+    return host::group(std::make_shared<group_state>(seat_.world, seat_.regions,
+                                                     std::vector<int>(members.begin(), members.end()), place, share),
                        place, stream_);
   }
+
+  /// A world of those who are left, once one has failed. Collective among the survivors, who keep their order; each
+  /// gets a rank of a fresh world, in which numbers start at 0 and symmetric memory is made anew. Started operations
+  /// of this one end in `revoked`, as do all later calls. A rank whose process is stopped for longer than the stall
+  /// limit is killed first; a thread that does not come within it is left behind. Throws comm_error.
+  [[nodiscard]] rank shrink(where at = where::current()) {
+    return rank(source_->shrink(seat_, seat_.world->timeout(), at), source_);
+  }
+  /// The numbers at the start of the ranks that this world consists of, in order.
+  [[nodiscard]] std::span<const int> survivors() const noexcept { return seat_.members; }
+
+  /// Where the flight recorder and the health of this world are.
+  [[nodiscard]] const std::shared_ptr<health>& state() const noexcept { return seat_.world; }
 
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_.abandoned(); }
@@ -65,11 +89,10 @@ class rank {
   void finish() noexcept { stream_.finish(); }
 
  private:
-  std::shared_ptr<health> shared_;
-  std::shared_ptr<region_service> regions_;
+  int exceptions_ = std::uncaught_exceptions();
+  standing seat_;
+  std::shared_ptr<membership> source_;
   group_registry groups_;
-  int size_;
-  int number_;
   communication_stream stream_;
   std::optional<host::group> world_;
 };

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/control.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
+#include "belay/backend/host/thread_members.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -64,19 +64,17 @@ class world {
 
   template <class Body>
   void run_threads(Body body) const {
-    const control_shape shape = shape_of(ranks_, address_space::one, options_);
-    const anonymous_memory memory(control::bytes_for(shape));
-    const control shared = control::make(memory.data(), shape);
+    const auto members = std::make_shared<thread_members>(ranks_, options_);
     outcome end;
     end.by_rank.resize(static_cast<std::size_t>(ranks_));
     std::vector<std::thread> threads;
     threads.reserve(static_cast<std::size_t>(ranks_));
     try {
       for (int number = 0; number < ranks_; ++number) {
-        threads.emplace_back([&, number] { live(shared, number, body, end); });
+        threads.emplace_back([&, number] { live(members, number, body, end); });
       }
     } catch (...) {  // the system has no more threads
-      health(shared).stop(
+      health(members->first()).stop(
           {comm_fault::peer_failed, {static_cast<int>(threads.size())}, "its thread could not be started", ""});
       for (std::thread& thread : threads) thread.join();
       throw;
@@ -89,22 +87,22 @@ class world {
   }
 
   template <class Body>
-  void live(control shared, int number, Body& body, outcome& end) const {
+  void live(const std::shared_ptr<thread_members>& members, int number, Body& body, outcome& end) const {
     if (options_.pin == pinning::one_core_each) pin_to_core(number);
-    const auto mine = std::make_shared<health>(shared);
-    mine->arrive(number, 0, core_set::allowed(), options_.spins);
+    const standing seat = members->enter(number);
     std::optional<rank> self;
     try {
-      self.emplace(mine, std::make_shared<thread_regions>(), number);
+      self.emplace(seat, members);
       body(*self, number);
     } catch (const std::exception& problem) {
-      fail(*mine, number, problem.what(), end);
+      fail(*seat.world, number, problem.what(), end);
     } catch (...) {
-      fail(*mine, number, "an exception that is no std::exception", end);
+      fail(*seat.world, number, "an exception that is no std::exception", end);
     }
-    mine->leave(number, lane::caller);
+    seat.world->leave(number, lane::caller);
+    members->leave(number);
     if (self) self->finish();
-    mine->leave(number, lane::stream);
+    seat.world->leave(number, lane::stream);
   }
 
   static void fail(health& shared, int number, const char* what, outcome& end) {

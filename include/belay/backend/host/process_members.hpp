@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Ranks that are processes, as one of them sees it: it has come through a doorway, its shared memory is kept by the
+// holder, and the holder leads the survivors to one list.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host/guest.hpp"
+#include "belay/backend/host/membership.hpp"
+#include "belay/backend/host/process_state.hpp"
+#include "belay/backend/host/regions.hpp"
+#include "belay/backend/host/segment.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// Regions that the holder keeps. What was given back is told to it with the next request, because the end of a region
+/// is a destructor and does not talk.
+class process_regions final : public region_service, public std::enable_shared_from_this<process_regions> {
+ public:
+  process_regions(std::shared_ptr<guest> holder, health::clock::duration limit) noexcept
+      : region_service(address_space::several), holder_(std::move(holder)), limit_(limit) {}
+
+  [[nodiscard]] symmetric_region make(int ranks, std::size_t bytes, where at) override {
+    const std::size_t stride = symmetric_region::stride_for(ranks, bytes, at);
+    if (stride == 0) return {};
+    tell_retired(at);
+    guest::region made = holder_->make_region(stride * static_cast<std::size_t>(ranks), until(), at);
+    last_ = made.id;
+    return adopt(std::move(made), ranks, stride, at);
+  }
+  [[nodiscard]] ticket ticket_for(const symmetric_region& made) const override {
+    return {made.at(0) == nullptr ? 0 : last_, 0, 0};
+  }
+  [[nodiscard]] symmetric_region open(const ticket& from, int ranks, std::size_t bytes, where at) override {
+    const std::size_t stride = symmetric_region::stride_for(ranks, bytes, at);
+    if (stride == 0) return {};
+    tell_retired(at);
+    guest::region found{from.region, holder_->attach_region(from.region, until(), at)};
+    if (found.memory.size_bytes() < stride * static_cast<std::size_t>(ranks)) {
+      throw input_error("region " + std::to_string(from.region) + " is smaller than its group says", at);
+    }
+    return adopt(std::move(found), ranks, stride, at);
+  }
+
+ private:
+  // What the last holder of a region gives back.
+  struct lease {
+    std::shared_ptr<process_regions> from;
+    guest::region region;
+  };
+
+  [[nodiscard]] moment until() const { return std::chrono::steady_clock::now() + limit_; }
+
+  symmetric_region adopt(guest::region found, int ranks, std::size_t stride, where at) {
+    if (found.id == 0 || found.id > std::numeric_limits<std::uint16_t>::max()) {
+      throw usage_error("more than 65535 regions of symmetric memory in one run", at);
+    }
+    std::byte* const first = found.memory.data();
+    memory_.add(static_cast<std::uint16_t>(found.id), first, found.memory.size_bytes(), at);
+    auto* const mine = new lease{shared_from_this(), std::move(found)};
+    return symmetric_region::adopt(ranks, stride, first, mine, [](void* context) noexcept {
+      const std::unique_ptr<lease> over(static_cast<lease*>(context));
+      over->from->memory_.remove(static_cast<std::uint16_t>(over->region.id));
+      over->from->retire(over->region.id);
+    });
+  }
+
+  void retire(std::uint64_t id) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (retired_count_ < std::size(retired_)) retired_[retired_count_++] = id;  // more is told by our end
+  }
+  void tell_retired(where at) {
+    std::uint64_t ids[std::size(decltype(retired_){})];
+    std::size_t count = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      count = std::exchange(retired_count_, 0);
+      std::copy(retired_, retired_ + count, ids);
+    }
+    for (std::size_t i = 0; i < count; ++i) holder_->drop_region(ids[i], until(), at);
+  }
+
+  std::shared_ptr<guest> holder_;
+  health::clock::duration limit_;
+  std::uint64_t last_ = 0;
+  std::mutex mutex_;
+  std::uint64_t retired_[256] = {};
+  std::size_t retired_count_ = 0;
+};
+
+/// This process's membership in a world of processes.
+class process_member final : public membership {
+ public:
+  /// Over a guest that has just entered.
+  process_member(std::shared_ptr<guest> holder, int spins) : holder_(std::move(holder)), spins_(spins) {
+    segments_.push_back(std::make_unique<segment>(std::move(holder_->control())));
+  }
+
+  /// What it starts with. Throws input_error when the holder speaks of another world.
+  [[nodiscard]] standing enter() {
+    const control shared = control::attach(segments_.front()->data(), segments_.front()->size_bytes());
+    if (shared.shape().ranks != holder_->size()) {
+      throw input_error("this process is one of " + std::to_string(holder_->size()) + " ranks, and the world has " +
+                        std::to_string(shared.shape().ranks));
+    }
+    std::vector<int> all(static_cast<std::size_t>(shared.shape().ranks));
+    std::iota(all.begin(), all.end(), 0);
+    return seat_in(shared, holder_->rank(), std::move(all));
+  }
+
+  [[nodiscard]] standing shrink(const standing& from, health::clock::duration limit, where at) override {
+    guest::renewed next = holder_->shrink(std::chrono::steady_clock::now() + limit, at);
+    from.world->revoke();
+    segments_.push_back(std::make_unique<segment>(std::move(next.control)));
+    const control shared = control::attach(segments_.back()->data(), segments_.back()->size_bytes());
+    return seat_in(shared, next.rank, std::move(next.members));
+  }
+
+  [[nodiscard]] guest& holder() noexcept { return *holder_; }
+
+ private:
+  [[nodiscard]] standing seat_in(control shared, int number, std::vector<int> members) const {
+    auto world = std::make_shared<health>(shared);
+    world->arrive(number, ::getpid(), core_set::allowed(), spins_);
+    return {world, std::make_shared<process_regions>(holder_, world->timeout()), number, std::move(members)};
+  }
+
+  std::shared_ptr<guest> holder_;
+  int spins_;
+  std::vector<std::unique_ptr<segment>> segments_;  // of all epochs: groups of an old one may still be held
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

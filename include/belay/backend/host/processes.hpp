@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A world of ranks that are processes of this machine, forked from this one. A rank that is killed, stopped or lost in
+// a loop takes nothing with it: the others get an error that names it, and this process, which is no rank, learns how
+// each ended. Children die with it.
+#pragma once
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host/doorway.hpp"
+#include "belay/backend/host/guest.hpp"
+#include "belay/backend/host/holder.hpp"
+#include "belay/backend/host/options.hpp"
+#include "belay/backend/host/process.hpp"
+#include "belay/backend/host/process_members.hpp"
+#include "belay/backend/host/rank.hpp"
+#include "belay/backend/host/world_watch.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// What a body may return from another process: plain data, or text.
+template <class T>
+concept sendable_result = std::is_void_v<T> || std::is_trivially_copyable_v<T> || std::same_as<T, std::string>;
+
+/// `processes{4}.run(body)` calls `body(rank&)` in four processes, each a rank, with a copy of all this process has.
+/// Can be run again.
+class processes {
+ public:
+  /// Throws `usage_error` if there is no rank, `input_error` if BELAY_TIMEOUT makes no sense.
+  explicit processes(int ranks, world_options options = {}, where at = where::current())
+      : ranks_(ranks), options_(checked_options(options, at)) {
+    if (ranks < 1) throw usage_error("a world of " + std::to_string(ranks) + " ranks", at);
+  }
+
+  [[nodiscard]] int size() const noexcept { return ranks_; }
+
+  /// Runs the body on every rank and returns when all processes are gone: nothing, or the bodies' results by rank. If
+  /// a rank failed, throws `comm_error` with the first cause: who, in which operation, by which signal or exit code.
+  /// Throws `usage_error` when other threads of this process are alive, which a fork would tear in two;
+  /// `budget_error` when there is too little memory for what the ranks share.
+  template <class Body>
+  auto run(Body&& body, where at = where::current()) const {
+    using result = std::invoke_result_t<Body&, rank&>;
+    std::vector<rank_outcome> ends = outcomes(body, at);
+    throw_first(ends, at);
+    if constexpr (!std::is_void_v<result>) {
+      std::vector<result> results;
+      results.reserve(ends.size());
+      for (rank_outcome& end : ends) results.push_back(decoded<result>(std::move(end.result)));
+      return results;
+    }
+  }
+
+  /// The same, but tells how each rank ended instead of throwing.
+  template <class Body>
+  [[nodiscard]] std::vector<rank_outcome> outcomes(Body&& body, where at = where::current()) const {
+    using result = std::invoke_result_t<Body&, rank&>;
+    static_assert(sendable_result<result>,
+                  "what a rank returns from its process is trivially copyable or a std::string; send the rest to rank 0");
+    expect_one_thread(at);
+    last_cause_.reset();
+    doorway door = doorway::open(at);
+    world_watch watch(ranks_, options_);
+    holder<world_watch> all(door, ranks_, watch.first_control(), watch, holder_limits(), at);
+    std::fflush(nullptr);  // what is buffered is not to be written by every child
+    const pid_t parent = ::getpid();
+    for (int number = 0; number < ranks_; ++number) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        // Nothing of the parent's ends here, least of all what it will still clean up.
+        live(parent, door.path(), door.secret(), number, body);
+      }
+      if (child < 0) {
+        const std::string why = std::strerror(errno);
+        for (int q = 0; q < number; ++q) all.send_signal(q, SIGKILL);
+        while (!all_gone(all, number)) all.step(std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
+        throw budget_error("processes (" + why + ")", static_cast<std::size_t>(ranks_), static_cast<std::size_t>(number), at);
+      }
+      all.expect(number, child);
+    }
+    all.run();
+    if (const health* const failed = watch.failed()) last_cause_ = failed->cause();
+    return watch.outcomes();
+  }
+
+ private:
+  [[nodiscard]] holder_options holder_limits() const {
+    holder_options out;
+    out.stall_limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.stall_limit);
+    return out;
+  }
+
+  static void expect_one_thread(where at) {
+    int threads = 0;
+    if (DIR* const list = ::opendir("/proc/self/task")) {
+      while (const dirent* const entry = ::readdir(list)) threads += entry->d_name[0] != '.';
+      ::closedir(list);
+    }
+    if (threads > 1) {
+      throw usage_error("ranks as processes are forked, and " + std::to_string(threads - 1) +
+                            " other threads of this process are alive: they would hold their locks in the children for "
+                            "ever; start the ranks first, or use belay-run",
+                        at);
+    }
+  }
+
+  [[nodiscard]] static bool all_gone(const holder<world_watch>& all, int count) {
+    for (int q = 0; q < count; ++q) {
+      if (!all.about(q).finished()) return false;
+    }
+    return true;
+  }
+
+  template <class Result>
+  [[nodiscard]] static Result decoded(std::string bytes) {
+    if constexpr (std::same_as<Result, std::string>) {
+      return bytes;
+    } else {
+      alignas(Result) std::byte storage[sizeof(Result)] = {};
+      std::memcpy(storage, bytes.data(), bytes.size() < sizeof(Result) ? bytes.size() : sizeof(Result));
+      return *std::launder(reinterpret_cast<Result*>(storage));
+    }
+  }
+
+  void throw_first(const std::vector<rank_outcome>& ends, where at) const {
+    int first = -1;
+    for (int q = 0; q < ranks_ && first < 0; ++q) {
+      if (ends[static_cast<std::size_t>(q)].how != rank_outcome::kind::returned) first = q;
+    }
+    if (first < 0) return;
+    comm_error::details what;
+    what.fault = comm_fault::peer_failed;
+    what.culprits = {first};
+    what.message = "rank " + std::to_string(first) + " " + ends[static_cast<std::size_t>(first)].text();
+    what.operation = "processes::run";
+    what.here = at;
+    if (last_cause_) {
+      what.fault = last_cause_->fault;
+      what.culprits = last_cause_->culprits;
+      what.message = last_cause_->message;
+      what.there = last_cause_->there;
+      what.signal = last_cause_->signal;
+      what.exit_code = last_cause_->exit_code;
+    }
+    throw comm_error(std::move(what));
+  }
+
+  // The child's life: it never returns.
+  template <class Body>
+  [[noreturn]] void live(pid_t parent, const std::string& path, const token& secret, int number, Body& body) const {
+    int code = 1;
+    try {
+      if (!end_with_parent(parent)) ::_exit(1);
+      if (options_.pin == pinning::one_core_each) pin_to_core(number);
+      const auto until = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.timeout);
+      const auto source = std::make_shared<process_member>(
+          std::make_shared<guest>(guest::enter(path, secret, number, ranks_, until)), options_.spins);
+      const parting last = run_body(source, body);
+      code = last.how == parting::outcome::returned ? 0 : 1;
+      source->holder().goodbye(last, until);
+    } catch (const std::exception& problem) {
+      std::fprintf(stderr, "belay: rank %d: %s\n", number, problem.what());
+    }
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+
+  template <class Body>
+  [[nodiscard]] static parting run_body(const std::shared_ptr<process_member>& source, Body& body) {
+    using result = std::invoke_result_t<Body&, rank&>;
+    parting last;
+    const standing seat = source->enter();
+    std::optional<rank> self;
+    const auto failed = [&](const char* what) {
+      last.how = parting::outcome::failed;
+      last.body = what;
+      seat.world->stop(thrown_by(*seat.world, seat.number, what));
+    };
+    try {
+      self.emplace(seat, source);
+      if constexpr (std::is_void_v<result>) {
+        body(*self);
+      } else {
+        const result value = body(*self);
+        if constexpr (std::same_as<result, std::string>) last.body = value;
+        else last.body.assign(reinterpret_cast<const char*>(&value), sizeof value);
+      }
+    } catch (const std::exception& problem) {
+      failed(problem.what());
+    } catch (...) {
+      failed("an exception that is no std::exception");
+    }
+    seat.world->leave(seat.number, lane::caller);
+    if (self) self->finish();
+    seat.world->leave(seat.number, lane::stream);
+    return last;
+  }
+
+  int ranks_;
+  world_options options_;
+  mutable std::optional<first_cause> last_cause_;
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

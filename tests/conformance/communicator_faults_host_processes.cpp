@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "conformance/communicator_faults.hpp"
+#include "conformance/host_processes.hpp"
+
+TEST_CASE_TEMPLATE_INVOKE(conf_throw, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_return, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_timeout, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_mismatch, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_rest, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_counts, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_overlap, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_pair, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_started_fault, conformance::host_processes);

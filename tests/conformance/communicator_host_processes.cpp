@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "conformance/communicator.hpp"
+
+#include "conformance/host_processes.hpp"
+
+TEST_CASE_TEMPLATE_INVOKE(conf_exchange, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_send, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_barrier, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_started, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_started_each, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_groups, conformance::host_processes);

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The same at the level of checking that compares ranks.
+#undef BELAY_CHECKS
+#define BELAY_CHECKS 2
+
+#include "conformance/symmetric.hpp"
+
+#include "conformance/host_processes.hpp"
+
+TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_misuse, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_audit, conformance::host_processes);
