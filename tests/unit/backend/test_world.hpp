@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A world that only writes down what its holder tells, and children that join it.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host/guest.hpp"
+#include "belay/backend/host/holder.hpp"
+#include "unit/backend/forked.hpp"
+
+struct test_world {
+  belay::host::segment control = belay::host::segment::create("test-control", 4096);
+  std::map<int, belay::host::ending> endings;
+  std::map<int, belay::host::ending> children;
+  std::map<int, belay::host::parting> partings;
+  std::map<int, std::chrono::steady_clock::time_point> ended_at;
+  std::vector<int> joins, stalls;
+  std::vector<std::vector<int>> renewals;
+  std::vector<belay::host::segment> older;
+  std::function<void(const std::vector<int>&)> at_renewal;
+
+  void joined(int rank, pid_t) { joins.push_back(rank); }
+  void ended(int rank, belay::host::ending how) {
+    ended_at[rank] = std::chrono::steady_clock::now();
+    endings[rank] = how;
+  }
+  void child_ended(int rank, belay::host::ending how) { children[rank] = how; }
+  void said(int rank, belay::host::parting what) { partings[rank] = std::move(what); }
+  void stalled(int rank) { stalls.push_back(rank); }
+  belay::host::segment& renew(const std::vector<int>& survivors) {
+    renewals.push_back(survivors);
+    older.push_back(std::exchange(control, belay::host::segment::create("test-control", 4096)));
+    control.data()[0] = static_cast<std::byte>(renewals.size());
+    if (at_renewal) at_renewal(survivors);
+    return control;
+  }
+};
+
+/// Shared by the test's process and its children.
+struct test_party {
+  scratch base;
+  belay::host::doorway door = belay::host::doorway::open_in(base.path());
+  test_world world;
+  belay::host::holder<test_world> holder;
+  int ranks;
+  std::vector<pid_t> pids;
+
+  explicit test_party(int count, belay::host::holder_options options = {})
+      : holder(door, count, world.control, world, options), ranks(count) {}
+
+  [[nodiscard]] belay::host::guest enter(int rank) const {
+    return belay::host::guest::enter(door.path(), door.secret(), rank, ranks, in_seconds(20));
+  }
+
+  /// One child for each rank, which joins and then runs `body(guest&)`.
+  template <class Body>
+  void start(Body body) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      pids.push_back(forked([&] {
+        belay::host::guest self = enter(rank);
+        return body(self);
+      }));
+      holder.expect(rank, pids.back());
+    }
+  }
+};
+
+template <class T>
+std::string bytes_of(const T& value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+}
