@@ -36,6 +36,9 @@ class membership {
   /// Collective among those who are left; `number` is the caller's in the present epoch. Throws comm_error: timeout,
   /// or revoked for a rank that came too late.
   [[nodiscard]] virtual standing shrink(const standing& from, health::clock::duration limit, where at) = 0;
+
+  /// The rank's body is over: who shrinks does not wait for it. `seat` is the one it started with.
+  virtual void leave(const standing& seat) noexcept = 0;
 };
 
 }  // namespace host

@@ -131,17 +131,32 @@ class process_member final : public membership {
     return seat_in(shared, next.rank, std::move(next.members));
   }
 
+  /// Peers see it by its goodbye, or by its end.
+  void leave(const standing&) noexcept override {}
+
   [[nodiscard]] guest& holder() noexcept { return *holder_; }
 
+  /// The holder's process is gone: nothing can be made or agreed on any more. From any thread.
+  void lose_holder(const std::string& why) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (present_) present_->stop({comm_fault::peer_failed, {0}, why, present_->site_of(0, lane::caller)});
+  }
+
  private:
-  [[nodiscard]] standing seat_in(control shared, int number, std::vector<int> members) const {
+  [[nodiscard]] standing seat_in(control shared, int number, std::vector<int> members) {
     auto world = std::make_shared<health>(shared);
     world->arrive(number, ::getpid(), core_set::allowed(), spins_);
+    {
+      const std::lock_guard lock(mutex_);
+      present_ = world;
+    }
     return {world, std::make_shared<process_regions>(holder_, world->timeout()), number, std::move(members)};
   }
 
   std::shared_ptr<guest> holder_;
   int spins_;
+  std::mutex mutex_;
+  std::shared_ptr<health> present_;
   std::vector<std::unique_ptr<segment>> segments_;  // of all epochs: groups of an old one may still be held
 };
 

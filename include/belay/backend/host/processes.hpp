@@ -32,6 +32,7 @@
 #include "belay/backend/host/process.hpp"
 #include "belay/backend/host/process_members.hpp"
 #include "belay/backend/host/rank.hpp"
+#include "belay/backend/host/rank_life.hpp"
 #include "belay/backend/host/world_watch.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -191,30 +192,18 @@ class processes {
   [[nodiscard]] static parting run_body(const std::shared_ptr<process_member>& source, Body& body) {
     using result = std::invoke_result_t<Body&, rank&>;
     parting last;
-    const standing seat = source->enter();
-    std::optional<rank> self;
-    const auto failed = [&](const char* what) {
-      last.how = parting::outcome::failed;
-      last.body = what;
-      seat.world->stop(thrown_by(*seat.world, seat.number, what));
-    };
-    try {
-      self.emplace(seat, source);
+    const life_end end = host::live(source->enter(), source, [&](rank& self) {
       if constexpr (std::is_void_v<result>) {
-        body(*self);
+        body(self);
       } else {
-        const result value = body(*self);
+        const result value = body(self);
         if constexpr (std::same_as<result, std::string>) last.body = value;
         else last.body.assign(reinterpret_cast<const char*>(&value), sizeof value);
       }
-    } catch (const std::exception& problem) {
-      failed(problem.what());
-    } catch (...) {
-      failed("an exception that is no std::exception");
-    }
-    seat.world->leave(seat.number, lane::caller);
-    if (self) self->finish();
-    seat.world->leave(seat.number, lane::stream);
+    });
+    if (!end.error) return last;
+    last.how = parting::outcome::failed;
+    last.body = end.what;
     return last;
   }
 

@@ -43,10 +43,9 @@ class thread_members final : public membership {
     return standing_in(*epochs_.front(), number);
   }
 
-  /// `number` (at the start) has ended its body, in whatever epoch.
-  void leave(int number) {
+  void leave(const standing& seat) noexcept override {
     const std::lock_guard lock(mutex_);
-    left_[static_cast<std::size_t>(number)] = true;
+    left_[static_cast<std::size_t>(seat.number)] = true;
     changed_.notify_all();
   }
 

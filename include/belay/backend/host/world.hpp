@@ -6,7 +6,6 @@
 
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -15,8 +14,10 @@
 #include <vector>
 
 #include "belay/backend/host/health.hpp"
+#include "belay/backend/host/launched.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
+#include "belay/backend/host/rank_life.hpp"
 #include "belay/backend/host/thread_members.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -31,6 +32,12 @@ class world {
   explicit world(int ranks, world_options options = {}, where at = where::current())
       : ranks_(ranks), options_(checked_options(options, at)) {
     if (ranks < 1) throw usage_error("a world of " + std::to_string(ranks) + " ranks", at);
+  }
+
+  /// The world that this process was started in as one rank: by belay-run, torchrun, Open MPI's mpirun, a PMI or
+  /// Slurm (see launch.hpp for who is believed). Without any of them a world of one rank.
+  [[nodiscard]] static launched_world from_env(world_options options = {}, where at = where::current()) {
+    return launched_world(options, at);
   }
 
   [[nodiscard]] int size() const noexcept { return ranks_; }
@@ -54,24 +61,19 @@ class world {
   }
 
  private:
-  // How each rank ended; the exception to throw is the one of the rank that stopped the world, or else the
-  // first rank's.
-  struct outcome {
-    std::mutex mutex;
-    std::exception_ptr first;
-    std::vector<std::exception_ptr> by_rank;
-  };
-
   template <class Body>
   void run_threads(Body body) const {
     const auto members = std::make_shared<thread_members>(ranks_, options_);
-    outcome end;
-    end.by_rank.resize(static_cast<std::size_t>(ranks_));
+    std::vector<life_end> ends(static_cast<std::size_t>(ranks_));
     std::vector<std::thread> threads;
     threads.reserve(static_cast<std::size_t>(ranks_));
     try {
       for (int number = 0; number < ranks_; ++number) {
-        threads.emplace_back([&, number] { live(members, number, body, end); });
+        threads.emplace_back([&, number] {
+          if (options_.pin == pinning::one_core_each) pin_to_core(number);
+          ends[static_cast<std::size_t>(number)] =
+              live(members->enter(number), members, [&](rank& self) { body(self, number); });
+        });
       }
     } catch (...) {  // the system has no more threads
       health(members->first()).stop(
@@ -80,36 +82,13 @@ class world {
       throw;
     }
     for (std::thread& thread : threads) thread.join();
-    if (end.first) std::rethrow_exception(end.first);
-    for (const std::exception_ptr& error : end.by_rank) {
-      if (error) std::rethrow_exception(error);
+    // The exception of the rank that stopped the world, or else the first rank's.
+    for (const life_end& end : ends) {
+      if (end.stopped_the_world) std::rethrow_exception(end.error);
     }
-  }
-
-  template <class Body>
-  void live(const std::shared_ptr<thread_members>& members, int number, Body& body, outcome& end) const {
-    if (options_.pin == pinning::one_core_each) pin_to_core(number);
-    const standing seat = members->enter(number);
-    std::optional<rank> self;
-    try {
-      self.emplace(seat, members);
-      body(*self, number);
-    } catch (const std::exception& problem) {
-      fail(*seat.world, number, problem.what(), end);
-    } catch (...) {
-      fail(*seat.world, number, "an exception that is no std::exception", end);
+    for (const life_end& end : ends) {
+      if (end.error) std::rethrow_exception(end.error);
     }
-    seat.world->leave(number, lane::caller);
-    members->leave(number);
-    if (self) self->finish();
-    seat.world->leave(number, lane::stream);
-  }
-
-  static void fail(health& shared, int number, const char* what, outcome& end) {
-    const std::lock_guard lock(end.mutex);
-    const std::exception_ptr error = std::current_exception();
-    end.by_rank[static_cast<std::size_t>(number)] = error;
-    if (shared.stop(thrown_by(shared, number, what))) end.first = error;
   }
 
   int ranks_;

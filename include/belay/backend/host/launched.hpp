@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A world of processes that somebody else has started, seen by one of them. belay-run holds the world itself; under
+// any other launcher the first rank's process holds it beside its own work, and leaves a note for the others.
+#pragma once
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "belay/backend/host/descriptor.hpp"
+#include "belay/backend/host/doorway.hpp"
+#include "belay/backend/host/guest.hpp"
+#include "belay/backend/host/holder.hpp"
+#include "belay/backend/host/job_note.hpp"
+#include "belay/backend/host/options.hpp"
+#include "belay/backend/host/process_members.hpp"
+#include "belay/backend/host/rank_life.hpp"
+#include "belay/backend/host/thread_members.hpp"
+#include "belay/backend/host/world_watch.hpp"
+#include "belay/comm/launch.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// A thread that waits for descriptors until it is told to stop.
+class side_thread {
+ public:
+  side_thread() : stop_(::eventfd(0, EFD_CLOEXEC)) {}
+  side_thread(const side_thread&) = delete;
+  side_thread& operator=(const side_thread&) = delete;
+  ~side_thread() { stop(); }
+
+  /// Runs `work(stop)` once; `stop` becomes readable when it shall end.
+  template <class Work>
+  void start(Work work) {
+    thread_ = std::thread([this, work]() mutable { work(stop_.get()); });
+  }
+  void stop() noexcept {
+    if (!thread_.joinable()) return;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
+    thread_.join();
+  }
+  void join() noexcept {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  descriptor stop_;
+  std::thread thread_;
+};
+
+/// The world of the environment. `run(body)` calls `body(rank&)` once, in this process, as the rank that it is.
+class launched_world {
+ public:
+  /// Throws `input_error` where the environment makes no sense (see find_launch), or where its ranks run on several
+  /// hosts.
+  explicit launched_world(world_options options = {}, where at = where::current())
+      : found_(find_launch()), options_(checked_options(options, at)) {
+    if (found_.several_hosts()) {
+      throw input_error(found_.text() + ", of which " + std::to_string(found_.local_size) +
+                            " run on this host: the host backend joins the ranks of one host; use mpi (belay::mpi::world)",
+                        at);
+    }
+  }
+
+  [[nodiscard]] int rank() const noexcept { return found_.rank; }
+  [[nodiscard]] int size() const noexcept { return found_.size; }
+  [[nodiscard]] const launch& found() const noexcept { return found_; }
+
+  /// Runs the body as this process's rank and returns what it returns, or throws what it throws. The first rank under
+  /// a launcher that is not belay-run returns when all others are done. May be called again where the launcher is not
+  /// belay-run.
+  template <class Body>
+  auto run(Body&& body, where at = where::current()) const {
+    using result = std::invoke_result_t<Body&, host::rank&>;
+    if constexpr (std::is_void_v<result>) {
+      run_once([&](host::rank& self) { body(self); }, at);
+    } else {
+      std::optional<result> out;
+      run_once([&](host::rank& self) { out.emplace(body(self)); }, at);
+      return std::move(*out);
+    }
+  }
+
+ private:
+  [[nodiscard]] moment until() const {
+    return std::chrono::steady_clock::now() +
+           std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.timeout);
+  }
+
+  template <class Body>
+  void run_once(Body body, where at) const {
+    if (options_.pin == pinning::one_core_each) pin_to_core(found_.rank);
+    if (found_.size == 1) {
+      const auto members = std::make_shared<thread_members>(1, options_);
+      return finish(live(members->enter(0), members, body));
+    }
+    const char* const door = std::getenv("BELAY_DOOR");
+    if (std::string(found_.launcher) == "belay-run") return run_held(door, body, at);
+    if (found_.rank == 0) return run_holding(body, at);
+    const job_note::content note = job_note::find(found_, until(), at);
+    run_as_guest(note.door, note.secret, body, at);
+  }
+
+  template <class Body>
+  void run_held(const char* door, Body body, where at) const {
+    const char* const secret = std::getenv("BELAY_TOKEN_FD");
+    if (door == nullptr || secret == nullptr) {
+      throw input_error(std::string(door == nullptr ? "BELAY_DOOR" : "BELAY_TOKEN_FD") +
+                            " is not set, but other variables of belay-run are; BELAY_LAUNCHER=none starts a single rank",
+                        at);
+    }
+    char* end = nullptr;
+    const long number = std::strtol(secret, &end, 10);
+    if (*end != '\0' || number < 3 || number > 1 << 20) {
+      throw input_error("BELAY_TOKEN_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
+    }
+    run_as_guest(door, guest::token_from_descriptor(static_cast<int>(number), at), body, at);
+  }
+
+  template <class Body>
+  void run_as_guest(const std::string& door, const token& secret, Body body, where at) const {
+    const auto source = std::make_shared<process_member>(
+        std::make_shared<guest>(guest::enter(door, secret, found_.rank, found_.size, until(), at)), options_.spins);
+    const standing seat = source->enter();
+    side_thread watch;
+    // The holder's end of the line closes with its process.
+    watch.start([source](int stop) {
+      pollfd either[] = {{source->holder().descriptor(), POLLRDHUP, 0}, {stop, POLLIN, 0}};
+      while (::poll(either, 2, -1) < 0) {
+      }
+      if (either[1].revents == 0) source->lose_holder("the process that holds the shared memory is gone");
+    });
+    const life_end end = live(seat, source, body);
+    parting last;
+    if (end.error) {
+      last.how = parting::outcome::failed;
+      last.body = end.what;
+    }
+    watch.stop();
+    try {
+      source->holder().goodbye(last, until(), at);
+    } catch (const comm_error&) {
+      if (!end.error) throw;  // what the body says comes first
+    }
+    finish(end);
+  }
+
+  // The first rank's process serves the others until each has said goodbye or is gone; not longer than the timeout
+  // after its own end.
+  template <class Body>
+  void run_holding(Body body, where at) const {
+    doorway door = doorway::open(at);
+    const token secret = door.secret();
+    const std::string path = door.path();
+    world_watch world(found_.size, options_);
+    holder_options limits;
+    limits.stall_limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.stall_limit);
+    holder<world_watch> all(door, found_.size, world.first_control(), world, limits, at);
+    std::optional<job_note> note(job_note::leave(found_, door, at));
+    side_thread server;
+    std::exception_ptr lost;
+    server.start([&](int stop) {
+      try {
+        serve(all, note, stop);
+      } catch (...) {
+        lost = std::current_exception();
+      }
+    });
+    try {
+      run_as_guest(path, secret, body, at);
+    } catch (...) {
+      server.stop();
+      throw;
+    }
+    server.stop();
+    if (lost) std::rethrow_exception(lost);
+  }
+
+  void serve(holder<world_watch>& all, std::optional<job_note>& note, int stop) const {
+    const auto done = [&] {
+      for (int q = 0; q < found_.size; ++q) {
+        if (!all.about(q).said_goodbye && !all.about(q).over) return false;
+      }
+      return true;
+    };
+    moment last = moment::max();
+    while (!done() && std::chrono::steady_clock::now() < last) {
+      all.step(std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
+      if (all.all_joined()) note.reset();
+      pollfd told{stop, POLLIN, 0};
+      if (last == moment::max() && ::poll(&told, 1, 0) > 0) last = until();
+    }
+  }
+
+  static void finish(const life_end& end) {
+    if (end.error) std::rethrow_exception(end.error);
+  }
+
+  launch found_;
+  world_options options_;
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
