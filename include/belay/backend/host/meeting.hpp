@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "belay/backend/host/absence.hpp"
+#include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/offer.hpp"
 #include "belay/backend/host/place.hpp"
@@ -106,11 +107,21 @@ class meeting {
   /// Every rank may have the kernel copy what it cannot load.
   [[nodiscard]] bool all_copy() const noexcept { return all_may(offer::kernel_copies); }
 
+  /// Some rank's output is its input.
+  [[nodiscard]] bool any_in_place() const noexcept {
+    bool out = false;
+    for (int q = 0; q < size(); ++q) out = out || offer_of(q).input == offer_of(q).output;
+    return out;
+  }
+  [[nodiscard]] algorithm forced_algorithm() const noexcept {
+    return static_cast<algorithm>(world_->shared().shape().algorithm);
+  }
+
   /// Reads `bytes` at `offset` of the buffer that rank `who` brought: by loads where it is seen, else by the kernel.
   void fetch(int who, memory_reference from, std::size_t offset, void* to, std::size_t bytes) {
     if (bytes == 0) return;
     if (const std::byte* const seen = memory_->resolve(from)) {
-      std::memcpy(to, seen + offset, bytes);
+      fast_copy(to, seen + offset, bytes);
     } else if (who == me_) {
       std::memcpy(to, reinterpret_cast<const std::byte*>(from.offset()) + offset, bytes);
     } else if (!read_process(world_->pid_of(world_rank(who)), from.offset() + offset, to, bytes)) {

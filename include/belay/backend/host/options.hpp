@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/control.hpp"
 #include "belay/backend/host/group_registry.hpp"
 #include "belay/backend/host/health.hpp"
@@ -38,6 +39,8 @@ struct world_options {
   std::chrono::duration<double> stall_limit{30};
   /// How long a wait looks before it sleeps, where each rank has a core.
   std::chrono::nanoseconds spin{20'000};
+  /// How the bytes of collectives go; automatic: BELAY_ALGORITHM of the environment, else by size and machine.
+  host::algorithm algorithm = host::algorithm::automatic;
   /// Processes: what each rank and lane stages of buffers that its peers cannot see.
   std::size_t staging_bytes = 512 * 1024;
 
@@ -71,6 +74,7 @@ struct world_options {
   options.stall_limit = checked_timeout(options.stall_limit, at);
   if (options.staging_bytes < 64 * 1024) throw usage_error("a rank's staging is 64 KiB or more", at);
   options.staging_bytes = options.staging_bytes / 8192 * 8192;  // two halves of whole pages
+  if (options.algorithm == algorithm::automatic) options.algorithm = algorithm_of_environment();
   if (options.spins == 0) options.spins = spins_in(options.spin);
   return options;
 }
@@ -82,7 +86,8 @@ struct world_options {
   control_shape out;
   out.ranks = ranks;
   out.space = space;
-  out.staging_bytes = space == address_space::several ? options.staging_bytes : 0;
+  out.staging_bytes = space == address_space::several || options.algorithm == algorithm::staged ? options.staging_bytes : 0;
+  out.algorithm = static_cast<std::uint32_t>(options.algorithm);
   out.group_bytes = (space == address_space::several ? 1 : 8) * group_registry::room_for(ranks);
   out.timeout_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(options.timeout).count();
   out.stall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(options.stall_limit).count();

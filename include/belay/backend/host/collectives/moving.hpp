@@ -36,7 +36,7 @@ void gather_parts(party me, const std::byte* in, std::byte* out, From from, To t
     longest = std::max(longest, from(q).bytes);
     bytes += from(q).bytes;
   }
-  if (me.point->all_direct() || lets_kernel_copy(me, bytes)) {
+  if (way_of(me, bytes) != algorithm::staged) {
     for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
       const int q = (me.rank() + k) % me.size();
       if (q == me.rank() && out + to(q) == in + from(q).first) continue;
@@ -112,7 +112,7 @@ void broadcast(party me, std::span<T> inout, int root, where at) {
     return;
   }
   me.point->enter(brings(print, inout, inout), me.limit, at);
-  if (me.point->all_direct() || lets_kernel_copy(me, bytes)) {
+  if (way_of(me, bytes) != algorithm::staged) {
     if (!is_root) me.point->fetch(root, me.point->offer_of(root).input, 0, inout.data(), bytes);
   } else {
     through_staging<std::byte>(
@@ -145,9 +145,11 @@ void gather(party me, std::span<const T> in, std::span<T> out, int root, where a
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  if (me.point->all_direct()) {
-    copy_elements(me.output_of<T>(root) + own, in.data(), in.size());
-  } else if (lets_kernel_copy(me, each)) {
+  const algorithm how = way_of(me, each);
+  if (how != algorithm::staged && how != algorithm::kernel_copy) {
+    T* const place = me.output_of<T>(root) + own;
+    if (place != in.data()) fast_copy(place, in.data(), each);
+  } else if (how == algorithm::kernel_copy) {
     for (int q = 0; q < me.size() && is_root; ++q, to += each) {
       if (q != root || to != bytes_of(in)) me.point->fetch(q, me.point->offer_of(q).input, 0, to, each);
     }
@@ -181,7 +183,7 @@ void scatter(party me, std::span<const T> in, std::span<T> out, int root, where 
     return;
   }
   me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);
-  if (me.point->all_direct() || lets_kernel_copy(me, each)) {
+  if (way_of(me, each) != algorithm::staged) {
     if (!is_root || out.data() != in.data() + own) {
       me.point->fetch(root, me.point->offer_of(root).input, first, out.data(), each);
     }
@@ -219,7 +221,8 @@ void move_parts(party me, const std::byte* in, std::byte* out, Sent sent, Receiv
       bytes += sent(from, to).bytes;
     }
   }
-  if (me.point->all_direct()) {
+  const algorithm how = way_of(me, bytes / static_cast<std::size_t>(me.size()));
+  if (how != algorithm::staged && how != algorithm::kernel_copy) {
     for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
       const int q = (me.rank() + k) % me.size();
       const part mine = received(me.rank(), q);
@@ -227,12 +230,12 @@ void move_parts(party me, const std::byte* in, std::byte* out, Sent sent, Receiv
       const auto input = [&](int of) { return me.point->input_of(of) + sent(of, of == q ? me.rank() : q).first; };
       const auto output = [&](int of) { return me.point->output_of(of) + received(of, of == q ? me.rank() : q).first; };
       if (!in_place(me.rank()) && !in_place(q)) {
-        std::memcpy(out + mine.first, me.point->input_of(q) + sent(q, me.rank()).first, mine.bytes);
+        fast_copy(out + mine.first, me.point->input_of(q) + sent(q, me.rank()).first, mine.bytes);
       } else if (q != me.rank() && ((me.rank() + q) % 2 == 0) == (me.rank() < q)) {
         cross_bytes(input(me.rank()), output(q), input(q), output(me.rank()), mine.bytes);
       }
     }
-  } else if (!any_in_place && lets_kernel_copy(me, bytes / static_cast<std::size_t>(me.size()))) {
+  } else if (!any_in_place && how == algorithm::kernel_copy) {
     for (int k = 0; k < me.size(); ++k) {
       const int q = (me.rank() + k) % me.size();
       const part mine = received(me.rank(), q);

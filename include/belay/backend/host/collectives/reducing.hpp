@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <span>
 
 #include "belay/backend/host/arithmetic.hpp"
 #include "belay/backend/host/collectives/party.hpp"
 #include "belay/backend/host/collectives/staging.hpp"
+#include "belay/backend/host/vector_reduce.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -64,9 +64,19 @@ void reduce_fetched(party me, std::size_t first, std::span<T> out) {
   }
 }
 
-/// Whether an operation on buffers that are not seen lets the kernel copy; the same answer on all ranks.
-[[nodiscard]] inline bool lets_kernel_copy(party me, std::size_t bytes) noexcept {
-  return bytes >= least_kernel_copy && me.point->all_copy();
+/// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
+/// add floats, around the caches where the machine wants that for what the operation touches in all.
+template <class Op, class T, class Source, class Destination>
+void reduce_seen(party me, Source source, int destinations, Destination destination, std::size_t count,
+                 std::size_t footprint) {
+  if (count == 0) return;
+  if (me.size() != 2 || destinations > 2) {
+    reduce_elements<Op, T>(me.size(), source, destinations, destination, 0, count);
+    return;
+  }
+  const bool streams = footprint >= least_timed_copy && machine_copies().streams(footprint);
+  reduce_two<Op, T>(destination(0), destinations == 2 ? destination(1) : nullptr, source(0), source(1), count,
+                    streams ? store_kind::streaming : store_kind::cached);
 }
 
 template <reducible T, reduction_tag Op>
@@ -81,26 +91,45 @@ void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at)
   }
   me.point->enter(brings(print, in, out), me.limit, at);
   const stretch mine = slice_of<T>(out.size(), me.rank(), me.size());
-  if (me.point->all_direct()) {
-    const auto source = [&](int q) { return me.input_of<T>(q); };
-    const auto destination = [&](int q) { return me.output_of<T>(q); };
-    if (mine.count > 0) reduce_elements<Op, T>(me.size(), source, me.size(), destination, mine.first, mine.count);
-  } else if (lets_kernel_copy(me, out.size_bytes())) {
-    reduce_fetched<Op, T>(me, mine.first, out.subspan(mine.first, mine.count));
-    me.point->round();
+  const std::size_t footprint = out.size_bytes();
+  const auto fetch_slices = [&] {
+    me.point->round();  // everybody's slice is done
     for (int k = 1; k < me.size(); ++k) {
       const int q = (me.rank() + k) % me.size();
       const stretch theirs = slice_of<T>(out.size(), q, me.size());
       me.point->fetch(q, me.point->offer_of(q).output, theirs.first * sizeof(T), out.data() + theirs.first,
                       theirs.count * sizeof(T));
     }
-  } else {
-    through_staging<T>(
-        me, out.size(), 1, [&](stretch now, T* half) { copy_elements(half, in.data() + now.first, now.count); },
-        [&](stretch now, auto halves) {
-          const auto target = [&](int) { return out.data() + now.first; };
-          reduce_elements<Op, T>(me.size(), halves, 1, target, 0, now.count);
-        });
+  };
+  switch (way_of(me, out.size_bytes())) {
+    case algorithm::one_shot: {
+      const auto source = [&](int q) { return me.input_of<T>(q); };
+      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), footprint);
+      break;
+    }
+    case algorithm::pull: {
+      const auto source = [&](int q) { return me.input_of<T>(q) + mine.first; };
+      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data() + mine.first; }, mine.count, footprint);
+      fetch_slices();
+      break;
+    }
+    case algorithm::kernel_copy:
+      reduce_fetched<Op, T>(me, mine.first, out.subspan(mine.first, mine.count));
+      fetch_slices();
+      break;
+    case algorithm::staged:
+      through_staging<T>(
+          me, out.size(), 1, [&](stretch now, T* half) { copy_elements(half, in.data() + now.first, now.count); },
+          [&](stretch now, auto halves) {
+            reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
+          });
+      break;
+    default: {
+      const auto source = [&](int q) { return me.input_of<T>(q) + mine.first; };
+      const auto destination = [&](int q) { return me.output_of<T>(q) + mine.first; };
+      reduce_seen<Op, T>(me, source, me.size(), destination, mine.count, footprint);
+      break;
+    }
   }
   me.point->leave();
 }
@@ -120,20 +149,24 @@ void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, whe
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  if (me.point->all_direct()) {
-    const stretch mine = slice_of<T>(in.size(), me.rank(), me.size());
-    const auto source = [&](int q) { return me.input_of<T>(q); };
-    const auto destination = [&](int) { return me.output_of<T>(root); };
-    if (mine.count > 0) reduce_elements<Op, T>(me.size(), source, 1, destination, mine.first, mine.count);
-  } else if (lets_kernel_copy(me, in.size_bytes())) {
-    if (is_root) reduce_fetched<Op, T>(me, 0, out);
-  } else {
-    through_staging<T>(
-        me, in.size(), 1, [&](stretch now, T* half) { copy_elements(half, in.data() + now.first, now.count); },
-        [&](stretch now, auto halves) {
-          const auto target = [&](int) { return out.data() + now.first; };
-          if (is_root) reduce_elements<Op, T>(me.size(), halves, 1, target, 0, now.count);
-        });
+  switch (way_of(me, in.size_bytes())) {
+    case algorithm::kernel_copy:
+      if (is_root) reduce_fetched<Op, T>(me, 0, out);
+      break;
+    case algorithm::staged:
+      through_staging<T>(
+          me, in.size(), 1, [&](stretch now, T* half) { copy_elements(half, in.data() + now.first, now.count); },
+          [&](stretch now, auto halves) {
+            if (is_root) reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
+          });
+      break;
+    default: {
+      const stretch mine = slice_of<T>(in.size(), me.rank(), me.size());
+      const auto source = [&](int q) { return me.input_of<T>(q) + mine.first; };
+      const auto destination = [&](int) { return me.output_of<T>(root) + mine.first; };
+      reduce_seen<Op, T>(me, source, 1, destination, mine.count, in.size_bytes());
+      break;
+    }
   }
   me.point->leave();
 }
@@ -143,30 +176,34 @@ void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, whe
 template <class Op, class T, class First, class Count>
 void reduce_parts(party me, std::span<const T> in, std::span<T> out, First first, Count count) {
   const std::size_t begin = first(me.rank());
-  if (me.point->all_direct()) {
-    const auto source = [&](int q) { return me.input_of<T>(q) + begin; };
-    const auto target = [&](int) { return out.data(); };
-    if (!out.empty()) reduce_elements<Op, T>(me.size(), source, 1, target, 0, out.size());
-  } else if (lets_kernel_copy(me, in.size_bytes())) {
-    reduce_fetched<Op, T>(me, begin, out);
-  } else {
-    std::size_t longest = 0;
-    for (int q = 0; q < me.size(); ++q) longest = std::max(longest, count(q));
-    const auto ranks = static_cast<std::size_t>(me.size());
-    through_staging<T>(
-        me, longest, ranks,
-        [&](stretch now, T* half) {
-          for (int q = 0; q < me.size(); ++q, half += now.count) {
-            const std::size_t n = clipped(now, count(q));
-            if (n > 0) copy_elements(half, in.data() + first(q) + now.first, n);
-          }
-        },
-        [&](stretch now, auto halves) {
-          const std::size_t n = clipped(now, out.size());
-          const auto source = [&](int q) { return halves(q) + static_cast<std::size_t>(me.rank()) * now.count; };
-          const auto target = [&](int) { return out.data() + now.first; };
-          if (n > 0) reduce_elements<Op, T>(me.size(), source, 1, target, 0, n);
-        });
+  std::size_t longest = 0, total = 0;
+  for (int q = 0; q < me.size(); ++q) {
+    longest = std::max(longest, count(q));
+    total += count(q);
+  }
+  const auto ranks = static_cast<std::size_t>(me.size());
+  switch (way_of(me, total * sizeof(T))) {
+    case algorithm::kernel_copy: reduce_fetched<Op, T>(me, begin, out); break;
+    case algorithm::staged:
+      through_staging<T>(
+          me, longest, ranks,
+          [&](stretch now, T* half) {
+            for (int q = 0; q < me.size(); ++q, half += now.count) {
+              const std::size_t n = clipped(now, count(q));
+              if (n > 0) copy_elements(half, in.data() + first(q) + now.first, n);
+            }
+          },
+          [&](stretch now, auto halves) {
+            const auto source = [&](int q) { return halves(q) + static_cast<std::size_t>(me.rank()) * now.count; };
+            const auto target = [&](int) { return out.data() + now.first; };
+            reduce_seen<Op, T>(me, source, 1, target, clipped(now, out.size()), 0);
+          });
+      break;
+    default: {
+      const auto source = [&](int q) { return me.input_of<T>(q) + begin; };
+      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), total * sizeof(T));
+      break;
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <span>
 
+#include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/collectives/party.hpp"
 #include "belay/core/config.hpp"
 
@@ -41,8 +42,15 @@ void through_staging(party me, std::size_t length, std::size_t parts, Fill fill,
   return now.first >= count ? 0 : std::min(now.count, count - now.first);
 }
 
-/// From how many bytes on the kernel's copy beats two copies through staging.
-inline constexpr std::size_t least_kernel_copy = 64 * 1024;
+/// The way of an operation of `bytes` a rank, once all have entered.
+[[nodiscard]] inline algorithm way_of(party me, std::size_t bytes) noexcept {
+  way known;
+  known.forced = me.point->forced_algorithm();
+  known.direct = me.point->all_direct();
+  known.kernel_copies = me.point->all_copy();
+  known.in_place = me.point->any_in_place();
+  return choose(known, bytes);
+}
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

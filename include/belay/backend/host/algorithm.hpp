@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Which way an operation's bytes go. All ways give the same bits; which is fastest depends on the size, on whether the
+// peers see the buffers, and on the machine. All ranks choose by the same numbers, so they choose the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "belay/backend/host/copy_choice.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// `line`: the data is in the line by which ranks meet (56 bytes or fewer). `one_shot`: every rank reduces everything
+/// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores it into its own, and
+/// all fetch the others'. `staged`: through staging in rounds, for buffers that peers cannot see. `kernel_copy`: the
+/// kernel copies what a peer cannot see. Operations that move do so by `pull`, `staged` or `kernel_copy`.
+enum class algorithm : std::uint8_t { automatic, line, one_shot, push, pull, staged, kernel_copy };
+
+inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::line,   algorithm::one_shot,
+                                           algorithm::push,      algorithm::pull,   algorithm::staged,
+                                           algorithm::kernel_copy};
+
+[[nodiscard]] constexpr const char* name(algorithm which) noexcept {
+  switch (which) {
+    case algorithm::automatic: return "automatic";
+    case algorithm::line: return "line";
+    case algorithm::one_shot: return "one_shot";
+    case algorithm::push: return "push";
+    case algorithm::pull: return "pull";
+    case algorithm::staged: return "staged";
+    case algorithm::kernel_copy: return "kernel_copy";
+  }
+  return "unknown";
+}
+
+/// Throws input_error, with all names, for what is none.
+[[nodiscard]] inline algorithm algorithm_named(std::string_view text) {
+  std::string known;
+  for (const algorithm each : algorithms) {
+    if (text == name(each)) return each;
+    known += (known.empty() ? "" : ", ") + std::string(name(each));
+  }
+  throw input_error("no algorithm is called " + std::string(text) + ": there are " + known);
+}
+
+/// BELAY_ALGORITHM, or automatic.
+[[nodiscard]] inline algorithm algorithm_of_environment() {
+  const char* const text = std::getenv("BELAY_ALGORITHM");
+  return text == nullptr || *text == '\0' ? algorithm::automatic : algorithm_named(text);
+}
+
+/// What is known of a call when the way is chosen; the same on all ranks.
+struct way {
+  algorithm forced = algorithm::automatic;
+  bool direct = true;         // every rank sees every buffer
+  bool kernel_copies = false;  // the kernel copies for every rank
+  bool in_place = false;      // some rank's output is its input
+};
+
+/// Up to here each rank reduces all: a second exchange of slices costs more than the arithmetic twice.
+inline constexpr std::size_t most_one_shot = 32 * 1024;
+/// From here on the kernel's single copy beats two through staging.
+inline constexpr std::size_t least_kernel_copy = 64 * 1024;
+
+/// For an operation of `bytes` a rank that does not fit a line. A forced way that cannot be gone is not.
+[[nodiscard]] constexpr algorithm choose(const way& known, std::size_t bytes) noexcept {
+  if (known.forced == algorithm::staged) return known.forced;
+  if (known.forced == algorithm::kernel_copy && known.kernel_copies) return known.forced;
+  if (!known.direct) {
+    return known.kernel_copies && bytes >= least_kernel_copy ? algorithm::kernel_copy : algorithm::staged;
+  }
+  if (known.forced == algorithm::push || known.forced == algorithm::pull) return known.forced;
+  // In place nobody may read all of what others write.
+  if (known.in_place) return algorithm::push;
+  if (known.forced == algorithm::one_shot) return known.forced;
+  return bytes <= most_one_shot ? algorithm::one_shot : algorithm::push;
+}
+
+/// Which copy for which size on this machine. Timed once a process, at the first copy that is large enough to differ.
+[[nodiscard]] inline const copy_choice& machine_copies() {
+  static const copy_choice timed = probe_copies();
+  return timed;
+}
+
+/// Below this the library's copy and vectors differ by less than a call.
+inline constexpr std::size_t least_timed_copy = 128 * 1024;
+
+/// Copies by what is fastest here.
+inline void fast_copy(void* to, const void* from, std::size_t bytes) {
+  const copy_kind how = bytes >= least_timed_copy ? machine_copies().of(bytes)
+                        : bytes >= 4096           ? copy_kind::wide
+                                                  : copy_kind::library;
+  copy_bytes(to, from, bytes, how);
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
