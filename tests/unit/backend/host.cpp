@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -152,4 +154,43 @@ TEST_CASE("ranks may be pinned to cores") {
     return one == 3 && CPU_COUNT(&cores) == 1;
   });
   for (bool fine : ok) CHECK(fine);
+}
+
+TEST_CASE("threads that are left go on in a smaller world; one that comes too late is revoked") {
+  using namespace std::chrono_literals;
+  std::atomic<bool> late{false};
+  std::vector<std::string> told(4);
+  const auto body = [&](auto& rank) {
+    const auto failure = [&](auto call) -> std::string {
+      try {
+        call();
+      } catch (const belay::comm_error& error) {
+        return name(error.fault());
+      }
+      return "none";
+    };
+    std::string& mine = told[static_cast<std::size_t>(rank.number())];
+    rank.world().barrier();
+    if (rank.number() == 1) throw std::domain_error("gone");
+    mine = failure([&] {
+      while (true) rank.world().barrier();
+    });
+    if (rank.number() == 3) {
+      late.wait(false);  // until the others have gone on
+      mine += " " + failure([&] { (void)rank.shrink(); }) + " " + failure([&] { rank.world().barrier(); });
+      return;
+    }
+    {
+      auto rest = rank.shrink();
+      int one = 1;
+      rest.world().all_reduce(std::span(&one, 1), belay::sum);
+      mine += " " + std::to_string(rest.number()) + "/" + std::to_string(one);
+    }
+    late = true;
+    late.notify_all();
+  };
+  CHECK_THROWS_AS((belay::host::world{4, {.timeout = 60s, .stall_limit = 100ms}}.run(body)), std::domain_error);
+  CHECK(told[0] == "peer_failed 0/2");
+  CHECK(told[2] == "peer_failed 1/2");
+  CHECK(told[3] == "peer_failed revoked revoked");
 }
