@@ -179,7 +179,10 @@ TEST_CASE("the deadline of one call names who has not arrived and how it is") {
     } else {
       const std::vector<int> alone{1};
       const auto mine = rank.group(alone);
-      while (!rank.state()->stopped()) mine.barrier();
+      try {
+        while (true) mine.barrier();
+      } catch (const belay::comm_error&) {
+      }
     }
     return out;
   });
