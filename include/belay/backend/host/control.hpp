@@ -13,6 +13,7 @@
 #include <new>
 #include <string>
 
+#include "belay/backend/host/address_space.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/wait_word.hpp"
 #include "belay/core/config.hpp"
@@ -27,9 +28,6 @@ enum class lane : std::uint8_t { caller, stream };
 inline constexpr std::size_t lane_count = 2;
 
 [[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
-
-/// Whether the ranks of a world see each other's memory as their own.
-enum class address_space : std::uint32_t { one, several };
 
 using bell = wait_word<sharing::several_processes>;
 
