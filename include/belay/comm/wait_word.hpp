@@ -8,7 +8,6 @@
 #pragma once
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -104,7 +103,7 @@ template <sharing Sharing, class Atomics, class Kernel, class Done, class Interr
   }
   for (int i = 0; i < before_sleep.yields; ++i) {
     if (done(std::memory_order_acquire)) return true;
-    ::sched_yield();
+    Atomics::yield();
   }
   while (true) {
     const std::uint32_t heard = bell.heard();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
@@ -44,8 +45,8 @@ struct monotonic_clock {
   }
 };
 
-/// Where a lock-free protocol gets its atomics and its hint that it spins. Fences are left out on
-/// purpose: thread sanitizer does not understand them.
+/// Where a lock-free protocol gets its atomics, its hint that it spins and the way to give its core away until
+/// something changes. Fences are left out on purpose: thread sanitizer does not understand them.
 template <class A>
 concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
   { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
@@ -54,6 +55,7 @@ concept atomics_policy = requires(typename A::template atomic<std::uint32_t> wor
   { word.exchange(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
   { word.compare_exchange_strong(value, value, std::memory_order_acq_rel) } -> std::same_as<bool>;
   A::relax();
+  A::yield();
 };
 
 /// The standard library's atomics.
@@ -69,6 +71,7 @@ struct std_atomics {
     asm volatile("yield");
 #endif
   }
+  static void yield() noexcept { ::sched_yield(); }
 };
 
 /// The system calls by which a file is written so that a crash loses nothing; results and errno as in

@@ -13,6 +13,8 @@
 #include <new>
 #include <string>
 
+#include "belay/backend/host/address_space.hpp"
+#include "belay/backend/host/stop_word.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/wait_word.hpp"
 #include "belay/core/config.hpp"
@@ -27,9 +29,6 @@ enum class lane : std::uint8_t { caller, stream };
 inline constexpr std::size_t lane_count = 2;
 
 [[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
-
-/// Whether the ranks of a world see each other's memory as their own.
-enum class address_space : std::uint32_t { one, several };
 
 using bell = wait_word<sharing::several_processes>;
 
@@ -105,10 +104,8 @@ struct control_header {
   std::uint64_t bytes = 0;
   control_shape shape;
 
-  alignas(64) std::atomic<std::uint32_t> stopped{0};
-  std::atomic<std::uint32_t> cause_state{0};  // 0: none, 1: being written, 2: written
+  alignas(64) stop_word<> stop;
   shared_cause cause;
-  std::atomic<std::uint32_t> revoked{0};
 
   alignas(64) std::atomic<std::int32_t> cores{0};  // on which any rank may run; 0: not all have come
   alignas(64) std::atomic<std::uint32_t> registry_lock{0};

@@ -6,10 +6,7 @@
 // its letter back first, so that nobody reads its memory afterwards.
 #pragma once
 
-#include <sched.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,6 +18,7 @@
 #include "belay/backend/host/absence.hpp"
 #include "belay/backend/host/group_memory.hpp"
 #include "belay/backend/host/health.hpp"
+#include "belay/backend/host/letter.hpp"
 #include "belay/backend/host/reach.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
@@ -128,7 +126,7 @@ class post_office {
   // True when a letter was taken: the transfer, or a piece of it, is over.
   bool advance_send(session& now, cursor& at, const p2p& transfer) {
     letter_box& there = box(me_, transfer.peer);
-    const letter state = there.state.load(std::memory_order_seq_cst);
+    const letter state = there.flap.look();
     if (state == letter::refused) fail(now);
     if (state != letter::empty) return false;
     if (at.posted) {
@@ -161,19 +159,14 @@ class post_office {
       std::memcpy(shared_.piece(lane_, me_, transfer.peer), static_cast<const std::byte*>(transfer.data) + at.moved,
                   there.piece_bytes);
     }
-    there.state.store(letter::full, std::memory_order_seq_cst);
+    there.flap.put();
     at.posted = true;
     if (transfer.peer != me_) desk(transfer.peer).ring.ring_sleepers();
   }
 
   bool receive(session& now, cursor& at, const p2p& transfer) {
     letter_box& there = box(transfer.peer, me_);
-    letter expected = letter::full;
-    if (there.state.load(std::memory_order_seq_cst) != letter::full ||
-        !there.state.compare_exchange_strong(expected, letter::reading, std::memory_order_acquire,
-                                             std::memory_order_relaxed)) {
-      return false;
-    }
+    if (!there.flap.open()) return false;
     if (there.bytes != transfer.bytes || there.tag != transfer.tag || there.sent != at.moved ||
         there.piece_bytes > shared_.piece_room() || there.piece_bytes > transfer.bytes - at.moved) {
       refuse(now, transfer, there);
@@ -189,7 +182,7 @@ class post_office {
       at.moved = 0;
       ++at.next;
     }
-    there.state.store(letter::empty, std::memory_order_seq_cst);
+    if (!there.flap.empty()) fail(now);
     if (transfer.peer != me_) desk(transfer.peer).ring.ring_sleepers();
     return true;
   }
@@ -199,14 +192,14 @@ class post_office {
     if (const std::byte* const seen = memory_->resolve(from)) {
       std::memmove(transfer.data, seen, transfer.bytes);
     } else if (!read_process(world_->pid_of(world_rank(transfer.peer)), from.offset(), transfer.data, transfer.bytes)) {
-      there.state.store(letter::refused, std::memory_order_seq_cst);
-      desk(transfer.peer).ring.ring();
       const int sender = world_rank(transfer.peer);
       world_->stop({comm_fault::peer_failed,
                     {sender},
                     "rank " + std::to_string(world_rank(me_)) + " cannot read " + std::to_string(transfer.bytes) +
                         " bytes of " + world_->whereabouts(sender, lane_),
                     world_->site_of(sender, lane_)});
+      there.flap.refuse();
+      desk(transfer.peer).ring.ring();
       fail(now);
     }
   }
@@ -223,7 +216,7 @@ class post_office {
                   std::to_string(transfer.bytes) + " bytes with tag " + std::to_string(transfer.tag) + " at " +
                   now.call.at.text();
     world_->stop(why);
-    there.state.store(letter::refused, std::memory_order_seq_cst);
+    there.flap.refuse();
     desk(transfer.peer).ring.ring();
     fail(now);
   }
@@ -233,20 +226,10 @@ class post_office {
     world_->raise(now.call, seconds);
   }
 
-  // After this no peer reads this rank's memory.
+  // After this no peer reads this rank's memory, or it learns that it was in vain.
   void take_back() noexcept {
     for (int peer = 0; peer < size(); ++peer) {
-      if (!cursor_of(p2p::direction::send, peer).posted) continue;
-      letter_box& there = box(me_, peer);
-      letter expected = letter::full;
-      if (there.state.compare_exchange_strong(expected, letter::refused, std::memory_order_acq_rel,
-                                              std::memory_order_acquire)) {
-        continue;
-      }
-      // Between processes the reader may have died, and reads what the kernel gives it.
-      while (world_->space() == address_space::one && there.state.load(std::memory_order_acquire) == letter::reading) {
-        ::sched_yield();
-      }
+      if (cursor_of(p2p::direction::send, peer).posted) box(me_, peer).flap.take_back(world_->space());
     }
   }
 

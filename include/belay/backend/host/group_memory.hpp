@@ -4,24 +4,21 @@
 // they meet, their count vectors, and a letter box for each ordered pair.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "belay/backend/host/control.hpp"
+#include "belay/backend/host/letter.hpp"
 #include "belay/backend/host/place.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// A letter is put in (full), opened by the receiver (reading) and gone (empty), or found not to fit (refused).
-enum class letter : std::uint32_t { empty, full, reading, refused };
-
-/// From one rank to another; the sender writes all but the state while it is empty. What the receiver cannot see
+/// From one rank to another; the sender writes all but the flap while it is empty. What the receiver cannot see
 /// comes in pieces, in the space behind the box.
 struct alignas(64) letter_box {
-  std::atomic<letter> state{letter::empty};
+  letter_flap<> flap;
   std::uint32_t piece_bytes = 0;  // of the bytes in the box; 0: the receiver fetches them itself
   std::uint64_t reference = 0;    // where the bytes are
   std::uint64_t bytes = 0;

@@ -4,8 +4,6 @@
 // cause is kept for good; everybody who waits, and everybody who calls later, gets it with his own call site.
 #pragma once
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -85,31 +83,26 @@ class health {
   }
 
   [[nodiscard]] bool stopped(std::memory_order order = std::memory_order_acquire) const noexcept {
-    return shared_.header().stopped.load(order) != 0;
+    return shared_.header().stop.stopped(order);
   }
 
   /// Stops the world, unless it has stopped already; true when `why` became the first cause.
   bool stop(const first_cause& why) noexcept {
-    control_header& header = shared_.header();
-    std::uint32_t none = 0;
-    if (!header.cause_state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return false;
-    shared_cause& cause = header.cause;
-    cause.fault = static_cast<std::uint32_t>(why.fault);
-    cause.culprit_count = static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
-    for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
-    cause.signal = why.signal;
-    cause.exit_code = why.exit_code;
-    cause.message.set(why.message);
-    cause.there.set(why.there);
-    header.cause_state.store(2, std::memory_order_release);
-    header.stopped.store(1, std::memory_order_seq_cst);
-    ring_all();
-    return true;
+    const auto write = [&, &cause = shared_.header().cause] {
+      cause.fault = static_cast<std::uint32_t>(why.fault);
+      cause.culprit_count = static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
+      for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
+      cause.signal = why.signal;
+      cause.exit_code = why.exit_code;
+      cause.message.set(why.message);
+      cause.there.set(why.there);
+    };
+    return shared_.header().stop.stop(write, [this] { ring_all(); });
   }
 
   /// The survivors have gone on elsewhere: from now on every call here ends in `revoked`.
   void revoke() noexcept {
-    shared_.header().revoked.store(1, std::memory_order_release);
+    shared_.header().stop.revoke();
     stop({comm_fault::revoked, {}, "the world was given up by all its ranks", ""});
     ring_all();
   }
@@ -120,8 +113,7 @@ class health {
     first_cause out;
     // Another rank may be writing it; or have been killed at it.
     const auto patient_until = clock::now() + std::chrono::milliseconds(200);
-    while (header.cause_state.load(std::memory_order_acquire) == 1 && clock::now() < patient_until) ::sched_yield();
-    if (header.cause_state.load(std::memory_order_acquire) != 2) {
+    if (!header.stop.is_told([&] { return clock::now() < patient_until; })) {
       out.message = "the rank that stopped the world ended before it could say why";
       return out;
     }
@@ -132,7 +124,7 @@ class health {
     out.exit_code = cause.exit_code;
     out.message = cause.message.get();
     out.there = cause.there.get();
-    if (header.revoked.load(std::memory_order_acquire) != 0 && out.fault != comm_fault::revoked) {
+    if (header.stop.revoked() && out.fault != comm_fault::revoked) {
       out.message = "the survivors have gone on in a new world after " + std::string(name(out.fault)) + ": " + out.message;
       out.fault = comm_fault::revoked;
     }

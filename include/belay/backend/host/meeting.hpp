@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,9 @@
 #include <vector>
 
 #include "belay/backend/host/absence.hpp"
+#include "belay/backend/host/address_space.hpp"
 #include "belay/backend/host/algorithm.hpp"
+#include "belay/backend/host/crossing.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/offer.hpp"
 #include "belay/backend/host/place.hpp"
@@ -24,9 +27,34 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
+
+/// What a group shares in one lane, as the steps of a meeting use it.
+class hall {
+ public:
+  hall(health* world, std::span<const int> members, lane which, int me, place<>* places) noexcept
+      : world_(world), members_(members), lane_(which), me_(me), places_(places) {}
+
+  [[nodiscard]] int me() const noexcept { return me_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] place<>& place_of(int who) const noexcept { return places_[who]; }
+  [[nodiscard]] bell& bell_of(int who) const noexcept {
+    return world_->bell_of(members_[static_cast<std::size_t>(who)], lane_);
+  }
+  [[nodiscard]] bool stopped(std::memory_order order) const noexcept { return world_->stopped(order); }
+  [[nodiscard]] address_space space() const noexcept { return world_->space(); }
+  static void yield() noexcept { std_atomics::yield(); }
+
+ private:
+  health* world_;
+  std::span<const int> members_;
+  lane lane_;
+  int me_;
+  place<>* places_;
+};
 
 /// One lane of one group, as one of its ranks sees it.
 class meeting {
@@ -34,8 +62,8 @@ class meeting {
   /// `places` and `counts` (of each rank two turns of two vectors) are shared by the group.
   meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
           place<>* places, std::uint64_t* counts) noexcept
-      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), places_(places),
-        counts_(counts) {}
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), counts_(counts),
+        way_({&world, members, which, me, places}) {}
 
   [[nodiscard]] int rank() const noexcept { return me_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
@@ -49,20 +77,18 @@ class meeting {
   void swap(const fingerprint& print, const void* payload, std::size_t payload_bytes, health::clock::duration limit,
             where at) {
     begin(print, at);
-    place<>& mine = places_[me_];
-    if (payload_bytes > 0) std::memcpy(mine.line_of(turn_).payload, payload, payload_bytes);
+    if (payload_bytes > 0) std::memcpy(way_.line_of(me_).payload, payload, payload_bytes);
     const std::uint32_t word = small_print(print);
-    mine.publish({turn_, word});
-    bell_of(me_).ring_sleepers();
+    way_.publish(word);
     deadline until(limit);
-    await_all(until);
+    way_.await_lines(waiting{this, &until});
     bool alike = true;
-    for (int q = 0; q < size(); ++q) alike &= places_[q].print_of(turn_) == word;
+    for (int q = 0; q < size(); ++q) alike &= way_.print_of(q) == word;
     if (!alike) refuse_difference();
     end(until);
   }
   /// The data of rank `who` in the present small operation.
-  [[nodiscard]] const std::byte* line_of(int who) const noexcept { return places_[who].line_of(turn_).payload; }
+  [[nodiscard]] const std::byte* line_of(int who) const noexcept { return way_.line_of(who).payload; }
 
   /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
   /// gone on otherwise.
@@ -70,31 +96,26 @@ class meeting {
     begin(mine.print, at);
     limit_ = limit;
     own_input_ = mine.input;
-    place<>& here = places_[me_];
     const offer brought = offer::of(mine, *memory_, world_->reads_others(members_[index_of(me_)]));
-    std::memcpy(here.line_of(turn_).payload, &brought, sizeof brought);
+    std::memcpy(way_.line_of(me_).payload, &brought, sizeof brought);
     write_counts(mine);
-    here.publish({turn_, large_print});
-    bell_of(me_).ring_sleepers();
+    way_.publish(large_print);
     deadline until(limit);
-    await_all(until);
+    way_.await_lines(waiting{this, &until});
     waited_ = until.waited_us();
-    here.step_inside(turn_);
-    if (world_->stopped(std::memory_order_seq_cst)) give_up(until);
+    if (!way_.step_inside()) give_up(until);
     const fingerprint print = mine.print;
     bool alike = true;
     for (int q = 0; q < size(); ++q) {
-      alike = alike && places_[q].print_of(turn_) == large_print && offer_of(q).print() == print;
+      alike = alike && way_.print_of(q) == large_print && offer_of(q).print() == print;
     }
-    if (alike) return;
-    step_outside();
-    refuse_difference();
+    if (!alike) refuse_difference();
   }
 
   /// What rank `who` brought to the present operation.
   [[nodiscard]] offer offer_of(int who) const noexcept {
     offer out;
-    std::memcpy(&out, places_[who].line_of(turn_).payload, sizeof out);
+    std::memcpy(&out, way_.line_of(who).payload, sizeof out);
     return out;
   }
   [[nodiscard]] const void* own_input() const noexcept { return own_input_; }
@@ -140,25 +161,13 @@ class meeting {
   /// Between `enter` and `leave`: returns when all ranks have called it as often.
   void round() {
     deadline until(limit_);
-    ++rounds_;
-    places_[me_].step_round(rounds_);
-    bell_of(me_).ring_sleepers();
-    for (int q = 0; q < size(); ++q) {
-      const place<>& other = places_[q];
-      const auto done = [&](std::memory_order order) { return other.is_past(rounds_, order); };
-      if (!done(std::memory_order_acquire)) await(q, done, until);
-    }
+    way_.meet(waiting{this, &until});
   }
 
   /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
   void leave() {
-    step_outside();
     deadline until(limit_);
-    for (int q = 0; q < size(); ++q) {
-      const place<>& other = places_[q];
-      const auto done = [&](std::memory_order order) { return other.is_outside(turn_, order); };
-      if (!done(std::memory_order_acquire)) await(q, done, until);
-    }
+    way_.leave(waiting{this, &until});
     world_->recorder(members_[index_of(me_)], lane_).leave(waited_ + until.waited_us());
   }
 
@@ -170,22 +179,21 @@ class meeting {
     for (int q = 1; q < size(); ++q) same = same && alike(0, q);
     if (same) return;
     const difference found = describe(alike, text);
-    step_outside();
     refuse(found.culprits, found.message, found.there);
   }
 
   /// Stops the world because the contributions do not fit together; every rank of the group calls it in the
   /// same situation.
   [[noreturn]] void refuse(std::vector<int> culprits, const std::string& message, const std::string& there) {
-    step_outside();
     world_->stop({comm_fault::mismatch, std::move(culprits), message, there});
+    way_.withdraw();
     world_->raise(call_);
   }
 
   /// The rank cannot go on, in words.
   [[noreturn]] void fail(comm_fault fault, std::vector<int> culprits, const std::string& message) {
-    step_outside();
     world_->stop({fault, std::move(culprits), message, ""});
+    way_.withdraw();
     world_->raise(call_);
   }
 
@@ -194,7 +202,6 @@ class meeting {
 
  private:
   [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
-  [[nodiscard]] bell& bell_of(int who) const noexcept { return world_->bell_of(members_[index_of(who)], lane_); }
 
   [[nodiscard]] bool all_may(std::uint8_t way) const noexcept {
     bool out = true;
@@ -207,30 +214,27 @@ class meeting {
     if (world_->stopped()) world_->raise(call_);
     world_->recorder(members_[index_of(me_)], lane_).enter(print.what, group_, number_, print.bytes(), at.file, at.line);
     ++number_;
-    ++turn_;
+    way_.next_turn();
   }
   void end(const deadline& until) noexcept {
     world_->recorder(members_[index_of(me_)], lane_).leave(until.waited_us());
   }
-  void step_outside() noexcept {
-    places_[me_].step_outside(turn_);
-    bell_of(me_).ring_sleepers();
-  }
+  // What waits for one rank: returns when `done`; otherwise finds out why not, stops the world and throws.
+  struct waiting {
+    meeting* self;
+    deadline* until;
 
-  void await_all(deadline& until) {
-    for (int q = 0; q < size(); ++q) {
-      const place<>& other = places_[q];
-      const auto done = [&](std::memory_order order) { return other.arrived(turn_, order); };
-      if (!done(std::memory_order_acquire)) await(q, done, until);
+    template <class Done>
+    bool operator()(int who, Done done) const {
+      self->await(who, done, *until);
+      return true;
     }
-  }
-
-  // Returns when `done`; otherwise finds out why not, stops the world and throws.
+  };
   template <class Done>
   void await(int who, Done done, deadline& until) {
     absence missing(*world_, members_, lane_, until);
-    const auto absent = [&](int q) { return !places_[q].has_come(turn_); };
-    const bool met = wait_until(bell_of(who), world_->before_sleep(lane_), done, [&] {
+    const auto absent = [&](int q) { return !way_.has_come(q); };
+    const bool met = wait_until(way_.hall().bell_of(who), world_->before_sleep(lane_), done, [&] {
       return world_->stopped() || missing.hopeless(absent, who);
     });
     if (met) return;
@@ -238,14 +242,9 @@ class meeting {
     give_up(until);
   }
 
-  // After the world has stopped. Among threads a peer that is inside still uses what this call was given.
+  // After the world has stopped.
   [[noreturn]] void give_up(const deadline& until) {
-    step_outside();
-    if (world_->space() == address_space::one) {
-      for (int q = 0; q < size(); ++q) {
-        while (q != me_ && places_[q].is_inside(turn_)) ::sched_yield();
-      }
-    }
+    way_.withdraw();
     world_->raise(call_, until.seconds());
   }
 
@@ -257,14 +256,14 @@ class meeting {
     write(mine.receive_counts, 1);
   }
   [[nodiscard]] std::uint64_t* counts_at(int who, int kind) const noexcept {
-    return counts_ + ((index_of(who) * 2 + turn_ % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
+    return counts_ + ((index_of(who) * 2 + way_.turn() % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
   }
   [[nodiscard]] std::span<const std::uint64_t> counts_of(int who, int kind) const noexcept {
     return {counts_at(who, kind), members_.size()};
   }
 
   [[nodiscard]] fingerprint print_of(int who) const noexcept {
-    const std::uint32_t word = places_[who].print_of(turn_);
+    const std::uint32_t word = way_.print_of(who);
     return word == large_print ? offer_of(who).print() : print_of_word(word);
   }
   [[noreturn]] void refuse_difference() {
@@ -305,10 +304,8 @@ class meeting {
   lane lane_;
   std::uint32_t group_;
   int me_;
-  place<>* places_;
   std::uint64_t* counts_;
-  std::uint32_t turn_ = 0;
-  std::uint32_t rounds_ = 0;
+  crossing<hall> way_;
   std::uint64_t number_ = 0;
   std::uint64_t waited_ = 0;
   const void* own_input_ = nullptr;

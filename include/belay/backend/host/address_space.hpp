@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// Whether the ranks of a world see each other's memory as their own.
+enum class address_space : std::uint32_t { one, several };
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The steps by which one rank goes through an operation together with its group: publish and await, step inside, come
+// to a round, step outside, or withdraw when the world has stopped. Nothing else is here, so that a model checker can
+// run exactly these steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "belay/backend/host/address_space.hpp"
+#include "belay/backend/host/place.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// One rank's way through its operations. `Hall` is what the group shares, as this rank sees it:
+///   int me(), size(); place<Atomics>& place_of(int); wait_word<...>& bell_of(int); bool stopped(memory_order);
+///   address_space space(); void yield();
+/// A `wait(who, done)` handed in waits on the bell of rank `who` until `done(memory_order)`; it returns false, or
+/// throws, when the world stopped first.
+template <class Hall>
+class crossing {
+ public:
+  explicit crossing(Hall hall) noexcept : hall_(std::move(hall)) {}
+
+  [[nodiscard]] const Hall& hall() const noexcept { return hall_; }
+  /// The present operation, counted from 1.
+  [[nodiscard]] std::uint32_t turn() const noexcept { return turn_; }
+  void next_turn() noexcept { ++turn_; }
+
+  /// The present operation's line of rank `who`.
+  [[nodiscard]] auto& line_of(int who) const noexcept { return hall_.place_of(who).line_of(turn_); }
+  [[nodiscard]] std::uint32_t print_of(int who) const noexcept { return hall_.place_of(who).print_of(turn_); }
+  [[nodiscard]] bool has_come(int who) const noexcept { return hall_.place_of(who).has_come(turn_); }
+
+  /// This rank's line, written before, is there.
+  void publish(std::uint32_t print) noexcept {
+    mine().publish({turn_, print});
+    ring();
+  }
+  /// Returns when all lines are there.
+  template <class Wait>
+  bool await_lines(Wait wait) {
+    return await(wait, [turn = turn_](const auto& other, auto order) { return other.arrived(turn, order); });
+  }
+
+  /// Before this rank touches what belongs to others. False: it must not, because the world has stopped.
+  [[nodiscard]] bool step_inside() noexcept {
+    mine().step_inside(turn_);
+    return !hall_.stopped(std::memory_order_seq_cst);
+  }
+  /// Returns when all ranks, each inside, have called it as often.
+  template <class Wait>
+  bool meet(Wait wait) {
+    mine().step_round(++rounds_);
+    ring();
+    return await(wait, [round = rounds_](const auto& other, auto order) { return other.is_past(round, order); });
+  }
+  /// Returns when all have left: nobody touches what belongs to others any more.
+  template <class Wait>
+  bool leave(Wait wait) {
+    step_outside();
+    return await(wait, [turn = turn_](const auto& other, auto order) { return other.is_outside(turn, order); });
+  }
+
+  /// After the world has stopped, instead of `leave`. Among threads: returns when nobody uses what this rank brought.
+  /// A process does not wait, because who is inside may have died there. It stays inside instead, so that a peer
+  /// that has used what this rank brought does not leave as if nothing had happened.
+  void withdraw() noexcept {
+    if (hall_.space() != address_space::one) return;
+    step_outside();
+    for (int q = 0; q < hall_.size(); ++q) {
+      while (q != hall_.me() && hall_.place_of(q).is_inside(turn_)) hall_.yield();
+    }
+  }
+
+ private:
+  [[nodiscard]] auto& mine() const noexcept { return hall_.place_of(hall_.me()); }
+  void ring() const noexcept { hall_.bell_of(hall_.me()).ring_sleepers(); }
+  void step_outside() noexcept {
+    mine().step_outside(turn_);
+    ring();
+  }
+  template <class Wait, class There>
+  bool await(Wait& wait, There there) const {
+    for (int q = 0; q < hall_.size(); ++q) {
+      const auto& other = hall_.place_of(q);
+      const auto done = [&](std::memory_order order) { return there(other, order); };
+      if (!done(std::memory_order_acquire) && !wait(q, done)) return false;
+    }
+    return true;
+  }
+
+  Hall hall_;
+  std::uint32_t turn_ = 0;
+  std::uint32_t rounds_ = 0;
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The protocol by which a world stops: one caller becomes the first to say why, writes it, and only then is the world
+// stopped for everybody; who comes later gets what the first one wrote.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+template <atomics_policy Atomics = std_atomics>
+class stop_word {
+ public:
+  [[nodiscard]] bool stopped(std::memory_order order = std::memory_order_acquire) const noexcept {
+    return stopped_.load(order) != 0;
+  }
+
+  /// `write()` writes why, if nobody has stopped the world before: true then. `ring()` wakes all who wait.
+  template <class Write, class Ring>
+  bool stop(Write write, Ring ring) noexcept {
+    std::uint32_t none = untold;
+    if (!cause_.compare_exchange_strong(none, being_told, std::memory_order_acq_rel)) return false;
+    write();
+    cause_.store(told, std::memory_order_release);
+    stopped_.store(1, std::memory_order_seq_cst);
+    ring();
+    return true;
+  }
+
+  /// Why the world stopped has been written, and may be read. While somebody still writes it, `patient()` is asked;
+  /// when that says false, he is taken for dead, and there never will be a cause.
+  template <class Patient>
+  [[nodiscard]] bool is_told(Patient patient) const noexcept {
+    while (cause_.load(std::memory_order_acquire) == being_told && patient()) Atomics::yield();
+    return cause_.load(std::memory_order_acquire) == told;
+  }
+
+  /// The survivors have gone on elsewhere. Before the world is stopped, or afterwards.
+  void revoke() noexcept { revoked_.store(1, std::memory_order_release); }
+  [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire) != 0; }
+
+ private:
+  enum : std::uint32_t { untold, being_told, told };
+
+  typename Atomics::template atomic<std::uint32_t> stopped_{0};
+  typename Atomics::template atomic<std::uint32_t> cause_{untold};
+  typename Atomics::template atomic<std::uint32_t> revoked_{0};
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The study of one protocol: all schedules of it within a bound, some by chance, and every seeded mistake. A mistake
+// that no schedule shows must be named as harmless, with the reason.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/explorer/execution.hpp"
+#include "model/explorer/types.hpp"
+
+namespace model {
+
+/// BELAY_MODEL_SOAK=1: longer searches.
+[[nodiscard]] inline bool soaks() { return std::getenv("BELAY_MODEL_SOAK") != nullptr; }
+
+struct bounds {
+  int preemptions = execution::unlimited;
+  std::uint64_t by_chance = 2000;         // executions
+  std::uint64_t most_executions = 3'000'000;  // more is a test that was planned badly
+};
+
+struct finding {
+  bool wrong = false;
+  bool complete = true;
+  std::string why;
+  std::string trace;
+  std::uint64_t executions = 0;
+  std::uint64_t by_chance = 0;
+  std::uint64_t states = 0;
+};
+
+/// A scenario is made anew for each execution: `cast()`, `run(thread)`, and `check()` after it has ended well.
+template <class Scenario, class Make>
+[[nodiscard]] finding explore(execution& world, Make make, const bounds& within, const mutant& mistake,
+                              std::vector<site>* sites) {
+  finding out;
+  world.mistake = mistake;
+  world.preemption_bound = within.preemptions;
+  world.sites = sites;
+  const auto once = [&] {
+    world.begin();
+    execution::running() = &world;
+    std::optional<Scenario> scenario;
+    make(scenario);
+    const ended how = world.run(
+        scenario->cast(), [](void* self, int thread) { static_cast<Scenario*>(self)->run(thread); }, &*scenario);
+    if (how == ended::wrong) {
+      out.wrong = true;
+      out.why = world.failure();
+      out.trace = world.trace();
+    }
+    return how;
+  };
+  world.states.clear();
+  world.decisions.search();
+  do {
+    (void)once();
+    ++out.executions;
+    if (out.executions == within.most_executions) out.complete = false;
+  } while (!out.wrong && out.complete && world.decisions.advance());
+  out.states = world.states.size();
+  for (; out.by_chance < within.by_chance && !out.wrong; ++out.by_chance) {
+    world.decisions.gamble(out.by_chance + 1);
+    (void)once();
+  }
+  execution::running() = nullptr;
+  return out;
+}
+
+/// A mistake that changes nothing anybody can see: the source line it is on (a part of it), what it does, and why.
+struct harmless {
+  const char* code;
+  const char* change;  // a part of the mutant's text
+  const char* reason;
+};
+
+class study {
+ public:
+  explicit study(std::string name) : name_(std::move(name)) {}
+
+  /// Must hold in all schedules within the bound. The first one also gives the places where mistakes are seeded.
+  template <class Scenario>
+  void holds(const std::string& what, int ranks, int rounds, const bounds& within,
+             std::function<void(std::optional<Scenario>&)> make) {
+    const auto start = std::chrono::steady_clock::now();
+    const finding found = explore<Scenario>(world_, make, within, {}, &sites_);
+    INFO(name_, ", ", what, ", ", ranks, " ranks: ", found.why, "\n", found.trace);
+    CHECK_FALSE(found.wrong);
+    CHECK(found.complete);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const std::string bound = within.preemptions == execution::unlimited ? "all" : std::to_string(within.preemptions);
+    std::printf("| %-14s | %-34s | %5d | %6d | %11s | %9llu | %10llu | %9llu | %5.1f s |\n", name_.c_str(), what.c_str(),
+                ranks, rounds, bound.c_str(), static_cast<unsigned long long>(found.states),
+                static_cast<unsigned long long>(found.executions), static_cast<unsigned long long>(found.by_chance), seconds);
+    std::fflush(stdout);
+    cases_.push_back([make, within, this](const mutant& mistake) {
+      return explore<Scenario>(world_, make, within, mistake, nullptr);
+    });
+  }
+
+  /// Must be found wrong: a mistake of several lines, written out.
+  template <class Scenario>
+  void is_caught(const std::string& what, const bounds& within, std::function<void(std::optional<Scenario>&)> make) {
+    const finding found = explore<Scenario>(world_, make, within, {}, nullptr);
+    INFO(name_, ": ", what);
+    CHECK(found.wrong);
+    ++mutants_;
+    caught_ += found.wrong;
+    say("written out: " + what, found);
+  }
+
+  /// Every order weakened by one step, every store, wake and fence left out, every store and addition made late: each
+  /// is shown by some schedule of some case, or is in the list.
+  void seed_mistakes(const std::vector<harmless>& list) {
+    std::vector<int> used(list.size(), 0);
+    std::vector<mutant> open = first_mistakes();
+    int equivalent = 0;
+    while (!open.empty()) {
+      const mutant mistake = open.back();
+      open.pop_back();
+      finding found;
+      for (const auto& each : cases_) {
+        found = each(mistake);
+        if (found.wrong) break;
+      }
+      ++mutants_;
+      if (found.wrong) {
+        ++caught_;
+        say(mistake.text() + "   " + mistake.where.code(), found);
+        continue;
+      }
+      // Not shown: then a weaker one is tried as well, so that it is known how weak it may be.
+      if (mistake.how == mutant::kind::weaker) {
+        for (const std::memory_order order : weaker(mistake.where.what, mistake.to)) {
+          open.push_back({mutant::kind::weaker, mistake.where, order});
+        }
+      }
+      const std::string code = mistake.where.code();
+      bool listed = false;
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        if (code.find(list[i].code) == std::string::npos || mistake.text().find(list[i].change) == std::string::npos) continue;
+        listed = true;
+        if (used[i]++ == 0) std::printf("    harmless: %s   %s\n      %s\n", mistake.text().c_str(), code.c_str(), list[i].reason);
+        break;
+      }
+      ++equivalent;
+      if (std::getenv("BELAY_MODEL_VERBOSE") != nullptr && !listed) std::printf("    NOT CAUGHT: %s   %s\n", mistake.text().c_str(), code.c_str());
+      INFO(name_, ": no schedule shows the mistake: ", mistake.text(), "   ", code);
+      CHECK(listed);
+    }
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      INFO(name_, ": listed as harmless, but caught or never made: ", list[i].code, ", ", list[i].change);
+      CHECK(used[i] > 0);
+    }
+    std::printf("| %-14s | mistakes seeded: %d, caught: %d, harmless: %d\n", name_.c_str(), mutants_, caught_, equivalent);
+    std::fflush(stdout);
+  }
+
+ private:
+  [[nodiscard]] std::vector<mutant> first_mistakes() const {
+    std::vector<mutant> out;
+    for (const site& where : sites_) {
+      const std::string_view file(where.file);
+      if (file.find("/belay/") == std::string_view::npos && where.what != act::streaming_fence) continue;
+      for (const std::memory_order order : weaker(where.what, where.order)) {
+        if (where.what == act::sleep || where.what == act::wake || where.what == act::streaming_fence) break;
+        out.push_back({mutant::kind::weaker, where, order});
+      }
+      if (where.what == act::store || where.what == act::exchange || where.what == act::compare ||
+          where.what == act::wake || where.what == act::streaming_fence) {
+        out.push_back({mutant::kind::omitted, where, {}});
+      }
+      if (where.what == act::store || where.what == act::exchange) out.push_back({mutant::kind::late, where, {}});
+    }
+    return out;
+  }
+  void say(const std::string& mistake, const finding& found) const {
+    if (std::getenv("BELAY_MODEL_VERBOSE") == nullptr) return;
+    std::printf("    %s after %llu schedules: %s\n      %s\n", found.wrong ? "caught" : "NOT CAUGHT",
+                static_cast<unsigned long long>(found.executions + found.by_chance), mistake.c_str(), found.why.c_str());
+  }
+
+  std::string name_;
+  execution world_;
+  std::vector<site> sites_;
+  std::vector<std::function<finding(const mutant&)>> cases_;
+  int mutants_ = 0;
+  int caught_ = 0;
+};
+
+}  // namespace model
