@@ -44,7 +44,8 @@ std::string left_by_a_kill(const std::string& base) {
   ::kill(owner, SIGKILL);
   CHECK(reaped(owner) == 1000 + SIGKILL);
   for (const auto& entry : std::filesystem::directory_iterator(base)) {
-    if (entry.path().filename().string().find("-" + std::to_string(owner) + "-") != std::string::npos) return entry.path();
+    const std::string name = entry.path().filename();
+    if (name.find("-" + std::to_string(owner) + "-") != std::string::npos) return entry.path();
   }
   return {};
 }
@@ -124,7 +125,7 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
   std::filesystem::permissions(open_to_all, std::filesystem::perms::all);
   std::string link = left;
   link[link.size() - 3] = link[link.size() - 3] == '0' ? '1' : '0';
-  std::filesystem::create_directory(base.path() + "/elsewhere");
+  make("elsewhere");
   std::ofstream(base.path() + "/elsewhere/door") << "x";
   std::filesystem::create_directory_symlink(base.path() + "/elsewhere", link);
 
@@ -158,7 +159,7 @@ TEST_CASE("a killed owner counts as gone before its parent has reaped it") {
   CHECK(reaped(owner) == 1000 + SIGKILL);
 }
 
-TEST_CASE("the directory is XDG_RUNTIME_DIR where that is ours alone, else /tmp; one that is open is swept at the start") {
+TEST_CASE("the directory is XDG_RUNTIME_DIR where that is ours alone, else /tmp; the start sweeps it") {
   const pid_t child = forked([] {
     const auto base_with = [](const char* value) {
       ::setenv("XDG_RUNTIME_DIR", value, 1);

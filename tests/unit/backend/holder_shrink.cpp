@@ -17,7 +17,8 @@ namespace {
 int shrink_and_tell(guest& self, double seconds = 20) {
   const guest::renewed world = self.shrink(in_seconds(seconds));
   parting last;
-  last.body = {static_cast<char>(world.rank), static_cast<char>(world.epoch), static_cast<char>(world.control.data()[0])};
+  last.body = {static_cast<char>(world.rank), static_cast<char>(world.epoch),
+               static_cast<char>(world.control.data()[0])};
   for (int rank : world.members) last.body += static_cast<char>(rank);
   self.goodbye(last, in_seconds(20));
   return 0;
@@ -82,51 +83,49 @@ TEST_CASE("it can shrink again and again, down to one") {
   CHECK(party.world.endings.at(3).code == 0);
 }
 
-TEST_CASE("a rank that dies after it asked, before or while the new world is made, is not in it") {
-  for (int killed_at : {0, 1, 2}) {
-    CAPTURE(killed_at);
+TEST_CASE("a rank that dies after it asked is not in the new world, whenever that is seen") {
+  enum class when { before_the_last_asks, before_it_is_made, while_it_is_made };
+  for (const when killed : {when::before_the_last_asks, when::before_it_is_made, when::while_it_is_made}) {
+    CAPTURE(static_cast<int>(killed));
     test_party party(4);
     const signal_pipe last_one;
     party.start([&](guest& self) {
       if (self.rank() == 1) ::raise(SIGKILL);
-      if (self.rank() == 3) last_one.wait();
+      if (self.rank() == 3) {
+        last_one.wait();
+        if (killed == when::before_it_is_made) {
+          self.goodbye({}, in_seconds(20));  // the holder tells its world, which is when 0 dies
+          return 0;
+        }
+      }
       return shrink_and_tell(self);
     });
     const auto kill_0 = [&] {
+      const auto watched = process::watch(party.pids[0]);
       ::kill(party.pids[0], SIGKILL);
-      const auto dead = process::watch(party.pids[0]);
-      while (dead && !dead->gone()) {
+      while (watched && !watched->gone()) {
       }
     };
-    // Everybody but 3 has asked; then 0 dies: before 3 asks, before the new world is made, while it is made.
     while (!party.holder.about(0).shrink || !party.holder.about(2).shrink || !party.holder.about(1).over)
       party.holder.step(in_seconds(20));
-    if (killed_at == 0) kill_0();
-    if (killed_at == 0) while (!party.holder.about(0).over) party.holder.step(in_seconds(20));
-    if (killed_at == 2) {
-      party.world.at_renewal = [&](const members& list) {
-        if (list.front() == 0) kill_0();
-      };
+    if (killed == when::before_the_last_asks) {
+      kill_0();
+      while (!party.holder.about(0).over) party.holder.step(in_seconds(20));
     }
+    bool done = false;
+    const auto once = [&] {
+      if (!std::exchange(done, true)) kill_0();
+    };
+    if (killed == when::before_it_is_made) party.world.at_goodbye = once;
+    if (killed == when::while_it_is_made) party.world.at_renewal = [&](const members&) { once(); };
     last_one.tell();
-    if (killed_at == 1) {
-      // The wish of 3 lies in the socket, unread, when 0 dies: both are seen in one step.
-      while (party.holder.about(3).joined && !party.holder.about(3).shrink) {
-        pollfd entry{party.holder.about(3).line.descriptor(), POLLIN, 0};
-        while (::poll(&entry, 1, 0) == 0) {
-        }
-        kill_0();
-        party.holder.step(in_seconds(20));
-        break;
-      }
-    }
     party.holder.run();
-    CHECK(party.world.renewals.back() == members{2, 3});
-    CHECK(party.world.renewals.size() == (killed_at == 2 ? 2U : 1U));
-    const int renewal = killed_at == 2 ? 2 : 1;
-    CHECK(party.world.partings.at(2).body == told(0, 1, renewal, {2, 3}));
-    CHECK(party.world.partings.at(3).body == told(1, 1, renewal, {2, 3}));
-    CHECK(party.world.partings.size() == 2);
+    const members left = killed == when::before_it_is_made ? members{2} : members{2, 3};
+    const int renewals = killed == when::while_it_is_made ? 2 : 1;
+    CHECK(party.world.renewals.back() == left);
+    CHECK(party.world.renewals.size() == static_cast<std::size_t>(renewals));
+    CHECK(party.world.partings.at(2).body == told(0, 1, renewals, left));
+    CHECK(party.world.partings.count(0) == 0);
   }
 }
 

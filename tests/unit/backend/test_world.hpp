@@ -25,6 +25,7 @@ struct test_world {
   std::vector<std::vector<int>> renewals;
   std::vector<belay::host::segment> older;
   std::function<void(const std::vector<int>&)> at_renewal;
+  std::function<void()> at_goodbye;
 
   void joined(int rank, pid_t) { joins.push_back(rank); }
   void ended(int rank, belay::host::ending how) {
@@ -32,7 +33,10 @@ struct test_world {
     endings[rank] = how;
   }
   void child_ended(int rank, belay::host::ending how) { children[rank] = how; }
-  void said(int rank, belay::host::parting what) { partings[rank] = std::move(what); }
+  void said(int rank, belay::host::parting what) {
+    partings[rank] = std::move(what);
+    if (at_goodbye) at_goodbye();
+  }
   void stalled(int rank) { stalls.push_back(rank); }
   belay::host::segment& renew(const std::vector<int>& survivors) {
     renewals.push_back(survivors);

@@ -149,7 +149,8 @@ TEST_CASE("frames that are none are garbled, each for its reason") {
   CHECK(why([](frame& f) { f.used = ~0U; }) == "a length that cannot be");
   CHECK(why([](frame& f) { f.left = 1; }) == "a length that cannot be");
   CHECK(why([](frame& f) { f.used = 1024, f.left = ~0ULL; }) == "a longer message than is taken");
-  CHECK(why([](frame& f) { f.used = 1024, f.left = connection::longest_body - 1023; }) == "a longer message than is taken");
+  constexpr std::uint64_t too_long = connection::longest_body - 1023;
+  CHECK(why([](frame& f) { f.used = 1024, f.left = too_long; }) == "a longer message than is taken");
 }
 
 TEST_CASE("a body that goes on otherwise than it began is garbled, also where the sum of its lengths wraps around") {
@@ -172,7 +173,8 @@ TEST_CASE("a body that goes on otherwise than it began is garbled, also where th
   CHECK(why([](frame& f) { f.used = 523; }) == "a message that is longer or shorter than it said");
   CHECK(why([](frame& f) { f.used = 0; }) == "a message that is longer or shorter than it said");
   // 1024 + (2^64 - 500) is 524
-  CHECK(why([](frame& f) { f.used = 1024, f.left = ~0ULL - 499; }) == "a message that is longer or shorter than it said");
+  CHECK(why([](frame& f) { f.used = 1024, f.left = ~0ULL - 499; }) ==
+        "a message that is longer or shorter than it said");
 }
 
 TEST_CASE("a frame of another size, or with more than one descriptor, is garbled and leaves no descriptor") {
@@ -206,7 +208,8 @@ TEST_CASE("whatever comes, receive returns: 200000 frames of chance, most of the
     if (chance() % 4 == 0) one.used = static_cast<std::uint32_t>(chance() % 1100);
     if (chance() % 4 == 0) one.used = 1024, one.left = chance() >> (chance() % 64);
     auto* const bytes = reinterpret_cast<unsigned char*>(&one);
-    for (std::uint64_t flips = chance() % 3; flips > 0; --flips) bytes[chance() % 88] ^= static_cast<unsigned char>(1U << chance() % 8);
+    for (std::uint64_t flips = chance() % 3; flips > 0; --flips)
+      bytes[chance() % 88] ^= static_cast<unsigned char>(1U << chance() % 8);
     const std::size_t size = chance() % 16 == 0 ? 1 + chance() % sizeof one : sizeof one;
     push(a, bytes, size);
     const received got = b.receive(at_once);

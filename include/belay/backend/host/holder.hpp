@@ -201,14 +201,13 @@ class holder {
 
   // --- what they ask
 
-  // We never wait for a guest: one that does not take its answers has lost its line.
+  // We never wait for a guest: one that does not take an answer gets none any more. What it says is still heard: it
+  // may be dead, and its last words in our queue.
   void reply(seat& to, const message& what, int file = -1) {
-    if (to.line && !to.line.send(what, at_once, file)) to.line.close();
+    if (!to.line || to.line.send(what, at_once, file)) return;
+    to.deaf = true;
+    to.line.stop_sending();
   }
-  void refuse(seat& to, const message& request, const char* words) {
-    reply(to, refused(request.ticket, refusal::words, words));
-  }
-
   void listen_to(int rank, std::size_t most) {
     seat& here = at_rank(rank);
     for (std::size_t i = 0; i < most && here.line; ++i) {
@@ -239,9 +238,10 @@ class holder {
         return reply(here, farewell);
       }
       case message_kind::shrink: {
-        if (!can_renew) return refuse(here, got.said, "this world does not shrink");
-        if (here.said_goodbye || here.shrink)
-          return refuse(here, got.said, "one wish to shrink at a time, and none after goodbye");
+        const char* const wrong = !can_renew                         ? "this world does not shrink"
+                                  : here.said_goodbye || here.shrink ? "one wish at a time, and none after goodbye"
+                                                                     : nullptr;
+        if (wrong != nullptr) return reply(here, refused(got.said.ticket, refusal::words, wrong));
         const std::uint64_t longest = 365ULL * 24 * 3600 * 1'000'000;
         const auto patience = std::chrono::microseconds(static_cast<std::int64_t>(std::min(number, longest)));
         here.shrink = seat::wish{got.said.ticket, clock::now() + patience};

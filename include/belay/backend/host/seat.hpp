@@ -29,6 +29,7 @@ struct seat {
   connection line;
   bool joined = false;
   bool said_goodbye = false;
+  bool deaf = false;  // did not take an answer
   bool child_gone = false;
   bool over = false;  // the rank's process is gone
   std::optional<wish> shrink;
@@ -45,7 +46,7 @@ struct seat {
   [[nodiscard]] bool finished() const noexcept { return over && (!child || child_gone); }
   /// It will never again answer or ask.
   [[nodiscard]] bool left() const noexcept {
-    return over || said_goodbye || beyond_reach || (joined && !line);
+    return over || said_goodbye || beyond_reach || deaf || (joined && !line);
   }
 
   /// Looks whether it is stopped; true when that has lasted for the limit, once for each stop.

@@ -142,6 +142,8 @@ class connection {
   [[nodiscard]] int descriptor() const noexcept { return socket_.get(); }
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
   void close() noexcept { socket_.reset(); }
+  /// The other side reads the end; what it has said can still be received.
+  void stop_sending() noexcept { ::shutdown(socket_.get(), SHUT_WR); }
 
   /// Bodies longer than this are not taken from the other side.
   void limit_body(std::uint64_t bytes) noexcept { longest_ = bytes; }

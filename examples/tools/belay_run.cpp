@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Starts the ranks of a world as processes of this machine: belay-run -n 4 program arguments. It holds what they share,
+// and when one fails the others learn it, have a moment to say so, and are ended.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host/doorway.hpp"
+#include "belay/backend/host/holder.hpp"
+#include "belay/backend/host/process.hpp"
+#include "belay/backend/host/segment.hpp"
+#include "belay/core/error.hpp"
+#include "tools/belay_run/child.hpp"
+#include "tools/belay_run/options.hpp"
+#include "tools/belay_run/output.hpp"
+
+namespace belay_run {
+
+namespace {
+
+using namespace belay::host;
+using clock = std::chrono::steady_clock;
+
+// The signals that are for the ranks; and the two by which a shell stops us and lets us go on.
+constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+constexpr int stopping[] = {SIGTSTP, SIGCONT};
+
+// What the holder tells, what the ranks print, what we are told by signals; and when enough is enough.
+class launched_world {
+ public:
+  explicit launched_world(const options& with) : with_(with), children_(static_cast<std::size_t>(with.ranks)) {
+    sigset_t ours;
+    ::sigemptyset(&ours);
+    for (int number : passed_on) ::sigaddset(&ours, number);
+    for (int number : stopping) ::sigaddset(&ours, number);
+    ::sigprocmask(SIG_BLOCK, &ours, &before_);
+    ::signal(SIGPIPE, SIG_IGN);
+    // Each rank takes a few descriptors of ours.
+    ::getrlimit(RLIMIT_NOFILE, &files_);
+    const rlimit most{files_.rlim_max, files_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &most);
+    signals_.reset(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_) throw belay::file_error("signalfd", 0, std::strerror(errno));
+  }
+
+  [[nodiscard]] segment& control() noexcept { return control_; }
+  [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
+  [[nodiscard]] int living() const noexcept { return living_; }
+
+  /// Starts all ranks; false where the program cannot be started.
+  [[nodiscard]] bool start_all(const doorway& door, holder<launched_world>& all) {
+    for (int rank = 0; rank < with_.ranks; ++rank) {
+      newborn made =
+          start({rank, with_.ranks, door.path(), door.secret(), with_.timeout, with_.program, before_, files_});
+      children_[static_cast<std::size_t>(rank)] = made.pid;
+      ++living_;
+      all.expect(rank, made.pid);
+      if (made.refused != 0) {
+        say(std::string(with_.program[0]) + ": " + std::strerror(made.refused));
+        exit_code_ = made.refused == ENOENT ? 127 : 126;
+        return false;
+      }
+      readers_.emplace_back(std::move(made.out), rank, out_);
+      readers_.emplace_back(std::move(made.error), rank, error_);
+    }
+    return true;
+  }
+
+  // --- what the holder calls
+
+  void joined(int, pid_t) noexcept {}
+  void said(int, const parting&) noexcept {}
+  void ended(int, ending) noexcept {}
+
+  void child_ended(int rank, ending how) {
+    children_[static_cast<std::size_t>(rank)] = 0;
+    --living_;
+    const bool good = how.how == ending::kind::exited && how.code == 0;
+    if (good || exit_code_ != 0) return;
+    exit_code_ = how.how == ending::kind::signalled ? 128 + how.code : std::max(how.code, 1);
+    const char* const name = how.how == ending::kind::signalled ? ::strsignal(how.code) : nullptr;
+    say("rank " + std::to_string(rank) + " " + how.text() + (name == nullptr ? "" : " (" + std::string(name) + ")"));
+    next_blow_ = clock::now() + duration_of(with_.grace);
+  }
+
+  void enlist(std::vector<pollfd>& entries) {
+    entries.push_back({signals_.get(), POLLIN, 0});
+    for (const outlet* to : {&out_, &error_}) entries.push_back({to->empty() ? -1 : to->file(), POLLOUT, 0});
+    for (const line_reader& one : readers_) entries.push_back({one.to().full() ? -1 : one.file(), POLLIN, 0});
+  }
+  void served(std::span<const pollfd> seen) {
+    if (seen[0].revents != 0) pass_signals_on();
+    if (seen[1].revents != 0) out_.write_some();
+    if (seen[2].revents != 0) error_.write_some();
+    for (std::size_t i = 0; i + 3 < seen.size(); ++i) {
+      if (seen[i + 3].revents != 0) readers_[i].read_some();
+    }
+  }
+
+  // --- when one has failed
+
+  [[nodiscard]] moment next_moment() const noexcept { return next_blow_; }
+
+  /// SIGTERM when the grace is over, SIGKILL when it is over once more.
+  void tick() {
+    if (clock::now() < next_blow_) return;
+    next_blow_ = blows_ == 0 ? clock::now() + duration_of(with_.grace) : moment::max();
+    const int number = blows_++ == 0 ? SIGTERM : SIGKILL;
+    std::string whom;
+    for (std::size_t rank = 0; rank < children_.size(); ++rank) {
+      if (children_[rank] != 0) whom += " " + std::to_string(rank);
+    }
+    say(std::string(number == SIGTERM ? "SIGTERM" : "SIGKILL") + " to ranks that still run:" + whom);
+    signal_all(number);
+    if (number == SIGTERM) signal_all(SIGCONT);  // a stopped one cannot end itself
+  }
+
+  /// To each rank and what it started; those that are reaped have no number any more.
+  void signal_all(int number) const noexcept {
+    for (const pid_t child : children_) {
+      if (child != 0) ::kill(-child, number);
+    }
+  }
+
+  /// After all processes are gone: what they had printed.
+  void drain() {
+    for (line_reader& one : readers_) {
+      while (one.file() >= 0 && one.read_some()) {
+        if (one.to().full()) (&one.to() == &out_ ? out_ : error_).write_all();
+      }
+      one.finish();
+    }
+    out_.write_all();
+    error_.write_all();
+  }
+
+  void say(const std::string& words) { error_.add("belay-run: " + words + "\n"); }
+
+ private:
+  void pass_signals_on() {
+    signalfd_siginfo what = {};
+    while (::read(signals_.get(), &what, sizeof what) == static_cast<ssize_t>(sizeof what)) {
+      const int number = static_cast<int>(what.ssi_signo);
+      if (number == SIGTSTP) {
+        signal_all(SIGSTOP);
+        ::raise(SIGSTOP);
+        signal_all(SIGCONT);
+      } else {
+        signal_all(number);
+      }
+    }
+  }
+
+  options with_;
+  std::vector<pid_t> children_;  // 0: not started, or reaped
+  segment control_ = segment::create("belay-control", 4096);
+  sigset_t before_;
+  rlimit files_;
+  descriptor signals_;
+  outlet out_{STDOUT_FILENO}, error_{STDERR_FILENO};
+  std::deque<line_reader> readers_;
+  int living_ = 0;
+  int exit_code_ = 0;
+  int blows_ = 0;
+  moment next_blow_ = moment::max();
+};
+
+int run(const options& with) {
+  keep_standard_streams();
+  adopt_orphans();
+  doorway door = doorway::open();
+  launched_world world(with);
+  holder_options limits;
+  limits.stall_limit = duration_of(with.stall);
+  holder<launched_world> all(door, with.ranks, world.control(), world, limits);
+  if (!world.start_all(door, all)) world.signal_all(SIGKILL);
+  while (world.living() > 0) {
+    all.step(world.next_moment());
+    world.tick();
+  }
+  door.close();
+  end_all_children();
+  world.drain();
+  return world.exit_code();
+}
+
+}  // namespace
+
+}  // namespace belay_run
+
+int main(int, char** arguments) {
+  try {
+    const belay_run::options with = belay_run::parse(arguments);
+    if (with.help) {
+      std::fputs(belay_run::help_text, stdout);
+      return 0;
+    }
+    return belay_run::run(with);
+  } catch (const belay::input_error& wrong) {
+    std::fprintf(stderr, "belay-run: %s\n", wrong.what());
+    return 2;
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "belay-run: %s\n", problem.what());
+    belay_run::end_all_children();
+    return 1;
+  }
+}

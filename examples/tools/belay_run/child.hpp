@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Starting one rank's process, and ending whatever it may have started itself.
+#pragma once
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host/available_memory.hpp"
+#include "belay/backend/host/descriptor.hpp"
+#include "belay/backend/host/process.hpp"
+#include "belay/backend/host/wire.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay_run {
+
+using belay::host::descriptor;
+
+/// Numbers 0 to 2 are somebody's output, also where we were started without.
+inline void keep_standard_streams() noexcept {
+  int file = 0;
+  while (file >= 0 && file <= STDERR_FILENO) file = ::open("/dev/null", O_RDWR);
+  if (file >= 0) ::close(file);
+}
+
+/// The two ends of a pipe: to read from, to write to. Not for children, unless they are told.
+[[nodiscard]] inline std::pair<descriptor, descriptor> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw belay::file_error("pipe", 0, std::strerror(errno));
+  return {descriptor(ends[0]), descriptor(ends[1])};
+}
+
+/// What a rank's process is told.
+struct birth {
+  int rank = 0;
+  int size = 1;
+  std::string door;
+  belay::host::token secret = {};
+  double timeout = 0;
+  char* const* program = nullptr;
+  sigset_t signals;  // the mask it gets
+  rlimit files;      // and the limit of descriptors
+};
+
+struct newborn {
+  pid_t pid = -1;
+  descriptor out;    // to read what it prints
+  descriptor error;
+  int refused = 0;   // errno of exec, where the program could not be started
+};
+
+/// In the child. Its process group is its own: what the terminal sends to ours is passed on by us, once.
+[[noreturn]] inline void become(const birth& how, pid_t parent, int out, int error, int secret, int report) {
+  ::setpgid(0, 0);
+  if (!belay::host::end_with_parent(parent)) ::_exit(1);
+  ::signal(SIGPIPE, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &how.signals, nullptr);
+  ::setrlimit(RLIMIT_NOFILE, &how.files);
+  if (how.rank != 0 || ::isatty(STDIN_FILENO) != 0) {
+    const int nothing = ::open("/dev/null", O_RDONLY);
+    ::dup2(nothing, STDIN_FILENO);
+    if (nothing > STDERR_FILENO) ::close(nothing);
+  }
+  ::dup2(out, STDOUT_FILENO);
+  ::dup2(error, STDERR_FILENO);
+  ::fcntl(secret, F_SETFD, 0);
+  ::setenv("BELAY_RANK", std::to_string(how.rank).c_str(), 1);
+  ::setenv("BELAY_SIZE", std::to_string(how.size).c_str(), 1);
+  ::setenv("BELAY_DOOR", how.door.c_str(), 1);
+  ::setenv("BELAY_TOKEN_FD", std::to_string(secret).c_str(), 1);
+  if (how.timeout > 0) ::setenv("BELAY_TIMEOUT", std::to_string(how.timeout).c_str(), 1);
+  ::execvp(how.program[0], how.program);
+  const int cause = errno;
+  static_cast<void>(!::write(report, &cause, sizeof cause));
+  ::_exit(127);
+}
+
+/// Forks and waits until the program runs, or cannot be started. Throws file_error.
+[[nodiscard]] inline newborn start(const birth& how) {
+  auto [out_from, out_to] = make_pipe();
+  auto [error_from, error_to] = make_pipe();
+  auto [secret_from, secret_to] = make_pipe();
+  auto [report_from, report_to] = make_pipe();
+  // The token is 32 bytes: it fits, and is gone when the rank has read it.
+  if (::write(secret_to.get(), how.secret.data(), how.secret.size()) != static_cast<ssize_t>(how.secret.size()))
+    throw belay::file_error("pipe", 0, std::strerror(errno));
+  newborn made;
+  const pid_t self = ::getpid();
+  made.pid = ::fork();
+  if (made.pid == 0) become(how, self, out_to.get(), error_to.get(), secret_from.get(), report_to.get());
+  if (made.pid < 0) throw belay::file_error("fork", 0, std::strerror(errno));
+  ::setpgid(made.pid, made.pid);  // whoever comes first; a signal may have to be passed on at once
+  report_to.reset();
+  while (::read(report_from.get(), &made.refused, sizeof made.refused) < 0 && errno == EINTR) {
+  }
+  made.out = std::move(out_from);
+  made.error = std::move(error_from);
+  return made;
+}
+
+/// Whoever a rank leaves behind becomes our child.
+inline void adopt_orphans() noexcept { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+/// Kills and reaps all children, adopted ones too; as many rounds as they have generations.
+inline void end_all_children() {
+  const std::string list = "/proc/self/task/" + std::to_string(::getpid()) + "/children";
+  while (true) {
+    const std::string children = belay::host::kernel_file(list);
+    for (const char* next = children.data(); next < children.data() + children.size();) {
+      pid_t child = 0;
+      const auto [end, wrong] = std::from_chars(next, children.data() + children.size(), child);
+      if (wrong == std::errc{}) ::kill(child, SIGKILL);
+      next = end + 1;
+    }
+    // Without that list only those are reaped that are gone anyway.
+    const int how = children.empty() ? WNOHANG : 0;
+    const pid_t reaped = ::waitpid(-1, nullptr, how);
+    if (reaped == 0 || (reaped < 0 && errno != EINTR)) return;
+  }
+}
+
+}  // namespace belay_run

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// belay-run as a user meets it: a program that is started, prints, is interrupted and killed.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "belay/backend/host/guest.hpp"
+#include "belay/backend/host/process.hpp"
+#include "unit/backend/forked.hpp"
+
+#ifdef BELAY_RUN
+
+namespace {
+
+using belay::host::process;
+
+struct outcome {
+  int code = -1;  // 1000 + signal
+  std::string out, error;
+};
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// belay-run in a directory of its own, so that what it leaves is seen.
+class launched {
+ public:
+  explicit launched(const std::vector<std::string>& arguments, const std::string& input = "/dev/null") {
+    pid_ = forked([&] {
+      ::setenv("XDG_RUNTIME_DIR", (base_.path() + "/run").c_str(), 1);
+      ::mkdir((base_.path() + "/run").c_str(), 0700);
+      ::dup2(::open(input.c_str(), O_RDONLY | O_CLOEXEC), 0);
+      constexpr int fresh = O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC;
+      ::dup2(::open((base_.path() + "/out").c_str(), fresh, 0600), 1);
+      ::dup2(::open((base_.path() + "/error").c_str(), fresh, 0600), 2);
+      ::alarm(0);
+      std::vector<char*> words{const_cast<char*>(BELAY_RUN)};
+      for (const std::string& one : arguments) words.push_back(const_cast<char*>(one.c_str()));
+      words.push_back(nullptr);
+      ::execv(BELAY_RUN, words.data());
+      return 98;
+    });
+  }
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] std::string file(const char* name) const { return base_.path() + "/" + name; }
+  [[nodiscard]] int doorways() const { return entries_of(file("run")); }
+
+  // Until a file holds so many lines: a rank wrote them.
+  [[nodiscard]] std::vector<std::string> wait_for_lines(const char* name, std::size_t count) const {
+    std::vector<std::string> lines;
+    const auto end = in_seconds(20);
+    while (lines.size() < count && std::chrono::steady_clock::now() < end) {
+      lines.clear();
+      std::istringstream text(contents(file(name)));
+      for (std::string line; std::getline(text, line) && !text.eof();) lines.push_back(line);
+    }
+    return lines;
+  }
+
+  [[nodiscard]] outcome wait() {
+    outcome result;
+    result.code = reaped(pid_);
+    result.out = contents(file("out"));
+    result.error = contents(file("error"));
+    return result;
+  }
+
+ private:
+  scratch base_;
+  pid_t pid_;
+};
+
+outcome run(const std::vector<std::string>& arguments, const std::string& input = "/dev/null") {
+  launched one(arguments, input);
+  outcome result = one.wait();
+  CHECK(one.doorways() == 0);
+  return result;
+}
+
+outcome shell(int ranks, const std::string& script) {
+  return run({"-n", std::to_string(ranks), "--grace", "0.2", "sh", "-c", script});
+}
+
+// Sorted, because ranks print when they like.
+std::string sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream all(text);
+  for (std::string line; std::getline(all, line);) lines.push_back(line + "\n");
+  std::sort(lines.begin(), lines.end());
+  std::string out;
+  for (const std::string& line : lines) out += line;
+  return out;
+}
+
+bool gone_soon(pid_t pid) {
+  const auto watched = process::watch(pid);
+  if (!watched) return true;
+  pollfd entry{watched->descriptor(), POLLIN, 0};
+  return ::poll(&entry, 1, 20'000) > 0;
+}
+
+std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+}  // namespace
+
+TEST_CASE("every line comes with its rank, on the stream it was printed on") {
+  const outcome result = shell(3, "echo one $BELAY_RANK of $BELAY_SIZE; echo two >&2; printf 'no newline'");
+  CHECK(result.code == 0);
+  CHECK(sorted_lines(result.out) ==
+        "[0] no newline\n[0] one 0 of 3\n[1] no newline\n[1] one 1 of 3\n[2] no newline\n[2] one 2 of 3\n");
+  CHECK(sorted_lines(result.error) == "[0] two\n[1] two\n[2] two\n");
+  CHECK(run({"-n", "2", "true"}).out.empty());
+}
+
+TEST_CASE("lines are never mixed, bytes stay what they are, empty lines are lines") {
+  const outcome bytes = shell(1, "printf 'a\\000b\\377\\r\\n\\n\\nlast'");
+  CHECK(bytes.out == std::string("[0] a\0b\377\r\n[0] \n[0] \n[0] last\n", 29));
+  const outcome many = shell(4, "i=0; while [ $i -lt 300 ]; do printf \"$BELAY_RANK\"; printf \"%0500d\" 7; echo x; "
+                                "i=$((i+1)); done");
+  CHECK(many.code == 0);
+  CHECK(many.out.size() == 4 * 300 * (4 + 1 + 500 + 2));
+  std::istringstream all(many.out);
+  for (std::string line; std::getline(all, line);) {
+    REQUIRE(line.size() == 506);
+    REQUIRE(line[1] == line[4]);
+    REQUIRE(line.back() == 'x');
+  }
+  const outcome longest = shell(2, "head -c 3000000 /dev/zero | tr '\\000' x");
+  CHECK(longest.out.size() == 2 * (4 + 3'000'000 + 1));
+}
+
+TEST_CASE("the exit code is the first failing rank's, or 128 and its signal") {
+  CHECK(shell(3, "exit 0").code == 0);
+  const outcome code = shell(3, "[ $BELAY_RANK = 1 ] && exit 7; exit 0");
+  CHECK(code.code == 7);
+  CHECK(code.error == "belay-run: rank 1 exited with code 7\n");
+  const outcome killed = shell(2, "[ $BELAY_RANK = 1 ] && kill -9 $$; exit 0");
+  CHECK(killed.code == 128 + SIGKILL);
+  CHECK(killed.error == "belay-run: rank 1 was ended by signal 9 (Killed)\n");
+  CHECK(shell(2, "ulimit -c 0; kill -SEGV $$").code == 128 + SIGSEGV);
+}
+
+TEST_CASE("when one fails the others have a moment, then SIGTERM, then SIGKILL; the first one's code stays") {
+  const outcome own = shell(3, "[ $BELAY_RANK = 1 ] && exit 3; sleep 0.05; echo ends itself; exit 4");
+  CHECK(own.code == 3);
+  CHECK(sorted_lines(own.out) == "[0] ends itself\n[2] ends itself\n");
+  const outcome told = shell(2, "[ $BELAY_RANK = 1 ] && exit 3; trap 'echo told; exit 5' TERM; sleep 20 & wait");
+  CHECK(told.code == 3);
+  CHECK(told.out == "[0] told\n");
+  CHECK(told.error.find("SIGTERM to ranks that still run: 0\n") != std::string::npos);
+  const outcome deaf = shell(2, "[ $BELAY_RANK = 0 ] && exit 3; trap '' TERM; while true; do sleep 20; done");
+  CHECK(deaf.code == 3);
+  CHECK(deaf.error.find("SIGKILL to ranks that still run: 1\n") != std::string::npos);
+  const outcome stopped = shell(2, "[ $BELAY_RANK = 0 ] && exit 3; kill -STOP $$");
+  CHECK(stopped.code == 3);
+}
+
+TEST_CASE("a command line that makes no sense, and a program that cannot be started") {
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {}, {"-n"}, {"-n", "0", "true"}, {"-n", "x", "true"}, {"-n", "-1", "true"}, {"-n", "5000", "true"},
+           {"-n", "2"}, {"true"}, {"--nonsense", "-n", "2", "true"}, {"-n", "2", "--grace", "soon", "true"},
+           {"-n", "2", "--timeout", "0", "true"}, {"-n", "2", "--timeout", "nan", "true"}}) {
+    const outcome result = run(wrong);
+    CHECK(result.code == 2);
+    CHECK(result.error.find("belay-run: ") == 0);
+    CHECK(result.out.empty());
+  }
+  CHECK(run({"--help"}).out.find("-n N") != std::string::npos);
+  const outcome none = run({"-n", "3", "/nowhere/program"});
+  CHECK(none.code == 127);
+  CHECK(none.error == "belay-run: /nowhere/program: No such file or directory\n");
+  CHECK(run({"-n", "2", "/etc/passwd"}).code == 126);
+}
+
+TEST_CASE("what follows the program's name is the program's; flags may be written as one word") {
+  CHECK(run({"-n", "1", "echo", "-n", "3", "--help", "--", ""}).out == "[0] 3 --help -- \n");
+  CHECK(sorted_lines(run({"-n2", "--grace=1", "--", "echo", "x"}).out) == "[0] x\n[1] x\n");
+  CHECK(run({"-n", "1", "--timeout", "2.5", "sh", "-c", "echo $BELAY_TIMEOUT"}).out.find("[0] 2.5") == 0);
+}
+
+TEST_CASE("the token stands neither in the environment nor in the arguments") {
+  const outcome result = shell(1, "tr '\\000' '\\n' < /proc/$$/environ | grep BELAY; test -S $BELAY_DOOR && echo door; "
+                                  "head -c 40 /proc/$$/fd/$BELAY_TOKEN_FD | wc -c; ls /proc/$$/fd | wc -l");
+  CHECK(result.code == 0);
+  std::istringstream lines(result.out);
+  std::vector<std::string> all;
+  for (std::string line; std::getline(lines, line);) all.push_back(line);
+  CHECK(std::count_if(all.begin(), all.end(), [](auto& line) { return line.find("BELAY_") == 4; }) == 4);
+  CHECK(std::count(all.begin(), all.end(), "[0] door") == 1);
+  CHECK(std::count(all.begin(), all.end(), "[0] 32") == 1);
+  CHECK(result.out.find("BELAY_TOKEN_FD=") != std::string::npos);
+  // The token, and what this process hands on to anybody.
+  const scratch folder;
+  const std::string direct = "sh -c 'ls /proc/$$/fd | wc -l' > " + folder.path() + "/count";
+  REQUIRE(std::system(direct.c_str()) == 0);
+  CHECK(std::stoi(all.back().substr(4)) == std::stoi(contents(folder.path() + "/count")) + 1);
+}
+
+TEST_CASE("rank 0 reads our input, the others have none") {
+  const scratch folder;
+  std::ofstream(folder.path() + "/in") << "a line\n";
+  const outcome result = run({"-n", "2", "cat"}, folder.path() + "/in");
+  CHECK(result.code == 0);
+  CHECK(result.out == "[0] a line\n");
+}
+
+TEST_CASE("Ctrl-C and SIGTERM reach every rank, once, and belay-run waits for them") {
+  for (int number : {SIGINT, SIGTERM, SIGHUP}) {
+    CAPTURE(number);
+    launched one({"-n", "2", "sh", "-c",
+                  "trap 'echo got it; exit 0' INT TERM HUP; echo ready; while true; do sleep 0.01; done"});
+    CHECK(one.wait_for_lines("out", 2).size() == 2);
+    ::kill(one.pid(), number);
+    const outcome result = one.wait();
+    CHECK(result.code == 0);
+    CHECK(sorted_lines(result.out) == "[0] got it\n[0] ready\n[1] got it\n[1] ready\n");
+    CHECK(one.doorways() == 0);
+  }
+  launched one({"-n", "2", "sh", "-c", "echo ready; sleep 30"});
+  CHECK(one.wait_for_lines("out", 2).size() == 2);
+  ::kill(one.pid(), SIGINT);
+  CHECK(one.wait().code == 128 + SIGINT);
+}
+
+TEST_CASE("no process is left: not by an end, not by a kill of belay-run, not what ranks leave behind") {
+  const outcome orphans = shell(2, "setsid sleep 60 >/dev/null 2>&1 & echo $!");
+  CHECK(orphans.code == 0);
+  std::istringstream lines(orphans.out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) CHECK(gone_soon(std::stoi(line.substr(4))));
+  CHECK(count == 2);
+
+  launched one({"-n", "3", "sh", "-c", "echo $$; exec sleep 60"});
+  const auto pids = one.wait_for_lines("out", 3);
+  REQUIRE(pids.size() == 3);
+  CHECK(one.doorways() == 1);
+  ::kill(one.pid(), SIGKILL);
+  CHECK(one.wait().code == 1000 + SIGKILL);
+  for (const std::string& line : pids) CHECK(gone_soon(std::stoi(line.substr(4))));
+  // Its directory is all that is left, until the next start.
+  CHECK(one.doorways() == 1);
+  CHECK(belay::host::doorway::sweep(one.file("run")) == 1);
+  CHECK(one.doorways() == 0);
+}
+
+TEST_CASE("who stops reading ends the ranks as in any pipeline") {
+  const pid_t child = forked([] {
+    const std::string command = std::string(BELAY_RUN) + " -n 2 yes | head -n 3 > /dev/null";
+    return std::system(command.c_str()) == 0 ? 0 : 1;
+  });
+  CHECK(reaped(child) == 0);
+}
+
+TEST_CASE("a program may join; the door closes when all have, and a kill ends the run with its signal") {
+  launched one({"-n", "3", "--grace", "5", this_program(), "--no-skip", "--test-case=*as a rank*"});
+  const auto lines = one.wait_for_lines("error", 3);
+  REQUIRE(lines.size() == 3);
+  CHECK(one.doorways() == 0);
+  for (const std::string& line : lines) {
+    if (line.find("[1] joined ") == 0) ::kill(std::stoi(line.substr(11)), SIGKILL);
+  }
+  for (const std::string& line : lines) {
+    if (line.find("[1] joined ") != 0) ::kill(std::stoi(line.substr(11)), SIGCONT);
+  }
+  CHECK(one.wait().code == 128 + SIGKILL);
+}
+
+// Not a test: what the ranks above run.
+TEST_CASE("as a rank" * doctest::skip()) {
+  const auto number = [](const char* name) { return std::stoi(std::getenv(name)); };
+  belay::host::guest self = belay::host::guest::enter(
+      std::getenv("BELAY_DOOR"), belay::host::guest::token_from_descriptor(number("BELAY_TOKEN_FD")),
+      number("BELAY_RANK"), number("BELAY_SIZE"), in_seconds(20));
+  std::fprintf(stderr, "joined %d\n", static_cast<int>(::getpid()));
+  ::raise(SIGSTOP);
+  self.goodbye({}, in_seconds(20));
+}
+
+#endif
