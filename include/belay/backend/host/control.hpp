@@ -56,6 +56,7 @@ struct shared_cause {
   std::int32_t culprits[most_culprits] = {};
   std::int32_t signal = 0;
   std::int32_t exit_code = -1;
+  std::uint64_t at_us = 0;  // by the steady clock
   shared_text<4096> message;
   shared_text<256> there;
 };

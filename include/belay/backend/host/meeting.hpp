@@ -21,6 +21,7 @@
 #include "belay/backend/host/place.hpp"
 #include "belay/backend/host/reach.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/flight_recorder.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -53,7 +54,7 @@ class meeting {
     const std::uint32_t word = small_print(print);
     mine.publish({turn_, word});
     bell_of(me_).ring_sleepers();
-    deadline until(limit);
+    deadline until(limit, recorder());
     await_all(until);
     bool alike = true;
     for (int q = 0; q < size(); ++q) alike &= places_[q].print_of(turn_) == word;
@@ -75,7 +76,7 @@ class meeting {
     write_counts(mine);
     here.publish({turn_, large_print});
     bell_of(me_).ring_sleepers();
-    deadline until(limit);
+    deadline until(limit, recorder());
     await_all(until);
     waited_ = until.waited_us();
     here.step_inside(turn_);
@@ -128,7 +129,7 @@ class meeting {
 
   /// Between `enter` and `leave`: returns when all ranks have called it as often.
   void round() {
-    deadline until(limit_);
+    deadline until(limit_, recorder());
     ++rounds_;
     places_[me_].step_round(rounds_);
     bell_of(me_).ring_sleepers();
@@ -142,13 +143,13 @@ class meeting {
   /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
   void leave() {
     step_outside();
-    deadline until(limit_);
+    deadline until(limit_, recorder());
     for (int q = 0; q < size(); ++q) {
       const place<>& other = places_[q];
       const auto done = [&](std::memory_order order) { return other.is_outside(turn_, order); };
       if (!done(std::memory_order_acquire)) await(q, done, until);
     }
-    world_->recorder(members_[index_of(me_)], lane_).leave(waited_ + until.waited_us());
+    recorder().leave(waited_ + until.waited_us());
   }
 
   /// Between `enter` and `leave`: compares what fingerprints cannot hold. `alike(a, b)` compares two ranks and
@@ -183,6 +184,7 @@ class meeting {
 
  private:
   [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
+  [[nodiscard]] flight_recorder<>& recorder() const noexcept { return world_->recorder(members_[index_of(me_)], lane_); }
   [[nodiscard]] bell& bell_of(int who) const noexcept { return world_->bell_of(members_[index_of(who)], lane_); }
 
   [[nodiscard]] bool all_may(std::uint8_t way) const noexcept {
@@ -194,12 +196,12 @@ class meeting {
   void begin(const fingerprint& print, where at) {
     call_ = {print.what, group_, number_, print.bytes(), at};
     if (world_->stopped()) world_->raise(call_);
-    world_->recorder(members_[index_of(me_)], lane_).enter(print.what, group_, number_, print.bytes(), at.file, at.line);
+    recorder().enter(print.what, group_, number_, print.bytes(), at.file, at.line);
     ++number_;
     ++turn_;
   }
   void end(const deadline& until) noexcept {
-    world_->recorder(members_[index_of(me_)], lane_).leave(until.waited_us());
+    recorder().leave(until.waited_us());
   }
   void step_outside() noexcept {
     places_[me_].step_outside(turn_);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "belay/backend/host/control.hpp"
+#include "belay/backend/host/flight_file.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
@@ -37,7 +38,7 @@ class world {
 
   /// Runs the body on every rank and returns when all have returned: nothing, or the bodies' results by rank.
   /// If a rank failed, its peers' waits end with `comm_error`, and the first cause is thrown from here after
-  /// all threads have joined.
+  /// all threads have joined. Where BELAY_FLIGHT_DIR is set, a flight file is written and the verdict printed.
   template <class Body>
   auto run(Body&& body) const {
     using result = std::invoke_result_t<Body&, rank&>;
@@ -60,6 +61,7 @@ class world {
     std::mutex mutex;
     std::exception_ptr first;
     std::vector<std::exception_ptr> by_rank;
+    bool reported = false;
   };
 
   template <class Body>
@@ -102,8 +104,10 @@ class world {
     } catch (...) {
       fail(*mine, number, "an exception that is no std::exception", end);
     }
+    report(*mine, end);
     mine->leave(number, lane::caller);
     if (self) self->finish();
+    report(*mine, end);
     mine->leave(number, lane::stream);
   }
 
@@ -112,6 +116,13 @@ class world {
     const std::exception_ptr error = std::current_exception();
     end.by_rank[static_cast<std::size_t>(number)] = error;
     if (shared.stop(thrown_by(shared, number, what))) end.first = error;
+  }
+
+  // By the first rank that comes out of a failed run, while the others are where they are: one may never come out.
+  static void report(const health& shared, outcome& end) {
+    if (!shared.stopped()) return;
+    const std::lock_guard lock(end.mutex);
+    if (!std::exchange(end.reported, true)) report_failure(shared);
   }
 
   int ranks_;
