@@ -27,7 +27,8 @@ struct flight_record {
   std::uint32_t group = 0;
   std::uint64_t number = 0;
   std::size_t bytes = 0;
-  std::uint64_t waited_us = 0;  // 0: it did not sleep
+  std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
+  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
   std::string site;             // "train.cpp:88"
 
   /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "before its first
@@ -114,6 +115,12 @@ class flight_recorder {
     written_.store(turn + 1, std::memory_order_release);
   }
 
+  /// The operation entered last goes to sleep, at this time of the steady clock in microseconds.
+  void wait_from(std::uint64_t now_us) noexcept {
+    const std::uint64_t turn = written_.load(std::memory_order_relaxed);
+    if (turn > 0) ring_[(turn - 1) % Capacity].end.store(now_us << 1, std::memory_order_release);
+  }
+
   /// The operation entered last is over; it slept for so many microseconds.
   void leave(std::uint64_t waited_us = 0) noexcept {
     const std::uint64_t turn = written_.load(std::memory_order_relaxed);
@@ -145,7 +152,7 @@ class flight_recorder {
     out.what = static_cast<operation>(what & 0xff);
     out.group = static_cast<std::uint32_t>(what >> 32);
     out.finished = (end & 1) != 0;
-    out.waited_us = end >> 1;
+    (out.finished ? out.waited_us : out.waiting_us) = end >> 1;
     out.site = sites_.text(static_cast<std::uint16_t>(what >> 8));
     return out;
   }
@@ -167,7 +174,7 @@ class flight_recorder {
     std::atomic<std::uint64_t> what{0};  // operation, site, group
     std::atomic<std::uint64_t> number{0};
     std::atomic<std::uint64_t> bytes{0};
-    std::atomic<std::uint64_t> end{0};  // microseconds slept, and whether it is over
+    std::atomic<std::uint64_t> end{0};  // microseconds, and whether it is over: slept, or since when it sleeps
   };
 
   std::atomic<std::uint64_t> written_{0};

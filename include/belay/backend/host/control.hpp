@@ -55,6 +55,7 @@ struct shared_cause {
   std::int32_t culprits[most_culprits] = {};
   std::int32_t signal = 0;
   std::int32_t exit_code = -1;
+  std::uint64_t at_us = 0;  // by the steady clock
   shared_text<4096> message;
   shared_text<256> there;
 };
@@ -106,6 +107,7 @@ struct control_header {
 
   alignas(64) stop_word<> stop;
   shared_cause cause;
+  std::atomic<std::uint32_t> reported{0};  // somebody has told the user
 
   alignas(64) std::atomic<std::int32_t> cores{0};  // on which any rank may run; 0: not all have come
   alignas(64) std::atomic<std::uint32_t> registry_lock{0};

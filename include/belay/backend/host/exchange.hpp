@@ -51,7 +51,7 @@ class post_office {
     recorder().enter(operation::exchange, group_, call.number, bytes, at.file, at.line);
     std::fill(cursors_.begin(), cursors_.end(), cursor{});
     session now{transfers, call};
-    deadline limit(timeout);
+    deadline limit(timeout, recorder());
     absence missing(*world_, members_, lane_, limit);
     // Each look moves what can be moved; a look that moved something is not a wait.
     while (true) {

@@ -32,6 +32,7 @@ struct first_cause {
   std::string there;
   int signal = 0;
   int exit_code = -1;
+  std::uint64_t at_us = 0;  // when, by the steady clock; set by `health::stop`
 };
 
 /// One call as its rank sees it: what an error tells of this side.
@@ -49,6 +50,11 @@ class health {
   using clock = std::chrono::steady_clock;
 
   explicit health(control shared) noexcept : shared_(shared) {}
+
+  /// A time as the recorders keep it.
+  [[nodiscard]] static std::uint64_t microseconds(clock::time_point at) noexcept {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
+  }
 
   [[nodiscard]] const control& shared() const noexcept { return shared_; }
   [[nodiscard]] int ranks() const noexcept { return shared_.shape().ranks; }
@@ -94,6 +100,7 @@ class health {
       for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
       cause.signal = why.signal;
       cause.exit_code = why.exit_code;
+      cause.at_us = microseconds(clock::now());
       cause.message.set(why.message);
       cause.there.set(why.there);
     };
@@ -122,6 +129,7 @@ class health {
     out.culprits.assign(cause.culprits, cause.culprits + std::min(cause.culprit_count, shared_cause::most_culprits));
     out.signal = cause.signal;
     out.exit_code = cause.exit_code;
+    out.at_us = cause.at_us;
     out.message = cause.message.get();
     out.there = cause.there.get();
     if (header.stop.revoked() && out.fault != comm_fault::revoked) {
@@ -206,15 +214,19 @@ class health {
           last.site};
 }
 
-/// The deadline of one wait. The clock is first read when the wait is about to sleep.
+/// The deadline of one wait. The clock is first read when the wait is about to sleep, and the recorder told.
 class deadline {
  public:
-  explicit deadline(health::clock::duration timeout) noexcept : timeout_(timeout) {}
+  deadline(health::clock::duration timeout, flight_recorder<>& recorder) noexcept
+      : timeout_(timeout), recorder_(&recorder) {}
 
   [[nodiscard]] bool passed() noexcept { return elapsed() >= timeout_; }
   [[nodiscard]] health::clock::duration elapsed() noexcept {
     const auto now = health::clock::now();
-    if (start_ == health::clock::time_point{}) start_ = now;
+    if (!begun()) {
+      start_ = now;
+      recorder_->wait_from(health::microseconds(now));
+    }
     return now - start_;
   }
   [[nodiscard]] health::clock::duration limit() const noexcept { return timeout_; }
@@ -230,6 +242,7 @@ class deadline {
 
  private:
   health::clock::duration timeout_;
+  flight_recorder<>* recorder_;
   health::clock::time_point start_{};
 };
 

@@ -25,6 +25,7 @@
 #include "belay/backend/host/place.hpp"
 #include "belay/backend/host/reach.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/flight_recorder.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
@@ -80,7 +81,7 @@ class meeting {
     if (payload_bytes > 0) std::memcpy(way_.line_of(me_).payload, payload, payload_bytes);
     const std::uint32_t word = small_print(print);
     way_.publish(word);
-    deadline until(limit);
+    deadline until(limit, recorder());
     way_.await_lines(waiting{this, &until});
     bool alike = true;
     for (int q = 0; q < size(); ++q) alike &= way_.print_of(q) == word;
@@ -100,7 +101,7 @@ class meeting {
     std::memcpy(way_.line_of(me_).payload, &brought, sizeof brought);
     write_counts(mine);
     way_.publish(large_print);
-    deadline until(limit);
+    deadline until(limit, recorder());
     way_.await_lines(waiting{this, &until});
     waited_ = until.waited_us();
     if (!way_.step_inside()) give_up(until);
@@ -160,15 +161,15 @@ class meeting {
 
   /// Between `enter` and `leave`: returns when all ranks have called it as often.
   void round() {
-    deadline until(limit_);
+    deadline until(limit_, recorder());
     way_.meet(waiting{this, &until});
   }
 
   /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
   void leave() {
-    deadline until(limit_);
+    deadline until(limit_, recorder());
     way_.leave(waiting{this, &until});
-    world_->recorder(members_[index_of(me_)], lane_).leave(waited_ + until.waited_us());
+    recorder().leave(waited_ + until.waited_us());
   }
 
   /// Between `enter` and `leave`: compares what fingerprints cannot hold. `alike(a, b)` compares two ranks and
@@ -202,6 +203,7 @@ class meeting {
 
  private:
   [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
+  [[nodiscard]] flight_recorder<>& recorder() const noexcept { return world_->recorder(members_[index_of(me_)], lane_); }
 
   [[nodiscard]] bool all_may(std::uint8_t way) const noexcept {
     bool out = true;
@@ -212,12 +214,12 @@ class meeting {
   void begin(const fingerprint& print, where at) {
     call_ = {print.what, group_, number_, print.bytes(), at};
     if (world_->stopped()) world_->raise(call_);
-    world_->recorder(members_[index_of(me_)], lane_).enter(print.what, group_, number_, print.bytes(), at.file, at.line);
+    recorder().enter(print.what, group_, number_, print.bytes(), at.file, at.line);
     ++number_;
     way_.next_turn();
   }
   void end(const deadline& until) noexcept {
-    world_->recorder(members_[index_of(me_)], lane_).leave(until.waited_us());
+    recorder().leave(until.waited_us());
   }
   // What waits for one rank: returns when `done`; otherwise finds out why not, stops the world and throws.
   struct waiting {

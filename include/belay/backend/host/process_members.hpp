@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/backend/host/flight_file.hpp"
 #include "belay/backend/host/guest.hpp"
 #include "belay/backend/host/membership.hpp"
 #include "belay/backend/host/process_state.hpp"
@@ -139,7 +140,9 @@ class process_member final : public membership {
   /// The holder's process is gone: nothing can be made or agreed on any more. From any thread.
   void lose_holder(const std::string& why) noexcept {
     const std::lock_guard lock(mutex_);
-    if (present_) present_->stop({comm_fault::peer_failed, {0}, why, present_->site_of(0, lane::caller)});
+    if (!present_) return;
+    present_->stop({comm_fault::peer_failed, {0}, why, present_->site_of(0, lane::caller)});
+    report_failure_once(*present_);  // nobody else is left to do it
   }
 
  private:

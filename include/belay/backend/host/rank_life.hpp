@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "belay/backend/host/flight_file.hpp"
 #include "belay/backend/host/membership.hpp"
 #include "belay/backend/host/rank.hpp"
 #include "belay/core/config.hpp"
@@ -41,6 +42,9 @@ template <class Body>
   } catch (...) {
     failed("an exception that is no std::exception");
   }
+  // Among threads by the first rank that comes out of a failed run, while the others are where they are: one may never
+  // come out. Processes have somebody who holds them for that.
+  if (seat.world->space() == address_space::one && seat.world->stopped()) report_failure_once(*seat.world);
   seat.world->leave(seat.number, lane::caller);
   source->leave(seat);
   if (self) self->finish();

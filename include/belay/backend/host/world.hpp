@@ -44,7 +44,7 @@ class world {
 
   /// Runs the body on every rank and returns when all have returned: nothing, or the bodies' results by rank.
   /// If a rank failed, its peers' waits end with `comm_error`, and the first cause is thrown from here after
-  /// all threads have joined.
+  /// all threads have joined. Where BELAY_FLIGHT_DIR is set, a flight file is written and the verdict printed.
   template <class Body>
   auto run(Body&& body) const {
     using result = std::invoke_result_t<Body&, rank&>;

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/backend/host/flight_file.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/process.hpp"
@@ -90,6 +91,7 @@ class world_watch {
     mine.how = returned ? rank_outcome::kind::returned : rank_outcome::kind::threw;
     (returned ? mine.result : mine.what) = last.body;
     if (!returned) note_failure(rank);
+    report();
   }
 
   void ended(int rank, ending how) {
@@ -113,6 +115,7 @@ class world_watch {
     why.there = last.site;
     why.message = "the process of rank " + std::to_string(number) + " " + mine.text() + " " + last.text();
     world.stop(why);
+    report();
   }
 
   [[nodiscard]] segment& renew(const std::vector<int>& survivors) {
@@ -123,6 +126,9 @@ class world_watch {
   }
 
  private:
+  void report() const noexcept {
+    if (worlds_.back()->stopped()) report_failure_once(*worlds_.back());
+  }
   void note_failure(int rank) noexcept {
     if (!first_failure_) first_failure_ = rank;
   }

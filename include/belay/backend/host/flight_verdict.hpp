@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One sentence about why a world stopped: who never came to which operation, where it is instead, and who waits for it.
+// The first cause says what one rank saw; the recorders say what all did.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/backend/host/flight_picture.hpp"
+#include "belay/backend/host/health.hpp"
+#include "belay/backend/host/signal_name.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/flight_recorder.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// "rank 2", "ranks 0, 1, 3", "ranks 0-6, 9": three and more that follow one another are a range.
+[[nodiscard]] inline std::string ranks_text(std::span<const int> ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last - i < 3) last = i;  // short ones are listed
+    out += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) out += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return out;
+}
+
+/// "all_gather #118", "started all_gather #118 of group 2"; exchanges are counted by each rank for itself.
+[[nodiscard]] inline std::string operation_text(const flight_record& call, lane which) {
+  std::string out = std::string(which == lane::stream ? "started " : "") + name(call.what);
+  if (call.what != operation::exchange) out += " #" + std::to_string(call.number);
+  return call.group == 0 ? out : out + " of group " + std::to_string(call.group);
+}
+
+/// Makes the sentence. Reads the world once, when it is made.
+class flight_verdict {
+ public:
+  explicit flight_verdict(const health& world) : world_(&world), open_(open_operations(world)) {
+    if (!world.stopped()) return;
+    cause_ = world.cause();
+    failed_ = true;
+  }
+
+  [[nodiscard]] std::string text() const {
+    if (!failed_) return "no rank has failed" + after("; ", waits());
+    switch (cause_.fault) {
+      case comm_fault::mismatch: return mismatch();
+      case comm_fault::peer_failed: return ended() + after("; ", waits());
+      case comm_fault::timeout: {
+        const std::string seen = absences();
+        return seen.empty() ? cause_.message : seen;
+      }
+      case comm_fault::revoked: break;
+    }
+    return (cause_.message.empty() ? "the group was given up" : cause_.message) + after("; ", waits());
+  }
+
+ private:
+  [[nodiscard]] static std::string after(const char* joint, const std::string& text) {
+    return text.empty() ? text : joint + text;
+  }
+  [[nodiscard]] bool blamed(int rank) const {
+    return std::find(cause_.culprits.begin(), cause_.culprits.end(), rank) != cause_.culprits.end();
+  }
+  [[nodiscard]] static bool holds(const std::vector<int>& ranks, int rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
+
+  // " since 0.21 s"; empty where nobody slept.
+  [[nodiscard]] std::string since(const open_operation& call) const {
+    const std::uint64_t end = failed_ ? cause_.at_us : health::microseconds(health::clock::now());
+    if (call.since_us == 0 || end <= call.since_us) return "";
+    const double seconds = static_cast<double>(end - call.since_us) * 1e-6;
+    char text[32];
+    std::snprintf(text, sizeof text, seconds < 100 ? "%.2g" : "%.0f", seconds);
+    return std::string(" since ") + text + " s";
+  }
+
+  // "ranks 0, 1 wait in all_gather #118 at train.cpp:88 since 0.21 s; ...", without those who are to blame.
+  [[nodiscard]] std::string waits() const {
+    std::string out;
+    for (const open_operation& call : open_) {
+      std::vector<int> innocent;
+      for (int rank : call.inside) {
+        if (!failed_ || !blamed(rank)) innocent.push_back(rank);
+      }
+      if (innocent.empty()) continue;
+      out += (out.empty() ? "" : "; ") + ranks_text(innocent) + (innocent.size() == 1 ? " waits in " : " wait in ") +
+             operation_text(call.call, call.which) + " at " + call.call.site + since(call);
+    }
+    return out;
+  }
+
+  // Who never entered what, and what those ranks do who wait nowhere.
+  [[nodiscard]] std::string absences() const {
+    std::string out;
+    std::vector<int> elsewhere;
+    for (const open_operation& call : open_) {
+      const bool exchange = call.call.what == operation::exchange;
+      if (call.missing.empty() && !exchange) continue;
+      if (exchange) {
+        out += (out.empty() ? "" : "; ") + ranks_text(call.inside) +
+               (call.inside.size() == 1 ? " waits for a partner in " : " wait for partners in ") +
+               operation_text(call.call, call.which) + " at " + call.call.site + since(call);
+      } else {
+        out += (out.empty() ? "" : "; ") + ranks_text(call.missing) + " never entered " + operation_text(call.call, call.which) +
+               " at " + call.call.site + "; " + ranks_text(call.inside) +
+               (call.inside.size() == 1 ? " waits there" : " wait there") + since(call);
+      }
+      for (int rank : exchange ? cause_.culprits : call.missing) {
+        if (!waits_somewhere(rank) && !holds(elsewhere, rank)) elsewhere.push_back(rank);
+      }
+    }
+    std::sort(elsewhere.begin(), elsewhere.end());
+    if (!out.empty() && elsewhere.empty() && open_.size() > 1) out += "; they wait for each other";
+    for (std::size_t i = 0; i < elsewhere.size() && i < most_told; ++i) out += "; " + whereabouts(elsewhere[i]);
+    if (elsewhere.size() > most_told) out += "; and " + std::to_string(elsewhere.size() - most_told) + " more";
+    return out;
+  }
+
+  [[nodiscard]] bool waits_somewhere(int rank) const {
+    return std::any_of(open_.begin(), open_.end(), [&](const open_operation& call) { return holds(call.inside, rank); });
+  }
+
+  // "rank 2 is running, after all_gather #117 at train.cpp:87"
+  [[nodiscard]] std::string whereabouts(int rank) const {
+    const char* how = "is running";
+    switch (state_of(*world_, rank)) {
+      case rank_state::running: break;
+      case rank_state::stopped: how = "is stopped"; break;
+      case rank_state::gone: how = "is gone"; break;
+      case rank_state::left: how = "has left"; break;
+    }
+    return "rank " + std::to_string(rank) + " " + how + ", " + world_->recorder(rank, lane::caller).last().text();
+  }
+
+  [[nodiscard]] std::string ended() const {
+    if (cause_.culprits.empty()) return cause_.message;
+    const int rank = cause_.culprits.front();
+    const std::string where_it_was = world_->recorder(rank, lane::caller).last().text();
+    if (cause_.signal > 0) {
+      return "rank " + std::to_string(rank) + " was ended by " + signal_name(cause_.signal) + " " + where_it_was;
+    }
+    const std::string code = cause_.exit_code >= 0 ? "exited with code " + std::to_string(cause_.exit_code) : "";
+    if (cause_.message.empty()) {
+      return "rank " + std::to_string(rank) + " " + (code.empty() ? "failed" : code) + " " + where_it_was;
+    }
+    return cause_.message + (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
+  }
+
+  [[nodiscard]] std::string mismatch() const {
+    for (const open_operation& call : open_) {
+      if (call.call.what == operation::exchange || cause_.culprits.empty() || !holds(call.inside, cause_.culprits.front())) {
+        continue;
+      }
+      const std::string group = call.call.group == 0 ? "" : " of group " + std::to_string(call.call.group);
+      return "the ranks do not agree on operation #" + std::to_string(call.call.number) + group + ": " + cause_.message;
+    }
+    return "the ranks do not agree: " + cause_.message;
+  }
+
+  static constexpr std::size_t most_told = 8;
+
+  const health* world_;
+  std::vector<open_operation> open_;
+  first_cause cause_;
+  bool failed_ = false;
+};
+
+/// Why the world stopped, in one sentence; which ranks wait where when it has not.
+[[nodiscard]] inline std::string verdict(const health& world) { return flight_verdict(world).text(); }
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

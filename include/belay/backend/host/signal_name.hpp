@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Signals by name: "SIGKILL (9)" says more than "signal 9", and strsignal's words are another language's at times.
+#pragma once
+
+#include <signal.h>
+
+#include <string>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// "SIGKILL (9)", or "signal 40" for one without a name here.
+[[nodiscard]] inline std::string signal_name(int number) {
+  const char* known = nullptr;
+  switch (number) {
+    case SIGHUP: known = "SIGHUP"; break;
+    case SIGINT: known = "SIGINT"; break;
+    case SIGQUIT: known = "SIGQUIT"; break;
+    case SIGILL: known = "SIGILL"; break;
+    case SIGTRAP: known = "SIGTRAP"; break;
+    case SIGABRT: known = "SIGABRT"; break;
+    case SIGBUS: known = "SIGBUS"; break;
+    case SIGFPE: known = "SIGFPE"; break;
+    case SIGKILL: known = "SIGKILL"; break;
+    case SIGUSR1: known = "SIGUSR1"; break;
+    case SIGSEGV: known = "SIGSEGV"; break;
+    case SIGUSR2: known = "SIGUSR2"; break;
+    case SIGPIPE: known = "SIGPIPE"; break;
+    case SIGALRM: known = "SIGALRM"; break;
+    case SIGTERM: known = "SIGTERM"; break;
+    case SIGSTOP: known = "SIGSTOP"; break;
+    case SIGTSTP: known = "SIGTSTP"; break;
+    case SIGXCPU: known = "SIGXCPU"; break;
+    case SIGXFSZ: known = "SIGXFSZ"; break;
+    case SIGSYS: known = "SIGSYS"; break;
+    default: return "signal " + std::to_string(number);
+  }
+  return std::string(known) + " (" + std::to_string(number) + ")";
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
