@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Times of the collectives: the table of nccl-tests, beside the limits of the machine, MPI and a hand-written twin, all
+// in one run. See docs/howto/measure_collectives.md.
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+
+#include "collectives/body.hpp"
+#include "collectives/launch.hpp"
+#include "collectives/options.hpp"
+
+namespace {
+
+int run(const bench::options& what, char** argv) {
+  const bool needs_mpirun = what.as == "mpi" || what.has_peer("mpi");
+  if (what.has_peer("mpi") && !bench::mpi_available) {
+    std::fprintf(stderr, "--beside mpi: built without MPI (Debian: apt-get install libopenmpi-dev openmpi-bin, then build anew)\n");
+    return 2;
+  }
+  if (needs_mpirun && !bench::under_mpirun()) {
+    bench::become_mpirun(what, argv);
+    return 2;
+  }
+  const bench::shared_outcome shared;
+  const auto body = [&](auto& self) {
+    const std::size_t wrong = bench::measure_all(self.world(), what);
+    if (self.number() == 0 || needs_mpirun) shared.get().wrong = wrong;
+  };
+  const bool pin = !what.oversubscribed();
+  if (what.as == "mpi") {
+    std::fprintf(stderr, "--as mpi: not built: the library has no belay::mpi yet\n");
+    return 2;
+  }
+  if (needs_mpirun) {
+    const bench::mpi_session session(true);
+    if (!bench::join_launcher<belay::host::world>(body)) {
+      std::fprintf(stderr, "--beside mpi: not built: the library cannot join ranks that mpirun started yet\n");
+      return 2;
+    }
+  } else if (what.as == "processes") {
+    if (!bench::has_processes) {
+      std::fprintf(stderr, "--as processes: not built: the library has no host::processes yet\n");
+      return 2;
+    }
+    bench::run_processes(what.ranks, pin, body);
+  } else {
+    belay::host::world_options how;
+    if (pin) how.pin = belay::host::pinning::one_core_each;
+    belay::host::world{what.ranks, how}.run(body);
+  }
+  if (shared.get().wrong > 0) std::fprintf(stderr, "%zu elements are wrong\n", shared.get().wrong);
+  return shared.get().wrong > 0 ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int code = 0;
+  const auto what = bench::parse_options(argc, argv, code);
+  if (!what) return code;
+  try {
+    return run(*what, argv);
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "%s\n", problem.what());
+    return 1;
+  }
+}

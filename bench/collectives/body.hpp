@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What every rank runs: its buffers, the contenders of each cell, the samples, the checks; rank 0 reports.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/symmetric.hpp"
+#include "collectives/algorithm.hpp"
+#include "collectives/board.hpp"
+#include "collectives/launch.hpp"
+#include "collectives/machine.hpp"
+#include "collectives/mpi_peer.hpp"
+#include "collectives/options.hpp"
+#include "collectives/probe.hpp"
+#include "collectives/result.hpp"
+#include "collectives/sampler.hpp"
+#include "collectives/subject.hpp"
+#include "collectives/twin.hpp"
+
+namespace bench {
+
+/// Memory that all ranks see: the board, the twin's lines, and the buffers.
+template <class Group>
+class stage {
+ public:
+  stage(const Group& group, std::size_t buffer_bytes)
+      : heap_(group, {.bytes = 2 * (buffer_bytes + 4096) + room}),
+        small_(heap_.lease(room, "board")),
+        in_(heap_.lease(buffer_bytes + 64, "in")),
+        out_(heap_.lease(buffer_bytes + 64, "out")) {}
+
+  // Small lines of all ranks are in the first rank's memory.
+  [[nodiscard]] std::byte* board_lines() const { return aligned(small_.at(0)); }
+  [[nodiscard]] std::byte* twin_lines() const { return aligned(small_.at(0)) + room / 2; }
+  [[nodiscard]] std::byte* in(int rank) const { return in_.at(rank); }
+  [[nodiscard]] std::byte* out(int rank) const { return out_.at(rank); }
+
+ private:
+  static constexpr std::size_t room = 64 * 1024;
+  [[nodiscard]] static std::byte* aligned(std::byte* p) {
+    return p + (128 - reinterpret_cast<std::uintptr_t>(p) % 128) % 128;
+  }
+
+  belay::symmetric_heap<Group> heap_;
+  typename belay::symmetric_heap<Group>::slot small_, in_, out_;
+};
+
+template <class Group>
+class measurement {
+ public:
+  measurement(const Group& group, const options& what)
+      : group_(group),
+        what_(what),
+        stage_(group, largest(what)),
+        board_(stage_.board_lines(), group.rank(), group.size(), what.oversubscribed() ? manners::give_core_away
+                                                                                           : manners::keep_core),
+        probe_(board_, std::getenv("BELAY_BENCH_SMOKE") != nullptr ? 0 : std::size_t{2} << 20) {
+    if (what.buffers == "ordinary") {
+      ordinary_.emplace(largest(what));
+      ordinary_out_.emplace(largest(what));
+    }
+    in_ = ordinary_ ? ordinary_->data() : stage_.in(group.rank());
+    out_ = ordinary_ ? ordinary_out_->data() : stage_.out(group.rank());
+    if (what.has_peer("mpi")) mpi_ = make_mpi_peer(what, largest(what), group.rank());
+    const bool fits_twin = group.size() == 2 && what.type == "float" && what.redop == "sum" && !ordinary_;
+    if (what.has_peer("twin") && fits_twin) {
+      const auto floats = [](std::byte* p) { return reinterpret_cast<float*>(p); };
+      float* const ins[2] = {floats(stage_.in(0)), floats(stage_.in(1))};
+      float* const outs[2] = {floats(stage_.out(0)), floats(stage_.out(1))};
+      twin_.emplace(stage_.twin_lines(), group.rank(), ins, outs);
+    }
+  }
+
+  /// All cells of one operation, appended. Collective.
+  void measure(op which, std::vector<cell>& into) {
+    subject_ = make_subject(group_, which, what_, in_, out_);
+    if (!subject_) {
+      if (group_.rank() == 0) std::printf("# %s: %s is moved, never reduced; left out\n", name(which), what_.type.c_str());
+      return;
+    }
+    std::vector<std::size_t> sizes = which == op::barrier ? std::vector<std::size_t>{0} : sweep(what_.min, what_.max, what_.factor);
+    for (const std::size_t bytes : sizes) {
+      const extent size = extent_of(which, bytes, element_bytes(what_.type), group_.size());
+      if (which != op::barrier && size.count == 0) continue;
+      if (group_.rank() == 0 && ::isatty(STDERR_FILENO) != 0) {
+        std::fprintf(stderr, "\r%-20s %10s ", name(which), size_text(size.bytes).c_str());
+      }
+      into.push_back(measure_one(which, size));
+    }
+    if (group_.rank() == 0 && ::isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r%32s\r", "");
+  }
+
+ private:
+  // A buffer of the largest call holds whole parts.
+  [[nodiscard]] static std::size_t largest(const options& what) { return (what.max + 4095) / 4096 * 4096; }
+
+  [[nodiscard]] cell measure_one(op which, extent size) {
+    cell out;
+    out.what = which;
+    out.size = size;
+    out.algorithm = algorithm_of(group_, which, size.bytes, what_.algorithm);
+    subject_->prepare(size);
+    if (mpi_) mpi_->prepare(which, size);
+    std::vector<contender> all;
+    const auto add = [&](part who, std::string name, bool in_place, std::function<void()> freshen, std::function<void(int)> run) {
+      all.push_back({who, std::move(name), in_place, std::move(freshen), std::move(run)});
+    };
+    for (const bool in_place : {false, true}) {
+      if (!subject_->offers(in_place)) continue;
+      const auto fresh = [this, in_place] { subject_->freshen(in_place); };
+      add(part::subject, "belay", in_place, fresh, [this, in_place](int calls) { subject_->run(in_place, calls); });
+      if (twin_) {
+        for (const twin::setting& how : twin::settings(which, size.bytes, in_place)) {
+          add(part::twin, how.name, in_place, fresh, [this, which, size, in_place, how](int calls) {
+            for (int i = 0; i < calls; ++i) twin_->call(which, size.count, in_place, how);
+          });
+        }
+      }
+      if (mpi_ && mpi_->can(which)) {
+        add(part::mpi, "mpi", in_place, [this, in_place] { mpi_->freshen(in_place); }, [this, in_place](int calls) {
+          for (int i = 0; i < calls; ++i) mpi_->call(in_place);
+        });
+      }
+    }
+    if (what_.limits && size.bytes > 0) {
+      std::byte* const to = out_;
+      std::byte* const from = in_;
+      for (const belay::host::copy_kind how : belay::host::copy_kinds) {
+        const auto fresh = [this, from, size] {
+          pattern_.write(reinterpret_cast<std::int32_t*>(from), size.bytes / 4, group_.rank(), ++round_);
+        };
+        add(part::copy, belay::host::name(how), false, fresh, [to, from, size, how](int calls) {
+          for (int i = 0; i < calls; ++i) belay::host::copy_bytes(to, from, size.bytes, how);
+        });
+      }
+    }
+    take_samples(board_, probe_, all, what_.warmup, what_.samples(size.bytes), out);
+    if (what_.check) check(which, size, out);
+    return out;
+  }
+
+  void check(op which, extent size, cell& into) {
+    for (const bool in_place : {false, true}) {
+      if (!subject_->offers(in_place)) continue;
+      const auto wrong_after = [&](auto call) {
+        subject_->spoil();
+        subject_->freshen(in_place);
+        board_.align();
+        call();
+        board_.align();
+        const double wrong = board_.sum_of(static_cast<double>(subject_->wrong(in_place)));
+        board_.align();  // nobody writes anew what another one still compares
+        return static_cast<std::size_t>(wrong);
+      };
+      into.wrong[in_place ? 1 : 0] = wrong_after([&] { subject_->run(in_place, 1); });
+      if (!twin_) continue;
+      for (const twin::setting& how : twin::settings(which, size.bytes, in_place)) {
+        // A faster wrong twin would be no twin.
+        if (wrong_after([&] { twin_->call(which, size.count, in_place, how); }) > 0) {
+          throw std::runtime_error("the twin's " + std::string(name(which)) + " (" + how.name + ") of " +
+                                   std::to_string(size.bytes) + " bytes is wrong");
+        }
+      }
+    }
+  }
+
+  Group group_;
+  const options& what_;
+  stage<Group> stage_;
+  board board_;
+  state_probe probe_;
+  std::optional<private_pages> ordinary_, ordinary_out_;
+  std::byte* in_ = nullptr;
+  std::byte* out_ = nullptr;
+  std::unique_ptr<subject> subject_;
+  std::optional<twin> twin_;
+  std::unique_ptr<mpi_peer> mpi_;
+  pattern<std::int32_t> pattern_;
+  unsigned round_ = 0;
+};
+
+/// Rank 0: the table, and the JSON file where one is wanted.
+inline void report(const std::vector<cell>& cells, const options& what) {
+  const std::vector<row> rows = rows_of(cells);
+  const run_words words{what.type, what.redop, what.as, what.buffers, what.ranks, what.root};
+  print_table(rows, words, stdout);
+  const bool mpi = what.has_peer("mpi") && mpi_available;
+  const nlohmann::ordered_json machine = machine_json(rows, mpi ? mpi_version() : std::string());
+  for (const auto& [state, of] : machine["states"].items()) {
+    std::printf("# state %s: round trip %.0f ns, two cores copy %.2f times what one does\n", state.c_str(),
+                1e3 * of["rtt_us"].get<double>(), of["copy_scaling"].get<double>());
+  }
+  if (!what.json.empty()) {
+    nlohmann::ordered_json out{{"machine", machine}, {"results", nlohmann::ordered_json::array()}};
+    for (const row& one : rows) out["results"].push_back(json_of(one, words));
+    std::ofstream file(what.json);
+    file << out.dump(1) << '\n';
+    if (!file.flush()) throw std::runtime_error("--json " + what.json + ": cannot be written");
+  }
+  std::fflush(stdout);
+}
+
+/// Returns the number of wrong elements of all cells and ranks. Collective.
+template <class Group>
+std::size_t measure_all(const Group& group, const options& what) {
+  std::vector<cell> cells;
+  measurement<Group> all(group, what);
+  for (const op each : what.ops) all.measure(each, cells);
+  if (group.rank() == 0) report(cells, what);
+  std::size_t wrong = 0;
+  for (const cell& each : cells) wrong += each.wrong[0].value_or(0) + each.wrong[1].value_or(0);
+  return wrong;
+}
+
+}  // namespace bench

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How a sample is taken. All contenders of a cell run in turn inside each sample, so that a machine that changes
+// changes for all of them; a time is that of the slowest rank.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "collectives/board.hpp"
+#include "collectives/probe.hpp"
+#include "collectives/result.hpp"
+
+namespace bench {
+
+/// Something timed: how its inputs are written anew, and so many of its calls back to back.
+struct contender {
+  part who = part::subject;
+  std::string name;
+  bool in_place = false;
+  std::function<void()> freshen;
+  std::function<void(int calls)> run;
+};
+
+/// Back-to-back calls that are timed as one below 4 KiB, where a call is hardly longer than reading the clock.
+inline constexpr int batch = 40;
+
+[[nodiscard]] constexpr int calls_of(std::size_t bytes) noexcept { return bytes < 4096 ? batch : 1; }
+
+/// Slowest rank's microseconds of a call.
+[[nodiscard]] inline double timed(board& ranks, const contender& who, std::size_t bytes) {
+  const int calls = calls_of(bytes);
+  // Once without a clock: each contender leaves lines in caches where it likes them. Large ones leave nothing.
+  if (bytes <= (std::size_t{4} << 20)) {
+    who.freshen();
+    ranks.align();
+    who.run(std::min(calls, 4));
+  }
+  who.freshen();
+  ranks.align();
+  ranks.align();
+  const double start = now_us();
+  who.run(calls);
+  const double mine = now_us() - start;
+  return ranks.largest(mine) / calls;
+}
+
+/// Settings of the twin and kinds of copies that lost clearly while warming up are not timed any more: the best
+/// counts. All ranks see the same times and drop the same.
+inline void drop_losers(const std::vector<contender>& all, const std::vector<std::vector<double>>& warm,
+                        std::vector<bool>& out) {
+  const auto rival = [&](std::size_t a, std::size_t b) {
+    return all[a].who == all[b].who && all[a].in_place == all[b].in_place;
+  };
+  const auto best_of = [&](std::size_t i) { return *std::min_element(warm[i].begin(), warm[i].end()); };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (warm[i].empty() || (all[i].who != part::twin && all[i].who != part::copy)) continue;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (rival(i, k) && best_of(i) > 1.4 * best_of(k)) out[i] = true;
+    }
+  }
+}
+
+/// Fills `into` with `samples` of every contender, after `warmup` that do not count.
+inline void take_samples(board& ranks, state_probe& probe, const std::vector<contender>& all, int warmup, int samples,
+                         cell& into) {
+  std::vector<std::vector<double>> warm(all.size());
+  std::vector<bool> dropped(all.size(), false);
+  for (const contender& who : all) into.all.push_back({who.who, who.name, who.in_place, {}});
+  machine_state before = probe();
+  for (int i = -warmup; i < samples; ++i) {
+    if (i == 0 && warmup > 1) drop_losers(all, warm, dropped);
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      const double us = dropped[k] ? std::numeric_limits<double>::quiet_NaN() : timed(ranks, all[k], into.size.bytes);
+      (i < 0 ? warm[k] : into.all[k].us).push_back(us);
+    }
+    const machine_state after = probe();
+    if (i >= 0) into.around.emplace_back(before, after);
+    before = after;
+  }
+}
+
+}  // namespace bench
