@@ -114,8 +114,8 @@ class engine {
   }
 
   /// Finalises what was initialised here. Waits for the other ranks to finalise; where that does not end within
-  /// `limit`, prints why and aborts the job.
-  void finalise(clock::duration limit) {
+  /// `limit`, prints that, after `report` (what else there is to tell, may be empty), and aborts the job.
+  void finalise(clock::duration limit, const std::string& report) {
     if (!owns_ || over_) return;
     over_ = true;
     std::mutex mutex;
@@ -126,8 +126,8 @@ class engine {
     std::thread guard([&] {
       std::unique_lock lock(mutex);
       if (changed.wait_for(lock, limit, [&] { return over; })) return;
-      std::fprintf(stderr, "belay: rank %d: MPI_Finalize did not end within %g s, some rank does not take part; aborting the job\n",
-                   rank, std::chrono::duration<double>(limit).count());
+      std::fprintf(stderr, "%s%sbelay: rank %d: MPI_Finalize did not end within %g s, some rank does not take part; aborting the job\n",
+                   report.c_str(), report.empty() ? "" : "\n", rank, std::chrono::duration<double>(limit).count());
       std::thread([] { MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE); }).detach();
       nap(std::chrono::seconds(3));
       std::_Exit(EXIT_FAILURE);

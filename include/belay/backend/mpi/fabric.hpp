@@ -113,11 +113,13 @@ class fabric {
     guarded(call, [&] { wait(which, call, waits_.timeout, done, awaited); });
   }
 
-  /// Tells everybody that this lane posts no more.
+  /// Tells everybody that this lane posts no more; says so once.
   void leave(lane which) noexcept {
+    if (std::exchange(has_left_[index(which)], true)) return;
     try {
       letter last;
       last.kind = letter_kind::left;
+      last.number = stopped() ? 1 : 0;
       last.text = recorder(which).last().text();
       for (int rank = 0; rank < ranks_; ++rank) {
         if (rank != number_) box(which).post(rank, last);
@@ -151,6 +153,11 @@ class fabric {
         return;
       }
     }
+    for (int rank = 0; rank < ranks_; ++rank) {
+      for (lane which : lanes) {
+        if (rank != number_ && !box(which).returned(rank)) return;  // its notice is on its way
+      }
+    }
     if (stopped() || !notices_->drained()) return;
     for (MPI_Comm& comm : comms_) MPI_Comm_free(&comm);
   }
@@ -166,8 +173,9 @@ class fabric {
       box(which).poll();
       if (done()) return true;
       if (looks++ % 16 == 0) notices_->poll();
-      if (stopped()) raise(call);
-      return false;
+      if (!stopped()) return false;
+      expect_late_letters(which, call, done, awaited);
+      return true;
     };
     while (looks < yields) {
       if (look()) return;
@@ -202,6 +210,30 @@ class fabric {
     }
   }
 
+  // The world has stopped, but notices and letters are not in order: what all ranks entered before may still be on its
+  // way. Returns when `done()`; throws when those who are waited for have posted their last, or after a moment.
+  template <class Done, class Awaited>
+  void expect_late_letters(lane which, const call_site& call, Done done, Awaited awaited) {
+    leave(which);
+    const auto until = clock::now() + slice;
+    bool hope = true;
+    while (hope && clock::now() < until) {
+      box(which).poll();
+      if (done()) return;
+      hope = false;
+      awaited([&](int rank, bool) { hope = hope || !box(which).left(rank); });
+      if (hope) nap(std::chrono::microseconds(20));
+    }
+    raise(call);
+  }
+
+  // Ends a wait in the first cause, which is `why` where there is none yet.
+  [[noreturn]] void fail(lane which, const call_site& call, first_cause why, double waited) {
+    stop(std::move(why));
+    leave(which);
+    raise(call, waited);
+  }
+
   static double seconds(clock::duration time) noexcept { return std::chrono::duration<double>(time).count(); }
 
   [[nodiscard]] process_state state_of(int rank) const noexcept {
@@ -212,7 +244,7 @@ class fabric {
   void expect_present(lane which, const call_site& call, Awaited awaited, clock::time_point start) {
     first_cause why;
     awaited([&](int rank, bool can_leave) {
-      if (!can_leave || !box(which).left(rank)) return;
+      if (!can_leave || !box(which).returned(rank)) return;
       why.culprits.push_back(rank);
       why.message += (why.message.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + box(which).last_seen(rank) +
                      ") returned";
@@ -221,8 +253,7 @@ class fabric {
     why.fault = comm_fault::peer_failed;
     why.there = box(which).last_site(why.culprits.front());
     why.message += " and never entered " + call.text();
-    stop(std::move(why));
-    raise(call, seconds(clock::now() - start));
+    fail(which, call, std::move(why), seconds(clock::now() - start));
   }
 
   // The processes of this machine that are waited for: gone is failed, stopped is failed after a while.
@@ -250,8 +281,7 @@ class fabric {
     why.fault = comm_fault::peer_failed;
     why.there = box(which).last_site(why.culprits.front());
     why.message += "; it was awaited in " + call.text();
-    stop(std::move(why));
-    raise(call);
+    fail(which, call, std::move(why), 0);
   }
 
   [[nodiscard]] std::string whereabouts(lane which, int rank) {
@@ -277,14 +307,14 @@ class fabric {
     });
     if (!why.culprits.empty()) why.there = box(which).last_site(why.culprits.front());
     why.message += " did not arrive in " + call.text() + " within " + std::to_string(seconds(waits_.timeout)) + " s";
-    stop(std::move(why));
-    raise(call, seconds(clock::now() - start));
+    fail(which, call, std::move(why), seconds(clock::now() - start));
   }
 
   patience waits_;
   int ranks_ = 0;
   int number_ = 0;
   bool crowded_ = false;
+  bool has_left_[lane_count] = {};
   std::atomic<bool> somebody_died_{false};
   std::atomic<bool> stopped_here_{false};
   MPI_Comm comms_[lane_count + 1] = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};

@@ -110,6 +110,10 @@ class mailbox {
 
   /// Whether that rank has said that it posts no more.
   [[nodiscard]] bool left(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].left; }
+  /// Whether it has done so without knowing of a stop: then it has returned from its body or thrown.
+  [[nodiscard]] bool returned(int rank) const noexcept {
+    return left(rank) && !peers_[static_cast<std::size_t>(rank)].told_to_stop;
+  }
   /// What is known of a rank from its last letter: "in all_reduce #3 at train.cpp:88".
   [[nodiscard]] const std::string& last_seen(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].seen; }
   [[nodiscard]] const std::string& last_site(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].site; }
@@ -122,6 +126,7 @@ class mailbox {
 
   struct peer {
     bool left = false;
+    bool told_to_stop = false;
     std::string seen = "before its first operation with this rank";
     std::string site;
   };
@@ -130,6 +135,7 @@ class mailbox {
     peer& sender = peers_[static_cast<std::size_t>(from)];
     if (what.kind == letter_kind::left) {
       sender.left = true;
+      sender.told_to_stop = what.number != 0;
       sender.seen = what.text;
       return;
     }

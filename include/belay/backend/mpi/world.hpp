@@ -6,6 +6,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -55,8 +56,8 @@ class world {
 
   /// Runs the body as this process's rank and returns its result when all ranks have left theirs. If it throws, the
   /// others' waits end with `comm_error`, and what it threw is thrown from here. All ranks of the communicator call
-  /// it. Where the world initialised MPI this also finalises it, within ten seconds or by aborting the job, and the
-  /// world has been run; where the program did, a world can be run again. A world with a rank that died does not
+  /// it. Where the world initialised MPI this also finalises it, within ten seconds (or the timeout, if that is less)
+  /// or by aborting the job with a line that says so, and the world has been run; where the program did, a world can be run again. A world with a rank that died does not
   /// finalise: nobody could.
   template <class Body>
   auto run(Body&& body, where at = where::current()) {
@@ -71,8 +72,6 @@ class world {
   }
 
  private:
-  static constexpr auto finalise_limit = std::chrono::seconds(10);
-
   static double timeout_of_environment() {
     const char* text = std::getenv("BELAY_TIMEOUT");
     if (text == nullptr || *text == '\0') return 600;
@@ -100,12 +99,9 @@ class world {
       rank self(over);
       try {
         body(self);
-      } catch (const std::exception& problem) {
-        failure = std::current_exception();
-        tell(*over, problem.what());
       } catch (...) {
         failure = std::current_exception();
-        tell(*over, "an exception that is no std::exception");
+        tell(*over, text_of(failure));
       }
       over->leave(lane::caller);
       self.finish();
@@ -114,11 +110,24 @@ class world {
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
-    if (!over->somebody_died()) engine_->finalise(finalise_limit);
+    if (!over->somebody_died()) {
+      engine_->finalise(std::min<clock::duration>(limited(options_.timeout), std::chrono::seconds(10)), text_of(failure));
+    }
     if (failure) std::rethrow_exception(failure);
   }
 
-  static void tell(fabric& over, const char* what) {
+  static std::string text_of(const std::exception_ptr& failure) {
+    if (!failure) return {};
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& problem) {
+      return problem.what();
+    } catch (...) {
+      return "an exception that is no std::exception";
+    }
+  }
+
+  static void tell(fabric& over, const std::string& what) {
     const flight_record last = over.recorder(lane::caller).last();
     over.stop({comm_fault::peer_failed,
                {over.number()},
