@@ -46,7 +46,8 @@ class exchange_run {
   /// Returns when all transfers have met their partners.
   void run() {
     if (over_->stopped()) over_->raise(call_);
-    over_->recorder(lane_).enter({operation::exchange, false, group_->id, call_.number, call_.bytes, call_.at});
+    over_->recorder(lane_).enter(operation::exchange, group_->id, call_.number, call_.bytes, call_.at.file,
+                                 call_.at.line);
     keep_own();
     over_->await(
         lane_, call_, [&] { return progress(); },

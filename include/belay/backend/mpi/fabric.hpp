@@ -24,6 +24,7 @@
 #include "belay/backend/mpi/mailbox.hpp"
 #include "belay/backend/mpi/notices.hpp"
 #include "belay/backend/mpi/process.hpp"
+#include "belay/comm/wait_word.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -31,7 +32,7 @@ namespace belay::inline BELAY_ABI {
 namespace mpi {
 
 /// How long ranks wait for each other.
-struct patience {
+struct time_limits {
   clock::duration timeout = std::chrono::minutes(10);
   /// A peer of this machine that is found stopped for so long has failed.
   clock::duration stall = std::chrono::seconds(30);
@@ -40,7 +41,7 @@ struct patience {
 class fabric {
  public:
   /// Collective over the ranks of `parent`; throws `comm_error` (timeout) if not all come.
-  fabric(MPI_Comm parent, patience waits, where at) : waits_(waits) {
+  fabric(MPI_Comm parent, time_limits waits, where at) : waits_(waits) {
     expect(MPI_Comm_rank(parent, &number_), "MPI_Comm_rank");
     expect(MPI_Comm_size(parent, &ranks_), "MPI_Comm_size");
     for (MPI_Comm& comm : comms_) {
@@ -86,10 +87,10 @@ class fabric {
     return true;
   }
 
-  /// How often a wait looks before it sleeps.
-  [[nodiscard]] int spins(lane which) const noexcept {
-    if (crowded_) return 4;
-    return which == lane::caller ? 400 : 40;
+  /// How long the two threads of this rank wait for each other before they sleep.
+  [[nodiscard]] patience before_sleep(lane which) const noexcept {
+    if (crowded_) return {4, 0};
+    return {which == lane::caller ? 400 : 40, 0};
   }
 
   /// Runs part of an operation; a failure of the MPI library stops the world.
@@ -310,7 +311,7 @@ class fabric {
     fail(which, call, std::move(why), seconds(clock::now() - start));
   }
 
-  patience waits_;
+  time_limits waits_;
   int ranks_ = 0;
   int number_ = 0;
   bool crowded_ = false;

@@ -123,9 +123,7 @@ class notices {
       case notice::ask: {
         const lane which = static_cast<lane>(words[1]);
         const flight_record last = world_->recorder(which).last();
-        out_.send(comm_, from, tag,
-                  packed(notice::answer, which,
-                         {comm_fault::revoked, {}, last.text(), last.at.line == 0 ? "" : last.at.text()}));
+        out_.send(comm_, from, tag, packed(notice::answer, which, {comm_fault::revoked, {}, last.text(), last.site}));
         break;
       }
       case notice::answer: answers_[static_cast<std::size_t>(from)] = what.message; break;

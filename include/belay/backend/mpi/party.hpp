@@ -37,7 +37,7 @@ class party {
     fabric& over = *group_->over;
     call_ = {print.what, group_->id, group_->operations[index(lane_)]++, print.bytes(), at};
     if (over.stopped()) over.raise(call_);
-    over.recorder(lane_).enter({print.what, false, group_->id, call_.number, call_.bytes, at});
+    over.recorder(lane_).enter(print.what, group_->id, call_.number, call_.bytes, at.file, at.line);
     letters_.resize(group_->members.size());
     letter& mine = letters_[static_cast<std::size_t>(rank())];
     mine.kind = letter_kind::envelope;

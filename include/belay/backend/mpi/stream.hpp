@@ -56,8 +56,8 @@ class communication_stream final : public completion_source {
     slot.run = [](command& self) {
       (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group);
     };
-    launched_.store(ticket, std::memory_order_release);
-    bell_.ring();
+    launched_.store(ticket, std::memory_order_seq_cst);
+    bell_.ring_sleepers();
     return pending(this, ticket, what, at);
   }
 
@@ -106,25 +106,27 @@ class communication_stream final : public completion_source {
 
   // The stream never leaves a ticket open: an operation that fails ends all later ones, in the first cause.
   void settle(std::uint64_t ticket) noexcept {
-    (void)wait_until(finished_, world_->spins(lane::caller), [&] { return ready(ticket); }, [] { return false; });
+    (void)wait_until(
+        finished_, world_->before_sleep(lane::caller),
+        [&](std::memory_order order) { return completed_.load(order) >= ticket; }, [] { return false; });
   }
 
   void serve() noexcept {
     while (true) {
       const std::uint64_t ticket = completed_.load(std::memory_order_relaxed) + 1;
-      const auto queued = [&] { return launched_.load(std::memory_order_acquire) >= ticket; };
-      for (int i = world_->spins(lane::stream); i > 0 && !queued(); --i) relax();
-      while (!queued()) {
+      const auto queued = [&](std::memory_order order) { return launched_.load(order) >= ticket; };
+      for (int i = world_->before_sleep(lane::stream).spins; i > 0 && !queued(std::memory_order_acquire); --i) relax();
+      while (!queued(std::memory_order_acquire)) {
         const std::uint32_t heard = bell_.heard();
-        if (queued()) break;
+        if (queued(std::memory_order_acquire)) break;
         if (ending_.load(std::memory_order_acquire)) return;
-        bell_.sleep(heard, 0);
+        bell_.sleep_unless(queued, heard, 0);
       }
       command& now = ring_[ticket % capacity];
       if (!failed()) run(now, ticket);
       now.group.reset();
-      completed_.store(ticket, std::memory_order_release);
-      finished_.ring();
+      completed_.store(ticket, std::memory_order_seq_cst);
+      finished_.ring_sleepers();
     }
   }
 

@@ -93,7 +93,7 @@ class world {
   void live(Body body, where at) {
     if (engine_->is_over()) throw usage_error("this world has been run, and MPI is finalised", at);
     const auto over =
-        std::make_shared<fabric>(options_.communicator, patience{limited(options_.timeout), limited(options_.stall)}, at);
+        std::make_shared<fabric>(options_.communicator, time_limits{limited(options_.timeout), limited(options_.stall)}, at);
     std::exception_ptr failure;
     try {
       rank self(over);
@@ -132,7 +132,7 @@ class world {
     over.stop({comm_fault::peer_failed,
                {over.number()},
                "rank " + std::to_string(over.number()) + " threw " + last.text() + ": " + what,
-               last.at.line == 0 ? "" : last.at.text()});
+               last.site});
   }
 
   world_options options_;
