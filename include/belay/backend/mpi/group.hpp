@@ -199,6 +199,14 @@ class group {
     return stream_->launch(operation::exchange, state_, work, at);
   }
 
+  /// Returns when all ranks have asked for symmetric memory of the same size; collective. The memory itself is each
+  /// rank's own (see symmetric_heap).
+  void agree_symmetric(std::size_t bytes, where at = where::current()) const {
+    party me = here(at);
+    me.enter({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, {}, {}, at);
+    me.leave();
+  }
+
  private:
   [[nodiscard]] party here(where at) const {
     stream_->report_abandoned(at);
@@ -214,7 +222,7 @@ class group {
   communication_stream* stream_;
 };
 
-static_assert(communicator<group> && !directly_addressable<group>);
+static_assert(communicator<group> && mirrored_by_messages<group>);
 static_assert(can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> &&
               can_reduce_scatter<group, float> && can_reduce_scatter_v<group, double> &&
               can_reduce<group, int, average_t> && can_all_gather<group, int> &&
