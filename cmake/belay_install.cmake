@@ -17,6 +17,11 @@ install(FILES
     cmake/belay_check_backward_run.cmake
   DESTINATION ${belay_package_dir} COMPONENT devel)
 
+# The MPI backend needs no MPI to be installed: its users have it.
+install(FILES include/belay/backend/mpi.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT mpi)
+install(DIRECTORY include/belay/backend/mpi DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT mpi)
+install(FILES cmake/belay_mpi.cmake DESTINATION ${belay_package_dir} COMPONENT mpi)
+
 configure_file(cmake/belay.pc.in belay.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/belay.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig COMPONENT devel)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/belay COMPONENT devel)

@@ -10,8 +10,10 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "belay/comm.hpp"
@@ -90,14 +92,26 @@ TEST_CASE_TEMPLATE_DEFINE("nobody passes a barrier before everybody has come", B
     CAPTURE(ranks);
     CHECK(all(Backend::run(ranks, [&](auto& rank) {
       const auto& world = rank.world();
-      auto memory = world.make_symmetric(sizeof(int));
-      const auto cell = [&](int q) { return reinterpret_cast<int*>(memory.at(q)); };
       bool ok = true;
-      for (int round = 1; round <= 200; ++round) {
-        *cell(world.rank()) = round;
-        world.barrier();
-        for (int q = 0; q < ranks; ++q) ok = ok && *cell(q) == round;
-        world.barrier();
+      if constexpr (belay::directly_addressable<std::remove_cvref_t<decltype(world)>>) {
+        auto memory = world.make_symmetric(sizeof(int));
+        const auto cell = [&](int q) { return reinterpret_cast<int*>(memory.at(q)); };
+        for (int round = 1; round <= 200; ++round) {
+          *cell(world.rank()) = round;
+          world.barrier();
+          for (int q = 0; q < ranks; ++q) ok = ok && *cell(q) == round;
+          world.barrier();
+        }
+      } else {  // the clock is one for all processes of a machine
+        const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
+        for (int round = 1; round <= 200; ++round) {
+          auto last_entered = now();
+          world.barrier();
+          auto first_left = now();
+          world.all_reduce(std::span(&last_entered, 1), belay::maximum);
+          world.all_reduce(std::span(&first_left, 1), belay::minimum);
+          ok = ok && last_entered <= first_left;
+        }
       }
       return ok;
     })));

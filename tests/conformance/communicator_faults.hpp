@@ -10,6 +10,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "belay/comm.hpp"
@@ -104,6 +105,7 @@ TEST_CASE_TEMPLATE_DEFINE("a rank that throws is named by all others, whatever t
                again.culprits == what.culprits;
       };
       const auto ends = Backend::run_failing(ranks, body);
+      if (ends.returned.empty()) continue;  // a backend that was launched with fewer
       CHECK(ends.error.find("the culprit's own words") != std::string::npos);
       for (int q = 0; q < ranks; ++q) CHECK((q == culprit || ends.returned[static_cast<std::size_t>(q)]));
     }
@@ -206,7 +208,12 @@ TEST_CASE_TEMPLATE_DEFINE("root, reduction and element type are compared too", B
             case 7:  // in place on some ranks, and with another size on one
               world.all_to_all(std::span(x).first(odd ? 6 : 12), std::span(odd ? x : y).first(odd ? 6 : 12));
               break;
-            default: (void)world.make_symmetric(odd ? 64 : 128); break;
+            default:
+              if constexpr (belay::directly_addressable<std::remove_cvref_t<decltype(world)>>) {
+                (void)world.make_symmetric(odd ? 64 : 128);
+              } else {
+                world.broadcast(std::span(x).first(odd ? 6 : 7), 0);
+              }
           }
         });
         return what.fault == belay::comm_fault::mismatch && names(what, ranks - 1) && same_bits(x, before) &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a symmetric heap does on every directly addressable backend, written once.
+// What a symmetric heap does on every backend, written once; where peers cannot be addressed, ranges are put.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -29,8 +29,12 @@ TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers
         auto c = heap.lease(static_cast<std::size_t>(100 + round), "c");
         ok = ok && reinterpret_cast<std::uintptr_t>(b.local()) % 64 == 0 && b.local() == b.at(world.rank());
         heap.audit();
-        for (int q = 0; q < ranks; ++q) reinterpret_cast<int*>(b.at(q))[world.rank()] = round * 100 + world.rank();
-        world.barrier();
+        const auto place = static_cast<std::size_t>(world.rank()) * sizeof(int);
+        for (int q = 0; q < ranks; ++q) {
+          reinterpret_cast<int*>(b.at(q))[world.rank()] = round * 100 + world.rank();
+          heap.put(q, b, place, sizeof(int));
+        }
+        heap.synchronize();
         for (int q = 0; q < ranks; ++q) ok = ok && reinterpret_cast<const int*>(b.local())[q] == round * 100 + q;
         std::size_t offset = c.offset_bytes(), least = offset;
         world.all_reduce(std::span(&least, 1), belay::minimum);
@@ -43,6 +47,57 @@ TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers
       return ok && heap.peak_bytes() == 1024 + 64 && heap.extent_bytes() == 1024 + 64;
     })));
   }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("what is put and given is there after the signal, and nothing else is", Backend, conf_heap_signal) {
+  using namespace conformance;
+  for (int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    CHECK(all(Backend::run(ranks, [&](auto& rank) {
+      const auto& world = rank.world();
+      const int me = world.rank(), next = (me + 1) % ranks, previous = (me + ranks - 1) % ranks;
+      belay::symmetric_heap heap{world, {.bytes = 1 << 20}};
+      const std::size_t n = 50'000;  // longer than one message of any kind
+      bool ok = true;
+      for (int round = 0; round < 3; ++round) {
+        const auto box = heap.lease(n * sizeof(std::int64_t), "box"), shelf = heap.lease(64, "shelf");
+        const auto words = [](std::byte* at) { return reinterpret_cast<std::int64_t*>(at); };
+        for (std::size_t i = 0; i < n; ++i) words(box.local())[i] = -1;
+        heap.synchronize();
+        // Around the ring: the odd half of the next rank's box, in two ranges, and an empty one.
+        for (std::size_t i = n / 2; i < n; ++i) words(box.at(next))[i] = me * 1'000'000 + round * 100'000 + static_cast<int>(i);
+        heap.put(next, box, n / 2 * sizeof(std::int64_t), sizeof(std::int64_t));
+        heap.put(next, box, (n / 2 + 1) * sizeof(std::int64_t), (n - n / 2 - 1) * sizeof(std::int64_t));
+        heap.put(next, box, 0, 0);
+        heap.signal({&next, 1}, {&previous, 1});
+        for (std::size_t i = 0; i < n; ++i) {
+          const std::int64_t expected = i < n / 2 ? -1 : previous * 1'000'000 + round * 100'000 + static_cast<int>(i);
+          ok = ok && words(box.local())[i] == expected;
+        }
+        // A rank's own slot, read by the previous one.
+        words(shelf.local())[0] = me + round;
+        heap.give(previous, shelf, 0, 64);
+        heap.signal({&previous, 1}, {&next, 1});
+        ok = ok && words(shelf.at(next))[0] == next + round;
+        heap.synchronize();
+        heap.release(shelf);
+        heap.release(box);
+      }
+      return ok;
+    })));
+  }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("ranks that want symmetric memory of different sizes are told", Backend, conf_heap_sizes) {
+  using namespace conformance;
+  CHECK(all(Backend::run(3, [&](auto& rank) {
+    try {
+      belay::symmetric_heap heap{rank.world(), {.bytes = rank.number() == 2 ? 4096U : 8192U}};
+    } catch (const belay::comm_error& error) {
+      return error.fault() == belay::comm_fault::mismatch && error.about().culprits == std::vector<int>{2};
+    }
+    return false;
+  })));
 }
 
 TEST_CASE_TEMPLATE_DEFINE("peers may read a heap whose owner has already left", Backend, conf_heap_leaver) {
@@ -86,7 +141,8 @@ TEST_CASE_TEMPLATE_DEFINE("a stale slot, a foreign peer and too large a lease ar
       ok = ok && refused.requested_bytes() == 4097;
     }
     auto second = heap.lease(1, "second");
-    ok = ok && throws([&] { (void)heap.lease(1, "third"); });
+    ok = ok && throws([&] { (void)heap.lease(1, "third"); }) && throws([&] { heap.put(0, slot, 90, 11); }) &&
+         throws([&] { heap.give(1, slot, 101, 0); });
     heap.release(slot);
     auto reused = heap.lease(100, "reused");
     ok = ok && reused.offset_bytes() == slot.offset_bytes() && reused.generation() != slot.generation() && !slot.live();

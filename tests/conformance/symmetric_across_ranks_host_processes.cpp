@@ -9,5 +9,7 @@
 #include "conformance/host_processes.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_sizes, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_misuse, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_audit, conformance::host_processes);

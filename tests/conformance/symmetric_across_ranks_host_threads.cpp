@@ -9,5 +9,7 @@
 #include "conformance/host_threads.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::host_threads);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::host_threads);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_sizes, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_misuse, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_audit, conformance::host_threads);

@@ -4,6 +4,8 @@
 #include "conformance/host_processes.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_sizes, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_leaver, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_misuse, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_audit, conformance::host_processes);

@@ -4,6 +4,8 @@
 #include "conformance/host_threads.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::host_threads);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::host_threads);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_sizes, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_leaver, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_misuse, conformance::host_threads);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_audit, conformance::host_threads);

@@ -192,4 +192,14 @@ concept directly_addressable = communicator<C> && requires(const C& c, std::size
   { c.make_symmetric(bytes, at).at(0) } -> std::same_as<std::byte*>;
 };
 
+/// Peers' memory is reached by messages: the group agrees on its size and exchanges ranges of it (see symmetric.hpp).
+template <class C>
+concept mirrored_by_messages =
+    communicator<C> && !directly_addressable<C> && can_exchange<C> &&
+    requires(const C& c, std::size_t bytes, where at) { c.agree_symmetric(bytes, at); };
+
+/// Can have a symmetric heap, one way or the other.
+template <class C>
+concept has_symmetric_memory = directly_addressable<C> || mirrored_by_messages<C>;
+
 }  // namespace belay::inline BELAY_ABI

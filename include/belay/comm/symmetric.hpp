@@ -3,16 +3,23 @@
 // A heap that is the same on every rank of a group: the n-th lease is at the same offset everywhere, so a rank
 // knows where its peers' slots are without asking. That holds because leasing is arithmetic on a list that all
 // ranks change in the same order; the cross-rank check level compares the lists.
+//
+// Where ranks can address each other's memory, a store through `slot.at(peer)` is the transfer. Where they cannot,
+// `at(peer)` is this rank's mirror of the peer's slot, and ranges travel by messages: `put` from the mirror to the
+// slot, `give` from the slot to a peer's mirror, both with the next `signal`. Code that puts, gives and signals runs
+// on either kind; on the first one, `put` and `give` have nothing left to do.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/symmetric_messages.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -30,16 +37,18 @@ struct symmetric_heap_options {
   tier_meter* meter = nullptr;
 };
 
-/// Symmetric memory of a group of ranks that can address each other's memory. Made by all of them together;
-/// leasing and releasing are local and free of allocation, and every rank does them in the same order. Stays
+/// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of allocation, and every rank does them in the same order. Stays
 /// mapped on every rank until the last rank's heap is gone: the destructor is local.
 template <class Group>
 class symmetric_heap {
-  static_assert(directly_addressable<Group>,
-                "a symmetric heap needs a group whose ranks can address each other's memory; over this communicator tokens "
-                "travel by messages");
+  static_assert(has_symmetric_memory<Group>,
+                "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its size "
+                "and exchanges messages");
 
  public:
+  /// Whether `at(peer)` is the peer's memory itself.
+  static constexpr bool direct = directly_addressable<Group>;
+
   /// A lease: a range at one offset on every rank. A plain value; it owns nothing and is void once released.
   class slot {
    public:
@@ -47,7 +56,8 @@ class symmetric_heap {
 
     /// This rank's bytes, 64-byte aligned. Throws `usage_error` in checked builds when the slot is stale.
     [[nodiscard]] std::byte* local(where at = where::current()) const { return this->at(heap_->group_.rank(), at); }
-    /// The same slot on `peer`, a rank of the group. Who may touch it when is up to the ranks.
+    /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. Who may touch it when is up to the
+    /// ranks.
     [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
       if constexpr (checked(check_level::local)) heap_->expect_live(*this, peer, at);
       return heap_->region_.at(peer) + offset_;
@@ -71,7 +81,8 @@ class symmetric_heap {
   /// system has no memory.
   symmetric_heap(Group group, symmetric_heap_options options, where at = where::current())
       : group_(std::move(group)),
-        region_(group_.make_symmetric(options.bytes, at)),
+        region_(make_region(group_, options.bytes, at)),
+        post_(direct ? 0 : group_.size()),
         offsets_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots) {
     for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
@@ -123,6 +134,55 @@ class symmetric_heap {
     }
   }
 
+  /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
+  /// that peer has been received. Until then it may not be put by another rank.
+  void put(int peer, const slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
+    expect_range(to, peer, offset, bytes, at);
+    if constexpr (!direct) {
+      if (peer != group_.rank()) {
+        const std::size_t place = to.offset_ + offset;
+        post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
+      }
+    }
+  }
+  /// A range of this rank's own slot has been written and is to be read by `peer` through `at` this rank: it is there
+  /// when the next signal to that peer has been received.
+  void give(int peer, const slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
+    expect_range(from, peer, offset, bytes, at);
+    if constexpr (!direct) {
+      if (peer != group_.rank()) {
+        const std::size_t place = from.offset_ + offset;
+        post_.push(peer, mirror_side::mirror, place, region_.at(group_.rank()) + place, bytes);
+      }
+    }
+  }
+  /// Tells the ranks `to` that what this rank has put and given to them is there, and returns when the ranks `from`
+  /// have told the same; each of those calls it with this rank on its other list. Throws `comm_error` like an exchange.
+  void signal(std::span<const int> to, std::span<const int> from, where at = where::current()) {
+    if constexpr (direct) {
+      const std::byte token{};
+      std::byte taken{};
+      std::vector<p2p> transfers;
+      for (int peer : to) transfers.push_back(p2p::send(peer, std::span(&token, 0), signal_tag));
+      for (int peer : from) transfers.push_back(p2p::receive(peer, std::span(&taken, 0), signal_tag));
+      group_.exchange(transfers, at);
+    } else {
+      post_.signal(group_, region_, offsets_.capacity_bytes(), to, from, at);
+    }
+  }
+  /// Signals between all ranks: what anybody has put and given before is there. Collective.
+  void synchronize(where at = where::current()) {
+    if constexpr (direct) {
+      group_.barrier(at);
+    } else {
+      std::vector<int> others;
+      for (int peer = 0; peer < group_.size(); ++peer) {
+        if (peer != group_.rank()) others.push_back(peer);
+      }
+      post_.signal(group_, region_, offsets_.capacity_bytes(), others, others, at);
+    }
+  }
+
   /// Compares the live slots of all ranks where BELAY_CHECKS is 2, and does nothing elsewhere. Collective;
   /// throws `comm_error` (mismatch) on every rank.
   void audit(where at = where::current()) const {
@@ -167,6 +227,16 @@ class symmetric_heap {
 
  private:
   static constexpr std::uint32_t none = 0xffffffffU;
+  static constexpr int signal_tag = 0x5e00;
+
+  static symmetric_region make_region(const Group& group, std::size_t bytes, where at) {
+    if constexpr (direct) {
+      return group.make_symmetric(bytes, at);
+    } else {
+      group.agree_symmetric(bytes, at);
+      return symmetric_region::map(group.size(), bytes, backing::when_touched, at);
+    }
+  }
 
   struct record {
     lease_chain chain;
@@ -195,6 +265,14 @@ class symmetric_heap {
     }
   }
 
+  void expect_range(const slot& lease, int peer, std::size_t offset, std::size_t bytes, where at) const {
+    if constexpr (checked(check_level::local)) expect_live(lease, peer, at);
+    if (offset <= lease.bytes_ && bytes <= lease.bytes_ - offset) return;
+    throw usage_error(std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of a slot of " +
+                          std::to_string(lease.bytes_),
+                      at);
+  }
+
   void recycle(std::uint32_t index) noexcept {
     records_[index].next = free_;
     free_ = index;
@@ -220,6 +298,7 @@ class symmetric_heap {
 
   Group group_;
   symmetric_region region_;
+  mirror_post post_;
   offset_allocator offsets_;
   std::vector<record> records_;
   std::uint32_t free_ = none;

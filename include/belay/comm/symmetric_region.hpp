@@ -18,8 +18,9 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Whether pages stand behind the addresses, or only the addresses are real (a rehearsal).
-enum class backing { memory, addresses_only };
+/// Whether pages stand behind the addresses: reserved; taken when they are first touched, which most of them may never
+/// be (mirrors); or never (a rehearsal).
+enum class backing { memory, when_touched, addresses_only };
 
 class symmetric_region {
  public:
@@ -42,7 +43,7 @@ class symmetric_region {
     out.stride_ = stride_for(ranks, bytes, at);
     const std::size_t total = out.stride_ * static_cast<std::size_t>(ranks);
     if (total == 0) return out;
-    const int access = kind == backing::memory ? PROT_READ | PROT_WRITE : PROT_NONE;
+    const int access = kind == backing::addresses_only ? PROT_NONE : PROT_READ | PROT_WRITE;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind == backing::memory ? 0 : MAP_NORESERVE);
     out.pages_ = new mapping(total);
     out.pages_->first = ::mmap(nullptr, total, access, flags, -1, 0);

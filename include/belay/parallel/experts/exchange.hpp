@@ -15,6 +15,10 @@
 // The backward's push needs none before it: an output row is read and overwritten by its token's rank alone,
 // which has read it already, and its owner wrote it before the combine's barrier. Row gradients are first
 // written after the backward's barrier. Five synchronisations a layer, forward and backward; on one rank none.
+//
+// Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots: rows that
+// were pushed are put into the owners' slots, owners give rows back to the mirrors of those who pull them, and the
+// heap's synchronisation, which carries them, stands where the barrier does.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +64,7 @@ struct expert_overflow {
 /// serves all layers of a stage; it allocates nothing after `prepare`. The heap outlives it and is used
 /// by nothing else of the group.
 template <class T, class Group, class Heap = symmetric_heap<Group>>
-  requires directly_addressable<Group> && can_all_gather_v<Group, std::int64_t>
+  requires has_symmetric_memory<Group> && can_all_gather_v<Group, std::int64_t>
 class expert_exchange {
  public:
   using value_type = T;
@@ -127,6 +131,7 @@ class expert_exchange {
       exchange_counts(flight, at);
       if (counted) statistics_.record(layer, micro_batch, flight.routed, at);
       for_each_token(push_tokens<T>{slots(flight, flight.inputs), x.data()}, routed.rows);
+      put_rows(flight, flight.inputs, at);
       synchronize(at);
     });
     return dispatched_type{std::move(flight)};
@@ -180,12 +185,14 @@ class expert_exchange {
   friend class merged<expert_exchange>;
   friend class returning<expert_exchange>;
   using flight_type = expert_flight<expert_exchange>;
+  static constexpr bool mirrored = mirrored_by_messages<Group>;
 
   template <class Frame>
   void combine(Frame& frame, flight_type& flight, view<T, 2> y, where at) {
     expect_shape(y, flight.routed.rows, "combine: y", at);
     settle(frame, flight, at);
     frame.run([&] {
+      give_rows(flight, flight.outputs, at);
       synchronize(at);
       for_each_token(pull_weighted<T>{slots(flight, flight.outputs), flight.routed.weights.data(), y.data()},
                      flight.routed.rows);
@@ -212,6 +219,7 @@ class expert_exchange {
       for_each_token(exchange_gradients<T>{slots(flight, flight.outputs), flight.routed.weights.data(), dy.data(),
                                            dweights.data()},
                      flight.routed.rows);
+      put_rows(flight, flight.outputs, at);
       synchronize(at);
     });
   }
@@ -221,6 +229,7 @@ class expert_exchange {
     expect_shape(dx, flight.routed.rows, "finish: dx", at);
     settle(frame, flight, at);
     frame.run([&] {
+      give_rows(flight, flight.gradients, at);
       synchronize(at);
       for_each_token(pull_sum<T>{slots(flight, flight.gradients), dx.data()}, flight.routed.rows);
     });
@@ -259,11 +268,40 @@ class expert_exchange {
     needed_ = needed > needed_ ? needed : needed_;
     unread_ = true;
     expert_offsets(shape_, all, flight.offsets);
+    if constexpr (mirrored) {
+      flight.segments.resize(2 * shape_.ranks * shape_.local());
+      expert_segments(shape_, all, flight.segments);
+    }
     expert_places(shape_, all, flight.routed.choices, {cursor_.data(), {cursor_.size()}}, flight.places);
   }
 
   void synchronize(where at) {
-    if (shape_.ranks > 1) group_.barrier(at);
+    if (shape_.ranks == 1) return;
+    if constexpr (mirrored) heap_->synchronize(at);
+    else group_.barrier(at);
+  }
+
+  // This rank's rows, from its mirrors to their owners' slots.
+  void put_rows(const flight_type& flight, const slot_type& slot, where at) {
+    if constexpr (mirrored) {
+      const std::size_t bytes = shape_.hidden * sizeof(T);
+      for (std::size_t i = 0; i < flight.places.size(); ++i) {
+        const std::int32_t place = flight.places.data()[i];
+        if (place == no_place) continue;
+        const auto owner = static_cast<std::size_t>(flight.routed.choices.data()[i]) / shape_.local();
+        heap_->put(static_cast<int>(owner), slot, static_cast<std::size_t>(place) * bytes, bytes, at);
+      }
+    }
+  }
+  // The rows of this rank's experts, to the mirrors of those whose tokens they are.
+  void give_rows(const flight_type& flight, const slot_type& slot, where at) {
+    if constexpr (mirrored) {
+      const std::size_t bytes = shape_.hidden * sizeof(T);
+      for (std::size_t i = 0; 2 * i < flight.segments.size(); ++i) {
+        const std::size_t first = flight.segments[2 * i], end = flight.segments[2 * i + 1];
+        heap_->give(static_cast<int>(i / shape_.local()), slot, first * bytes, (end - first) * bytes, at);
+      }
+    }
   }
 
   template <class Kernel>

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -34,6 +35,7 @@ struct expert_flight {
   slot_type outputs;    // the experts' outputs; in the backward the gradients that arrive for them
   slot_type gradients;  // leased by the backward: the experts' row gradients
   ticket debt;
+  std::vector<std::size_t> segments;  // where slots are mirrored: the rows of each source and expert
 
   expert_flight() = default;
   expert_flight(expert_flight&& other) noexcept
@@ -44,7 +46,8 @@ struct expert_flight {
         inputs(std::move(other.inputs)),
         outputs(std::move(other.outputs)),
         gradients(std::move(other.gradients)),
-        debt(std::exchange(other.debt, {})) {}
+        debt(std::exchange(other.debt, {})),
+        segments(std::move(other.segments)) {}
   expert_flight& operator=(expert_flight&&) = delete;
   ~expert_flight() = default;
 

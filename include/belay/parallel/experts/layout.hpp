@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
@@ -62,6 +63,22 @@ inline void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2
       rows += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
     }
     offsets[i + 1] = rows < shape.capacity ? rows : shape.capacity;
+  }
+}
+
+/// Writes `segments` [ranks, local, 2]: the rows of this rank's slot that came from `source` for its local expert i are
+/// [first, end). Never beyond the capacity.
+inline void expert_segments(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                            std::span<std::size_t> segments) noexcept {
+  std::size_t row = 0;
+  const auto within = [&](std::size_t place) { return place < shape.capacity ? place : shape.capacity; };
+  for (std::size_t i = 0; i < shape.local(); ++i) {
+    for (std::size_t source = 0; source < shape.ranks; ++source) {
+      const std::size_t place = (source * shape.local() + i) * 2;
+      segments[place] = within(row);
+      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
+      segments[place + 1] = within(row);
+    }
   }
 }
 

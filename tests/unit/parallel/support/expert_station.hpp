@@ -16,20 +16,20 @@ namespace toy {
 using group = belay::host::group;
 using heap_type = belay::symmetric_heap<group>;
 using test_frame = belay::frame<belay::host_engine>;
-template <class T>
-using exchange_type = belay::expert_exchange<T, group, heap_type>;
+template <class T, class Group = group>
+using exchange_type = belay::expert_exchange<T, Group>;
 
 // What one rank needs beside its group, and a count of everything that must be given back.
-template <class T>
+template <class T, class Group = group>
 struct station {
   belay::tier_meter meter;
-  heap_type heap;
+  belay::symmetric_heap<Group> heap;
   belay::host_engine engine{belay::host_pages(8 << 20), meter};
-  exchange_type<T> exchange;
+  exchange_type<T, Group> exchange;
   belay::invocation call;
   belay::invocation_memory memory;
 
-  station(const group& ranks, const belay::expert_settings& settings)
+  station(const Group& ranks, const belay::expert_settings& settings)
       : heap(ranks, {4 << 20, 64, &meter}), exchange(ranks, heap, settings) {}
 
   [[nodiscard]] test_frame begin(belay::frame_mode mode, std::size_t micro_batch = 0) {

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The MPI backend: ranks are the processes that mpirun starts, on one machine or on many. Needs MPI (the target
+// belay::mpi) and is in no other door.
+#pragma once
+
+#include "belay/backend/mpi/group.hpp"  // IWYU pragma: export
+#include "belay/backend/mpi/rank.hpp"   // IWYU pragma: export
+#include "belay/backend/mpi/world.hpp"  // IWYU pragma: export

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A group of ranks under MPI: the handle that user code calls. Every operation exists blocking, run by the calling
+// thread, and started, run by the rank's communication stream in launch order; the two never mix, because each lane
+// has a communicator of its own.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "belay/backend/mpi/collectives.hpp"
+#include "belay/backend/mpi/exchange.hpp"
+#include "belay/backend/mpi/group_state.hpp"
+#include "belay/backend/mpi/stream.hpp"
+#include "belay/comm/communicator.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread and
+/// must not outlive the body that the world runs.
+///
+/// Collectives: all ranks of the group call the same ones in the same order with the same sizes; otherwise
+/// every rank gets `comm_error` before any output is written. On return this rank's buffers are its own again
+/// and hold the result. Sizes are in elements. Errors: `usage_error` for arguments that make no sense here,
+/// `comm_error` (mismatch, peer_failed, timeout) for the group; after the latter every call fails the same way.
+class group {
+ public:
+  group(std::shared_ptr<group_state> state, communication_stream& stream) noexcept
+      : state_(std::move(state)), stream_(&stream) {}
+
+  /// This rank's number in the group.
+  [[nodiscard]] int rank() const noexcept { return state_->rank; }
+  [[nodiscard]] int size() const noexcept { return state_->size(); }
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] std::span<const int> members() const noexcept { return state_->members; }
+
+  void barrier(where at = where::current()) const { mpi::barrier(here(at), at); }
+
+  /// Every rank's `inout` becomes the reduction over all, added in rank order.
+  template <reducible T, reduction_tag Op>
+  void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
+    mpi::all_reduce(here(at), inout, op, at);
+  }
+
+  /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
+  /// that part of `in`.
+  template <reducible T, reduction_tag Op>
+  void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+                      where at = where::current()) const {
+    mpi::reduce_scatter<T>(here(at), in, out, op, at);
+  }
+
+  /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
+  /// what they held.
+  template <reducible T, reduction_tag Op>
+  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op, where at = where::current()) const {
+    mpi::reduce_scatter_v(here(at), inout, counts, op, at);
+  }
+
+  /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
+  template <transferable T>
+  void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
+    mpi::all_gather<T>(here(at), in, out, at);
+  }
+
+  /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
+  template <transferable T>
+  void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
+    mpi::all_gather_v(here(at), inout, counts, at);
+  }
+
+  /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
+  template <transferable T>
+  void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
+    mpi::all_to_all<T>(here(at), in, out, at);
+  }
+
+  /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
+  /// In place when `out` is `in` and the counts of both are equal.
+  template <transferable T>
+  void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts, std::span<T> out,
+                    std::span<const std::size_t> receive_counts, where at = where::current()) const {
+    mpi::all_to_all_v<T>(here(at), in, send_counts, out, receive_counts, at);
+  }
+
+  /// Every rank's `inout` becomes that of `root`.
+  template <transferable T>
+  void broadcast(std::span<T> inout, int root, where at = where::current()) const {
+    mpi::broadcast(here(at), inout, root, at);
+  }
+
+  /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
+  template <reducible T, reduction_tag Op>
+  void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
+    mpi::reduce(here(at), inout, op, root, at);
+  }
+
+  /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
+  /// place when the root's `in` is its part of `out`.
+  template <transferable T>
+  void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+              where at = where::current()) const {
+    mpi::gather<T>(here(at), in, out, root, at);
+  }
+
+  /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
+  /// place when the root's `out` is its part of `in`.
+  template <transferable T>
+  void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+               where at = where::current()) const {
+    mpi::scatter<T>(here(at), in, out, root, at);
+  }
+
+  /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
+  /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
+  void exchange(std::span<const p2p> transfers, where at = where::current()) const {
+    stream_->report_abandoned(at);
+    exchange_run(*state_, lane::caller, transfers, at).run();
+  }
+  /// An exchange of one transfer: returns when rank `to` has received it.
+  template <class T>
+    requires transferable<std::remove_const_t<T>>
+  void send(int to, std::span<T> data, int tag = 0, where at = where::current()) const {
+    const p2p one = p2p::send(to, data, tag);
+    exchange({&one, 1}, at);
+  }
+  template <transferable T>
+  void receive(int from, std::span<T> data, int tag = 0, where at = where::current()) const {
+    const p2p one = p2p::receive(from, data, tag);
+    exchange({&one, 1}, at);
+  }
+
+  // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
+
+  pending start_barrier(where at = where::current()) const {
+    return start(operation::barrier, [=](party me) { mpi::barrier(me, at); }, at);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
+    return start(operation::all_reduce, [=](party me) { mpi::all_reduce(me, inout, op, at); }, at);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+                               where at = where::current()) const {
+    return start(operation::reduce_scatter, [=](party me) { mpi::reduce_scatter<T>(me, in, out, op, at); }, at);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
+                                 where at = where::current()) const {
+    return start(operation::reduce_scatter_v, [=](party me) { mpi::reduce_scatter_v(me, inout, counts, op, at); }, at);
+  }
+  template <transferable T>
+  pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
+                           where at = where::current()) const {
+    return start(operation::all_gather, [=](party me) { mpi::all_gather<T>(me, in, out, at); }, at);
+  }
+  template <transferable T>
+  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
+                             where at = where::current()) const {
+    return start(operation::all_gather_v, [=](party me) { mpi::all_gather_v(me, inout, counts, at); }, at);
+  }
+  template <transferable T>
+  pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
+                           where at = where::current()) const {
+    return start(operation::all_to_all, [=](party me) { mpi::all_to_all<T>(me, in, out, at); }, at);
+  }
+  template <transferable T>
+  pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
+                             std::span<T> out, std::span<const std::size_t> receive_counts,
+                             where at = where::current()) const {
+    const auto work = [=](party me) { mpi::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
+    return start(operation::all_to_all_v, work, at);
+  }
+  template <transferable T>
+  pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
+    return start(operation::broadcast, [=](party me) { mpi::broadcast(me, inout, root, at); }, at);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
+    return start(operation::reduce, [=](party me) { mpi::reduce(me, inout, op, root, at); }, at);
+  }
+  template <transferable T>
+  pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+                       where at = where::current()) const {
+    return start(operation::gather, [=](party me) { mpi::gather<T>(me, in, out, root, at); }, at);
+  }
+  template <transferable T>
+  pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+                        where at = where::current()) const {
+    return start(operation::scatter, [=](party me) { mpi::scatter<T>(me, in, out, root, at); }, at);
+  }
+  pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
+    const auto work = [=](group_state& state) { exchange_run(state, lane::stream, transfers, at).run(); };
+    return stream_->launch(operation::exchange, state_, work, at);
+  }
+
+  /// Returns when all ranks have asked for symmetric memory of the same size; collective. The memory itself is each
+  /// rank's own (see symmetric_heap).
+  void agree_symmetric(std::size_t bytes, where at = where::current()) const {
+    party me = here(at);
+    me.enter({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, {}, {}, at);
+    me.leave();
+  }
+
+ private:
+  [[nodiscard]] party here(where at) const {
+    stream_->report_abandoned(at);
+    return party(*state_, lane::caller);
+  }
+
+  template <class Work>
+  pending start(operation what, Work work, where at) const {
+    return stream_->launch(what, state_, [work](group_state& state) { work(party(state, lane::stream)); }, at);
+  }
+
+  std::shared_ptr<group_state> state_;
+  communication_stream* stream_;
+};
+
+static_assert(communicator<group> && mirrored_by_messages<group>);
+static_assert(can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> &&
+              can_reduce_scatter<group, float> && can_reduce_scatter_v<group, double> &&
+              can_reduce<group, int, average_t> && can_all_gather<group, int> &&
+              can_all_gather_v<group, float> && can_all_to_all<group, float> && can_all_to_all_v<group, float> &&
+              can_broadcast<group, char> && can_gather<group, float> && can_scatter<group, float> &&
+              can_exchange<group>);
+static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> &&
+              can_start_reduce_scatter<group, float> &&
+              can_start_reduce_scatter_v<group, float> && can_start_reduce<group, float> &&
+              can_start_all_gather<group, float> && can_start_all_gather_v<group, float> &&
+              can_start_all_to_all<group, float> && can_start_all_to_all_v<group, float> &&
+              can_start_broadcast<group, float> && can_start_gather<group, float> && can_start_scatter<group, float> &&
+              can_start_exchange<group>);
+static_assert(!can_all_reduce<group, fp8_e4m3> && !can_reduce<group, fp8_e4m3> &&
+              !can_reduce_scatter<group, fp8_e4m3> && !can_all_reduce<group, bool> &&
+              can_all_gather<group, fp8_e4m3>);
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The small messages that precede every byte of data: what a rank brings to an operation of a group, what it offers
+// in an exchange, that it has left. All ranks run on machines of one byte order.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/comm/fingerprint.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+/// Tells a group from all others, the same on all its members without a word between them: two hashes of its sorted
+/// members and of how many groups of the same members were made before.
+struct group_key {
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+
+  [[nodiscard]] auto operator<=>(const group_key&) const = default;
+
+  [[nodiscard]] static group_key of(std::span<const int> sorted_members, std::uint64_t turn) noexcept {
+    group_key key{0xcbf29ce484222325ULL, 0x9e3779b97f4a7c15ULL};
+    const auto fold = [&](std::uint64_t word) {
+      key.first = (key.first ^ word) * 0x100000001b3ULL;
+      key.second = (key.second + word) * 0xbf58476d1ce4e5b9ULL;
+      key.second ^= key.second >> 31;
+    };
+    for (int member : sorted_members) fold(static_cast<std::uint64_t>(member) + 1);
+    fold(turn);
+    return key;
+  }
+};
+
+enum class letter_kind : std::uint8_t {
+  envelope,  // enters a collective
+  offer,     // wants to send in an exchange
+  accept,    // wants to have what was offered
+  signal,    // raises a counter beside a heap (see window)
+  left,      // will post nothing any more
+};
+
+/// One small message. What does not belong to its kind is empty.
+struct letter {
+  letter_kind kind = letter_kind::left;
+  group_key group;
+  std::uint64_t order = 0;   // hash of the group's members in their order
+  std::uint64_t number = 0;  // of the operation in its group
+  fingerprint print;
+  std::uint64_t bytes = 0;  // of an offer
+  std::int32_t tag = 0;     // of an offer
+  std::vector<std::size_t> send_counts;
+  std::vector<std::size_t> receive_counts;
+  std::string text;  // where the call is; of `left`, what the rank did last
+
+  [[nodiscard]] std::vector<std::byte> packed() const {
+    const header head{group.first,
+                      group.second,
+                      order,
+                      number,
+                      print.count,
+                      print.shape,
+                      bytes,
+                      tag,
+                      print.root,
+                      print.type.bytes,
+                      static_cast<std::uint32_t>(send_counts.size()),
+                      static_cast<std::uint32_t>(receive_counts.size()),
+                      static_cast<std::uint32_t>(std::min(text.size(), longest_text)),
+                      {static_cast<std::uint8_t>(kind), static_cast<std::uint8_t>(print.what),
+                       static_cast<std::uint8_t>(print.how), print.type.kind},
+                      0};
+    std::vector<std::byte> out(sizeof head + (send_counts.size() + receive_counts.size()) * sizeof(std::size_t) +
+                               head.text_length);
+    std::byte* to = out.data();
+    const auto put = [&](const void* from, std::size_t size) {
+      if (size > 0) std::memcpy(to, from, size);
+      to += size;
+    };
+    put(&head, sizeof head);
+    put(send_counts.data(), send_counts.size() * sizeof(std::size_t));
+    put(receive_counts.data(), receive_counts.size() * sizeof(std::size_t));
+    // Of a long path the end tells more.
+    put(text.data() + (text.size() - head.text_length), head.text_length);
+    return out;
+  }
+
+  [[nodiscard]] static letter unpacked(std::span<const std::byte> bytes) {
+    header head{};
+    letter out;
+    if (bytes.size() < sizeof head) return out;
+    std::memcpy(&head, bytes.data(), sizeof head);
+    out.kind = static_cast<letter_kind>(head.codes[0]);
+    out.group = {head.first, head.second};
+    out.order = head.order;
+    out.number = head.number;
+    out.print = {static_cast<operation>(head.codes[1]), static_cast<reduction>(head.codes[2]),
+                 {head.codes[3], head.element_bytes}, head.root, head.count, head.shape};
+    out.bytes = head.bytes;
+    out.tag = head.tag;
+    const std::byte* from = bytes.data() + sizeof head;
+    const auto counts = [&](std::vector<std::size_t>& into, std::uint32_t length) {
+      into.resize(length);
+      if (length > 0) std::memcpy(into.data(), from, length * sizeof(std::size_t));
+      from += length * sizeof(std::size_t);
+    };
+    counts(out.send_counts, head.send_counts);
+    counts(out.receive_counts, head.receive_counts);
+    out.text.assign(reinterpret_cast<const char*>(from), head.text_length);
+    return out;
+  }
+
+ private:
+  static constexpr std::size_t longest_text = 400;
+
+  struct header {
+    std::uint64_t first, second, order, number, count, shape, bytes;
+    std::int32_t tag, root;
+    std::uint32_t element_bytes, send_counts, receive_counts, text_length;
+    std::array<std::uint8_t, 4> codes;
+    std::uint32_t unused;
+  };
+  static_assert(sizeof(header) == 88);
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

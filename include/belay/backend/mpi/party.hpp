@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A rank in one operation of a group: it meets the others, compares what all of them bring, and then moves bytes.
+// Every rank gets every other's letter, so all come to the same verdict before anything is written.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/mpi/group_state.hpp"
+#include "belay/backend/mpi/letter.hpp"
+#include "belay/backend/mpi/mover.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+/// Lives for one operation. Ranks are those of the group unless said otherwise.
+class party {
+ public:
+  party(group_state& group, lane which) : group_(&group), lane_(which) {}
+
+  [[nodiscard]] int rank() const noexcept { return group_->rank; }
+  [[nodiscard]] int size() const noexcept { return group_->size(); }
+  [[nodiscard]] int world_rank(int who) const noexcept { return group_->world_rank(who); }
+
+  /// Returns when all ranks have entered the same operation; throws `comm_error` before any of them has gone on
+  /// otherwise.
+  void enter(const fingerprint& print, std::span<const std::size_t> send_counts,
+             std::span<const std::size_t> receive_counts, where at) {
+    fabric& over = *group_->over;
+    call_ = {print.what, group_->id, group_->operations[index(lane_)]++, print.bytes(), at};
+    if (over.stopped()) over.raise(call_);
+    over.recorder(lane_).enter(print.what, group_->id, call_.number, call_.bytes, at.file, at.line);
+    letters_.resize(group_->members.size());
+    letter& mine = letters_[static_cast<std::size_t>(rank())];
+    mine.kind = letter_kind::envelope;
+    mine.group = group_->key;
+    mine.order = group_->order;
+    mine.number = call_.number;
+    mine.print = print;
+    mine.send_counts.assign(send_counts.begin(), send_counts.end());
+    mine.receive_counts.assign(receive_counts.begin(), receive_counts.end());
+    mine.text = at.text();
+    if (size() > 1) meet(over, mine);
+    compare();
+  }
+
+  /// What rank `who` brought.
+  [[nodiscard]] const letter& of(int who) const noexcept { return letters_[static_cast<std::size_t>(who)]; }
+
+  /// Moves between this rank and others: `to(q, flow)` fills in what goes to rank q and what comes from it.
+  template <class Fill>
+  void move(Fill fill) {
+    if (size() == 1) return;
+    fabric& over = *group_->over;
+    mover bytes(over.box(lane_).comm());
+    for (int k = 1; k < size(); ++k) {  // everybody begins with another peer
+      const int q = (rank() + k) % size();
+      flow one;
+      one.peer = world_rank(q);
+      fill(q, one);
+      bytes.add(one);
+    }
+    over.guarded(call_, [&] { bytes.progress(); });
+    over.await(lane_, call_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
+  }
+
+  void leave() noexcept { group_->over->recorder(lane_).leave(); }
+
+  /// Compares what fingerprints cannot hold: `alike(a, b)` compares two ranks and `text(rank)` tells what one brought;
+  /// unless all are alike, every rank throws `comm_error`.
+  template <class Alike, class Text>
+  void expect_alike(Alike alike, Text text) {
+    bool same = true;
+    for (int q = 1; q < size(); ++q) same = same && alike(0, q);
+    if (same) return;
+    // The smaller camp is to blame; between equals everybody is named.
+    int largest = 0;
+    const auto camp = [&](int who) {
+      int votes = 0;
+      for (int q = 0; q < size(); ++q) votes += alike(q, who);
+      return votes;
+    };
+    for (int q = 0; q < size(); ++q) largest = std::max(largest, camp(q));
+    first_cause why;
+    why.fault = comm_fault::mismatch;
+    for (int q = 0; q < size(); ++q) {
+      why.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at " + of(q).text;
+      if (camp(q) < largest || 2 * largest <= size()) why.culprits.push_back(world_rank(q));
+      if (camp(q) < largest && why.there.empty()) why.there = of(q).text;
+    }
+    refuse(std::move(why));
+  }
+
+  /// Stops the world because the contributions do not fit together; every rank of the group does in the same situation.
+  [[noreturn]] void refuse(first_cause why) {
+    why.fault = comm_fault::mismatch;
+    group_->over->stop(std::move(why));
+    group_->over->raise(call_);
+  }
+
+ private:
+  void meet(fabric& over, const letter& mine) {
+    mailbox& box = over.box(lane_);
+    over.guarded(call_, [&] {
+      for (int k = 1; k < size(); ++k) box.post(world_rank((rank() + k) % size()), mine);
+    });
+    const auto missing = [&](auto tell) {
+      for (int member : group_->members) {
+        if (member != over.number() && box.first(group_->key, letter_kind::envelope, member) == nullptr) tell(member, true);
+      }
+    };
+    const auto all_here = [&] {
+      bool here = true;
+      missing([&](int, bool) { here = false; });
+      return here;
+    };
+    over.await(lane_, call_, all_here, missing);
+    for (int q = 0; q < size(); ++q) {
+      if (q != rank()) letters_[static_cast<std::size_t>(q)] = box.take(group_->key, letter_kind::envelope, world_rank(q));
+    }
+  }
+
+  void compare() {
+    const auto alike = [&](int a, int b) { return of(a).print == of(b).print && of(a).order == of(b).order; };
+    expect_alike(alike, [&](int q) {
+      return of(q).print.text() + (of(q).order == group_->order ? "" : " in a group of another order of ranks");
+    });
+  }
+
+  group_state* group_;
+  lane lane_;
+  call_site call_;
+  std::vector<letter> letters_;
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Which process each rank is. Of those on this machine the kernel tells whether they run, are stopped or are gone;
+// of others only their silence does.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+enum class process_state { unknown, running, stopped, gone };
+
+/// A process among those of all machines. Plain words: ranks send it to each other.
+struct process {
+  std::uint64_t machine = 0;  // hash of the boot and of the space of process numbers
+  std::int64_t number = 0;
+  std::uint64_t start = 0;  // in the kernel's ticks; with it a number is never mistaken for its next user's
+
+  [[nodiscard]] static process self() noexcept {
+    process out;
+    out.number = ::getpid();
+    char text[512];
+    std::uint64_t hash = 0xcbf29ce484222325ULL;
+    const std::size_t length = read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
+    for (std::size_t i = 0; i < length; ++i) hash = (hash ^ static_cast<unsigned char>(text[i])) * 0x100000001b3ULL;
+    struct stat space {};
+    if (::stat("/proc/self/ns/pid", &space) == 0) hash = (hash ^ static_cast<std::uint64_t>(space.st_ino)) * 0x100000001b3ULL;
+    out.machine = length == 0 ? 0 : hash;
+    char state = '?';
+    if (!read_state(out.number, state, out.start)) out.machine = 0;
+    return out;
+  }
+
+  /// Its state, where it runs on the machine of `here`.
+  [[nodiscard]] process_state state_seen_from(const process& here) const noexcept {
+    if (machine == 0 || machine != here.machine) return process_state::unknown;
+    char state = '?';
+    std::uint64_t began = 0;
+    if (!read_state(number, state, began) || began != start || state == 'Z' || state == 'X') return process_state::gone;
+    return state == 'T' || state == 't' ? process_state::stopped : process_state::running;
+  }
+
+ private:
+  static std::size_t read_file(const char* path, char* into, std::size_t room) noexcept {
+    const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    const auto got = ::read(file, into, room - 1);
+    ::close(file);
+    const std::size_t length = got > 0 ? static_cast<std::size_t>(got) : 0;
+    into[length] = '\0';
+    return length;
+  }
+
+  // "1234 (name) S ppid ...": the state follows the last bracket, the start is the 22nd field.
+  static bool read_state(std::int64_t number, char& state, std::uint64_t& start) noexcept {
+    char text[1024];
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%lld/stat", static_cast<long long>(number));
+    if (read_file(path, text, sizeof text) == 0) return false;
+    const char* at = std::strrchr(text, ')');
+    if (at == nullptr || at[1] != ' ') return false;
+    at += 2;
+    state = *at;
+    for (int field = 3; field < 22 && at != nullptr; ++field) {
+      at = std::strchr(at, ' ');
+      if (at != nullptr) ++at;
+    }
+    if (at == nullptr) return false;
+    start = std::strtoull(at, nullptr, 10);
+    return true;
+  }
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

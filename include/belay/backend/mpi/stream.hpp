@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The communication stream of a rank: one thread that runs started operations in launch order, while the rank
+// computes. It exists from the first start on. Commands have a fixed size and live in a fixed ring, so that
+// starting allocates nothing.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "belay/backend/mpi/fabric.hpp"
+#include "belay/backend/mpi/group_state.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/wait_word.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+/// Launched and abandoned from the rank's own thread only.
+class communication_stream final : public completion_source {
+ public:
+  /// So many operations may be in flight; one more waits for the oldest.
+  static constexpr std::size_t capacity = 128;
+  /// Bytes of a command's arguments.
+  static constexpr std::size_t command_room = 152;
+
+  communication_stream(std::shared_ptr<fabric> world, int rank) noexcept : world_(std::move(world)), rank_(rank) {}
+  communication_stream(const communication_stream&) = delete;
+  communication_stream& operator=(const communication_stream&) = delete;
+  ~communication_stream() { finish(); }
+
+  /// Queues `work(group_state&)`, small and trivially copyable. Throws like a call on the group.
+  template <class Work>
+    requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
+  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, where at) {
+    report_abandoned(at);
+    const std::uint64_t ticket = launched_.load(std::memory_order_relaxed) + 1;
+    if (world_->stopped()) world_->raise({what, 0, ticket - 1, 0, at});
+    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+    if (ticket > capacity) settle(ticket - capacity);
+    command& slot = ring_[ticket % capacity];
+    slot.group = group;
+    ::new (static_cast<void*>(slot.storage)) Work(work);
+    slot.run = [](command& self) {
+      (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group);
+    };
+    launched_.store(ticket, std::memory_order_seq_cst);
+    bell_.ring_sleepers();
+    return pending(this, ticket, what, at);
+  }
+
+  [[nodiscard]] bool ready(std::uint64_t ticket) const noexcept override {
+    return completed_.load(std::memory_order_acquire) >= ticket;
+  }
+
+  void wait(std::uint64_t ticket, operation what, where at) override {
+    settle(ticket);
+    if (ticket > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, ticket - 1, 0, at});
+  }
+
+  void abandon(std::uint64_t, where started_at) noexcept override {
+    ++abandoned_;
+    unreported_ = true;
+    abandoned_at_ = started_at;
+  }
+
+  /// Started communications of this rank whose handle was lost.
+  [[nodiscard]] std::uint64_t abandoned() const noexcept { return abandoned_; }
+
+  /// In checked builds, the first call after a handle was lost says so.
+  void report_abandoned(where at) {
+    if constexpr (checked(check_level::local)) {
+      if (!std::exchange(unreported_, false)) return;
+      throw usage_error("the communication started at " + abandoned_at_.text() +
+                            " was never waited for; its buffers may still be in use",
+                        at);
+    }
+  }
+
+  /// Runs what is queued and ends the thread.
+  void finish() noexcept {
+    if (!thread_.joinable()) return;
+    ending_.store(true, std::memory_order_release);
+    bell_.ring();
+    thread_.join();
+  }
+
+ private:
+  struct command {
+    void (*run)(command&) = nullptr;
+    std::shared_ptr<group_state> group;
+    alignas(16) std::byte storage[command_room];
+  };
+
+  // The stream never leaves a ticket open: an operation that fails ends all later ones, in the first cause.
+  void settle(std::uint64_t ticket) noexcept {
+    (void)wait_until(
+        finished_, world_->before_sleep(lane::caller),
+        [&](std::memory_order order) { return completed_.load(order) >= ticket; }, [] { return false; });
+  }
+
+  void serve() noexcept {
+    while (true) {
+      const std::uint64_t ticket = completed_.load(std::memory_order_relaxed) + 1;
+      const auto queued = [&](std::memory_order order) { return launched_.load(order) >= ticket; };
+      for (int i = world_->before_sleep(lane::stream).spins; i > 0 && !queued(std::memory_order_acquire); --i) relax();
+      while (!queued(std::memory_order_acquire)) {
+        const std::uint32_t heard = bell_.heard();
+        if (queued(std::memory_order_acquire)) break;
+        if (ending_.load(std::memory_order_acquire)) return;
+        bell_.sleep_unless(queued, heard, 0);
+      }
+      command& now = ring_[ticket % capacity];
+      if (!failed()) run(now, ticket);
+      now.group.reset();
+      completed_.store(ticket, std::memory_order_seq_cst);
+      finished_.ring_sleepers();
+    }
+  }
+
+  [[nodiscard]] bool failed() const noexcept {
+    return failed_after_.load(std::memory_order_relaxed) != none_failed;
+  }
+
+  void run(command& now, std::uint64_t ticket) noexcept {
+    try {
+      now.run(now);
+      return;
+    } catch (const comm_error&) {
+      // The world keeps the cause.
+    } catch (const std::exception& slip) {
+      world_->stop({comm_fault::peer_failed, {rank_}, "rank " + std::to_string(rank_) + " started an operation that throws: " + slip.what(), ""});
+    }
+    failed_after_.store(ticket - 1, std::memory_order_release);
+  }
+
+  static constexpr std::uint64_t none_failed = ~std::uint64_t{0};
+
+  std::shared_ptr<fabric> world_;
+  int rank_;
+  std::thread thread_;
+  std::array<command, capacity> ring_{};
+  alignas(64) std::atomic<std::uint64_t> launched_{0};
+  std::atomic<bool> ending_{false};
+  wait_word<> bell_;
+  alignas(64) std::atomic<std::uint64_t> completed_{0};
+  std::atomic<std::uint64_t> failed_after_{none_failed};
+  wait_word<> finished_;
+  std::uint64_t abandoned_ = 0;
+  bool unreported_ = false;
+  where abandoned_at_;
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

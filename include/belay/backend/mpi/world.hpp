@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A world of ranks that are the processes of an MPI job, on one machine or on many. Each process runs the body once,
+// as its rank; when a rank fails, the others are told instead of left waiting.
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "belay/backend/mpi/engine.hpp"
+#include "belay/backend/mpi/fabric.hpp"
+#include "belay/backend/mpi/rank.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+struct world_options {
+  /// How long a rank waits for its peers; zero: BELAY_TIMEOUT of the environment in seconds, else 600 s.
+  std::chrono::duration<double> timeout{0};
+  /// How long a peer of this machine may be found stopped until it counts as failed.
+  std::chrono::duration<double> stall{30};
+  /// The ranks: those of this communicator, which stays the program's own. It must not be freed before the last run.
+  MPI_Comm communicator = MPI_COMM_WORLD;
+};
+
+/// `world w; w.run(body)` calls `body(rank&)` in this process. Initialises MPI unless the program has.
+class world {
+ public:
+  /// Throws `usage_error` where MPI provides less than MPI_THREAD_MULTIPLE, `input_error` if BELAY_TIMEOUT makes no
+  /// sense.
+  explicit world(world_options options = {}, where at = where::current()) : options_(options) {
+    if (options_.timeout.count() == 0) options_.timeout = std::chrono::duration<double>(timeout_of_environment());
+    if (!(options_.timeout.count() > 0)) throw usage_error("a world's timeout is more than 0 seconds", at);
+    if (!(options_.stall.count() > 0)) throw usage_error("a world's stall limit is more than 0 seconds", at);
+    engine_.emplace(at);
+    MPI_Comm_rank(options_.communicator, &number_);
+    MPI_Comm_size(options_.communicator, &size_);
+  }
+
+  /// This process's rank and the number of all.
+  [[nodiscard]] int number() const noexcept { return number_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+
+  /// Runs the body as this process's rank and returns its result when all ranks have left theirs. If it throws, the
+  /// others' waits end with `comm_error`, and what it threw is thrown from here. All ranks of the communicator call
+  /// it. Where the world initialised MPI this also finalises it, within ten seconds (or the timeout, if that is less)
+  /// or by aborting the job with a line that says so, and the world has been run; where the program did, a world can be run again. A world with a rank that died does not
+  /// finalise: nobody could.
+  template <class Body>
+  auto run(Body&& body, where at = where::current()) {
+    using result = std::invoke_result_t<Body&, rank&>;
+    if constexpr (std::is_void_v<result>) {
+      live([&](rank& self) { body(self); }, at);
+    } else {
+      std::optional<result> out;
+      live([&](rank& self) { out.emplace(body(self)); }, at);
+      return std::move(*out);
+    }
+  }
+
+ private:
+  static double timeout_of_environment() {
+    const char* text = std::getenv("BELAY_TIMEOUT");
+    if (text == nullptr || *text == '\0') return 600;
+    char* end = nullptr;
+    const double seconds = std::strtod(text, &end);
+    if (*end != '\0' || !(seconds > 0) || !std::isfinite(seconds)) {
+      throw input_error("BELAY_TIMEOUT=" + std::string(text) + ": expected seconds, more than 0");
+    }
+    return seconds;
+  }
+
+  static clock::duration limited(std::chrono::duration<double> time) {
+    // More than this is no deadline on any clock.
+    const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);
+    return std::chrono::duration_cast<clock::duration>(time < longest ? time : longest);
+  }
+
+  template <class Body>
+  void live(Body body, where at) {
+    if (engine_->is_over()) throw usage_error("this world has been run, and MPI is finalised", at);
+    const auto over =
+        std::make_shared<fabric>(options_.communicator, time_limits{limited(options_.timeout), limited(options_.stall)}, at);
+    std::exception_ptr failure;
+    try {
+      rank self(over);
+      try {
+        body(self);
+      } catch (...) {
+        failure = std::current_exception();
+        tell(*over, text_of(failure));
+      }
+      over->leave(lane::caller);
+      self.finish();
+      over->leave(lane::stream);
+      over->close({operation::none, 0, 0, 0, at});
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+    if (!over->somebody_died()) {
+      engine_->finalise(std::min<clock::duration>(limited(options_.timeout), std::chrono::seconds(10)), text_of(failure));
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  static std::string text_of(const std::exception_ptr& failure) {
+    if (!failure) return {};
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& problem) {
+      return problem.what();
+    } catch (...) {
+      return "an exception that is no std::exception";
+    }
+  }
+
+  static void tell(fabric& over, const std::string& what) {
+    const flight_record last = over.recorder(lane::caller).last();
+    over.stop({comm_fault::peer_failed,
+               {over.number()},
+               "rank " + std::to_string(over.number()) + " threw " + last.text() + ": " + what,
+               last.site});
+  }
+
+  world_options options_;
+  std::optional<engine> engine_;
+  int number_ = 0;
+  int size_ = 1;
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

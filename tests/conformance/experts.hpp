@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Tokens to experts and back over every backend: what the ranks compute has the bits of threads that write into each
+// other's memory.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "conformance/reference.hpp"
+#include "unit/parallel/support/expert_station.hpp"
+#include "unit/parallel/support/toy_experts.hpp"
+
+namespace conformance {
+
+struct expert_job {
+  std::size_t experts = 12;  // divided by 1, 2, 3 and 4
+  std::size_t hidden = 17;
+  std::size_t k = 2;
+  std::size_t capacity = 200;
+  std::vector<std::size_t> rows;  // of each rank
+};
+
+// Two layers' forwards, then their backwards, twice: everything this rank computed, one after the other.
+template <class Group>
+std::vector<float> train_experts(const Group& ranks, const expert_job& what) {
+  const auto me = static_cast<std::size_t>(ranks.rank());
+  const std::size_t mine = what.rows[me];
+  const std::size_t first = std::accumulate(what.rows.begin(), what.rows.begin() + ranks.rank(), std::size_t{0});
+  const std::size_t all = std::accumulate(what.rows.begin(), what.rows.end(), std::size_t{0});
+  const auto x = toy::some_numbers<float>(all * what.hidden, 5);
+  const auto dy = toy::some_numbers<float>(all * what.hidden, 6);
+  toy::station<float, Group> here(ranks, {what.experts, what.k, what.hidden, what.capacity});
+  here.exchange.prepare(0, 2, 1);
+  toy::parameters<float> weights(what.experts, what.hidden, 11), other(what.experts, what.hidden, 12);
+  std::vector<float> out;
+  for (int step = 0; step < 2; ++step) {
+    here.exchange.begin_step();
+    using layer = toy::layer<float, toy::exchange_type<float, Group>>;
+    layer lower{weights, here.exchange, what.k, 0.25F}, upper{other, here.exchange, what.k, 0.25F};
+    std::vector<float> dx(mine * what.hidden), dh(mine * what.hidden);
+    {
+      auto frame = here.begin(belay::frame_mode::owing);
+      const float* const rows = x.data() + first * what.hidden;
+      auto below = lower.forward(frame, {rows, {mine, what.hidden}});
+      const belay::view<const float, 2> between{below.out.data(), {mine, what.hidden}};
+      auto above = upper.forward(frame, between);
+      out.insert(out.end(), above.out.data(), above.out.data() + above.out.size());
+      upper.backward(frame, std::move(above), {dy.data() + first * what.hidden, {mine, what.hidden}},
+                     toy::matrix(dh, mine, what.hidden), between.data());
+      lower.backward(frame, std::move(below), {dh.data(), {mine, what.hidden}}, toy::matrix(dx, mine, what.hidden), rows);
+    }
+    here.end();
+    out.insert(out.end(), dx.begin(), dx.end());
+    out.push_back(static_cast<float>(here.exchange.take_overflow().needed));
+    out.push_back(static_cast<float>(here.leases() + here.meter.live_bytes()));  // 0
+  }
+  for (const auto* part : {&weights.matrices_gradient, &weights.router_gradient, &other.matrices_gradient}) {
+    out.insert(out.end(), part->begin(), part->end());
+  }
+  return out;
+}
+
+}  // namespace conformance
+
+TEST_CASE_TEMPLATE_DEFINE("tokens visit experts and come back with the bits of threads, with room and without", Backend,
+                          conf_experts) {
+  using namespace conformance;
+  for (const std::vector<std::size_t>& rows :
+       {std::vector<std::size_t>{9}, {5, 4}, {0, 9}, {40, 1, 7}, {20, 30, 0, 40}}) {
+    for (std::size_t capacity : {std::size_t{200}, std::size_t{6}}) {  // the second one is too small
+      CAPTURE(rows.size());
+      CAPTURE(capacity);
+      const expert_job what{.capacity = capacity, .rows = rows};
+      const auto ranks = static_cast<int>(rows.size());
+      const auto expected =
+          belay::host::world{ranks}.run([&](belay::host::rank& rank) { return train_experts(rank.world(), what); });
+      CHECK(all(Backend::run(ranks, [&](auto& rank) {
+        const auto got = train_experts(rank.world(), what);
+        return same_bits(got, expected[static_cast<std::size_t>(rank.number())]);
+      })));
+    }
+  }
+}

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "conformance/experts.hpp"
+
+#include "conformance/host_processes.hpp"
+
+TEST_CASE_TEMPLATE_INVOKE(conf_experts, conformance::host_processes);

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Jobs whose rank 1 fails. Nobody hangs; where mpirun lets the others live they all name it, and where mpirun ends
+// the job it is mpirun's report that does.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+struct job {
+  int exit_code = -1;
+  double seconds = 0;
+  std::string output;
+
+  [[nodiscard]] bool says(const std::string& what) const { return output.find(what) != std::string::npos; }
+};
+
+job run(const std::string& mode, const std::string& mpirun_flags, const std::string& patience) {
+  const std::string command = "timeout -k 5 60 " BELAY_MPIRUN " " + mpirun_flags + " -np 3 " BELAY_MPI_VICTIM " " + mode +
+                              " " + patience + " 2>&1";
+  job out;
+  const auto start = std::chrono::steady_clock::now();
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) out.output += static_cast<char>(c);
+  const int status = ::pclose(pipe);
+  out.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("nothing fails: every rank is done") {
+  const job all = run("nothing", "", "60 30");
+  CAPTURE(all.output);
+  CHECK(all.exit_code == 0);
+  for (int rank = 0; rank < 3; ++rank) CHECK(all.says("rank " + std::to_string(rank) + " is done"));
+}
+
+TEST_CASE("a rank that throws or returns early is named by the others at once") {
+  for (const std::string mode : {"throw", "return"}) {
+    const job failed = run(mode, "--enable-recovery", "60 30");  // with it mpirun itself returns 0
+    CAPTURE(failed.output);
+    CHECK(failed.seconds < 20);
+    CHECK(failed.says("rank 0 is told: peer_failed by 1:"));
+    CHECK(failed.says("rank 2 is told: peer_failed by 1:"));
+    if (mode == "throw") CHECK(failed.says("rank 1 throws: the culprit's own words"));
+    CHECK_FALSE(failed.says("aborting the job"));
+  }
+}
+
+TEST_CASE("where mpirun lets them live, survivors of a rank that dies name it well before the deadline") {
+  for (const std::string mode : {"kill", "segv", "abort", "exit"}) {
+    const job failed = run(mode, "--enable-recovery", "40 30");
+    CAPTURE(mode);
+    CAPTURE(failed.output);
+    CHECK(failed.seconds < 20);
+    CHECK(failed.says("rank 0 is told: peer_failed by 1:"));
+    CHECK(failed.says("rank 2 is told: peer_failed by 1:"));
+    CHECK(failed.says("all_reduce"));
+  }
+}
+
+TEST_CASE("under plain mpirun a rank that dies ends the job with a report that names it") {
+  for (const std::string mode : {"kill", "segv", "abort"}) {
+    const job failed = run(mode, "", "40 30");
+    CAPTURE(mode);
+    CAPTURE(failed.output);
+    CHECK(failed.exit_code != 0);
+    CHECK(failed.seconds < 20);
+    CHECK((failed.says("process rank 1 with PID") || failed.says("peer_failed by 1:")));
+  }
+}
+
+TEST_CASE("a stopped rank is named at the stall limit or at the deadline, and the job ends") {
+  for (const std::string patience : {"1.5 30", "2 0.2"}) {
+    const job failed = run("stop", "--enable-recovery", patience);
+    CAPTURE(patience);
+    CAPTURE(failed.output);
+    CHECK(failed.seconds < 30);
+    CHECK(failed.says(patience == "2 0.2" ? "peer_failed in all_reduce #6, rank 1" : "timeout in all_reduce #6, rank 1"));
+    CHECK(failed.says("stopped"));
+    CHECK(failed.says("aborting the job"));
+  }
+}
