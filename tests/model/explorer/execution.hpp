@@ -184,7 +184,7 @@ class execution {
   }
   /// One of `count`, decided by the search.
   [[nodiscard]] int pick(int count) {
-    const int drawn = decisions.choose(count);
+    const int drawn = count > 1 ? decisions.choose(count) : 0;
     threads_[at(current_)].id = mix(threads_[at(current_)].id, static_cast<std::uint64_t>(drawn));
     return drawn;
   }
@@ -226,6 +226,7 @@ class execution {
     if (!holds) fail(why);
   }
 
+  [[nodiscard]] ended how() const noexcept { return how_; }
   [[nodiscard]] int current() const noexcept { return current_; }
   [[nodiscard]] bool has_died(int who) const noexcept { return threads_[at(who)].state == standing::dead; }
   /// The word that turns 1 when a mortal thread dies.

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -27,6 +28,12 @@ struct bounds {
   std::uint64_t by_chance = 2000;         // executions
   std::uint64_t most_executions = 3'000'000;  // more is a test that was planned badly
 };
+
+/// So many preemptions; one more in a soak.
+[[nodiscard]] inline bounds bound_of(int preemptions) {
+  if (!soaks()) return {.preemptions = preemptions};
+  return {.preemptions = preemptions + 1, .by_chance = 500'000, .most_executions = 1'000'000'000};
+}
 
 struct finding {
   bool wrong = false;
@@ -51,8 +58,12 @@ template <class Scenario, class Make>
     execution::running() = &world;
     std::optional<Scenario> scenario;
     make(scenario);
-    const ended how = world.run(
+    ended how = world.run(
         scenario->cast(), [](void* self, int thread) { static_cast<Scenario*>(self)->run(thread); }, &*scenario);
+    if (how == ended::well) {
+      scenario->check();
+      how = world.how();
+    }
     if (how == ended::wrong) {
       out.wrong = true;
       out.why = world.failure();
@@ -118,11 +129,11 @@ class study {
     say("written out: " + what, found);
   }
 
-  /// Every order weakened by one step, every store, wake and fence left out, every store and addition made late: each
-  /// is shown by some schedule of some case, or is in the list.
-  void seed_mistakes(const std::vector<harmless>& list) {
+  /// In the headers named: every order weakened by one step, every store, wake and fence left out, every store and
+  /// addition made late. Each is shown by some schedule of some case, or is in the list.
+  void seed_mistakes(const std::vector<std::string_view>& headers, const std::vector<harmless>& list) {
     std::vector<int> used(list.size(), 0);
-    std::vector<mutant> open = first_mistakes();
+    std::vector<mutant> open = first_mistakes(headers);
     int equivalent = 0;
     while (!open.empty()) {
       const mutant mistake = open.back();
@@ -166,11 +177,12 @@ class study {
   }
 
  private:
-  [[nodiscard]] std::vector<mutant> first_mistakes() const {
+  [[nodiscard]] std::vector<mutant> first_mistakes(const std::vector<std::string_view>& headers) const {
     std::vector<mutant> out;
     for (const site& where : sites_) {
       const std::string_view file(where.file);
-      if (file.find("/belay/") == std::string_view::npos && where.what != act::streaming_fence) continue;
+      const auto named = [&](std::string_view header) { return file.ends_with(header); };
+      if (std::none_of(headers.begin(), headers.end(), named)) continue;
       for (const std::memory_order order : weaker(where.what, where.order)) {
         if (where.what == act::sleep || where.what == act::wake || where.what == act::streaming_fence) break;
         out.push_back({mutant::kind::weaker, where, order});

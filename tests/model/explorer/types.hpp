@@ -89,7 +89,7 @@ struct kernel {
 template <class T>
 class plain {
  public:
-  explicit plain(const char* name = "plain memory", T initial = T{}) noexcept : name_(name), value_(initial) {}
+  plain(const char* name = "plain memory", T initial = T{}) noexcept : name_(name), value_(initial) {}
   plain(const plain&) = delete;
   plain& operator=(const plain&) = delete;
 

@@ -116,7 +116,7 @@ class health {
 
   /// The first cause. Only after `stopped()`, or a `stop` that came too late.
   [[nodiscard]] first_cause cause() const {
-    const control_header& header = shared_.header();
+    control_header& header = shared_.header();
     first_cause out;
     // Another rank may be writing it; or have been killed at it.
     const auto patient_until = clock::now() + std::chrono::milliseconds(200);

@@ -20,24 +20,35 @@ class stop_word {
     return stopped_.load(order) != 0;
   }
 
-  /// `write()` writes why, if nobody has stopped the world before: true then. `ring()` wakes all who wait.
+  /// `write()` writes why, if nobody has stopped the world before: true when that has become the first cause. `ring()`
+  /// wakes all who wait. On return the world is stopped, also if the one who was first has been killed at it.
   template <class Write, class Ring>
   bool stop(Write write, Ring ring) noexcept {
-    std::uint32_t none = untold;
-    if (!cause_.compare_exchange_strong(none, being_told, std::memory_order_acq_rel)) return false;
-    write();
-    cause_.store(told, std::memory_order_release);
+    std::uint32_t state = untold;
+    bool first = cause_.compare_exchange_strong(state, being_told, std::memory_order_relaxed);
+    if (first) {
+      write();
+      state = being_told;
+      first = cause_.compare_exchange_strong(state, told, std::memory_order_release, std::memory_order_relaxed);
+    }
     stopped_.store(1, std::memory_order_seq_cst);
     ring();
-    return true;
+    return first;
   }
 
   /// Why the world stopped has been written, and may be read. While somebody still writes it, `patient()` is asked;
-  /// when that says false, he is taken for dead, and there never will be a cause.
+  /// when that says false, he is taken for dead, and nobody ever gets a cause.
   template <class Patient>
-  [[nodiscard]] bool is_told(Patient patient) const noexcept {
-    while (cause_.load(std::memory_order_acquire) == being_told && patient()) Atomics::yield();
-    return cause_.load(std::memory_order_acquire) == told;
+  [[nodiscard]] bool is_told(Patient patient) noexcept {
+    std::uint32_t state = cause_.load(std::memory_order_acquire);
+    while (state == being_told && patient()) {
+      Atomics::yield();
+      state = cause_.load(std::memory_order_acquire);
+    }
+    if (state == being_told) {
+      cause_.compare_exchange_strong(state, lost, std::memory_order_relaxed, std::memory_order_acquire);
+    }
+    return state == told;
   }
 
   /// The survivors have gone on elsewhere. Before the world is stopped, or afterwards.
@@ -45,7 +56,7 @@ class stop_word {
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire) != 0; }
 
  private:
-  enum : std::uint32_t { untold, being_told, told };
+  enum : std::uint32_t { untold, being_told, told, lost };
 
   typename Atomics::template atomic<std::uint32_t> stopped_{0};
   typename Atomics::template atomic<std::uint32_t> cause_{untold};
