@@ -21,12 +21,15 @@
 #include <vector>
 
 #include "belay/backend/host/doorway.hpp"
+#include "belay/backend/host/flight_file.hpp"
+#include "belay/backend/host/flight_verdict.hpp"
 #include "belay/backend/host/holder.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/process.hpp"
 #include "belay/backend/host/world_watch.hpp"
 #include "belay/core/error.hpp"
 #include "tools/belay_run/child.hpp"
+#include "tools/belay_run/guard.hpp"
 #include "tools/belay_run/options.hpp"
 #include "tools/belay_run/output.hpp"
 
@@ -52,9 +55,10 @@ world_options options_for(const options& with) {
 // Beside the world that may be joined: what the ranks print, what we are told by signals, and when enough is enough.
 class started_world : public world_watch {
  public:
-  explicit started_world(const options& with)
+  started_world(const options& with, const guard& after_us)
       : world_watch(with.ranks, options_for(with)),
         with_(with),
+        after_us_(&after_us),
         children_(static_cast<std::size_t>(with.ranks)),
         codes_(static_cast<std::size_t>(with.ranks)) {
     sigset_t ours;
@@ -90,6 +94,7 @@ class started_world : public world_watch {
       newborn made =
           start({rank, with_.ranks, door.path(), door.secret(), with_.timeout, with_.program, before_, files_});
       children_[static_cast<std::size_t>(rank)] = made.pid;
+      after_us_->add(made.pid);
       ++living_;
       all.expect(rank, made.pid);
       if (made.refused != 0) {
@@ -106,10 +111,19 @@ class started_world : public world_watch {
 
   // --- what the holder calls, beside what the world is told
 
-  void joined(int, pid_t) noexcept { someone_joined_ = true; }
+  // Programs that never join are no world: only when one joins it is told who of the others are gone already.
+  void joined(int rank, pid_t pid) {
+    world_watch::joined(rank, pid);
+    someone_joined_ = true;
+    for (const auto& [gone, how] : std::exchange(gone_before_, {})) world_watch::ended(gone, how);
+  }
+  void ended(int rank, ending how) {
+    if (someone_joined_) world_watch::ended(rank, how);
+    else gone_before_.emplace_back(rank, how);
+  }
 
   void child_ended(int rank, ending how) {
-    children_[static_cast<std::size_t>(rank)] = 0;
+    after_us_->remove(std::exchange(children_[static_cast<std::size_t>(rank)], 0));
     --living_;
     const int code = how.how == ending::kind::signalled ? 128 + how.code : how.code;
     codes_[static_cast<std::size_t>(rank)] = code;
@@ -171,10 +185,10 @@ class started_world : public world_watch {
     error_.write_all();
   }
 
-  /// What the ranks of the world were told, where one failed.
+  /// Why the world stopped; said already with the name of a file, where one is asked for.
   void say_verdict() {
-    if (const belay::host::health* const world = failed(); world != nullptr && someone_joined_ && exit_code_ != 0)
-      say("first cause: " + world->cause().message);
+    if (const belay::host::health* const world = failed(); world != nullptr && exit_code_ != 0 && !flight_folder())
+      say(verdict(*world));
   }
 
   void say(const std::string& words) { error_.add("belay-run: " + words + "\n"); }
@@ -195,6 +209,7 @@ class started_world : public world_watch {
   }
 
   options with_;
+  const guard* after_us_;
   std::vector<pid_t> children_;  // 0: not started, or reaped
   std::vector<int> codes_;
   sigset_t before_;
@@ -204,6 +219,7 @@ class started_world : public world_watch {
   std::deque<line_reader> readers_;
   bool refused_ = false;  // the program could not be started
   bool someone_joined_ = false;
+  std::vector<std::pair<int, ending>> gone_before_;
   int living_ = 0;
   int exit_code_ = 0;
   int blows_ = 0;
@@ -213,8 +229,9 @@ class started_world : public world_watch {
 int run(const options& with) {
   keep_standard_streams();
   adopt_orphans();
+  const guard after_us;
   doorway door = doorway::open();
-  started_world world(with);
+  started_world world(with, after_us);
   holder_options limits;
   limits.stall_limit = duration_of(with.stall);
   holder<started_world> all(door, with.ranks, world.first_control(), world, limits);
