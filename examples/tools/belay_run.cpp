@@ -21,11 +21,15 @@
 #include <vector>
 
 #include "belay/backend/host/doorway.hpp"
+#include "belay/backend/host/flight_file.hpp"
+#include "belay/backend/host/flight_verdict.hpp"
 #include "belay/backend/host/holder.hpp"
+#include "belay/backend/host/options.hpp"
 #include "belay/backend/host/process.hpp"
-#include "belay/backend/host/segment.hpp"
+#include "belay/backend/host/world_watch.hpp"
 #include "belay/core/error.hpp"
 #include "tools/belay_run/child.hpp"
+#include "tools/belay_run/guard.hpp"
 #include "tools/belay_run/options.hpp"
 #include "tools/belay_run/output.hpp"
 
@@ -40,10 +44,23 @@ using clock = std::chrono::steady_clock;
 constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr int stopping[] = {SIGTSTP, SIGCONT};
 
-// What the holder tells, what the ranks print, what we are told by signals; and when enough is enough.
-class launched_world {
+// What its ranks are told, where they join; nothing of it matters to programs that do not.
+world_options options_for(const options& with) {
+  world_options out;
+  out.timeout = std::chrono::duration<double>(with.timeout);
+  out.stall_limit = std::chrono::duration<double>(with.stall);
+  return checked_options(out, {});
+}
+
+// Beside the world that may be joined: what the ranks print, what we are told by signals, and when enough is enough.
+class started_world : public world_watch {
  public:
-  explicit launched_world(const options& with) : with_(with), children_(static_cast<std::size_t>(with.ranks)) {
+  started_world(const options& with, const guard& after_us)
+      : world_watch(with.ranks, options_for(with)),
+        with_(with),
+        after_us_(&after_us),
+        children_(static_cast<std::size_t>(with.ranks)),
+        codes_(static_cast<std::size_t>(with.ranks)) {
     sigset_t ours;
     ::sigemptyset(&ours);
     for (int number : passed_on) ::sigaddset(&ours, number);
@@ -58,20 +75,31 @@ class launched_world {
     if (!signals_) throw belay::file_error("signalfd", 0, std::strerror(errno));
   }
 
-  [[nodiscard]] segment& control() noexcept { return control_; }
-  [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
+  /// Of the rank that caused the others' failure, where the world knows; else of the first that failed.
+  [[nodiscard]] int exit_code() const {
+    if (refused_) return exit_code_;
+    if (const belay::host::health* const world = failed()) {
+      for (const int rank : world->cause().culprits) {
+        const auto place = static_cast<std::size_t>(rank);
+        if (place < codes_.size() && codes_[place] != 0) return codes_[place];
+      }
+    }
+    return exit_code_;
+  }
   [[nodiscard]] int living() const noexcept { return living_; }
 
   /// Starts all ranks; false where the program cannot be started.
-  [[nodiscard]] bool start_all(const doorway& door, holder<launched_world>& all) {
+  [[nodiscard]] bool start_all(const doorway& door, holder<started_world>& all) {
     for (int rank = 0; rank < with_.ranks; ++rank) {
       newborn made =
           start({rank, with_.ranks, door.path(), door.secret(), with_.timeout, with_.program, before_, files_});
       children_[static_cast<std::size_t>(rank)] = made.pid;
+      after_us_->add(made.pid);
       ++living_;
       all.expect(rank, made.pid);
       if (made.refused != 0) {
         say(std::string(with_.program[0]) + ": " + std::strerror(made.refused));
+        refused_ = true;
         exit_code_ = made.refused == ENOENT ? 127 : 126;
         return false;
       }
@@ -81,18 +109,26 @@ class launched_world {
     return true;
   }
 
-  // --- what the holder calls
+  // --- what the holder calls, beside what the world is told
 
-  void joined(int, pid_t) noexcept {}
-  void said(int, const parting&) noexcept {}
-  void ended(int, ending) noexcept {}
+  // Programs that never join are no world: only when one joins it is told who of the others are gone already.
+  void joined(int rank, pid_t pid) {
+    world_watch::joined(rank, pid);
+    someone_joined_ = true;
+    for (const auto& [gone, how] : std::exchange(gone_before_, {})) world_watch::ended(gone, how);
+  }
+  void ended(int rank, ending how) {
+    if (someone_joined_) world_watch::ended(rank, how);
+    else gone_before_.emplace_back(rank, how);
+  }
 
   void child_ended(int rank, ending how) {
-    children_[static_cast<std::size_t>(rank)] = 0;
+    after_us_->remove(std::exchange(children_[static_cast<std::size_t>(rank)], 0));
     --living_;
-    const bool good = how.how == ending::kind::exited && how.code == 0;
-    if (good || exit_code_ != 0) return;
-    exit_code_ = how.how == ending::kind::signalled ? 128 + how.code : std::max(how.code, 1);
+    const int code = how.how == ending::kind::signalled ? 128 + how.code : how.code;
+    codes_[static_cast<std::size_t>(rank)] = code;
+    if (code == 0 || exit_code_ != 0) return;
+    exit_code_ = code;
     const char* const name = how.how == ending::kind::signalled ? ::strsignal(how.code) : nullptr;
     say("rank " + std::to_string(rank) + " " + how.text() + (name == nullptr ? "" : " (" + std::string(name) + ")"));
     next_blow_ = clock::now() + duration_of(with_.grace);
@@ -149,6 +185,12 @@ class launched_world {
     error_.write_all();
   }
 
+  /// Why the world stopped; said already with the name of a file, where one is asked for.
+  void say_verdict() {
+    if (const belay::host::health* const world = failed(); world != nullptr && exit_code_ != 0 && !flight_folder())
+      say(verdict(*world));
+  }
+
   void say(const std::string& words) { error_.add("belay-run: " + words + "\n"); }
 
  private:
@@ -167,13 +209,17 @@ class launched_world {
   }
 
   options with_;
+  const guard* after_us_;
   std::vector<pid_t> children_;  // 0: not started, or reaped
-  segment control_ = segment::create("belay-control", 4096);
+  std::vector<int> codes_;
   sigset_t before_;
   rlimit files_;
   descriptor signals_;
   outlet out_{STDOUT_FILENO}, error_{STDERR_FILENO};
   std::deque<line_reader> readers_;
+  bool refused_ = false;  // the program could not be started
+  bool someone_joined_ = false;
+  std::vector<std::pair<int, ending>> gone_before_;
   int living_ = 0;
   int exit_code_ = 0;
   int blows_ = 0;
@@ -183,11 +229,12 @@ class launched_world {
 int run(const options& with) {
   keep_standard_streams();
   adopt_orphans();
+  const guard after_us;
   doorway door = doorway::open();
-  launched_world world(with);
+  started_world world(with, after_us);
   holder_options limits;
   limits.stall_limit = duration_of(with.stall);
-  holder<launched_world> all(door, with.ranks, world.control(), world, limits);
+  holder<started_world> all(door, with.ranks, world.first_control(), world, limits);
   if (!world.start_all(door, all)) world.signal_all(SIGKILL);
   while (world.living() > 0) {
     all.step(world.next_moment());
@@ -195,6 +242,7 @@ int run(const options& with) {
   }
   door.close();
   end_all_children();
+  world.say_verdict();
   world.drain();
   return world.exit_code();
 }

@@ -66,7 +66,7 @@ TEST_CASE("a message arrives as it was sent, with its descriptor, whatever its l
       for (std::size_t i = 0; i < length; ++i) out.body += static_cast<char>(i * 7);
       int pipe[2];
       REQUIRE(::pipe(pipe) == 0);
-      std::thread sender([&, &a = a] { CHECK(a.send(out, in_seconds(10), pipe[1])); });
+      std::thread sender([&, &from = a] { CHECK(from.send(out, in_seconds(10), pipe[1])); });
       received in = b.receive(in_seconds(10));
       sender.join();
       ::close(pipe[1]);

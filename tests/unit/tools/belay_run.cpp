@@ -15,8 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "belay/backend/host/guest.hpp"
+#include "belay/backend/host.hpp"
+#include "belay/backend/host/doorway.hpp"
 #include "belay/backend/host/process.hpp"
+#include "belay/comm.hpp"
 #include "unit/backend/forked.hpp"
 
 #ifdef BELAY_RUN
@@ -93,8 +95,8 @@ outcome run(const std::vector<std::string>& arguments, const std::string& input 
   return result;
 }
 
-outcome shell(int ranks, const std::string& script) {
-  return run({"-n", std::to_string(ranks), "--grace", "0.2", "sh", "-c", script});
+outcome shell(int ranks, const std::string& script, const char* grace = "5") {
+  return run({"-n", std::to_string(ranks), "--grace", grace, "sh", "-c", script});
 }
 
 // Sorted, because ranks print when they like.
@@ -160,14 +162,14 @@ TEST_CASE("when one fails the others have a moment, then SIGTERM, then SIGKILL; 
   const outcome own = shell(3, "[ $BELAY_RANK = 1 ] && exit 3; sleep 0.05; echo ends itself; exit 4");
   CHECK(own.code == 3);
   CHECK(sorted_lines(own.out) == "[0] ends itself\n[2] ends itself\n");
-  const outcome told = shell(2, "[ $BELAY_RANK = 1 ] && exit 3; trap 'echo told; exit 5' TERM; sleep 20 & wait");
+  const outcome told = shell(2, "[ $BELAY_RANK = 1 ] && exit 3; trap 'echo told; exit 5' TERM; sleep 20 & wait", "1");
   CHECK(told.code == 3);
   CHECK(told.out == "[0] told\n");
   CHECK(told.error.find("SIGTERM to ranks that still run: 0\n") != std::string::npos);
-  const outcome deaf = shell(2, "[ $BELAY_RANK = 0 ] && exit 3; trap '' TERM; while true; do sleep 20; done");
+  const outcome deaf = shell(2, "[ $BELAY_RANK = 0 ] && exit 3; trap '' TERM; while true; do sleep 20; done", "0.2");
   CHECK(deaf.code == 3);
   CHECK(deaf.error.find("SIGKILL to ranks that still run: 1\n") != std::string::npos);
-  const outcome stopped = shell(2, "[ $BELAY_RANK = 0 ] && exit 3; kill -STOP $$");
+  const outcome stopped = shell(2, "[ $BELAY_RANK = 0 ] && exit 3; kill -STOP $$", "0.2");
   CHECK(stopped.code == 3);
 }
 
@@ -196,7 +198,7 @@ TEST_CASE("what follows the program's name is the program's; flags may be writte
 
 TEST_CASE("the token stands neither in the environment nor in the arguments") {
   const outcome result = shell(1, "tr '\\000' '\\n' < /proc/$$/environ | grep BELAY; test -S $BELAY_DOOR && echo door; "
-                                  "head -c 40 /proc/$$/fd/$BELAY_TOKEN_FD | wc -c; ls /proc/$$/fd | wc -l");
+                                  "head -c 40 /proc/$$/fd/$BELAY_TOKEN_FD | wc -c; set -- /proc/$$/fd/*; echo $#");
   CHECK(result.code == 0);
   std::istringstream lines(result.out);
   std::vector<std::string> all;
@@ -207,7 +209,7 @@ TEST_CASE("the token stands neither in the environment nor in the arguments") {
   CHECK(result.out.find("BELAY_TOKEN_FD=") != std::string::npos);
   // The token, and what this process hands on to anybody.
   const scratch folder;
-  const std::string direct = "sh -c 'ls /proc/$$/fd | wc -l' > " + folder.path() + "/count";
+  const std::string direct = "sh -c 'set -- /proc/$$/fd/*; echo $#' > " + folder.path() + "/count";
   REQUIRE(std::system(direct.c_str()) == 0);
   CHECK(std::stoi(all.back().substr(4)) == std::stoi(contents(folder.path() + "/count")) + 1);
 }
@@ -232,7 +234,7 @@ TEST_CASE("Ctrl-C and SIGTERM reach every rank, once, and belay-run waits for th
     CHECK(sorted_lines(result.out) == "[0] got it\n[0] ready\n[1] got it\n[1] ready\n");
     CHECK(one.doorways() == 0);
   }
-  launched one({"-n", "2", "sh", "-c", "echo ready; sleep 30"});
+  launched one({"-n", "2", "sh", "-c", "sleep 30 & echo ready; wait"});
   CHECK(one.wait_for_lines("out", 2).size() == 2);
   ::kill(one.pid(), SIGINT);
   CHECK(one.wait().code == 128 + SIGINT);
@@ -246,9 +248,9 @@ TEST_CASE("no process is left: not by an end, not by a kill of belay-run, not wh
   for (std::string line; std::getline(lines, line); ++count) CHECK(gone_soon(std::stoi(line.substr(4))));
   CHECK(count == 2);
 
-  launched one({"-n", "3", "sh", "-c", "echo $$; exec sleep 60"});
-  const auto pids = one.wait_for_lines("out", 3);
-  REQUIRE(pids.size() == 3);
+  launched one({"-n", "3", "sh", "-c", "sleep 60 & echo $!; echo $$; wait"});
+  const auto pids = one.wait_for_lines("out", 6);
+  REQUIRE(pids.size() == 6);
   CHECK(one.doorways() == 1);
   ::kill(one.pid(), SIGKILL);
   CHECK(one.wait().code == 1000 + SIGKILL);
@@ -267,29 +269,68 @@ TEST_CASE("who stops reading ends the ranks as in any pipeline") {
   CHECK(reaped(child) == 0);
 }
 
-TEST_CASE("a program may join; the door closes when all have, and a kill ends the run with its signal") {
-  launched one({"-n", "3", "--grace", "5", this_program(), "--no-skip", "--test-case=*as a rank*"});
+TEST_CASE("ranks that join are one world; a kill is told to the others, who say so, and is the exit code") {
+  launched one({"-n", "3", this_program(), "--no-skip", "--test-case=*as a rank*"});
   const auto lines = one.wait_for_lines("error", 3);
   REQUIRE(lines.size() == 3);
   CHECK(one.doorways() == 0);
   for (const std::string& line : lines) {
     if (line.find("[1] joined ") == 0) ::kill(std::stoi(line.substr(11)), SIGKILL);
   }
-  for (const std::string& line : lines) {
-    if (line.find("[1] joined ") != 0) ::kill(std::stoi(line.substr(11)), SIGCONT);
+  const outcome result = one.wait();
+  CHECK(result.code == 128 + SIGKILL);
+  for (const char* const told : {"[0] peer_failed, rank 1, signal 9", "[2] peer_failed, rank 1, signal 9",
+                                 "belay-run: rank 1 was ended by signal 9 (Killed)", "belay-run: rank 1 "}) {
+    CAPTURE(result.error);
+    CHECK(result.error.find(told) != std::string::npos);
   }
-  CHECK(one.wait().code == 128 + SIGKILL);
 }
 
-// Not a test: what the ranks above run.
+TEST_CASE("a flight file is written for a world that failed, and for no other") {
+  const scratch folder;
+  ::setenv("BELAY_FLIGHT_DIR", (folder.path() + "/flights").c_str(), 1);
+  CHECK(run({"-n", "2", "false"}).code == 1);
+  CHECK(run({"-n", "2", this_program(), "--no-skip", "--test-case=*a rank that returns*"}).code == 0);
+  CHECK(entries_of(folder.path() + "/flights") == 0);
+  launched one({"-n", "2", this_program(), "--no-skip", "--test-case=*as a rank*"});
+  for (const std::string& line : one.wait_for_lines("error", 2)) {
+    if (line.find("[1] joined ") == 0) ::kill(std::stoi(line.substr(11)), SIGKILL);
+  }
+  CHECK(one.wait().code == 128 + SIGKILL);
+  ::unsetenv("BELAY_FLIGHT_DIR");
+  CHECK(entries_of(folder.path() + "/flights", "belay-flight-") == 1);
+}
+
+TEST_CASE("ranks that join and return end with 0; one that never joins is waited for by none") {
+  const outcome good = run({"-n", "2", this_program(), "--no-skip", "--test-case=*a rank that returns*"});
+  CHECK(good.code == 0);
+  CHECK(good.error.empty());
+  const outcome half = run({"-n", "2", "sh", "-c",
+                            "[ $BELAY_RANK = 1 ] && exit 0; exec " + this_program() +
+                                " --no-skip '--test-case=*as a rank*'"});
+  CHECK(half.code == 3);
+  CHECK(half.error.find("[0] peer_failed, rank 1") != std::string::npos);
+}
+
+// Not tests: what the ranks above run.
+
 TEST_CASE("as a rank" * doctest::skip()) {
-  const auto number = [](const char* name) { return std::stoi(std::getenv(name)); };
-  belay::host::guest self = belay::host::guest::enter(
-      std::getenv("BELAY_DOOR"), belay::host::guest::token_from_descriptor(number("BELAY_TOKEN_FD")),
-      number("BELAY_RANK"), number("BELAY_SIZE"), in_seconds(20));
-  std::fprintf(stderr, "joined %d\n", static_cast<int>(::getpid()));
-  ::raise(SIGSTOP);
-  self.goodbye({}, in_seconds(20));
+  try {
+    belay::host::world::from_env().run([](auto& self) {
+      self.world().barrier();
+      std::fprintf(stderr, "joined %d\n", static_cast<int>(::getpid()));
+      while (true) self.world().barrier();
+    });
+  } catch (const belay::comm_error& error) {
+    std::fprintf(stderr, "%s, rank %d, signal %d\n", belay::name(error.fault()), error.about().culprits.at(0),
+                 error.about().signal);
+    std::fflush(nullptr);
+    ::_exit(3);
+  }
+}
+
+TEST_CASE("a rank that returns" * doctest::skip()) {
+  belay::host::world::from_env().run([](auto& self) { self.world().barrier(); });
 }
 
 #endif

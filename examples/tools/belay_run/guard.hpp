@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A process that outlives belay-run for a moment: when that is killed, the kernel ends the ranks' processes, and this
+// one ends what they had started.
+#pragma once
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "belay/core/error.hpp"
+#include "tools/belay_run/child.hpp"
+
+namespace belay_run {
+
+/// Waits for the end of whoever made it; knows by their numbers the process groups that are to end then.
+class guard {
+ public:
+  /// Forks: call it while nothing is open that the other process must not keep. Throws file_error.
+  guard() {
+    auto [from, to] = make_pipe();
+    const pid_t pid = ::fork();
+    if (pid < 0) throw belay::file_error("fork", 0, std::strerror(errno));
+    if (pid == 0) watch(from.get());
+    to_ = std::move(to);
+  }
+
+  void add(pid_t group) const noexcept { tell(group); }
+  /// Its first process is reaped, so that the number may be somebody else's soon.
+  void remove(pid_t group) const noexcept { tell(-group); }
+
+ private:
+  void tell(std::int32_t number) const noexcept { static_cast<void>(!::write(to_.get(), &number, sizeof number)); }
+
+  // Its own session: what a terminal sends is not for it. No output of ours is held open.
+  [[noreturn]] static void watch(int from) {
+    ::setsid();
+    ::dup2(from, 0);
+    ::syscall(SYS_close_range, 1U, ~0U, 0U);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, SIG_IGN);
+    std::vector<pid_t> groups;
+    std::int32_t number = 0;
+    for (ssize_t got = 0; (got = ::read(0, &number, sizeof number)) != 0;) {
+      if (got < 0 && errno == EINTR) continue;
+      if (got != static_cast<ssize_t>(sizeof number)) break;
+      if (number > 0) groups.push_back(number);
+      else groups.erase(std::remove(groups.begin(), groups.end(), -number), groups.end());
+    }
+    for (const pid_t group : groups) ::kill(-group, SIGKILL);
+    ::_exit(0);
+  }
+
+  descriptor to_;
+};
+
+}  // namespace belay_run
