@@ -217,7 +217,7 @@ std::string write_flight_file(const health& world, const std::string& folder) {
 }
 
 /// For who holds the shared block of a world that has stopped: where BELAY_FLIGHT_DIR is set, writes the flight file
-/// and prints the verdict with the file's name, or why there is none, as one line to standard error.
+/// and prints the verdict with the file's name, or why there is none, as one line to standard error. Call it once.
 inline void report_failure(const health& world) noexcept {
   try {
     const std::optional<std::string> folder = flight_folder();
@@ -229,7 +229,8 @@ inline void report_failure(const health& world) noexcept {
       line += " [no flight file: " + std::string(problem.what()) + "]";
     }
     // One line, whatever a message holds; and nothing that a terminal would obey.
-    std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+    const auto obeyed = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+    std::replace_if(line.begin(), line.end(), obeyed, ' ');
     line += '\n';
     std::fwrite(line.data(), 1, line.size(), stderr);
   } catch (...) {  // too little memory for words: the ranks' own errors say it
