@@ -19,8 +19,8 @@ using nlohmann::ordered_json;
 using namespace belay_fr;
 
 ordered_json json_of(const entry& of) {
-  return {{"op", of.op},         {"group", of.group},       {"number", of.number},      {"bytes", of.bytes},
-          {"site", of.site},     {"finished", of.finished}, {"waited_us", of.waited_us}};
+  return {{"op", of.op},     {"group", of.group},       {"number", of.number},      {"bytes", of.bytes},
+          {"site", of.site}, {"finished", of.finished}, {"waited_us", of.waited_us}};
 }
 
 const char* name(presence how) {
@@ -38,8 +38,8 @@ const char* name(presence how) {
 std::string json_text(const flight& of, std::size_t count, int only) {
   ordered_json out;
   out["verdict"] = of.verdict;
-  out["cause"] = {{"kind", of.cause.kind},     {"culprits", of.cause.culprits}, {"message", of.cause.message},
-                  {"there", of.cause.there},   {"signal", of.cause.signal},     {"exit_code", of.cause.exit_code}};
+  out["cause"] = {{"kind", of.cause.kind},   {"culprits", of.cause.culprits}, {"message", of.cause.message},
+                  {"there", of.cause.there}, {"signal", of.cause.signal},     {"exit_code", of.cause.exit_code}};
   out["job"] = of.job;
   out["epoch"] = of.epoch;
   out["transport"] = of.transport;

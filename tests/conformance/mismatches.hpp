@@ -69,8 +69,10 @@ class mismatch_cases {
         }
         for (std::size_t n : {small, large}) {
           add("type", {.what = what, .n = n, .how = how}, {.what = what, .n = n, .type = word::i32, .how = how});
-          add("size of type", {.what = what, .n = n, .how = how}, {.what = what, .n = n, .type = word::f64, .how = how});
-          if (has_root(what)) add("root", {.what = what, .n = n, .how = how}, {.what = what, .n = n, .root = 1, .how = how});
+          add("size of type", {.what = what, .n = n, .how = how},
+              {.what = what, .n = n, .type = word::f64, .how = how});
+          if (has_root(what))
+            add("root", {.what = what, .n = n, .how = how}, {.what = what, .n = n, .root = 1, .how = how});
           if (has_counts(what)) {
             add("count vector", {.what = what, .n = n, .how = how}, {.what = what, .n = n, .skew = 1, .how = how});
           }
@@ -92,9 +94,13 @@ class mismatch_cases {
   // Two calls, of which one is left out, made twice or made first.
   void sequences() {
     for (int a = 0; a < call_kinds; ++a) {
-      const odd_call first{.what = call_kind{a}, .n = large}, second{.what = call_kind{(a + 1) % call_kinds}, .n = small};
+      const odd_call first{.what = call_kind{a}, .n = large},
+          second{.what = call_kind{(a + 1) % call_kinds}, .n = small};
       const auto sequence = [&](const char* name, std::vector<odd_call> odd) {
-        cases_.push_back({std::string(name) + " of " + conformance::name(first.what), {first, second}, std::move(odd), end::comparison});
+        cases_.push_back({std::string(name) + " of " + conformance::name(first.what),
+                          {first, second},
+                          std::move(odd),
+                          end::comparison});
       };
       sequence("order", {second, first});
       sequence("missing call", {second});
@@ -105,11 +111,15 @@ class mismatch_cases {
   // The same call on another group: of the same ranks, or of fewer.
   void groups() {
     for (call_kind what : {call_kind::barrier, call_kind::all_reduce, call_kind::broadcast, call_kind::all_to_all_v}) {
-      add("group of the same ranks", {.what = what, .n = small, .group = 1}, {.what = what, .n = small, .group = 2}, end::deadline);
-      add("group of two of the ranks", {.what = what, .n = large}, {.what = what, .n = large, .group = 3}, end::deadline);
+      add("group of the same ranks", {.what = what, .n = small, .group = 1}, {.what = what, .n = small, .group = 2},
+          end::deadline);
+      add("group of two of the ranks", {.what = what, .n = large}, {.what = what, .n = large, .group = 3},
+          end::deadline);
       const odd_call one{.what = what, .n = large, .group = 1}, other{.what = what, .n = large, .group = 2};
-      cases_.push_back({std::string("order of groups of ") + conformance::name(what), {one, other}, {other, one}, end::deadline});
-      add("started, not called", {.what = what, .n = large}, {.what = what, .n = large, .how = way::started}, end::deadline);
+      cases_.push_back(
+          {std::string("order of groups of ") + conformance::name(what), {one, other}, {other, one}, end::deadline});
+      add("started, not called", {.what = what, .n = large}, {.what = what, .n = large, .how = way::started},
+          end::deadline);
     }
   }
 
@@ -167,13 +177,15 @@ bool is_told(Rank& rank, const mismatch_case& each, int odd_rank) {
     return ok && what.fault == belay::comm_fault::timeout && !what.culprits.empty() &&
            what.message.find(".cpp:") != std::string::npos;
   }
-  const bool sites = what.message.find("odd.cpp:") != std::string::npos && what.message.find("usual.cpp:") != std::string::npos;
+  const bool sites =
+      what.message.find("odd.cpp:") != std::string::npos && what.message.find("usual.cpp:") != std::string::npos;
   return ok && what.fault == belay::comm_fault::mismatch && names(what, odd_rank) && sites;
 }
 
 }  // namespace conformance
 
-TEST_CASE_TEMPLATE_DEFINE("whatever differs, all ranks are told before any byte has changed", Backend, conf_mismatches) {
+TEST_CASE_TEMPLATE_DEFINE("whatever differs, all ranks are told before any byte has changed", Backend,
+                          conf_mismatches) {
   using namespace conformance;
   const std::vector<mismatch_case> cases = mismatch_cases::all();
   std::size_t runs = 0, caught = 0;
@@ -186,23 +198,25 @@ TEST_CASE_TEMPLATE_DEFINE("whatever differs, all ranks are told before any byte 
       const int odd_rank = which % 3 == 0 ? 1 : ranks - 1;
       const bool by_deadline = each.how == mismatch_case::end::deadline;
       const std::chrono::milliseconds timeout(by_deadline ? 60 : 120'000);
-      const auto told = Backend::run(ranks, timeout, [each, odd_rank](auto& rank) { return is_told(rank, each, odd_rank); });
+      const auto told =
+          Backend::run(ranks, timeout, [each, odd_rank](auto& rank) { return is_told(rank, each, odd_rank); });
       const bool by_all = all(told);
       CHECK(by_all);
       caught += by_all;
       ++runs;
     }
   }
-  MESSAGE(cases.size() << " mismatch cases, with 2, 3 and 5 ranks " << runs << " runs, " << caught << " of them caught");
+  MESSAGE(cases.size() << " mismatch cases, with 2, 3 and 5 ranks " << runs << " runs, " << caught
+                       << " of them caught");
   CHECK(cases.size() >= 150);
 }
 
 TEST_CASE_TEMPLATE_DEFINE("calls that fit are never a mismatch, wherever they are made", Backend, conf_matches) {
   using namespace conformance;
   std::size_t calls = 0;
-  for (auto [ranks, count] : {std::pair{2, 60'000}, {3, 35'000}, {5, 5'000}}) {
+  for (auto [ranks, many] : {std::pair{2, 60'000}, {3, 35'000}, {5, 5'000}}) {
     CAPTURE(ranks);
-    CHECK(all(Backend::run(ranks, [count = count](auto& rank) {
+    CHECK(all(Backend::run(ranks, [count = many](auto& rank) {
       const call_groups groups(rank, rank.size() - 1);
       call_memory memory(rank.number());
       std::uint64_t seed = 12345;
@@ -218,17 +232,19 @@ TEST_CASE_TEMPLATE_DEFINE("calls that fit are never a mismatch, wherever they ar
           next.n = sizes[draw(9)];
           next.type = word{static_cast<int>(draw(3))};
           next.reduce = redop{static_cast<int>(draw(4))};
-          next.root = next.what == call_kind::pair ? 0 : static_cast<int>(draw(static_cast<std::uint64_t>(rank.size())));
+          next.root =
+              next.what == call_kind::pair ? 0 : static_cast<int>(draw(static_cast<std::uint64_t>(rank.size())));
           next.skew = next.n > 0 ? draw(2) : 0;
           next.how = draw(8) == 0 ? way::started : way::blocking;
           next.group = static_cast<int>(draw(3));
           next.alias = (rank.number() + k) % 2 == 0 ? aliasing::in_place : aliasing::apart;
-          perform(groups, next, memory, rank.size() - 1, belay::where{rank.number() == 0 ? "a.cpp" : "b.cpp", "", k % 90 + rank.number()});
+          perform(groups, next, memory, rank.size() - 1,
+                  belay::where{rank.number() == 0 ? "a.cpp" : "b.cpp", "", k % 90 + rank.number()});
         }
       });
       return failed.fault == belay::comm_fault::revoked;  // nothing failed
     })));
-    calls += static_cast<std::size_t>(count);
+    calls += static_cast<std::size_t>(many);
   }
   MESSAGE(calls << " matching calls from different lines");
   CHECK(calls >= 100'000);

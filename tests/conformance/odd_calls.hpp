@@ -34,14 +34,15 @@ enum class call_kind {
 inline constexpr int call_kinds = 12;  // collectives: without pair
 
 [[nodiscard]] constexpr const char* name(call_kind what) {
-  constexpr const char* names[] = {"barrier",    "all_reduce",   "reduce_scatter", "reduce_scatter_v", "all_gather",
+  constexpr const char* names[] = {"barrier",      "all_reduce", "reduce_scatter", "reduce_scatter_v", "all_gather",
                                    "all_gather_v", "all_to_all", "all_to_all_v",   "broadcast",        "reduce",
-                                   "gather",     "scatter",      "a pair"};
+                                   "gather",       "scatter",    "a pair"};
   return names[static_cast<int>(what)];
 }
 
 [[nodiscard]] constexpr bool has_root(call_kind what) {
-  return what == call_kind::broadcast || what == call_kind::reduce || what == call_kind::gather || what == call_kind::scatter;
+  return what == call_kind::broadcast || what == call_kind::reduce || what == call_kind::gather ||
+         what == call_kind::scatter;
 }
 [[nodiscard]] constexpr bool has_counts(call_kind what) {
   return what == call_kind::reduce_scatter_v || what == call_kind::all_gather_v || what == call_kind::all_to_all_v;
@@ -126,7 +127,8 @@ class call_memory {
  private:
   void fill(std::vector<double>& to, int salt) const {
     auto* const bytes = reinterpret_cast<unsigned char*>(to.data());
-    for (std::size_t i = 0; i < to.size() * 8; ++i) bytes[i] = static_cast<unsigned char>((rank_ + salt) * 37 + static_cast<int>(i % 251));
+    for (std::size_t i = 0; i < to.size() * 8; ++i)
+      bytes[i] = static_cast<unsigned char>((rank_ + salt) * 37 + static_cast<int>(i % 251));
   }
 
   static constexpr std::size_t room = 1600;  // doubles: the parts of five ranks
@@ -149,28 +151,39 @@ void reducing(const Group& group, const odd_call& call, call_memory& memory, Op 
   const bool started = call.how == way::started;
   switch (call.what) {
     case call_kind::all_reduce:
-      if (started) group.start_all_reduce(whole, op, at).wait();
-      else if (apart || shifted) group.all_reduce(whole, apart ? memory.out<T>(call.n * size) : memory.in<T>(call.n * size + 1).last(call.n * size), op, at);
-      else group.all_reduce(whole, op, at);
+      if (started)
+        group.start_all_reduce(whole, op, at).wait();
+      else if (apart || shifted)
+        group.all_reduce(
+            whole, apart ? memory.out<T>(call.n * size) : memory.in<T>(call.n * size + 1).last(call.n * size), op, at);
+      else
+        group.all_reduce(whole, op, at);
       break;
     case call_kind::reduce_scatter:
-      if (started) group.start_reduce_scatter(whole, part, op, at).wait();
-      else group.reduce_scatter(whole, part, op, at);
+      if (started)
+        group.start_reduce_scatter(whole, part, op, at).wait();
+      else
+        group.reduce_scatter(whole, part, op, at);
       break;
     case call_kind::reduce_scatter_v:
-      if (started) group.start_reduce_scatter_v(whole, counts, op, at).wait();
-      else group.reduce_scatter_v(whole, counts, op, at);
+      if (started)
+        group.start_reduce_scatter_v(whole, counts, op, at).wait();
+      else
+        group.reduce_scatter_v(whole, counts, op, at);
       break;
     default:
-      if (started) group.start_reduce(whole, op, call.root, at).wait();
-      else group.reduce(whole, op, call.root, at);
+      if (started)
+        group.start_reduce(whole, op, call.root, at).wait();
+      else
+        group.reduce(whole, op, call.root, at);
   }
 }
 
 template <class T, class Group>
 void moving(const Group& group, const odd_call& call, call_memory& memory, belay::where at) {
   const auto size = static_cast<std::size_t>(group.size()), me = static_cast<std::size_t>(group.rank());
-  const bool apart = call.alias == aliasing::apart, shifted = call.alias == aliasing::overlapping, started = call.how == way::started;
+  const bool apart = call.alias == aliasing::apart, shifted = call.alias == aliasing::overlapping,
+             started = call.how == way::started;
   const auto whole = memory.out<T>(call.n * size);
   const auto part = apart ? memory.in<T>(call.n) : memory.out<T>(call.n * (me + 1) + shifted).last(call.n);
   const auto other = apart ? memory.in<T>(call.n * size) : memory.out<T>(call.n * size + shifted).last(call.n * size);
@@ -179,38 +192,53 @@ void moving(const Group& group, const odd_call& call, call_memory& memory, belay
   counts.back() -= call.skew;
   switch (call.what) {
     case call_kind::all_gather:
-      if (started) group.template start_all_gather<T>(part, whole, at).wait();
-      else group.template all_gather<T>(part, whole, at);
+      if (started)
+        group.template start_all_gather<T>(part, whole, at).wait();
+      else
+        group.template all_gather<T>(part, whole, at);
       break;
     case call_kind::all_gather_v:
-      if (started) group.start_all_gather_v(whole, counts, at).wait();
-      else group.all_gather_v(whole, counts, at);
+      if (started)
+        group.start_all_gather_v(whole, counts, at).wait();
+      else
+        group.all_gather_v(whole, counts, at);
       break;
     case call_kind::all_to_all:
-      if (started) group.template start_all_to_all<T>(other, whole, at).wait();
-      else group.template all_to_all<T>(other, whole, at);
+      if (started)
+        group.template start_all_to_all<T>(other, whole, at).wait();
+      else
+        group.template all_to_all<T>(other, whole, at);
       break;
     case call_kind::all_to_all_v: {
       // Of a skewed vector the first rank gets more of everybody, and the last one less.
       const std::size_t mine = me == 0 ? call.n + call.skew : me + 1 == size ? call.n - call.skew : call.n;
       const std::vector<std::size_t> receives(size, mine);
-      const auto from = mine == call.n && call.skew == 0 ? other : memory.in<T>(call.n * size);  // in place has one vector
+      const auto from =
+          mine == call.n && call.skew == 0 ? other : memory.in<T>(call.n * size);  // in place has one vector
       const auto to = memory.out<T>(mine * size);
-      if (started) group.template start_all_to_all_v<T>(from, counts, to, receives, at).wait();
-      else group.template all_to_all_v<T>(from, counts, to, receives, at);
+      if (started)
+        group.template start_all_to_all_v<T>(from, counts, to, receives, at).wait();
+      else
+        group.template all_to_all_v<T>(from, counts, to, receives, at);
       break;
     }
     case call_kind::broadcast:
-      if (started) group.start_broadcast(whole, call.root, at).wait();
-      else group.broadcast(whole, call.root, at);
+      if (started)
+        group.start_broadcast(whole, call.root, at).wait();
+      else
+        group.broadcast(whole, call.root, at);
       break;
     case call_kind::gather:
-      if (started) group.template start_gather<T>(memory.in<T>(call.n), whole, call.root, at).wait();
-      else group.template gather<T>(memory.in<T>(call.n), whole, call.root, at);
+      if (started)
+        group.template start_gather<T>(memory.in<T>(call.n), whole, call.root, at).wait();
+      else
+        group.template gather<T>(memory.in<T>(call.n), whole, call.root, at);
       break;
     default:
-      if (started) group.template start_scatter<T>(whole, memory.in<T>(call.n), call.root, at).wait();
-      else group.template scatter<T>(whole, memory.in<T>(call.n), call.root, at);
+      if (started)
+        group.template start_scatter<T>(whole, memory.in<T>(call.n), call.root, at).wait();
+      else
+        group.template scatter<T>(whole, memory.in<T>(call.n), call.root, at);
   }
 }
 
@@ -218,8 +246,10 @@ template <class Group>
 void transfer(const Group& group, const odd_call& call, call_memory& memory, bool sends, int peer, belay::where at) {
   const belay::p2p one = sends ? belay::p2p::send(peer, memory.in<float>(call.n), call.tag)
                                : belay::p2p::receive(peer, memory.out<float>(call.n), call.tag);
-  if (call.how == way::started) group.start_exchange({&one, 1}, at).wait();
-  else group.exchange({&one, 1}, at);
+  if (call.how == way::started)
+    group.start_exchange({&one, 1}, at).wait();
+  else
+    group.exchange({&one, 1}, at);
 }
 
 template <class T, class Group>
@@ -237,14 +267,17 @@ void of_type(const Group& group, const odd_call& call, call_memory& memory, bela
 
 /// Makes this rank's call.
 template <class Rank>
-void perform(const call_groups<Rank>& groups, const odd_call& call, call_memory& memory, int odd_rank, belay::where at) {
+void perform(const call_groups<Rank>& groups, const odd_call& call, call_memory& memory, int odd_rank,
+             belay::where at) {
   const auto& group = groups[call.group];
   if (call.what == call_kind::pair) {
     if (groups.number() == 0) calls::transfer(group, call, memory, true, odd_rank, at);
     if (groups.number() == odd_rank) calls::transfer(group, call, memory, call.root == 1, 0, at);
   } else if (call.what == call_kind::barrier) {
-    if (call.how == way::started) group.start_barrier(at).wait();
-    else group.barrier(at);
+    if (call.how == way::started)
+      group.start_barrier(at).wait();
+    else
+      group.barrier(at);
   } else {
     switch (call.type) {
       case word::f32: return calls::of_type<float>(group, call, memory, at);

@@ -84,9 +84,9 @@ class located_json {
     } catch (const json::parse_error& error) {
       const std::string what = error.what();
       const std::size_t words = what.find(": ");
-      throw belay::file_error(path_, error.byte > 0 ? error.byte - 1 : 0,
-                              "is cut off, damaged or no flight file: " +
-                                  (words == std::string::npos ? what : what.substr(words + 2)));
+      throw belay::file_error(
+          path_, error.byte > 0 ? error.byte - 1 : 0,
+          "is cut off, damaged or no flight file: " + (words == std::string::npos ? what : what.substr(words + 2)));
     }
     locate(begins);
   }
@@ -130,7 +130,8 @@ class located_json {
   [[nodiscard]] std::vector<int> ranks(const json& object, const char* key, std::size_t ranks) const {
     std::vector<int> out;
     for (const json& value : array(object, key)) {
-      if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= ranks) refuse(object, std::string("\"") + key + "\" names no rank: " + value.dump());
+      if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= ranks)
+        refuse(object, std::string("\"") + key + "\" names no rank: " + value.dump());
       out.push_back(value.get<int>());
     }
     return out;
@@ -194,9 +195,9 @@ inline history read_history(const located_json& from, const json& lane) {
 }
 
 inline failure read_cause(const located_json& from, const json& cause, std::size_t ranks) {
-  return {from.get<std::string>(cause, "kind"),   from.get<std::string>(cause, "message"),
-          from.get<std::string>(cause, "there"),  from.ranks(cause, "culprits", ranks),
-          from.get<int>(cause, "signal"),         from.get<int>(cause, "exit_code")};
+  return {from.get<std::string>(cause, "kind"),  from.get<std::string>(cause, "message"),
+          from.get<std::string>(cause, "there"), from.ranks(cause, "culprits", ranks),
+          from.get<int>(cause, "signal"),        from.get<int>(cause, "exit_code")};
 }
 
 }  // namespace parts
@@ -220,7 +221,8 @@ inline failure read_cause(const located_json& from, const json& cause, std::size
   out.verdict = from.get<std::string>(root, "verdict");
   const auto& by_rank = from.array(root, "by_rank");
   if (by_rank.empty() || by_rank.size() != from.get<std::size_t>(root, "ranks")) {
-    from.refuse(by_rank, "holds " + std::to_string(by_rank.size()) + " of " + from.member(root, "ranks").dump() + " ranks");
+    from.refuse(by_rank,
+                "holds " + std::to_string(by_rank.size()) + " of " + from.member(root, "ranks").dump() + " ranks");
   }
   out.cause = parts::read_cause(from, from.member(root, "cause"), by_rank.size());
   for (const auto& group : from.array(root, "groups")) {

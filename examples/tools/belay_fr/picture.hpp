@@ -27,9 +27,12 @@ using belay::host::duration_text;
   while (!text.empty()) {
     const std::size_t length = belay::host::utf8_length(text);
     const auto first = static_cast<unsigned char>(text.front());
-    if (length == 0) out += '?';
-    else if (length == 1 && (first < 0x20 || first == 0x7f)) out += ' ';
-    else out += text.substr(0, length);
+    if (length == 0)
+      out += '?';
+    else if (length == 1 && (first < 0x20 || first == 0x7f))
+      out += ' ';
+    else
+      out += text.substr(0, length);
     text.remove_prefix(length == 0 ? 1 : length);
   }
   return out;
@@ -142,7 +145,8 @@ class side_by_side {
         sites.insert(here.what->site);
         sizes.insert(here.what->bytes);
       }
-      const std::string what = (ops.size() == 1 ? plain(*ops.begin()) : "DIFFERS") + " #" + std::to_string(each.key.number);
+      const std::string what =
+          (ops.size() == 1 ? plain(*ops.begin()) : "DIFFERS") + " #" + std::to_string(each.key.number);
       const std::string at = sites.size() == 1 ? plain(*sites.begin()) : std::to_string(sites.size()) + " places";
       std::vector<std::string> cells{group_text(each.key.group), what, at};
       for (std::size_t rank = first; rank < end; ++rank) {
@@ -184,11 +188,12 @@ class side_by_side {
     for (std::size_t i = from.entries.size() - std::min(count, from.entries.size()); i < from.entries.size(); ++i) {
       const entry& each = from.entries[i];
       table.add({std::to_string(each.turn), group_text(each.group), plain(each.op) + " #" + std::to_string(each.number),
-                 std::to_string(each.bytes), plain(each.site), each.finished ? "done" : "IN", duration_text(each.waited_us)});
+                 std::to_string(each.bytes), plain(each.site), each.finished ? "done" : "IN",
+                 duration_text(each.waited_us)});
     }
-    out += std::string(lane == 0 ? "\noperations that rank " : "\noperations started that rank ") + std::to_string(rank) +
-           (lane == 0 ? " called" : " ran") + " (" + std::to_string(from.entries.size()) + " kept, " +
-           std::to_string(from.dropped) + " older ones not):\n" + table.text();
+    out += std::string(lane == 0 ? "\noperations that rank " : "\noperations started that rank ") +
+           std::to_string(rank) + (lane == 0 ? " called" : " ran") + " (" + std::to_string(from.entries.size()) +
+           " kept, " + std::to_string(from.dropped) + " older ones not):\n" + table.text();
   }
   return out.empty() ? "\nrank " + std::to_string(rank) + " called no operation\n" : out;
 }

@@ -90,15 +90,17 @@ TEST_CASE("the verdict comes first, then a line a rank, then who is missing wher
   const outcome told = belay_fr(flight_in(folder));
   CAPTURE(told.out);
   CHECK(told.code == 0);
-  CHECK(told.out.starts_with("rank 2 was ended by SIGKILL (9) after all_reduce #1 at train \"x\".cpp:81; "
-                             "ranks 0, 1 have waited in all_reduce #2 at train \"x\".cpp:82 for 4.00 s\n"));
+  CHECK(
+      told.out.starts_with("rank 2 was ended by SIGKILL (9) after all_reduce #1 at train \"x\".cpp:81; "
+                           "ranks 0, 1 have waited in all_reduce #2 at train \"x\".cpp:82 for 4.00 s\n"));
   CHECK(has(told, "cause:  peer_failed by rank 2, SIGKILL (9), at train \"x\".cpp:81\n"));
   CHECK(has(told, "1     thread  running  IN all_reduce #2     world  4096   train \"x\".cpp:82  4.00 s\n"));
   CHECK(has(told, "3     thread  running  after all_reduce #0  world  4096   train \"x\".cpp:80  2.5 ms\n"));
-  CHECK(has(told, "group  operation      at                rank 0       rank 1       rank 2       rank 3\n"
-                  "world  all_reduce #0  train \"x\".cpp:80  done 2.5 ms  done 2.5 ms  done 2.5 ms  done 2.5 ms\n"
-                  "world  all_reduce #1  train \"x\".cpp:81  done         done         done         NEVER CAME\n"
-                  "world  all_reduce #2  train \"x\".cpp:82  IN 4.00 s    IN 4.00 s    NEVER CAME   NEVER CAME\n"));
+  CHECK(has(told,
+            "group  operation      at                rank 0       rank 1       rank 2       rank 3\n"
+            "world  all_reduce #0  train \"x\".cpp:80  done 2.5 ms  done 2.5 ms  done 2.5 ms  done 2.5 ms\n"
+            "world  all_reduce #1  train \"x\".cpp:81  done         done         done         NEVER CAME\n"
+            "world  all_reduce #2  train \"x\".cpp:82  IN 4.00 s    IN 4.00 s    NEVER CAME   NEVER CAME\n"));
 }
 
 TEST_CASE("--last, --rank and --json") {
@@ -141,7 +143,8 @@ TEST_CASE("damaged and foreign files are refused with the place and what is wron
   const scratch folder;
   const std::string whole = content_of(flight_in(folder));
   const std::string file = folder / "damaged.json";
-  const auto refused = [&](const std::string& from, const std::string& to, const std::string& expected, const std::string& before) {
+  const auto refused = [&](const std::string& from, const std::string& to, const std::string& expected,
+                           const std::string& before) {
     std::string spoilt = whole;
     const std::size_t at = spoilt.find(from);
     REQUIRE(at != std::string::npos);
@@ -162,7 +165,10 @@ TEST_CASE("damaged and foreign files are refused with the place and what is wron
   refused("\"culprits\": [2]", "\"culprits\": [4]", "\"culprits\" names no rank: 4", "{\"kind\"");
   refused("\"ranks\": 4", "\"ranks\": 5", "holds 4 of 5 ranks", "[\n{\"rank\": 0");
   refused("{\"rank\": 1", "{\"rank\": 2", "ranks are not in order", "{\"rank\": 2");
-  refused("\"site\": \"train", "\"site\": \"tr\xff""in", "ill-formed UTF-8 byte", "\xff");
+  refused("\"site\": \"train",
+          "\"site\": \"tr\xff"
+          "in",
+          "ill-formed UTF-8 byte", "\xff");
   write(file, "{\"a\": [1, 2]}");
   CHECK(has(belay_fr(file), "is no flight file of Belay (byte 0)"));
   write(file, std::string(100000, '['));

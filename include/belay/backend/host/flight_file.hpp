@@ -198,7 +198,8 @@ class flight_writer {
 }
 
 /// Writes the recorders, the first cause and the verdict as belay-flight-JOB.json into `folder`, which is made if only
-/// it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws file_error.
+/// it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
+/// file_error.
 template <files_policy Files = posix_files>
 std::string write_flight_file(const health& world, const std::string& folder) {
   const std::string path = folder + (folder.ends_with('/') ? "" : "/") + flight_file_name(world.shared().shape());

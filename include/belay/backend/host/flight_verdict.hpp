@@ -27,9 +27,12 @@ namespace host {
 [[nodiscard]] inline std::string duration_text(std::uint64_t us) {
   char out[32] = "";
   const auto value = static_cast<double>(us);
-  if (us >= 100'000) std::snprintf(out, sizeof out, us < 10'000'000 ? "%.2f s" : "%.0f s", value * 1e-6);
-  else if (us >= 1'000) std::snprintf(out, sizeof out, "%.1f ms", value * 1e-3);
-  else if (us > 0) std::snprintf(out, sizeof out, "%.0f us", value);
+  if (us >= 100'000)
+    std::snprintf(out, sizeof out, us < 10'000'000 ? "%.2f s" : "%.0f s", value * 1e-6);
+  else if (us >= 1'000)
+    std::snprintf(out, sizeof out, "%.1f ms", value * 1e-3);
+  else if (us > 0)
+    std::snprintf(out, sizeof out, "%.0f us", value);
   return out;
 }
 
@@ -75,7 +78,8 @@ class flight_verdict {
   }
 
   // "ranks 0, 1 have waited there for 0.21 s"; "rank 0 waits there" where nobody slept.
-  [[nodiscard]] std::string waiting(const std::vector<int>& ranks, const open_operation& call, const std::string& place) const {
+  [[nodiscard]] std::string waiting(const std::vector<int>& ranks, const open_operation& call,
+                                    const std::string& place) const {
     const std::uint64_t end = failed_ ? cause_.at_us : health::microseconds(health::clock::now());
     const bool one = ranks.size() == 1, slept = call.since_us > 0 && end > call.since_us;
     const char* const verb = slept ? (one ? " has waited " : " have waited ") : (one ? " waits " : " wait ");
@@ -122,7 +126,8 @@ class flight_verdict {
   }
 
   [[nodiscard]] bool waits_somewhere(int rank) const {
-    return std::any_of(open_.begin(), open_.end(), [&](const open_operation& call) { return holds(call.inside, rank); });
+    return std::any_of(open_.begin(), open_.end(),
+                       [&](const open_operation& call) { return holds(call.inside, rank); });
   }
 
   // "rank 2 is running, after all_gather #117 at train.cpp:87"
@@ -148,12 +153,14 @@ class flight_verdict {
     if (cause_.message.empty()) {
       return "rank " + std::to_string(rank) + " " + (code.empty() ? "failed" : code) + " " + where_it_was;
     }
-    return cause_.message + (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
+    return cause_.message +
+           (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
   }
 
   [[nodiscard]] std::string mismatch() const {
     for (const open_operation& call : open_) {
-      if (call.call.what == operation::exchange || cause_.culprits.empty() || !holds(call.inside, cause_.culprits.front())) {
+      if (call.call.what == operation::exchange || cause_.culprits.empty() ||
+          !holds(call.inside, cause_.culprits.front())) {
         continue;
       }
       const std::string group = call.call.group == 0 ? "" : " of group " + std::to_string(call.call.group);
