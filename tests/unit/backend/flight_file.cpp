@@ -72,7 +72,8 @@ json flight_of(host::world_options options, const std::function<void(host::rank&
   REQUIRE(::stat(folder.files().front().c_str(), &facts) == 0);
   CHECK((facts.st_mode & 0777) == 0600);
   const json out = read(folder.files().front());
-  CHECK(folder.files().front().filename() == "belay-flight-" + std::to_string(out["job"].get<std::uint64_t>()) + ".json");
+  CHECK(folder.files().front().filename() ==
+        "belay-flight-" + std::to_string(out["job"].get<std::uint64_t>()) + ".json");
   CHECK(out["belay_flight"] == 1);
   CHECK(out["ranks"] == 3);
   CHECK(out["epoch"] == 0);
@@ -81,7 +82,9 @@ json flight_of(host::world_options options, const std::function<void(host::rank&
   return out;
 }
 
-bool contains(const json& text, const std::string& part) { return text.get<std::string>().find(part) != std::string::npos; }
+bool contains(const json& text, const std::string& part) {
+  return text.get<std::string>().find(part) != std::string::npos;
+}
 
 // A block as ranks share it, for recorders filled by hand.
 struct block {
@@ -111,7 +114,8 @@ TEST_CASE("a deadline's file says who never came, where it was, and who waited s
   });
   CHECK(flight["cause"]["kind"] == "timeout");
   CHECK(flight["cause"]["culprits"] == std::vector<int>{2});
-  CHECK(contains(flight["verdict"], "rank 2 never entered all_gather #5 at train.cpp:88; ranks 0, 1 wait there since 0."));
+  CHECK(contains(flight["verdict"],
+                 "rank 2 never entered all_gather #5 at train.cpp:88; ranks 0, 1 have waited there for "));
   CHECK(contains(flight["verdict"], "rank 2 is running, after barrier #4 at train.cpp:87"));
   for (std::size_t rank : {0U, 1U}) {
     const json& lane = flight["by_rank"][rank]["lanes"]["caller"];
@@ -157,13 +161,16 @@ TEST_CASE("a mismatch's file holds both calls; an exception's the text that was 
   const json differs = flight_of({}, [](host::rank& rank) {
     std::vector<float> x(30);
     rank.world().barrier();
-    if (rank.number() == 1) rank.world().broadcast(std::span(x), 2, belay::where{"b.cpp", "", 7});
-    else rank.world().all_reduce(std::span(x), belay::sum, belay::where{"a.cpp", "", 5});
+    if (rank.number() == 1)
+      rank.world().broadcast(std::span(x), 2, belay::where{"b.cpp", "", 7});
+    else
+      rank.world().all_reduce(std::span(x), belay::sum, belay::where{"a.cpp", "", 5});
   });
   CHECK(differs["cause"]["kind"] == "mismatch");
   CHECK(differs["cause"]["culprits"] == std::vector<int>{1});
   CHECK(differs["cause"]["there"] == "b.cpp:7");
-  CHECK(contains(differs["verdict"], "the ranks do not agree on operation #1: rank 0 calls all_reduce of 30 x F32 (sum) at a.cpp:5"));
+  CHECK(contains(differs["verdict"],
+                 "the ranks do not agree on operation #1: ranks 0, 2 call all_reduce of 30 x F32 (sum) at a.cpp:5"));
   CHECK(contains(differs["verdict"], "rank 1 calls broadcast of 30 x F32 with root 2 at b.cpp:7"));
   CHECK(differs["by_rank"][1]["lanes"]["caller"]["entries"][1]["op"] == "broadcast");
 
@@ -180,13 +187,16 @@ TEST_CASE("a mismatch's file holds both calls; an exception's the text that was 
 TEST_CASE("started operations are told in a lane of their own") {
   const json flight = flight_of({.timeout = std::chrono::milliseconds(60)}, [](host::rank& rank) {
     std::vector<float> x(3);
-    if (rank.number() == 1) rank.world().barrier(belay::where{"s.cpp", "", 5});
-    else rank.world().start_all_reduce(std::span(x), belay::sum, belay::where{"s.cpp", "", 4}).wait();
+    if (rank.number() == 1)
+      rank.world().barrier(belay::where{"s.cpp", "", 5});
+    else
+      rank.world().start_all_reduce(std::span(x), belay::sum, belay::where{"s.cpp", "", 4}).wait();
   });
   CHECK(flight["by_rank"][0]["lanes"]["stream"]["entries"][0]["op"] == "all_reduce");
   CHECK(flight["by_rank"][0]["lanes"]["caller"]["entries"].empty());
-  CHECK(contains(flight["verdict"], "rank 1 never entered started all_reduce #0 at s.cpp:4; ranks 0, 2 wait there"));
-  CHECK(contains(flight["verdict"], "ranks 0, 2 never entered barrier #0 at s.cpp:5; rank 1 waits there"));
+  CHECK(contains(flight["verdict"],
+                 "rank 1 never entered started all_reduce #0 at s.cpp:4; ranks 0, 2 have waited there for "));
+  CHECK(contains(flight["verdict"], "ranks 0, 2 never entered barrier #0 at s.cpp:5; rank 1 has waited there for "));
 }
 
 TEST_CASE("nothing is written where no folder is named, and a good run leaves nothing") {
@@ -239,7 +249,8 @@ TEST_CASE("odd sites and a full ring are kept: the newest entries, what was drop
   CHECK(lane["entries"][0]["waited_us"] == 5000 - 4096);
   CHECK(lane["entries"][4095]["finished"] == false);
   const std::string bad = "\xef\xbf\xbd";
-  const std::string expected = "dir \"x\"\\\x01\t\xc3\xa9\xe2\x82\xac\xf0\x9f\x8e\x88/" + bad + bad + bad + bad + bad + ".cpp:12";
+  const std::string expected =
+      "dir \"x\"\\\x01\t\xc3\xa9\xe2\x82\xac\xf0\x9f\x8e\x88/" + bad + bad + bad + bad + bad + ".cpp:12";
   CHECK(lane["entries"][7]["site"] == expected);
   CHECK(contains(flight["verdict"], "rank 1 was ended by SIGKILL (9) in barrier #4999 at"));
 }
@@ -258,11 +269,12 @@ TEST_CASE("how a process ended is told by signal or code, in or after which oper
     made.world.stop({belay::comm_fault::peer_failed, {2}, message, "", signal, code, 0});
     return host::verdict(made.world);
   };
-  const std::string rest = " after all_gather #117 at train.cpp:87; ranks 0, 1, 3 wait in all_gather #118 at train.cpp:88 since 2.5 s";
+  const std::string rest =
+      " after all_gather #117 at train.cpp:87; ranks 0, 1, 3 have waited in all_gather #118 at train.cpp:88 for 2.50 s";
   CHECK(said(11, -1, "") == "rank 2 was ended by SIGSEGV (11)" + rest);
   CHECK(said(40, -1, "") == "rank 2 was ended by signal 40" + rest);
   CHECK(said(0, 3, "") == "rank 2 exited with code 3" + rest);
-  CHECK(said(0, 3, "it said why").starts_with("it said why (it exited with code 3); ranks 0, 1, 3 wait"));
+  CHECK(said(0, 3, "it said why").starts_with("it said why (it exited with code 3); ranks 0, 1, 3 have waited"));
 }
 
 TEST_CASE("a folder that cannot be written is a file_error with the file's name, and never a second failure") {
@@ -272,7 +284,8 @@ TEST_CASE("a folder that cannot be written is a file_error with the file's name,
   std::ofstream(folder.path() + "/file") << "x";
   for (const std::string& wrong : {folder.path() + "/file", folder.path() + "/no/such", std::string("/proc")}) {
     CAPTURE(wrong);
-    CHECK_THROWS_WITH_AS(host::write_flight_file(made.world, wrong), doctest::Contains((wrong + "/belay-flight-").c_str()), belay::file_error);
+    CHECK_THROWS_WITH_AS(host::write_flight_file(made.world, wrong),
+                         doctest::Contains((wrong + "/belay-flight-").c_str()), belay::file_error);
     ::setenv("BELAY_FLIGHT_DIR", wrong.c_str(), 1);
     CHECK_THROWS_AS(host::world{2}.run([](host::rank&) { throw std::domain_error("x"); }), std::domain_error);
   }
@@ -296,7 +309,8 @@ struct full_disk : belay::posix_files {
 TEST_CASE("a disk that is full leaves no file, and the error tells the byte") {
   const scratch folder;
   block made(1);
-  for (std::uint64_t k = 0; k < 4096; ++k) made.world.recorder(0, host::lane::caller).enter(belay::operation::barrier, 0, k, 0, "a.cpp", 1);
+  for (std::uint64_t k = 0; k < 4096; ++k)
+    made.world.recorder(0, host::lane::caller).enter(belay::operation::barrier, 0, k, 0, "a.cpp", 1);
   try {
     host::write_flight_file<full_disk>(made.world, folder.path());
     FAIL("written");
@@ -313,7 +327,8 @@ TEST_CASE("a file may be written while ranks run") {
   std::atomic<bool> over{false};
   std::thread rank([&] {
     for (std::uint64_t k = 0; !over; ++k) {
-      made.world.recorder(0, host::lane::caller).enter(belay::operation::barrier, 0, k, 0, "a.cpp", static_cast<int>(k % 50));
+      made.world.recorder(0, host::lane::caller)
+          .enter(belay::operation::barrier, 0, k, 0, "a.cpp", static_cast<int>(k % 50));
       made.world.recorder(0, host::lane::caller).leave();
     }
   });
@@ -322,7 +337,8 @@ TEST_CASE("a file may be written while ranks run") {
     CHECK(flight["cause"]["kind"] == "none");
     std::uint64_t last = 0;
     for (const json& entry : flight["by_rank"][0]["lanes"]["caller"]["entries"]) {
-      CHECK((entry["n"] == entry["number"] && entry["site"] == "a.cpp:" + std::to_string(entry["n"].get<std::uint64_t>() % 50)));
+      CHECK((entry["n"] == entry["number"] &&
+             entry["site"] == "a.cpp:" + std::to_string(entry["n"].get<std::uint64_t>() % 50)));
       CHECK((last == 0 || entry["n"] > last));
       last = entry["n"];
     }

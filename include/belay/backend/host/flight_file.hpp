@@ -198,7 +198,8 @@ class flight_writer {
 }
 
 /// Writes the recorders, the first cause and the verdict as belay-flight-JOB.json into `folder`, which is made if only
-/// it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws file_error.
+/// it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
+/// file_error.
 template <files_policy Files = posix_files>
 std::string write_flight_file(const health& world, const std::string& folder) {
   const std::string path = folder + (folder.ends_with('/') ? "" : "/") + flight_file_name(world.shared().shape());
@@ -217,7 +218,7 @@ std::string write_flight_file(const health& world, const std::string& folder) {
 }
 
 /// For who holds the shared block of a world that has stopped: where BELAY_FLIGHT_DIR is set, writes the flight file
-/// and prints the verdict with the file's name, or why there is none, as one line to standard error.
+/// and prints the verdict with the file's name, or why there is none, as one line to standard error. Call it once.
 inline void report_failure(const health& world) noexcept {
   try {
     const std::optional<std::string> folder = flight_folder();
@@ -229,7 +230,8 @@ inline void report_failure(const health& world) noexcept {
       line += " [no flight file: " + std::string(problem.what()) + "]";
     }
     // One line, whatever a message holds; and nothing that a terminal would obey.
-    std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+    const auto obeyed = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+    std::replace_if(line.begin(), line.end(), obeyed, ' ');
     line += '\n';
     std::fwrite(line.data(), 1, line.size(), stderr);
   } catch (...) {  // too little memory for words: the ranks' own errors say it

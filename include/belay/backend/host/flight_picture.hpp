@@ -73,7 +73,8 @@ struct known_group {
         each.bytes > room - each.offset) {
       continue;  // the memory of a process that wrote where it should not
     }
-    const std::int32_t* members = group_memory(world.shared().groups() + each.offset, static_cast<int>(each.size)).members();
+    const std::int32_t* members =
+        group_memory(world.shared().groups() + each.offset, static_cast<int>(each.size)).members();
     out.push_back({each.id, std::vector<int>(members, members + each.size)});
   }
   if (locked) header.registry_lock.store(0, std::memory_order_release);
@@ -83,9 +84,9 @@ struct known_group {
 /// An operation that ranks are in, and do not come out of.
 struct open_operation {
   lane which = lane::caller;
-  flight_record call;        // as the first of those ranks recorded it
-  std::vector<int> inside;   // ranks of the world
-  std::vector<int> missing;  // of its group, that never entered it
+  flight_record call;          // as the first of those ranks recorded it
+  std::vector<int> inside;     // ranks of the world
+  std::vector<int> missing;    // of its group, that never entered it
   std::uint64_t since_us = 0;  // by the steady clock, the longest wait; 0 where nobody sleeps
 };
 
@@ -121,7 +122,8 @@ struct open_operation {
       if (last.what == operation::none || last.finished) continue;
       open_operation& here = find(which, last);
       here.inside.push_back(rank);
-      if (last.waiting_us > 0 && (here.since_us == 0 || last.waiting_us < here.since_us)) here.since_us = last.waiting_us;
+      if (last.waiting_us > 0 && (here.since_us == 0 || last.waiting_us < here.since_us))
+        here.since_us = last.waiting_us;
     }
   }
   const std::vector<known_group> groups = groups_of(world);

@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "belay/backend/host/flight_picture.hpp"
 #include "belay/backend/host/health.hpp"
+#include "belay/backend/host/ranks_text.hpp"
 #include "belay/backend/host/signal_name.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
@@ -23,17 +23,16 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// "rank 2", "ranks 0, 1, 3", "ranks 0-6, 9": three and more that follow one another are a range.
-[[nodiscard]] inline std::string ranks_text(std::span<const int> ranks) {
-  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last - i < 3) last = i;  // short ones are listed
-    out += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-    if (last > i) out += "-" + std::to_string(ranks[last]);
-    i = last + 1;
-  }
+/// "12 us", "3.4 ms", "0.21 s"; nothing for 0.
+[[nodiscard]] inline std::string duration_text(std::uint64_t us) {
+  char out[32] = "";
+  const auto value = static_cast<double>(us);
+  if (us >= 100'000)
+    std::snprintf(out, sizeof out, us < 10'000'000 ? "%.2f s" : "%.0f s", value * 1e-6);
+  else if (us >= 1'000)
+    std::snprintf(out, sizeof out, "%.1f ms", value * 1e-3);
+  else if (us > 0)
+    std::snprintf(out, sizeof out, "%.0f us", value);
   return out;
 }
 
@@ -78,17 +77,19 @@ class flight_verdict {
     return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
   }
 
-  // " since 0.21 s"; empty where nobody slept.
-  [[nodiscard]] std::string since(const open_operation& call) const {
+  // "ranks 0, 1 have waited there for 0.21 s"; "rank 0 waits there" where nobody slept.
+  [[nodiscard]] std::string waiting(const std::vector<int>& ranks, const open_operation& call,
+                                    const std::string& place) const {
     const std::uint64_t end = failed_ ? cause_.at_us : health::microseconds(health::clock::now());
-    if (call.since_us == 0 || end <= call.since_us) return "";
-    const double seconds = static_cast<double>(end - call.since_us) * 1e-6;
-    char text[32];
-    std::snprintf(text, sizeof text, seconds < 100 ? "%.2g" : "%.0f", seconds);
-    return std::string(" since ") + text + " s";
+    const bool one = ranks.size() == 1, slept = call.since_us > 0 && end > call.since_us;
+    const char* const verb = slept ? (one ? " has waited " : " have waited ") : (one ? " waits " : " wait ");
+    return ranks_text(ranks) + verb + place + (slept ? " for " + duration_text(end - call.since_us) : "");
+  }
+  [[nodiscard]] static std::string place_of(const open_operation& call) {
+    return operation_text(call.call, call.which) + " at " + call.call.site;
   }
 
-  // "ranks 0, 1 wait in all_gather #118 at train.cpp:88 since 0.21 s; ...", without those who are to blame.
+  // "ranks 0, 1 have waited in all_gather #118 at train.cpp:88 for 0.21 s; ...", without those who are to blame.
   [[nodiscard]] std::string waits() const {
     std::string out;
     for (const open_operation& call : open_) {
@@ -97,8 +98,7 @@ class flight_verdict {
         if (!failed_ || !blamed(rank)) innocent.push_back(rank);
       }
       if (innocent.empty()) continue;
-      out += (out.empty() ? "" : "; ") + ranks_text(innocent) + (innocent.size() == 1 ? " waits in " : " wait in ") +
-             operation_text(call.call, call.which) + " at " + call.call.site + since(call);
+      out += (out.empty() ? "" : "; ") + waiting(innocent, call, "in " + place_of(call));
     }
     return out;
   }
@@ -110,15 +110,10 @@ class flight_verdict {
     for (const open_operation& call : open_) {
       const bool exchange = call.call.what == operation::exchange;
       if (call.missing.empty() && !exchange) continue;
-      if (exchange) {
-        out += (out.empty() ? "" : "; ") + ranks_text(call.inside) +
-               (call.inside.size() == 1 ? " waits for a partner in " : " wait for partners in ") +
-               operation_text(call.call, call.which) + " at " + call.call.site + since(call);
-      } else {
-        out += (out.empty() ? "" : "; ") + ranks_text(call.missing) + " never entered " + operation_text(call.call, call.which) +
-               " at " + call.call.site + "; " + ranks_text(call.inside) +
-               (call.inside.size() == 1 ? " waits there" : " wait there") + since(call);
-      }
+      out += out.empty() ? "" : "; ";
+      out += exchange ? waiting(call.inside, call, "for others in " + place_of(call))
+                      : ranks_text(call.missing) + " never entered " + place_of(call) + "; " +
+                            waiting(call.inside, call, "there");
       for (int rank : exchange ? cause_.culprits : call.missing) {
         if (!waits_somewhere(rank) && !holds(elsewhere, rank)) elsewhere.push_back(rank);
       }
@@ -131,7 +126,8 @@ class flight_verdict {
   }
 
   [[nodiscard]] bool waits_somewhere(int rank) const {
-    return std::any_of(open_.begin(), open_.end(), [&](const open_operation& call) { return holds(call.inside, rank); });
+    return std::any_of(open_.begin(), open_.end(),
+                       [&](const open_operation& call) { return holds(call.inside, rank); });
   }
 
   // "rank 2 is running, after all_gather #117 at train.cpp:87"
@@ -157,12 +153,14 @@ class flight_verdict {
     if (cause_.message.empty()) {
       return "rank " + std::to_string(rank) + " " + (code.empty() ? "failed" : code) + " " + where_it_was;
     }
-    return cause_.message + (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
+    return cause_.message +
+           (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
   }
 
   [[nodiscard]] std::string mismatch() const {
     for (const open_operation& call : open_) {
-      if (call.call.what == operation::exchange || cause_.culprits.empty() || !holds(call.inside, cause_.culprits.front())) {
+      if (call.call.what == operation::exchange || cause_.culprits.empty() ||
+          !holds(call.inside, cause_.culprits.front())) {
         continue;
       }
       const std::string group = call.call.group == 0 ? "" : " of group " + std::to_string(call.call.group);

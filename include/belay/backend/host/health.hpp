@@ -175,12 +175,21 @@ class health {
   /// Rung by `rank` when it has published something in this lane.
   [[nodiscard]] bell& bell_of(int rank, lane which) const noexcept { return shared_.seat(rank).bells[index(which)]; }
 
-  /// "rank 2 (in barrier #3 at train.cpp:88)", "rank 2 (stopped, in barrier #3 at train.cpp:88)"
+  /// "rank 2 (in barrier #3 at train.cpp:88)", "rank 2 (stopped, after barrier #2 at train.cpp:80, and in started
+  /// barrier #0 at train.cpp:85)": what it does in the other lane matters when it does nothing in this one.
   [[nodiscard]] std::string whereabouts(int rank, lane which) const {
-    return "rank " + std::to_string(rank) + " (" + (is_stopped(rank) ? "stopped, " : "") +
-           recorder(rank, which).last().text() + ")";
+    const flight_record here = recorder(rank, which).last(), aside = recorder(rank, other(which)).last();
+    std::string out = "rank " + std::to_string(rank) + " (" + (is_stopped(rank) ? "stopped, " : "") + here.text();
+    if (is_open(aside) && !is_open(here)) {
+      out += std::string(", and in ") + (which == lane::caller ? "started " : "called ") + aside.text().substr(3);
+    }
+    return out + ")";
   }
-  [[nodiscard]] std::string site_of(int rank, lane which) const { return recorder(rank, which).last().site; }
+  /// Where it made its last call of this lane; of the other one, where it has made none here.
+  [[nodiscard]] std::string site_of(int rank, lane which) const {
+    const flight_record here = recorder(rank, which).last();
+    return here.what != operation::none ? here.site : recorder(rank, other(which)).last().site;
+  }
 
   /// Whether the process of `rank` has been stopped by a signal.
   [[nodiscard]] bool is_stopped(int rank) const noexcept {
@@ -201,6 +210,13 @@ class health {
   }
 
  private:
+  [[nodiscard]] static constexpr lane other(lane which) noexcept {
+    return which == lane::caller ? lane::stream : lane::caller;
+  }
+  [[nodiscard]] static bool is_open(const flight_record& last) noexcept {
+    return last.what != operation::none && !last.finished;
+  }
+
   control shared_;
   int spins_ = 400;
 };

@@ -23,6 +23,7 @@
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/offer.hpp"
 #include "belay/backend/host/place.hpp"
+#include "belay/backend/host/ranks_text.hpp"
 #include "belay/backend/host/reach.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
@@ -290,12 +291,18 @@ class meeting {
       return votes;
     };
     for (int q = 0; q < size(); ++q) largest = std::max(largest, camp(q));
+    std::vector<std::pair<std::string, std::vector<int>>> calls;  // equal ones are told once
     for (int q = 0; q < size(); ++q) {
       const std::string site = site_of(q);
-      out.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q);
-      out.message += " at " + site;
+      const std::string call = text(q) + " at " + site;
+      const auto known = std::find_if(calls.begin(), calls.end(), [&](const auto& each) { return each.first == call; });
+      if (known == calls.end()) calls.push_back({call, {world_rank(q)}});
+      else known->second.push_back(world_rank(q));
       if (camp(q) < largest || 2 * largest <= size()) out.culprits.push_back(world_rank(q));
       if (camp(q) < largest && out.there.empty()) out.there = site;
+    }
+    for (const auto& [call, ranks] : calls) {
+      out.message += (out.message.empty() ? "" : ", ") + ranks_text(ranks) + (ranks.size() == 1 ? " calls " : " call ") + call;
     }
     return out;
   }

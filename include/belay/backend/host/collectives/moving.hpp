@@ -9,6 +9,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "belay/backend/host/arithmetic.hpp"
 #include "belay/backend/host/collectives/party.hpp"
@@ -288,19 +289,43 @@ void all_to_all(party me, std::span<const T> in, std::span<T> out, where at) {
 }
 
 /// What i sends to j must be what j expects of i. Every rank compares all pairs, so that all come to the same
-/// verdict before anything is written.
-inline std::string first_unequal_pair(party me) {
-  for (int from = 0; from < me.size(); ++from) {
-    for (int to = 0; to < me.size(); ++to) {
-      const std::uint64_t sent = me.point->send_counts_of(from)[static_cast<std::size_t>(to)];
-      const std::uint64_t expected = me.point->receive_counts_of(to)[static_cast<std::size_t>(from)];
-      if (sent == expected) continue;
-      return "rank " + std::to_string(me.point->world_rank(from)) + " sends " + std::to_string(sent) +
-             " elements to rank " + std::to_string(me.point->world_rank(to)) + " at " + me.point->site_of(from) +
-             ", which expects " + std::to_string(expected) + " at " + me.point->site_of(to);
+/// verdict before anything is written: the ranks with the most pairs that do not fit are to blame.
+inline void expect_equal_pairs(party me) {
+  const int size = me.size();
+  const auto sent = [&](int from, int to) { return me.point->send_counts_of(from)[static_cast<std::size_t>(to)]; };
+  const auto expected = [&](int from, int to) { return me.point->receive_counts_of(to)[static_cast<std::size_t>(from)]; };
+  const auto unequal = [&](int who) {
+    int out = 0;
+    for (int q = 0; q < size; ++q) out += (sent(who, q) != expected(who, q)) + (sent(q, who) != expected(q, who));
+    return out;
+  };
+  int most = 0;
+  for (int q = 0; q < size; ++q) most = std::max(most, unequal(q));
+  if (most == 0) return;
+  std::vector<int> culprits;
+  int first = -1;
+  for (int q = 0; q < size; ++q) {
+    if (unequal(q) < most) continue;
+    if (first < 0) first = q;
+    culprits.push_back(me.point->world_rank(q));
+  }
+  int from = 0, to = 0;  // the first pair of the first of them
+  for (int q = size - 1; q >= 0; --q) {
+    if (sent(q, first) != expected(q, first)) {
+      from = q;
+      to = first;
+    }
+    if (sent(first, q) != expected(first, q)) {
+      from = first;
+      to = q;
     }
   }
-  return {};
+  me.point->refuse(culprits,
+                   "rank " + std::to_string(me.point->world_rank(from)) + " sends " + std::to_string(sent(from, to)) +
+                       " elements to rank " + std::to_string(me.point->world_rank(to)) + " at " +
+                       me.point->site_of(from) + ", which expects " + std::to_string(expected(from, to)) + " at " +
+                       me.point->site_of(to),
+                   me.point->site_of(first));
 }
 
 template <transferable T>
@@ -315,8 +340,7 @@ void all_to_all_v(party me, std::span<const T> in, std::span<const std::size_t> 
                 "all_to_all_v", at);
   const fingerprint print{operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0};
   me.point->enter(brings(print, in, out, send_counts, receive_counts), me.limit, at);
-  const std::string unequal = first_unequal_pair(me);
-  if (!unequal.empty()) me.point->refuse({}, unequal, "");
+  expect_equal_pairs(me);
   const auto in_vector = [](std::span<const std::uint64_t> counts, int which) {
     return part{offset_of(counts, which) * sizeof(T), counts[static_cast<std::size_t>(which)] * sizeof(T)};
   };

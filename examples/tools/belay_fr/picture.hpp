@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A flight as text for people.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "belay/backend/host/flight_verdict.hpp"
+#include "belay/backend/host/json_text.hpp"
+#include "belay/backend/host/signal_name.hpp"
+#include "tools/belay_fr/alignment.hpp"
+#include "tools/belay_fr/flight.hpp"
+
+namespace belay_fr {
+
+using belay::host::duration_text;
+
+/// Nothing that a terminal would obey or could not show.
+[[nodiscard]] inline std::string plain(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = belay::host::utf8_length(text);
+    const auto first = static_cast<unsigned char>(text.front());
+    if (length == 0)
+      out += '?';
+    else if (length == 1 && (first < 0x20 || first == 0x7f))
+      out += ' ';
+    else
+      out += text.substr(0, length);
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+[[nodiscard]] inline std::string group_text(std::uint32_t group) {
+  return group == 0 ? "world" : "group " + std::to_string(group);
+}
+
+/// Columns as wide as what stands in them; two blanks between.
+class text_table {
+ public:
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+  [[nodiscard]] std::string text() const {
+    std::vector<std::size_t> widths;
+    for (const auto& cells : rows_) {
+      widths.resize(std::max(widths.size(), cells.size()));
+      for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], width(cells[i]));
+    }
+    std::string out;
+    for (const auto& cells : rows_) {
+      std::string line;
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        line += (i == 0 ? "" : "  ") + cells[i] + std::string(widths[i] - width(cells[i]), ' ');
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      out += line + "\n";
+    }
+    return out;
+  }
+
+ private:
+  // Of UTF-8 the bytes that continue a character take no room.
+  [[nodiscard]] static std::size_t width(const std::string& text) {
+    return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  }
+
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// Verdict, cause and job.
+[[nodiscard]] inline std::string head_text(const flight& of) {
+  std::string out = plain(of.verdict) + "\n\ncause:  " + plain(of.cause.kind);
+  for (std::size_t i = 0; i < of.cause.culprits.size(); ++i) {
+    out += (i == 0 ? " by rank " : ", ") + std::to_string(of.cause.culprits[i]);
+  }
+  if (of.cause.signal > 0) out += ", " + belay::host::signal_name(of.cause.signal);
+  if (of.cause.exit_code >= 0) out += ", exit code " + std::to_string(of.cause.exit_code);
+  if (!of.cause.there.empty()) out += ", at " + plain(of.cause.there);
+  if (!of.cause.message.empty()) out += "\n        " + plain(of.cause.message);
+  out += "\njob:    " + std::to_string(of.job) + ", " + std::to_string(of.ranks.size()) +
+         (of.ranks.size() == 1 ? " rank as " : " ranks as ") + plain(of.transport);
+  if (of.epoch > 0) out += ", after " + std::to_string(of.epoch) + " times that others were lost";
+  return out + "\n";
+}
+
+/// A line a rank, and another for operations it had started.
+[[nodiscard]] inline std::string ranks_table(const flight& of) {
+  text_table table;
+  table.add({"rank", "pid", "state", "last operation", "group", "bytes", "at", "waited"});
+  for (const rank_record& rank : of.ranks) {
+    const std::string pid = rank.pid == 0 ? "thread" : std::to_string(rank.pid);
+    for (std::size_t lane = 0; lane < 2; ++lane) {
+      const auto& entries = rank.lanes[lane].entries;
+      if (entries.empty()) {
+        if (lane == 0) table.add({std::to_string(rank.rank), pid, plain(rank.state), "none"});
+        continue;
+      }
+      const entry& last = entries.back();
+      const std::string what = std::string(last.finished ? "after " : "IN ") + (lane == 1 ? "started " : "") +
+                               plain(last.op) + " #" + std::to_string(last.number);
+      table.add({std::to_string(rank.rank), lane == 0 ? pid : "", lane == 0 ? plain(rank.state) : "", what,
+                 group_text(last.group), std::to_string(last.bytes), plain(last.site), duration_text(last.waited_us)});
+    }
+  }
+  return table.text();
+}
+
+/// The last `count` operations of each rank, eight ranks beside each other.
+class side_by_side {
+ public:
+  side_by_side(const flight& of, std::size_t count) : flight_(&of), count_(count) {}
+
+  [[nodiscard]] std::string text() const {
+    std::string out;
+    for (std::size_t lane = 0; lane < 2; ++lane) {
+      const std::vector<row> rows = alignment(*flight_, lane).last(count_);
+      if (rows.empty()) continue;
+      out += lane == 0 ? "\noperations called" : "\noperations started";
+      out += ", the last " + std::to_string(count_) + " of each rank:\n";
+      for (std::size_t first = 0; first < flight_->ranks.size(); first += 8) out += block(rows, first);
+    }
+    return out;
+  }
+
+ private:
+  [[nodiscard]] std::string block(const std::vector<row>& rows, std::size_t first) const {
+    const std::size_t end = std::min(first + 8, flight_->ranks.size());
+    text_table table;
+    std::vector<std::string> title{"group", "operation", "at"};
+    for (std::size_t rank = first; rank < end; ++rank) title.push_back("rank " + std::to_string(rank));
+    table.add(std::move(title));
+    for (const row& each : rows) {
+      std::set<std::string> ops, sites;
+      std::set<std::uint64_t> sizes;
+      for (const cell& here : each.by_rank) {
+        if (here.what == nullptr) continue;
+        ops.insert(here.what->op);
+        sites.insert(here.what->site);
+        sizes.insert(here.what->bytes);
+      }
+      const std::string what =
+          (ops.size() == 1 ? plain(*ops.begin()) : "DIFFERS") + " #" + std::to_string(each.key.number);
+      const std::string at = sites.size() == 1 ? plain(*sites.begin()) : std::to_string(sites.size()) + " places";
+      std::vector<std::string> cells{group_text(each.key.group), what, at};
+      for (std::size_t rank = first; rank < end; ++rank) {
+        cells.push_back(cell_text(each.by_rank[rank], ops.size() > 1, sizes.size() > 1));
+      }
+      table.add(std::move(cells));
+    }
+    return table.text();
+  }
+
+  // Says what the row's head could not say for all.
+  [[nodiscard]] static std::string cell_text(const cell& here, bool with_op, bool with_bytes) {
+    switch (here.how) {
+      case presence::outside: return "";
+      case presence::never: return "NEVER CAME";
+      case presence::not_kept: return "not kept";
+      case presence::finished:
+      case presence::inside: break;
+    }
+    std::string out = here.how == presence::inside ? "IN" : "done";
+    if (with_op) out += " " + plain(here.what->op);
+    if (with_bytes) out += " " + std::to_string(here.what->bytes) + " B";
+    const std::string waited = duration_text(here.what->waited_us);
+    return waited.empty() ? out : out + " " + waited;
+  }
+
+  const flight* flight_;
+  std::size_t count_;
+};
+
+/// The last `count` operations of one rank, each with all that is known of it.
+[[nodiscard]] inline std::string rank_table(const flight& of, std::size_t rank, std::size_t count) {
+  std::string out;
+  for (std::size_t lane = 0; lane < 2; ++lane) {
+    const history& from = of.ranks[rank].lanes[lane];
+    if (from.entries.empty()) continue;
+    text_table table;
+    table.add({"n", "group", "operation", "bytes", "at", "", "waited"});
+    for (std::size_t i = from.entries.size() - std::min(count, from.entries.size()); i < from.entries.size(); ++i) {
+      const entry& each = from.entries[i];
+      table.add({std::to_string(each.turn), group_text(each.group), plain(each.op) + " #" + std::to_string(each.number),
+                 std::to_string(each.bytes), plain(each.site), each.finished ? "done" : "IN",
+                 duration_text(each.waited_us)});
+    }
+    out += std::string(lane == 0 ? "\noperations that rank " : "\noperations started that rank ") +
+           std::to_string(rank) + (lane == 0 ? " called" : " ran") + " (" + std::to_string(from.entries.size()) +
+           " kept, " + std::to_string(from.dropped) + " older ones not):\n" + table.text();
+  }
+  return out.empty() ? "\nrank " + std::to_string(rank) + " called no operation\n" : out;
+}
+
+}  // namespace belay_fr

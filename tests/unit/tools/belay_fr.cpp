@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The built program over files that the library wrote, and over files that somebody spoilt.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "belay/backend/host/flight_file.hpp"
+#include "belay/backend/host/options.hpp"
+
+namespace {
+
+namespace host = belay::host;
+using nlohmann::json;
+
+struct outcome {
+  int code = -1;
+  std::string out;  // both streams
+};
+
+outcome belay_fr(const std::string& arguments) {
+  outcome result;
+  std::FILE* pipe = ::popen((std::string("'") + BELAY_TOOL + "' " + arguments + " 2>&1").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  char buffer[4096];
+  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) result.out.append(buffer, count);
+  const int status = ::pclose(pipe);
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  return result;
+}
+
+bool has(const outcome& result, const std::string& part) { return result.out.find(part) != std::string::npos; }
+
+class scratch {
+ public:
+  scratch() {
+    std::string name = (std::filesystem::temp_directory_path() / "belay-fr-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~scratch() { std::filesystem::remove_all(path_); }
+  scratch(const scratch&) = delete;
+  scratch& operator=(const scratch&) = delete;
+  [[nodiscard]] std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string content_of(const std::string& path) {
+  std::stringstream out;
+  out << std::ifstream(path).rdbuf();
+  return out.str();
+}
+void write(const std::string& path, const std::string& content) { std::ofstream(path) << content; }
+
+// Four ranks at their third all_reduce, of which rank 2 was killed before it and rank 3 is far behind.
+std::string flight_in(const scratch& folder) {
+  const host::control_shape shape = host::shape_of(4, host::address_space::several, host::checked_options({}, {}));
+  const host::anonymous_memory memory(host::control::bytes_for(shape));
+  host::health world(host::control::make(memory.data(), shape));
+  host::group_registry registry(world, 0);
+  const int everybody[] = {0, 1, 2, 3};
+  static_cast<void>(registry.join(everybody, {}));
+  for (int rank = 0; rank < 4; ++rank) {
+    auto& recorder = world.recorder(rank, host::lane::caller);
+    const int done = rank == 3 ? 1 : 2;
+    for (int k = 0; k < done; ++k) {
+      recorder.enter(belay::operation::all_reduce, 0, static_cast<std::uint64_t>(k), 4096, "train \"x\".cpp", 80 + k);
+      recorder.leave(k == 0 ? 2500 : 0);
+    }
+    if (rank >= 2) continue;
+    recorder.enter(belay::operation::all_reduce, 0, 2, 4096, "train \"x\".cpp", 82);
+    recorder.wait_from(host::health::microseconds(host::health::clock::now()) - 4'000'000);
+  }
+  world.stop({belay::comm_fault::peer_failed, {2}, "", "train \"x\".cpp:81", 9, -1, 0});
+  return host::write_flight_file(world, folder / "");
+}
+
+}  // namespace
+
+TEST_CASE("the verdict comes first, then a line a rank, then who is missing where") {
+  const scratch folder;
+  const outcome told = belay_fr(flight_in(folder));
+  CAPTURE(told.out);
+  CHECK(told.code == 0);
+  CHECK(
+      told.out.starts_with("rank 2 was ended by SIGKILL (9) after all_reduce #1 at train \"x\".cpp:81; "
+                           "ranks 0, 1 have waited in all_reduce #2 at train \"x\".cpp:82 for 4.00 s\n"));
+  CHECK(has(told, "cause:  peer_failed by rank 2, SIGKILL (9), at train \"x\".cpp:81\n"));
+  CHECK(has(told, "1     thread  running  IN all_reduce #2     world  4096   train \"x\".cpp:82  4.00 s\n"));
+  CHECK(has(told, "3     thread  running  after all_reduce #0  world  4096   train \"x\".cpp:80  2.5 ms\n"));
+  CHECK(has(told,
+            "group  operation      at                rank 0       rank 1       rank 2       rank 3\n"
+            "world  all_reduce #0  train \"x\".cpp:80  done 2.5 ms  done 2.5 ms  done 2.5 ms  done 2.5 ms\n"
+            "world  all_reduce #1  train \"x\".cpp:81  done         done         done         NEVER CAME\n"
+            "world  all_reduce #2  train \"x\".cpp:82  IN 4.00 s    IN 4.00 s    NEVER CAME   NEVER CAME\n"));
+}
+
+TEST_CASE("--last, --rank and --json") {
+  const scratch folder;
+  const std::string file = flight_in(folder);
+  const outcome last = belay_fr(file + " --last 1");
+  CHECK(has(last, "all_reduce #2"));
+  CHECK(has(last, "rank 3\nworld  all_reduce #0"));  // its own last one
+  const outcome one = belay_fr("--rank 3 " + file);
+  CHECK(has(one, "operations that rank 3 called (1 kept, 0 older ones not):"));
+  CHECK(has(one, "0  world  all_reduce #0  4096   train \"x\".cpp:80  done  2.5 ms"));
+  CHECK(!has(one, "NEVER"));
+  const json data = json::parse(belay_fr("--json " + file).out);
+  CHECK(data["cause"]["signal"] == 9);
+  CHECK(data["by_rank"][3]["last_called"]["number"] == 0);
+  CHECK(data["operations"].size() == 3);
+  CHECK(data["operations"][2]["by_rank"][0]["presence"] == "inside");
+  CHECK(data["operations"][2]["by_rank"][2]["presence"] == "never");
+  CHECK(json::parse(belay_fr("--json --rank 1 " + file).out)["by_rank"].size() == 1);
+  CHECK(belay_fr(file + " --rank 4").code == 2);
+  CHECK(has(belay_fr(file + " --rank 4"), "the file has ranks 0 to 3"));
+}
+
+TEST_CASE("a file that was cut off anywhere is refused with the byte where it ends") {
+  const scratch folder;
+  const std::string whole = content_of(flight_in(folder));
+  const std::string cut = folder / "cut.json";
+  for (std::size_t length = 1; length + 2 < whole.size(); length += 1 + whole.size() / 40) {
+    write(cut, whole.substr(0, length));
+    const outcome told = belay_fr(cut);
+    CAPTURE(length);
+    CAPTURE(told.out);
+    CHECK(told.code == 1);
+    CHECK(has(told, cut + ": is cut off, damaged or no flight file"));
+    CHECK(has(told, "(byte " + std::to_string(length) + ")"));
+  }
+}
+
+TEST_CASE("damaged and foreign files are refused with the place and what is wrong there") {
+  const scratch folder;
+  const std::string whole = content_of(flight_in(folder));
+  const std::string file = folder / "damaged.json";
+  const auto refused = [&](const std::string& from, const std::string& to, const std::string& expected,
+                           const std::string& before) {
+    std::string spoilt = whole;
+    const std::size_t at = spoilt.find(from);
+    REQUIRE(at != std::string::npos);
+    spoilt.replace(at, from.size(), to);
+    write(file, spoilt);
+    const outcome told = belay_fr(file);
+    CAPTURE(told.out);
+    CHECK(told.code == 1);
+    CHECK(has(told, expected));
+    // The byte is that of the object or array which begins there.
+    CHECK(has(told, "(byte " + std::to_string(spoilt.find(before)) + ")"));
+  };
+  refused("\"belay_flight\": 1", "\"belay_flight\": 2", "another version", "{\"belay_flight");
+  refused("\"number\": 1,", "\"nunber\": 1,", "\"number\" is missing", "{\"n\": 1,");
+  refused("\"finished\": false", "\"finished\": 0", "\"finished\" is neither true nor false", "{\"n\": 2,");
+  refused("\"signal\": 9", "\"signal\": -99999999999", "\"signal\" is out of range: -99999999999", "{\"kind\"");
+  refused("\"signal\": 9", "\"signal\": 9.5", "\"signal\" is no whole number", "{\"kind\"");
+  refused("\"culprits\": [2]", "\"culprits\": [4]", "\"culprits\" names no rank: 4", "{\"kind\"");
+  refused("\"ranks\": 4", "\"ranks\": 5", "holds 4 of 5 ranks", "[\n{\"rank\": 0");
+  refused("{\"rank\": 1", "{\"rank\": 2", "ranks are not in order", "{\"rank\": 2");
+  refused("\"site\": \"train",
+          "\"site\": \"tr\xff"
+          "in",
+          "ill-formed UTF-8 byte", "\xff");
+  write(file, "{\"a\": [1, 2]}");
+  CHECK(has(belay_fr(file), "is no flight file of Belay (byte 0)"));
+  write(file, std::string(100000, '['));
+  CHECK(belay_fr(file).code == 1);
+  write(file, "");
+  CHECK(has(belay_fr(file), "is empty (byte 0)"));
+  CHECK(has(belay_fr(folder / "none.json"), "cannot be read: No such file or directory (byte 0)"));
+  CHECK(belay_fr(folder / "none.json").code == 1);
+  CHECK(belay_fr(folder / "").code == 1);
+  CHECK(belay_fr("").code != 0);
+}
