@@ -27,26 +27,18 @@ int run(const bench::options& what, char** argv) {
     const std::size_t wrong = bench::measure_all(self.world(), what);
     if (self.number() == 0 || needs_mpirun) shared.get().wrong = wrong;
   };
-  const bool pin = !what.oversubscribed();
+  belay::host::world_options how;
+  if (!what.oversubscribed()) how.pin = belay::host::pinning::one_core_each;
   if (what.as == "mpi") {
     std::fprintf(stderr, "--as mpi: not built: the library has no belay::mpi yet\n");
     return 2;
   }
   if (needs_mpirun) {
     const bench::mpi_session session(true);
-    if (!bench::join_launcher<belay::host::world>(body)) {
-      std::fprintf(stderr, "--beside mpi: not built: the library cannot join ranks that mpirun started yet\n");
-      return 2;
-    }
+    belay::host::world::from_env().run(body);
   } else if (what.as == "processes") {
-    if (!bench::has_processes) {
-      std::fprintf(stderr, "--as processes: not built: the library has no host::processes yet\n");
-      return 2;
-    }
-    bench::run_processes(what.ranks, pin, body);
+    belay::host::processes{what.ranks, how}.run(body);
   } else {
-    belay::host::world_options how;
-    if (pin) how.pin = belay::host::pinning::one_core_each;
     belay::host::world{what.ranks, how}.run(body);
   }
   if (shared.get().wrong > 0) std::fprintf(stderr, "%zu elements are wrong\n", shared.get().wrong);

@@ -25,7 +25,7 @@
 #include "collectives/probe.hpp"
 #include "collectives/result.hpp"
 #include "collectives/sampler.hpp"
-#include "collectives/subject.hpp"
+#include "collectives/subjects.hpp"
 #include "collectives/twin.hpp"
 
 namespace bench {

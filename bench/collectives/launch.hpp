@@ -15,7 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "belay/backend/host.hpp"
+#include "belay/backend/host/processes.hpp"
+#include "belay/backend/host/world.hpp"
 #include "collectives/mpi_peer.hpp"
 #include "collectives/options.hpp"
 
@@ -40,31 +41,6 @@ class shared_outcome {
  private:
   void* memory_;
 };
-
-/// Runs the body as the rank that a launcher made of this process; false where the library cannot.
-template <class World, class Body>
-bool join_launcher(Body body) {
-  if constexpr (requires { World::from_env().run(body); }) {
-    World::from_env().run(body);
-    return true;
-  } else {
-    return false;
-  }
-}
-
-#if __has_include("belay/backend/host/processes.hpp")
-inline constexpr bool has_processes = true;
-template <class Body>
-void run_processes(int ranks, bool pin, Body body) {
-  belay::host::world_options how;
-  if (pin) how.pin = belay::host::pinning::one_core_each;
-  belay::host::processes{ranks, how}.run(body);
-}
-#else
-inline constexpr bool has_processes = false;
-template <class Body>
-void run_processes(int, bool, Body) {}
-#endif
 
 /// Starts this very program under mpirun; returns only if that fails.
 inline void become_mpirun(const options& what, char** argv) {

@@ -54,7 +54,7 @@ struct states {
   const double low = prefix[best] / static_cast<double>(best);
   const double high = (prefix[n] - prefix[best]) / static_cast<double>(n - best);
   const double deviation = std::sqrt((inside(0, best) + inside(best, n)) / static_cast<double>(n));
-  const std::size_t few = std::max<std::size_t>(5, n / 50);
+  const std::size_t few = std::max<std::size_t>(5, n / 20);
   if (high - low < std::log(separation) || high - low < 3 * deviation || best < few || n - best < few) return {};
   return {true, std::exp((low + high) / 2)};
 }

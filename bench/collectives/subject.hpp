@@ -223,6 +223,7 @@ class reducer final : public buffers_of<Group, T> {
   }
 };
 
+/// The subject of `which` as the options want it; none where such elements cannot be reduced.
 template <class T, class Group>
 [[nodiscard]] std::unique_ptr<subject> make_subject_of(const Group& group, op which, const options& what,
                                                        std::byte* in_bytes, std::byte* out_bytes) {
@@ -241,21 +242,6 @@ template <class T, class Group>
   } else {
     return nullptr;
   }
-}
-
-/// The subject of `which` as the options want it; none where such elements cannot be reduced.
-template <class Group>
-[[nodiscard]] std::unique_ptr<subject> make_subject(const Group& group, op which, const options& what, std::byte* in,
-                                                    std::byte* out) {
-  if (what.type == "double") return make_subject_of<double>(group, which, what, in, out);
-  if (what.type == "bf16") return make_subject_of<belay::bf16>(group, which, what, in, out);
-  if (what.type == "fp16") return make_subject_of<belay::fp16>(group, which, what, in, out);
-  if (what.type == "fp8") return make_subject_of<belay::fp8_e4m3>(group, which, what, in, out);
-  if (what.type == "int8") return make_subject_of<std::int8_t>(group, which, what, in, out);
-  if (what.type == "int32") return make_subject_of<std::int32_t>(group, which, what, in, out);
-  if (what.type == "int64") return make_subject_of<std::int64_t>(group, which, what, in, out);
-  if (what.type == "uint8") return make_subject_of<std::uint8_t>(group, which, what, in, out);
-  return make_subject_of<float>(group, which, what, in, out);
 }
 
 }  // namespace bench

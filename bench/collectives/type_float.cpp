@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "collectives/subjects.hpp"
+
+namespace bench {
+template subject_maker<float> make_subject_of<float>;
+}  // namespace bench
