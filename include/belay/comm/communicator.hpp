@@ -198,8 +198,12 @@ concept mirrored_by_messages =
     communicator<C> && !directly_addressable<C> && can_exchange<C> &&
     requires(const C& c, std::size_t bytes, where at) { c.agree_symmetric(bytes, at); };
 
+// One boolean, so that a diagnostic does not recite both ways.
+template <class C>
+inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored_by_messages<C>;
+
 /// Can have a symmetric heap, one way or the other.
 template <class C>
-concept has_symmetric_memory = directly_addressable<C> || mirrored_by_messages<C>;
+concept has_symmetric_memory = reaches_peers_memory<C>;
 
 }  // namespace belay::inline BELAY_ABI
