@@ -136,16 +136,19 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   command_line line;
   options& run = line.run;
   std::string mesh = "pp=2,ep=2";
+  std::string backend = "threads";
   std::string schedule = "1f1b";
   std::string recompute = "none";
   std::string budget;
   std::string zero = "1";
   bool print_plan = false;
 
-  CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks (threads of this process).",
+  CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.",
                "train_moe"};
   app.option_defaults()->always_capture_default();
   app.add_option("--mesh", mesh, "ranks on each axis: pp, dp, ep; an omitted one is 1")->type_name("AXES");
+  app.add_option("--backend", backend, "what ranks are; under belay-run, mpirun or another launcher this is one of them")
+      ->check(CLI::IsMember({"threads", "processes", "mpi"}));
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")
@@ -183,6 +186,9 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   try {
     app.parse(argc, argv);
     run.mesh = parse_mesh(mesh);
+    line.backend = backend == "mpi"         ? backend_kind::mpi
+                   : backend == "processes" ? backend_kind::processes
+                                            : backend_kind::threads;
     run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
     run.recompute = recompute == "full" ? recompute_kind::full : recompute_kind::none;
     run.zero = zero == "0" ? belay::zero_stage::none : belay::zero_stage::optimizer_state;

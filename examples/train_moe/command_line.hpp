@@ -11,10 +11,14 @@
 
 namespace train_moe {
 
+/// What the ranks are: threads of this process, processes of this machine, or processes under mpirun.
+enum class backend_kind { threads, processes, mpi };
+
 /// The flags as they were given, defaults resolved.
 struct command_line {
   options run;
   model_config config;  // the model's, as config.json says it
+  backend_kind backend = backend_kind::threads;
   std::string model = "tiny";
   std::string data;         // empty: the repository's own headers and documentation
   std::string json;         // empty: no JSON lines

@@ -6,6 +6,7 @@
 //   micro-batch 1   stage 1   F B       `dp` such pipelines divide the micro-batches
 #include <cstdio>
 #include <exception>
+#include <optional>
 
 #include "belay/train/plan.hpp"
 #include "train_moe/command_line.hpp"
@@ -13,20 +14,21 @@
 
 int main(int argc, char** argv) {
   int exit_code = 0;
+  std::optional<train_moe::command_line> line;
+  const auto fail = [&](const std::exception& error, int code) {
+    if (!line || train_moe::tells(*line, error)) std::fprintf(stderr, "train_moe: %s\n", error.what());
+    return code;
+  };
   try {
-    const auto line = train_moe::parse(argc, argv, exit_code);
-    return line ? train_moe::run_session(*line) : exit_code;
+    line = train_moe::parse(argc, argv, exit_code);
+    return line ? train_moe::run_session(*line, argv) : exit_code;
   } catch (const belay::plan_refused& refusal) {
-    std::fprintf(stderr, "train_moe: %s\n", refusal.what());
-    return 3;
+    return fail(refusal, 3);
   } catch (const belay::file_error& error) {
-    std::fprintf(stderr, "train_moe: %s\n", error.what());
-    return 2;
+    return fail(error, 2);
   } catch (const belay::input_error& error) {
-    std::fprintf(stderr, "train_moe: %s\n", error.what());
-    return 2;
+    return fail(error, 2);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_moe: %s\n", error.what());
-    return 1;
+    return fail(error, 1);
   }
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,15 +46,46 @@ void import_weights(Machine& machine, const model_import& from) {
   each_tensor(machine, [&](const std::string& name, auto values, family) { from.tensors().read(name, 0, values); });
 }
 
-/// Writes what no rank before this one writes: dense tensors come from the first replica, experts from the first
-/// data rank.
-template <class Machine>
-void export_weights(Machine& machine, model_export& to) {
+/// Brings to rank 0, which writes, what no rank before another's holds: dense tensors of the first replica, experts of
+/// the first data rank. Collective over the world; `to` is rank 0's.
+template <class T, class Machine>
+void export_weights(Machine& machine, model_export* to) {
+  const auto& world = machine.mesh().world();
   const auto& place = machine.mesh().coordinate();
-  if (place.data != 0) return;
-  each_tensor(machine, [&]<class T>(const std::string& name, std::span<T> values, family of) {
-    if (of == expert_family || place.expert == 0) to.tensors().write(name, 0, std::span<const T>(values));
-  });
+  // A tensor travels as two lengths, its name, its values; a name of no length ends a rank's.
+  const auto send = [&](const std::string& name, std::span<const T> values) {
+    const std::uint64_t lengths[] = {name.size(), values.size()};
+    world.send(0, std::span<const std::uint64_t>(lengths));
+    if (name.empty()) return;
+    world.send(0, std::span<const char>(name));
+    world.send(0, values);
+  };
+  const auto each_own = [&](auto visit) {
+    if (place.data != 0) return;
+    each_tensor(machine, [&](const std::string& name, std::span<T> values, family of) {
+      if (of == expert_family || place.expert == 0) visit(name, std::span<const T>(values));
+    });
+  };
+  if (world.rank() != 0) {
+    each_own(send);
+    send("", {});
+    return;
+  }
+  each_own([&](const std::string& name, std::span<const T> values) { to->tensors().write(name, 0, values); });
+  std::string name;
+  std::vector<T> values;
+  for (int from = 1; from < world.size(); ++from) {
+    while (true) {
+      std::uint64_t lengths[2] = {};
+      world.receive(from, std::span<std::uint64_t>(lengths));
+      if (lengths[0] == 0) break;
+      name.resize(lengths[0]);
+      values.resize(lengths[1]);
+      world.receive(from, std::span<char>(name));
+      world.receive(from, std::span<T>(values));
+      to->tensors().write(name, 0, std::span<const T>(values));
+    }
+  }
 }
 
 }  // namespace train_moe

@@ -63,7 +63,7 @@ outcome run(const folder& in, std::vector<std::string> flags) {
   outcome out;
   const auto line = train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), out.code);
   if (!line) return out;
-  out.code = train_moe::run_session(*line);
+  out.code = train_moe::run_session(*line, pointers.data());
   std::ifstream lines(in.file("lines"));
   for (std::string text; std::getline(lines, text);) {
     auto object = nlohmann::json::parse(text);

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The trainer over MPI: the only source that knows of it, and empty-handed where MPI was not found.
+#include "train_moe/mpi_session.hpp"
+
+#include "belay/core/error.hpp"
+
+#if defined(BELAY_TRAIN_MOE_MPI)
+
+#include "belay/backend/mpi.hpp"
+#include "train_moe/rank_session.hpp"
+
+namespace train_moe {
+
+void run_mpi_session(prepared_run& prepared) {
+  belay::mpi::world world;
+  world.run([&](belay::mpi::rank& rank) { rank_session<belay::mpi::rank>(prepared, rank).run(); });
+}
+
+}  // namespace train_moe
+
+#else
+
+namespace train_moe {
+
+void run_mpi_session(prepared_run&) {
+  throw belay::input_error("--backend mpi: this train_moe was built without MPI (Debian: libopenmpi-dev openmpi-bin)");
+}
+
+}  // namespace train_moe
+
+#endif

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What all ranks of a run start from, read and refused before memory is taken and before the first step: the text, the
+// import, the plan. And what its last line says.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "train_moe/batch.hpp"
+#include "train_moe/command_line.hpp"
+#include "train_moe/corpus.hpp"
+#include "train_moe/hugging_face.hpp"
+#include "train_moe/plan_text.hpp"
+#include "train_moe/rehearse.hpp"
+#include "train_moe/step_printer.hpp"
+
+namespace train_moe {
+
+class corpus_source final : public batch_source {
+ public:
+  corpus_source(const corpus& text, std::uint64_t seed) : text_(&text), seed_(seed) {}
+
+  void sequence(std::size_t step, std::size_t micro_batch, std::size_t index, std::span<std::int32_t> tokens,
+                std::span<std::int32_t> targets) const override {
+    text_->sequence(seed_, {step, micro_batch, index}, tokens);
+    next_token_targets(tokens, targets);
+  }
+
+ private:
+  const corpus* text_;
+  std::uint64_t seed_;
+};
+
+// What the run leaves for its last line.
+struct summary {
+  std::size_t steps = 0;
+  std::optional<double> final_loss;
+  std::optional<double> mean_of_last;  // of the last 10 steps
+  std::optional<double> eval_loss;
+  std::optional<double> tokens_per_s;
+  std::string sample;
+};
+
+/// Whether this process says what the run does: one of all that take part.
+enum class voice { speaks, silent };
+
+struct prepared_run {
+  /// Throws belay::input_error, belay::file_error or belay::plan_refused.
+  prepared_run(const command_line& given, voice says);
+  prepared_run(const prepared_run&) = delete;  // the source reads from the text beside it
+  prepared_run& operator=(const prepared_run&) = delete;
+
+  /// The last line and what the run leaves, by the rank that prints.
+  void finish(const summary& end);
+
+  const command_line& line;
+  corpus text;
+  corpus_source source;
+  std::vector<std::int32_t> eval_text;
+  std::optional<model_import> imported;
+  run_plan plan;
+  step_printer printer;
+};
+
+/// Bytes that a terminal shows as they are; others become '.'.
+[[nodiscard]] std::string printable(std::string text);
+
+}  // namespace train_moe
