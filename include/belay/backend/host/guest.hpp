@@ -279,8 +279,8 @@ class guest {
     request.ticket = ++state_->ticket;
     if (!state_->line.send(request, mine.until, file)) {
       const bool late = std::chrono::steady_clock::now() >= mine.until;
-      // Half a message may be out: nothing that follows would be understood.
-      state_->line.close();
+      // Half a message may be out: nothing that follows would be understood. Not closed, for others may poll it.
+      state_->line.stop_sending();
       if (late) fail(comm_fault::timeout, "the holder does not listen", mine);
       fail(comm_fault::peer_failed, "the holder is gone", mine);
     }
