@@ -24,15 +24,15 @@ namespace model {
 [[nodiscard]] inline bool soaks() { return std::getenv("BELAY_MODEL_SOAK") != nullptr; }
 
 struct bounds {
-  int preemptions = execution::unlimited;
+  int deviations = execution::unlimited;      // preemptions, and loads of a value that is not the last
   std::uint64_t by_chance = 2000;         // executions
   std::uint64_t most_executions = 3'000'000;  // more is a test that was planned badly
 };
 
-/// So many preemptions; one more in a soak.
-[[nodiscard]] inline bounds bound_of(int preemptions) {
-  if (!soaks()) return {.preemptions = preemptions};
-  return {.preemptions = preemptions + 1, .by_chance = 500'000, .most_executions = 1'000'000'000};
+/// So many deviations; one more in a soak.
+[[nodiscard]] inline bounds bound_of(int deviations) {
+  if (!soaks()) return {.deviations = deviations};
+  return {.deviations = deviations + 1, .by_chance = 500'000, .most_executions = 1'000'000'000};
 }
 
 struct finding {
@@ -51,7 +51,7 @@ template <class Scenario, class Make>
                               std::vector<site>* sites) {
   finding out;
   world.mistake = mistake;
-  world.preemption_bound = within.preemptions;
+  world.bound = within.deviations;
   world.sites = sites;
   const auto once = [&] {
     world.begin();
@@ -108,7 +108,7 @@ class study {
     CHECK_FALSE(found.wrong);
     CHECK(found.complete);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const std::string bound = within.preemptions == execution::unlimited ? "all" : std::to_string(within.preemptions);
+    const std::string bound = within.deviations == execution::unlimited ? "all" : std::to_string(within.deviations);
     std::printf("| %-14s | %-34s | %5d | %6d | %11s | %9llu | %10llu | %9llu | %5.1f s |\n", name_.c_str(), what.c_str(),
                 ranks, rounds, bound.c_str(), static_cast<unsigned long long>(found.states),
                 static_cast<unsigned long long>(found.executions), static_cast<unsigned long long>(found.by_chance), seconds);
