@@ -87,7 +87,8 @@ template <class Scenario, class Make>
   return out;
 }
 
-/// A mistake that changes nothing anybody can see: the source line it is on (a part of it), what it does, and why.
+/// A mistake that changes nothing anybody can see: the source line it is on, with the one before it (a part of them),
+/// what it does, and why.
 struct harmless {
   const char* code;
   const char* change;  // a part of the mutant's text
@@ -113,9 +114,11 @@ class study {
                 ranks, rounds, bound.c_str(), static_cast<unsigned long long>(found.states),
                 static_cast<unsigned long long>(found.executions), static_cast<unsigned long long>(found.by_chance), seconds);
     std::fflush(stdout);
-    cases_.push_back([make, within, this](const mutant& mistake) {
-      return explore<Scenario>(world_, make, within, mistake, nullptr);
-    });
+    // Mistakes show in small cases.
+    if (found.states > most_states_for_mistakes && !soaks()) return;
+    cases_.push_back({found.states, [make, within, this](const mutant& mistake) {
+                        return explore<Scenario>(world_, make, within, mistake, nullptr);
+                      }});
   }
 
   /// Must be found wrong: a mistake of several lines, written out.
@@ -129,18 +132,19 @@ class study {
     say("written out: " + what, found);
   }
 
-  /// In the headers named: every order weakened by one step, every store, wake and fence left out, every store and
+  /// In the sources named (`file`, or `file#part of the line`): every order weakened by one step, every store, wake and fence left out, every store and
   /// addition made late. Each is shown by some schedule of some case, or is in the list.
-  void seed_mistakes(const std::vector<std::string_view>& headers, const std::vector<harmless>& list) {
+  void seed_mistakes(const std::vector<std::string_view>& sources, const std::vector<harmless>& list) {
+    std::sort(cases_.begin(), cases_.end(), [](const one_case& a, const one_case& b) { return a.states < b.states; });
     std::vector<int> used(list.size(), 0);
-    std::vector<mutant> open = first_mistakes(headers);
+    std::vector<mutant> open = first_mistakes(sources);
     int equivalent = 0;
     while (!open.empty()) {
       const mutant mistake = open.back();
       open.pop_back();
       finding found;
       for (const auto& each : cases_) {
-        found = each(mistake);
+        found = each.explore(mistake);
         if (found.wrong) break;
       }
       ++mutants_;
@@ -158,7 +162,7 @@ class study {
       const std::string code = mistake.where.code();
       bool listed = false;
       for (std::size_t i = 0; i < list.size(); ++i) {
-        if (code.find(list[i].code) == std::string::npos || mistake.text().find(list[i].change) == std::string::npos) continue;
+        if (mistake.where.context().find(list[i].code) == std::string::npos || mistake.text().find(list[i].change) == std::string::npos) continue;
         listed = true;
         if (used[i]++ == 0) std::printf("    harmless: %s   %s\n      %s\n", mistake.text().c_str(), code.c_str(), list[i].reason);
         break;
@@ -169,7 +173,7 @@ class study {
       CHECK(listed);
     }
     for (std::size_t i = 0; i < list.size(); ++i) {
-      INFO(name_, ": listed as harmless, but caught or never made: ", list[i].code, ", ", list[i].change);
+      INFO(name_, ": listed as harmless, but caught or never made: ", std::string(list[i].code), ", ", std::string(list[i].change));
       CHECK(used[i] > 0);
     }
     std::printf("| %-14s | mistakes seeded: %d, caught: %d, harmless: %d\n", name_.c_str(), mutants_, caught_, equivalent);
@@ -177,12 +181,19 @@ class study {
   }
 
  private:
-  [[nodiscard]] std::vector<mutant> first_mistakes(const std::vector<std::string_view>& headers) const {
+  static constexpr std::uint64_t most_states_for_mistakes = 150'000;
+
+  [[nodiscard]] std::vector<mutant> first_mistakes(const std::vector<std::string_view>& sources) const {
     std::vector<mutant> out;
     for (const site& where : sites_) {
       const std::string_view file(where.file);
-      const auto named = [&](std::string_view header) { return file.ends_with(header); };
-      if (std::none_of(headers.begin(), headers.end(), named)) continue;
+      const std::string code = where.code();
+      const auto named = [&](std::string_view source) {
+        const std::size_t hash = source.find('#');
+        return file.ends_with(source.substr(0, hash)) &&
+               (hash == std::string_view::npos || code.find(source.substr(hash + 1)) != std::string::npos);
+      };
+      if (std::none_of(sources.begin(), sources.end(), named)) continue;
       for (const std::memory_order order : weaker(where.what, where.order)) {
         if (where.what == act::sleep || where.what == act::wake || where.what == act::streaming_fence) break;
         out.push_back({mutant::kind::weaker, where, order});
@@ -204,7 +215,11 @@ class study {
   std::string name_;
   execution world_;
   std::vector<site> sites_;
-  std::vector<std::function<finding(const mutant&)>> cases_;
+  struct one_case {
+    std::uint64_t states;
+    std::function<finding(const mutant&)> explore;
+  };
+  std::vector<one_case> cases_;
   int mutants_ = 0;
   int caught_ = 0;
 };
