@@ -61,7 +61,7 @@ class choices {
   std::uint64_t random_ = 0;
 };
 
-/// States by their hash, each with the fewest preemptions it was reached with.
+/// States by their hash, each with the fewest deviations it was reached with.
 class visited {
  public:
   void clear() {
@@ -71,23 +71,23 @@ class visited {
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
 
   /// False: it was reached before with as few.
-  [[nodiscard]] bool enter(std::uint64_t state, std::uint8_t preemptions) {
+  [[nodiscard]] bool enter(std::uint64_t state, std::uint8_t deviations) {
     if (2 * (count_ + 1) > slots_.size()) grow();
     slot& found = find(state | 1);
     if (found.state == 0) {
-      found = {state | 1, preemptions};
+      found = {state | 1, deviations};
       ++count_;
       return true;
     }
-    if (found.preemptions <= preemptions) return false;
-    found.preemptions = preemptions;
+    if (found.deviations <= deviations) return false;
+    found.deviations = deviations;
     return true;
   }
 
  private:
   struct slot {
     std::uint64_t state = 0;
-    std::uint8_t preemptions = 0;
+    std::uint8_t deviations = 0;
   };
   [[nodiscard]] slot& find(std::uint64_t state) noexcept {
     std::size_t i = (state >> 1) & (slots_.size() - 1);

@@ -35,7 +35,7 @@ class execution {
   choices decisions;
   visited states;
   mutant mistake;
-  int preemption_bound = unlimited;
+  int bound = unlimited;  // on deviations: preemptions, and loads of a value that is not the last
   std::vector<site>* sites = nullptr;  // where all that are met are noted
 
   /// Begins: words made from now on are this execution's.
@@ -46,7 +46,7 @@ class execution {
     trace_.clear();
     failure_.clear();
     how_ = ended::well;
-    preemptions_ = 0;
+    deviations_ = 0;
     steps_ = 0;
     order_hash_ = 0;
     for (auto& one : threads_) one = thread{};
@@ -124,7 +124,9 @@ class execution {
     for (std::size_t i = newest + 1; i-- > floor;) {
       if (values[i].bits != expected) possible[static_cast<std::size_t>(count++)] = i;
     }
-    const std::size_t chosen = possible[static_cast<std::size_t>(count > 1 ? decisions.choose(count) : 0)];
+    const bool may_deviate = deviations_ < bound || decisions.by_chance();
+    const std::size_t chosen = possible[static_cast<std::size_t>(count > 1 && may_deviate ? decisions.choose(count) : 0)];
+    deviations_ += chosen != possible[0];
     if (values[chosen].bits == expected) {
       if (how != mutant::kind::omitted) (void)do_exchange(word, [&](std::uint64_t) { return desired; }, order);
       finish_late();
@@ -318,7 +320,11 @@ class execution {
   std::uint64_t do_load(int word, std::memory_order order) {
     const std::size_t newest = words_[at(word)].size() - 1;
     const std::size_t floor = floor_of(word, order);
-    const auto age = newest > floor ? static_cast<std::size_t>(decisions.choose(static_cast<int>(newest - floor) + 1)) : 0;
+    const bool may_deviate = deviations_ < bound || decisions.by_chance();
+    const auto age = newest > floor && may_deviate
+                         ? static_cast<std::size_t>(decisions.choose(static_cast<int>(newest - floor) + 1))
+                         : 0;
+    deviations_ += age != 0;
     read(threads_[at(current_)], word, newest - age, order);
     return words_[at(word)][newest - age].bits;
   }
@@ -390,7 +396,7 @@ class execution {
 
   // The current thread stands before an operation, or cannot or need not go on: who is next?
   void next_thread(bool gives_way) {
-    if (decisions.fresh() && !states.enter(state_hash(gives_way), static_cast<std::uint8_t>(preemptions_))) {
+    if (decisions.fresh() && !states.enter(state_hash(gives_way), static_cast<std::uint8_t>(deviations_))) {
       how_ = ended::pruned;
       return abandon();
     }
@@ -398,7 +404,7 @@ class execution {
     int count = 0;
     const bool goes_on = current_ != none && !gives_way;
     if (goes_on) options[at(count++)] = current_;
-    if (!goes_on || preemptions_ < preemption_bound || decisions.by_chance()) {
+    if (!goes_on || deviations_ < bound || decisions.by_chance()) {
       for (int k = 1; k <= cast_.threads; ++k) {
         const int q = current_ == none ? k - 1 : (current_ + k) % cast_.threads;
         if (q == current_ && goes_on) continue;
@@ -410,7 +416,7 @@ class execution {
     if (count == 0) return finish();
     const int chosen = options[at(count > 1 ? decisions.choose(count) : 0)];
     if (chosen == death) return die();
-    if (goes_on && chosen != current_) ++preemptions_;
+    if (goes_on && chosen != current_) ++deviations_;
     if (threads_[at(chosen)].state == standing::waiting) threads_[at(chosen)].state = standing::ready;
     if (chosen == current_) return;
     fiber& left = current_ == none ? main_ : stacks_[at(current_)];
@@ -472,7 +478,7 @@ class execution {
   void (*body_)(void*, int) = nullptr;
   void* scenario_ = nullptr;
   int current_ = none;
-  int preemptions_ = 0;
+  int deviations_ = 0;
   int steps_ = 0;
   bool may_die_ = false;
   std::uint64_t order_hash_ = 0;

@@ -57,17 +57,26 @@ struct site {
   }
 
   /// The source line, as it stands.
-  [[nodiscard]] std::string code() const {
-    std::ifstream source(file);
-    std::string text;
-    for (std::uint32_t i = 0; i < line && std::getline(source, text); ++i) {
-    }
-    const std::size_t first = text.find_first_not_of(' ');
-    return first == std::string::npos ? std::string() : text.substr(first);
-  }
+  [[nodiscard]] std::string code() const { return lines(1); }
+  /// With the line before it.
+  [[nodiscard]] std::string context() const { return lines(2); }
   [[nodiscard]] std::string text() const {
     const std::string_view path(file);
     return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(line) + " " + name(what) + " " + name(order);
+  }
+
+ private:
+  [[nodiscard]] std::string lines(std::uint32_t count) const {
+    std::ifstream source(file);
+    std::string text, out;
+    for (std::uint32_t i = 1; i <= line && std::getline(source, text); ++i) {
+      if (i + count <= line) continue;
+      const std::size_t first = text.find_first_not_of(' ');
+      if (first == std::string::npos) continue;
+      if (!out.empty()) out += " ";
+      out += text.substr(first);
+    }
+    return out;
   }
 };
 

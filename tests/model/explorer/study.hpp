@@ -24,15 +24,15 @@ namespace model {
 [[nodiscard]] inline bool soaks() { return std::getenv("BELAY_MODEL_SOAK") != nullptr; }
 
 struct bounds {
-  int preemptions = execution::unlimited;
+  int deviations = execution::unlimited;      // preemptions, and loads of a value that is not the last
   std::uint64_t by_chance = 2000;         // executions
   std::uint64_t most_executions = 3'000'000;  // more is a test that was planned badly
 };
 
-/// So many preemptions; one more in a soak.
-[[nodiscard]] inline bounds bound_of(int preemptions) {
-  if (!soaks()) return {.preemptions = preemptions};
-  return {.preemptions = preemptions + 1, .by_chance = 500'000, .most_executions = 1'000'000'000};
+/// So many deviations; one more in a soak.
+[[nodiscard]] inline bounds bound_of(int deviations) {
+  if (!soaks()) return {.deviations = deviations};
+  return {.deviations = deviations + 1, .by_chance = 500'000, .most_executions = 1'000'000'000};
 }
 
 struct finding {
@@ -51,7 +51,7 @@ template <class Scenario, class Make>
                               std::vector<site>* sites) {
   finding out;
   world.mistake = mistake;
-  world.preemption_bound = within.preemptions;
+  world.bound = within.deviations;
   world.sites = sites;
   const auto once = [&] {
     world.begin();
@@ -87,7 +87,8 @@ template <class Scenario, class Make>
   return out;
 }
 
-/// A mistake that changes nothing anybody can see: the source line it is on (a part of it), what it does, and why.
+/// A mistake that changes nothing anybody can see: the source line it is on, with the one before it (a part of them),
+/// what it does, and why.
 struct harmless {
   const char* code;
   const char* change;  // a part of the mutant's text
@@ -108,14 +109,16 @@ class study {
     CHECK_FALSE(found.wrong);
     CHECK(found.complete);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const std::string bound = within.preemptions == execution::unlimited ? "all" : std::to_string(within.preemptions);
+    const std::string bound = within.deviations == execution::unlimited ? "all" : std::to_string(within.deviations);
     std::printf("| %-14s | %-34s | %5d | %6d | %11s | %9llu | %10llu | %9llu | %5.1f s |\n", name_.c_str(), what.c_str(),
                 ranks, rounds, bound.c_str(), static_cast<unsigned long long>(found.states),
                 static_cast<unsigned long long>(found.executions), static_cast<unsigned long long>(found.by_chance), seconds);
     std::fflush(stdout);
-    cases_.push_back([make, within, this](const mutant& mistake) {
-      return explore<Scenario>(world_, make, within, mistake, nullptr);
-    });
+    // Mistakes show in small cases.
+    if (found.states > most_states_for_mistakes && !soaks()) return;
+    cases_.push_back({found.states, [make, within, this](const mutant& mistake) {
+                        return explore<Scenario>(world_, make, within, mistake, nullptr);
+                      }});
   }
 
   /// Must be found wrong: a mistake of several lines, written out.
@@ -129,18 +132,19 @@ class study {
     say("written out: " + what, found);
   }
 
-  /// In the headers named: every order weakened by one step, every store, wake and fence left out, every store and
+  /// In the sources named (`file`, or `file#part of the line`): every order weakened by one step, every store, wake and fence left out, every store and
   /// addition made late. Each is shown by some schedule of some case, or is in the list.
-  void seed_mistakes(const std::vector<std::string_view>& headers, const std::vector<harmless>& list) {
+  void seed_mistakes(const std::vector<std::string_view>& sources, const std::vector<harmless>& list) {
+    std::sort(cases_.begin(), cases_.end(), [](const one_case& a, const one_case& b) { return a.states < b.states; });
     std::vector<int> used(list.size(), 0);
-    std::vector<mutant> open = first_mistakes(headers);
+    std::vector<mutant> open = first_mistakes(sources);
     int equivalent = 0;
     while (!open.empty()) {
       const mutant mistake = open.back();
       open.pop_back();
       finding found;
       for (const auto& each : cases_) {
-        found = each(mistake);
+        found = each.explore(mistake);
         if (found.wrong) break;
       }
       ++mutants_;
@@ -158,7 +162,7 @@ class study {
       const std::string code = mistake.where.code();
       bool listed = false;
       for (std::size_t i = 0; i < list.size(); ++i) {
-        if (code.find(list[i].code) == std::string::npos || mistake.text().find(list[i].change) == std::string::npos) continue;
+        if (mistake.where.context().find(list[i].code) == std::string::npos || mistake.text().find(list[i].change) == std::string::npos) continue;
         listed = true;
         if (used[i]++ == 0) std::printf("    harmless: %s   %s\n      %s\n", mistake.text().c_str(), code.c_str(), list[i].reason);
         break;
@@ -169,7 +173,7 @@ class study {
       CHECK(listed);
     }
     for (std::size_t i = 0; i < list.size(); ++i) {
-      INFO(name_, ": listed as harmless, but caught or never made: ", list[i].code, ", ", list[i].change);
+      INFO(name_, ": listed as harmless, but caught or never made: ", std::string(list[i].code), ", ", std::string(list[i].change));
       CHECK(used[i] > 0);
     }
     std::printf("| %-14s | mistakes seeded: %d, caught: %d, harmless: %d\n", name_.c_str(), mutants_, caught_, equivalent);
@@ -177,12 +181,19 @@ class study {
   }
 
  private:
-  [[nodiscard]] std::vector<mutant> first_mistakes(const std::vector<std::string_view>& headers) const {
+  static constexpr std::uint64_t most_states_for_mistakes = 150'000;
+
+  [[nodiscard]] std::vector<mutant> first_mistakes(const std::vector<std::string_view>& sources) const {
     std::vector<mutant> out;
     for (const site& where : sites_) {
       const std::string_view file(where.file);
-      const auto named = [&](std::string_view header) { return file.ends_with(header); };
-      if (std::none_of(headers.begin(), headers.end(), named)) continue;
+      const std::string code = where.code();
+      const auto named = [&](std::string_view source) {
+        const std::size_t hash = source.find('#');
+        return file.ends_with(source.substr(0, hash)) &&
+               (hash == std::string_view::npos || code.find(source.substr(hash + 1)) != std::string::npos);
+      };
+      if (std::none_of(sources.begin(), sources.end(), named)) continue;
       for (const std::memory_order order : weaker(where.what, where.order)) {
         if (where.what == act::sleep || where.what == act::wake || where.what == act::streaming_fence) break;
         out.push_back({mutant::kind::weaker, where, order});
@@ -204,7 +215,11 @@ class study {
   std::string name_;
   execution world_;
   std::vector<site> sites_;
-  std::vector<std::function<finding(const mutant&)>> cases_;
+  struct one_case {
+    std::uint64_t states;
+    std::function<finding(const mutant&)> explore;
+  };
+  std::vector<one_case> cases_;
   int mutants_ = 0;
   int caught_ = 0;
 };

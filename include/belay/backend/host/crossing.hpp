@@ -59,16 +59,18 @@ class crossing {
     ring();
     return await(wait, [round = rounds_](const auto& other, auto order) { return other.is_past(round, order); });
   }
-  /// Returns when all have left: nobody touches what belongs to others any more.
+  /// Returns when all have left: nobody touches what belongs to others any more. False between processes if the world
+  /// has stopped: a peer that did not wait for this rank may have changed what it read.
   template <class Wait>
-  bool leave(Wait wait) {
+  [[nodiscard]] bool leave(Wait wait) {
     step_outside();
-    return await(wait, [turn = turn_](const auto& other, auto order) { return other.is_outside(turn, order); });
+    const auto outside = [turn = turn_](const auto& other, auto order) { return other.is_outside(turn, order); };
+    if (!await(wait, outside)) return false;
+    return hall_.space() == address_space::one || !hall_.stopped(std::memory_order_seq_cst);
   }
 
   /// After the world has stopped, instead of `leave`. Among threads: returns when nobody uses what this rank brought.
-  /// A process does not wait, because who is inside may have died there. It stays inside instead, so that a peer
-  /// that has used what this rank brought does not leave as if nothing had happened.
+  /// A process does not wait, because who is inside may have died there.
   void withdraw() noexcept {
     if (hall_.space() != address_space::one) return;
     step_outside();

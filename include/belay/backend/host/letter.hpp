@@ -39,14 +39,15 @@ class letter_flap {
     letter expected = letter::reading;
     return state_.compare_exchange_strong(expected, letter::empty, std::memory_order_seq_cst, std::memory_order_relaxed);
   }
-  /// The receiver: the letter does not fit, or cannot be read. The world has been stopped before.
-  void refuse() noexcept { state_.store(letter::refused, std::memory_order_seq_cst); }
+  /// The receiver: the letter does not fit, or cannot be read. The world has been stopped before; then it rings the
+  /// sender, whether that sleeps or not.
+  void refuse() noexcept { state_.store(letter::refused, std::memory_order_release); }
 
   /// The sender, after the world has stopped: among threads, returns when the receiver reads no more. Between processes
   /// it may have died at that; it may still read then, but learns that it was in vain.
   void take_back(address_space space) noexcept {
     letter expected = letter::full;
-    while (!state_.compare_exchange_strong(expected, letter::refused, std::memory_order_acq_rel,
+    while (!state_.compare_exchange_strong(expected, letter::refused, std::memory_order_relaxed,
                                            std::memory_order_acquire)) {
       if (expected != letter::reading && expected != letter::full) return;
       if (space == address_space::one && expected == letter::reading) {

@@ -169,7 +169,7 @@ class meeting {
   /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
   void leave() {
     deadline until(limit_, recorder());
-    way_.leave(waiting{this, &until});
+    if (!way_.leave(waiting{this, &until})) give_up(until);
     recorder().leave(waited_ + until.waited_us());
   }
 

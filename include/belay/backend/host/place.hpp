@@ -70,12 +70,13 @@ struct alignas(64) place {
     return static_cast<std::int32_t>(rounds.load(order) - round) >= 0;
   }
 
+  /// True still when the owner has gone on to the next turn, and even given that up.
   [[nodiscard]] bool is_outside(std::uint32_t turn, std::memory_order order = std::memory_order_acquire) const noexcept {
-    return outside.load(order) == turn;
+    return static_cast<std::int32_t>(outside.load(order) - turn) >= 0;
   }
   /// Others, after the world has stopped: may it still touch what is ours?
   [[nodiscard]] bool is_inside(std::uint32_t turn) const noexcept {
-    return inside.load(std::memory_order_seq_cst) == turn && outside.load(std::memory_order_seq_cst) != turn;
+    return inside.load(std::memory_order_seq_cst) == turn && !is_outside(turn);
   }
 };
 

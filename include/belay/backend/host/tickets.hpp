@@ -44,7 +44,7 @@ class tickets {
     while (!launched(std::memory_order_acquire)) {
       const std::uint32_t heard = queued_.heard();
       if (launched(std::memory_order_acquire)) break;
-      if (ending_.load(std::memory_order_acquire) != 0) return 0;
+      if (ending_.load(std::memory_order_acquire) != 0) return launched(std::memory_order_acquire) ? ticket : 0;
       queued_.sleep_unless(launched, heard, 0);
     }
     return ticket;
