@@ -200,6 +200,7 @@ TEST_CASE_TEMPLATE_DEFINE("whatever differs, all ranks are told before any byte 
       const std::chrono::milliseconds timeout(by_deadline ? 60 : 120'000);
       const auto told =
           Backend::run(ranks, timeout, [each, odd_rank](auto& rank) { return is_told(rank, each, odd_rank); });
+      if (told.empty()) continue;  // a backend that was launched with fewer
       const bool by_all = all(told);
       CHECK(by_all);
       caught += by_all;

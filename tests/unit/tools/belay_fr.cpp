@@ -26,7 +26,7 @@ struct outcome {
 
 outcome belay_fr(const std::string& arguments) {
   outcome result;
-  std::FILE* pipe = ::popen((std::string("'") + BELAY_TOOL + "' " + arguments + " 2>&1").c_str(), "r");
+  std::FILE* pipe = ::popen((std::string("'") + BELAY_FR + "' " + arguments + " 2>&1").c_str(), "r");
   REQUIRE(pipe != nullptr);
   char buffer[4096];
   while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) result.out.append(buffer, count);
