@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """System calls of a collective: strace counts those of N calls and of 2N; what more there are, N calls made.
 
-A wait that outlasts its spin (20 us) sleeps, and that is a system call: on a machine that does other things a few are
-no fault. The smallest difference of some rounds is what counts.
+A wait that outlasts its spin sleeps, and that is a system call; the ranks spin for longer than usual here, so that
+none does. Starting and joining ranks takes a few calls more or less each time: the smallest difference of some rounds
+is what counts.
 """
 import argparse
 import os

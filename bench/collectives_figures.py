@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The figures that the collectives are to reach, measured: one table of figure, limit, goal and what it is here.
+
+Every figure is a ratio of two things timed in one run, best 1 or more being better unless it says otherwise. Which
+algorithm wins depends on the machine, so ratios to a round trip are shown and not judged. Exit code 1 if one is short.
+"""
+import argparse
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+
+from support.collective_runs import collectives, program
+
+KIB, MIB = 1 << 10, 1 << 20
+TWINS = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
+OF_MPI = ["barrier", *TWINS, "all_to_all_v", "broadcast", "reduce", "gather", "scatter", "send_recv"]
+
+
+class Table:
+    def __init__(self):
+        self.short = 0
+
+    def head(self, text):
+        print(f"\n{text}\n{'figure':58} {'limit':>7} {'goal':>7} {'here':>8}", flush=True)
+
+    def add(self, figure, limit, here, goal=None, at_most=False):
+        """One line; without a limit it is only shown."""
+        if here is None:
+            verdict = "not measured"
+            self.short += 1
+        elif limit is None:
+            verdict = ""
+        else:
+            good = here <= limit if at_most else here >= limit
+            verdict = "ok" if good else "short"
+            self.short += not good
+        show = lambda x: "-" if x is None else f"{x:.2f}"
+        print(f"{figure:58} {show(limit):>7} {show(goal):>7} {show(here):>8}  {verdict}", flush=True)
+
+
+def rows(run, **wanted):
+    return [row for row in run or [] if all(row[field] == value for field, value in wanted.items())]
+
+
+def worst_of(pairs, at_most=False):
+    """The worst ratio and where: pairs of (ratio, row)."""
+    if not pairs:
+        return None, ""
+    ratio, row = (max if at_most else min)(pairs, key=lambda pair: pair[0])
+    where = f"{row['op']} {row['bytes']} B" + (" in place" if row["in_place"] else "")
+    return ratio, where if row["state"] == "single" else f"{where} {row['state']}"
+
+
+def symmetric(table, run):
+    table.head("process ranks, symmetric buffers, beside the twin and the limit")
+    for operation in TWINS:
+        for in_place in (False, True):
+            cells = [(row["p50_us"] / row["peers"]["twin"], row) for row in rows(run, op=operation, in_place=in_place)
+                     if row["bytes"] >= 4 * KIB and "twin" in row["peers"]]
+            if not cells:
+                continue
+            ratio, where = worst_of(cells, at_most=True)
+            table.add(f"time by the best twin's, worst from 4K: {where}", 1.05, ratio, at_most=True)
+    for operation in TWINS:
+        cells = [(row["copy_us"] / row["p50_us"], row) for row in rows(run, op=operation) if row["bytes"] >= 4 * MIB]
+        ratio, where = worst_of(cells)
+        table.add(f"of the concurrent copy, worst from 4M: {where or operation}", 0.85, ratio, 0.97)
+    for row in rows(run):
+        if row["bytes"] <= 56 and row["op"] in ("barrier", "all_reduce", "all_gather", "all_to_all", "broadcast"):
+            form = " in place" if row["in_place"] else ""
+            if row["op"] == "barrier" or row["bytes"] in (8, 32):
+                table.add(f"round trips: {row['op']} {row['bytes']} B{form} {row['state']}", None, row["p50_us"] / row["rtt_us"],
+                          0.55 if row["op"] == "barrier" else 0.65)
+
+
+def beside_mpi(table, run):
+    table.head("process ranks, symmetric buffers, times as fast as Open MPI")
+    for size, limit in ((8, 2.0), (16 * KIB, 2.5), (64 * MIB, 4.0)):
+        cells = [(row["peers"]["mpi"] / row["p50_us"], row) for row in rows(run, op="all_reduce", bytes=size)
+                 if "mpi" in row["peers"]]
+        ratio, where = worst_of(cells)
+        table.add(f"all_reduce {size} B: {where}", limit, ratio)
+    every = [(row["peers"]["mpi"] / row["p50_us"], row) for row in rows(run) if "mpi" in row["peers"]]
+    ratio, where = worst_of(every)
+    table.add(f"worst of {len(every)} cells: {where}", 0.95, ratio)
+    for ratio, row in sorted(every, key=lambda pair: pair[0])[:12]:
+        if ratio < 0.95:
+            print(f"    {ratio:.2f} {worst_of([(ratio, row)])[1]}: {row['p50_us']:.2f} us, mpi {row['peers']['mpi']:.2f} us")
+    mean = math.exp(statistics.fmean(math.log(ratio) for ratio, _ in every)) if every else None
+    table.add("geometric mean of all cells", 1.0, mean)
+
+
+def ordinary(table, run):
+    table.head("process ranks, ordinary buffers, times as fast as Open MPI")
+    large = [(row["peers"]["mpi"] / row["p50_us"], row) for row in rows(run, op="all_reduce", bytes=64 * MIB) if row["peers"]]
+    ratio, where = worst_of(large)
+    table.add(f"all_reduce 64M: {where}", 2.5, ratio, 3.0)
+    every = [(row["peers"]["mpi"] / row["p50_us"], row) for row in rows(run) if "mpi" in row["peers"]]
+    for operation in sorted({row["op"] for _, row in every}):
+        ratio, where = worst_of([pair for pair in every if pair[1]["op"] == operation])
+        table.add(f"every size, worst: {where}", 0.95, ratio)
+
+
+def oversubscribed(table, rounds):
+    table.head("8 ranks on two cores, 8 B all_reduce")
+    ours, theirs = [], []
+    common = ["--ranks", 8, "--op", "all_reduce", "--min", 8, "--max", 8, "--iters", 31]
+    for _ in range(rounds):  # the two take turns
+        mine = collectives([*common, "--as", "threads"])
+        peers = collectives([*common, "--as", "processes", "--beside", "mpi"])
+        if not mine or not peers:
+            break
+        ours += [row["p50_us"] for row in rows(mine["results"], in_place=True)]
+        theirs += [row["peers"]["mpi"] for row in rows(peers["results"], in_place=True)]
+    ratio = statistics.median(theirs) / statistics.median(ours) if ours and theirs else None
+    table.add("thread ranks, times as fast as Open MPI --oversubscribe", 1.5, ratio)
+    waiting = subprocess.run([program("waiting")], stdout=subprocess.PIPE, text=True)
+    share = waiting.stdout.partition(" uses ")[2].partition(" %")[0]
+    table.add("% of a core of a rank that waits for one that computes", 5.0, float(share) if share else None, at_most=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few samples and sizes: a look, no verdict")
+    parser.add_argument("--part", choices=["symmetric", "ordinary", "oversubscribed"], action="append", help="only this; may be repeated")
+    parser.add_argument("--iters", type=int, help="samples of each size instead of the usual number")
+    parser.add_argument("--show", action="store_true", help="also the tables that the figures come from")
+    flags = parser.parse_args()
+    parts = flags.part or ["symmetric", "ordinary", "oversubscribed"]
+    if shutil.which("mpirun") is None:
+        print("collectives_figures: skipped, no mpirun to compare with (Debian: apt-get install openmpi-bin libopenmpi-dev)")
+        return 0
+    sizes = ["--min", 8, "--max", "64M", "--factor", 64 if flags.quick else 4]
+    samples = ["--iters", flags.iters or 9] if flags.quick or flags.iters else []
+    measure = lambda *more: (collectives([*sizes, *samples, "--as", "processes", *more], quiet=not flags.show) or {}).get("results")
+    table = Table()
+    if "symmetric" in parts:
+        run = measure("--op", ",".join(OF_MPI), "--check", "--limits", "--beside", "mpi,twin")
+        # 16 KiB is no power of 4 times 8.
+        extra = collectives(["--as", "processes", "--op", "all_reduce", "--min", "16K", "--max", "16K", "--beside", "mpi,twin",
+                             "--limits", *samples])
+        run = (run or []) + (extra or {}).get("results", [])
+        # So is 64 MiB; it and 4 MiB are where bandwidth is judged.
+        extra = collectives(["--as", "processes", "--op", ",".join(TWINS), "--min", "4M", "--max", "64M", "--factor", 4,
+                             "--beside", "mpi,twin", "--limits", *samples])
+        run += (extra or {}).get("results", [])
+        symmetric(table, run)
+        beside_mpi(table, run)
+    if "ordinary" in parts:
+        run = measure("--op", ",".join(TWINS + ["broadcast"]), "--check", "--buffers", "ordinary", "--beside", "mpi")
+        extra = collectives(["--as", "processes", "--op", "all_reduce", "--buffers", "ordinary", "--min", "64M", "--max", "64M",
+                             "--beside", "mpi", *samples])
+        ordinary(table, (run or []) + (extra or {}).get("results", []))
+    if "oversubscribed" in parts:
+        oversubscribed(table, 1 if flags.quick else 5)
+    print(f"\ncollectives_figures: {table.short} short of their limits (limit 0)")
+    return 1 if table.short and not flags.quick else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
