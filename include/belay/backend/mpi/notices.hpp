@@ -98,7 +98,7 @@ class notices {
     const std::uint32_t words[] = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(which),
                                    static_cast<std::uint32_t>(what.fault), static_cast<std::uint32_t>(what.culprits.size()),
                                    static_cast<std::uint32_t>(what.message.size()),
-                                   static_cast<std::uint32_t>(what.there.size())};
+                                   static_cast<std::uint32_t>(what.there.size()), what.somebody_died ? 1U : 0U};
     put(words, sizeof words);
     put(what.culprits.data(), what.culprits.size() * sizeof(int));
     put(what.message.data(), what.message.size());
@@ -107,12 +107,13 @@ class notices {
   }
 
   void read(int from, std::span<const std::byte> bytes) {
-    std::uint32_t words[6];
+    std::uint32_t words[7];
     if (bytes.size() < sizeof words) return;
     std::memcpy(words, bytes.data(), sizeof words);
     const std::byte* at = bytes.data() + sizeof words;
     first_cause what;
     what.fault = static_cast<comm_fault>(words[2]);
+    what.somebody_died = words[6] != 0;
     what.culprits.resize(words[3]);
     if (words[3] > 0) std::memcpy(what.culprits.data(), at, words[3] * sizeof(int));
     at += words[3] * sizeof(int);
@@ -123,7 +124,7 @@ class notices {
       case notice::ask: {
         const lane which = static_cast<lane>(words[1]);
         const flight_record last = world_->recorder(which).last();
-        out_.send(comm_, from, tag, packed(notice::answer, which, {comm_fault::revoked, {}, last.text(), last.site}));
+        out_.send(comm_, from, tag, packed(notice::answer, which, {comm_fault::revoked, {}, last.text(), last.site, false}));
         break;
       }
       case notice::answer: answers_[static_cast<std::size_t>(from)] = what.message; break;

@@ -141,7 +141,7 @@ class communication_stream final : public completion_source {
     } catch (const comm_error&) {
       // The world keeps the cause.
     } catch (const std::exception& slip) {
-      world_->stop({comm_fault::peer_failed, {rank_}, "rank " + std::to_string(rank_) + " started an operation that throws: " + slip.what(), ""});
+      world_->stop({comm_fault::peer_failed, {rank_}, "rank " + std::to_string(rank_) + " started an operation that throws: " + slip.what(), "", false});
     }
     failed_after_.store(ticket - 1, std::memory_order_release);
   }

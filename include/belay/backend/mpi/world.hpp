@@ -132,7 +132,8 @@ class world {
     over.stop({comm_fault::peer_failed,
                {over.number()},
                "rank " + std::to_string(over.number()) + " threw " + last.text() + ": " + what,
-               last.site});
+               last.site,
+               false});
   }
 
   world_options options_;
