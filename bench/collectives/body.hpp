@@ -15,46 +15,19 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/symmetric.hpp"
 #include "collectives/algorithm.hpp"
 #include "collectives/board.hpp"
-#include "collectives/launch.hpp"
 #include "collectives/machine.hpp"
 #include "collectives/mpi_peer.hpp"
 #include "collectives/options.hpp"
 #include "collectives/probe.hpp"
 #include "collectives/result.hpp"
 #include "collectives/sampler.hpp"
+#include "collectives/stage.hpp"
 #include "collectives/subjects.hpp"
 #include "collectives/twin.hpp"
 
 namespace bench {
-
-/// Memory that all ranks see: the board, the twin's lines, and the buffers.
-template <class Group>
-class stage {
- public:
-  stage(const Group& group, std::size_t buffer_bytes)
-      : heap_(group, {.bytes = 2 * (buffer_bytes + 4096) + room}),
-        small_(heap_.lease(room, "board")),
-        in_(heap_.lease(buffer_bytes + 64, "in")),
-        out_(heap_.lease(buffer_bytes + 64, "out")) {}
-
-  // Small lines of all ranks are in the first rank's memory.
-  [[nodiscard]] std::byte* board_lines() const { return aligned(small_.at(0)); }
-  [[nodiscard]] std::byte* twin_lines() const { return aligned(small_.at(0)) + room / 2; }
-  [[nodiscard]] std::byte* in(int rank) const { return in_.at(rank); }
-  [[nodiscard]] std::byte* out(int rank) const { return out_.at(rank); }
-
- private:
-  static constexpr std::size_t room = 64 * 1024;
-  [[nodiscard]] static std::byte* aligned(std::byte* p) {
-    return p + (128 - reinterpret_cast<std::uintptr_t>(p) % 128) % 128;
-  }
-
-  belay::symmetric_heap<Group> heap_;
-  typename belay::symmetric_heap<Group>::slot small_, in_, out_;
-};
 
 template <class Group>
 class measurement {

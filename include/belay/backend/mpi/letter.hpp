@@ -78,12 +78,11 @@ struct letter {
                       {static_cast<std::uint8_t>(kind), static_cast<std::uint8_t>(print.what),
                        static_cast<std::uint8_t>(print.how), print.type.kind},
                       0};
-    std::vector<std::byte> out(sizeof head + (send_counts.size() + receive_counts.size()) * sizeof(std::size_t) +
-                               head.text_length);
-    std::byte* to = out.data();
+    std::vector<std::byte> out;
+    out.reserve(sizeof head + (send_counts.size() + receive_counts.size()) * sizeof(std::size_t) + head.text_length);
     const auto put = [&](const void* from, std::size_t size) {
-      if (size > 0) std::memcpy(to, from, size);
-      to += size;
+      const auto* const first = static_cast<const std::byte*>(from);
+      out.insert(out.end(), first, first + size);
     };
     put(&head, sizeof head);
     put(send_counts.data(), send_counts.size() * sizeof(std::size_t));
