@@ -118,7 +118,7 @@ bool contains(const json& text, const std::string& part) {
 // A block as ranks share it, for recorders filled by hand.
 struct block {
   explicit block(int ranks, host::address_space space = host::address_space::one)
-      : shape(host::shape_of(ranks, space, host::checked_options({}, {}))),
+      : shape(host::control_shape_for(ranks, space, host::checked_options({}, {}))),
         memory(host::control::bytes_for(shape)),
         world(host::control::make(memory.data(), shape)) {}
 
