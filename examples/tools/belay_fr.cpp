@@ -8,6 +8,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "tools/belay_fr/alignment.hpp"
 #include "tools/belay_fr/flight.hpp"
@@ -100,7 +101,9 @@ int main(int argc, char** argv) {
     const bool written = std::fwrite(out.data(), 1, out.size(), stdout) == out.size() && std::fflush(stdout) == 0;
     return written ? 0 : 1;
   } catch (const std::exception& problem) {
-    std::fprintf(stderr, "belay-fr: %s\n", plain(problem.what()).c_str());
+    const std::string_view what = problem.what();
+    const std::string_view prefix = what.starts_with("belay: ") ? "belay: " : "";
+    std::fprintf(stderr, "belay-fr: %s\n", plain(what.substr(prefix.size())).c_str());
     return 1;
   }
 }

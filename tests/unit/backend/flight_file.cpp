@@ -2,9 +2,11 @@
 #include "belay/backend/host/flight_file.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -13,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -47,6 +50,32 @@ class scratch {
 
  private:
   std::filesystem::path path_;
+};
+
+// What goes to standard error meanwhile, in a file.
+class captured_errors {
+ public:
+  explicit captured_errors(const std::string& path) : path_(path), before_(::dup(STDERR_FILENO)) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ::dup2(file, STDERR_FILENO);
+    ::close(file);
+  }
+  ~captured_errors() {
+    ::dup2(before_, STDERR_FILENO);
+    ::close(before_);
+  }
+  captured_errors(const captured_errors&) = delete;
+  captured_errors& operator=(const captured_errors&) = delete;
+
+  [[nodiscard]] std::string text() const {
+    std::stringstream out;
+    out << std::ifstream(path_).rdbuf();
+    return out.str();
+  }
+
+ private:
+  std::string path_;
+  int before_;
 };
 
 bool holds_flight(const std::string& folder) {
@@ -89,7 +118,7 @@ bool contains(const json& text, const std::string& part) {
 // A block as ranks share it, for recorders filled by hand.
 struct block {
   explicit block(int ranks, host::address_space space = host::address_space::one)
-      : shape(host::shape_of(ranks, space, host::checked_options({}, {}))),
+      : shape(host::control_shape_for(ranks, space, host::checked_options({}, {}))),
         memory(host::control::bytes_for(shape)),
         world(host::control::make(memory.data(), shape)) {}
 
@@ -209,8 +238,9 @@ TEST_CASE("nothing is written where no folder is named, and a good run leaves no
   CHECK(folder.files().empty());
 }
 
-TEST_CASE("two jobs at the same time leave a file each, however many of their ranks fail") {
+TEST_CASE("two jobs at the same time leave a file and a line each, however many of their ranks fail") {
   const scratch folder;
+  const captured_errors errors(folder.path() + "/errors");
   ::setenv("BELAY_FLIGHT_DIR", (folder.path() + "/made/").c_str(), 1);
   std::vector<std::thread> jobs;
   for (int job = 0; job < 2; ++job) {
@@ -229,6 +259,10 @@ TEST_CASE("two jobs at the same time leave a file each, however many of their ra
     ++count;
   }
   CHECK(count == 2);
+  const std::string said = errors.text();
+  CHECK(std::count(said.begin(), said.end(), '\n') == 2);
+  CHECK(said.starts_with("belay: rank "));
+  CHECK(said.find("before its first operation: all of them [" + folder.path() + "/made/belay-flight-") != std::string::npos);
 }
 
 TEST_CASE("odd sites and a full ring are kept: the newest entries, what was dropped counted") {

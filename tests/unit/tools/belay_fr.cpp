@@ -62,7 +62,7 @@ void write(const std::string& path, const std::string& content) { std::ofstream(
 
 // Four ranks at their third all_reduce, of which rank 2 was killed before it and rank 3 is far behind.
 std::string flight_in(const scratch& folder) {
-  const host::control_shape shape = host::shape_of(4, host::address_space::several, host::checked_options({}, {}));
+  const host::control_shape shape = host::control_shape_for(4, host::address_space::several, host::checked_options({}, {}));
   const host::anonymous_memory memory(host::control::bytes_for(shape));
   host::health world(host::control::make(memory.data(), shape));
   host::group_registry registry(world, 0);

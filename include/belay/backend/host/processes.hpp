@@ -10,6 +10,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <concepts>
@@ -175,12 +176,16 @@ class processes {
     try {
       if (!end_with_parent(parent)) ::_exit(1);
       if (options_.pin == pinning::one_core_each) pin_to_core(number);
-      const auto until = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.timeout);
+      // The holder may be writing a flight file just then.
+      const auto patience = std::max<std::chrono::duration<double>>(options_.timeout, std::chrono::seconds(10));
+      const auto until = [&] {
+        return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
+      };
       const auto source = std::make_shared<process_member>(
-          std::make_shared<guest>(guest::enter(path, secret, number, ranks_, until)), options_.spins);
+          std::make_shared<guest>(guest::enter(path, secret, number, ranks_, until())), options_.spins);
       const parting last = run_body(source, body);
       code = last.how == parting::outcome::returned ? 0 : 1;
-      source->holder().goodbye(last, until);
+      source->holder().goodbye(last, until());
     } catch (const std::exception& problem) {
       std::fprintf(stderr, "belay: rank %d: %s\n", number, problem.what());
     }
