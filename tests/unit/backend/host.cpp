@@ -194,3 +194,71 @@ TEST_CASE("threads that are left go on in a smaller world; one that comes too la
   CHECK(told[2] == "peer_failed 1/2");
   CHECK(told[3] == "peer_failed revoked revoked");
 }
+
+TEST_CASE("a started operation goes on while its rank computes, and is ready without another call") {
+  std::atomic<bool> go{false}, done{false};
+  const auto ok = belay::host::world{2}.run([&](auto& rank) {
+    std::vector<float> x(1000, 1.0F);
+    auto started = rank.world().start_all_reduce(std::span(x), belay::sum);
+    bool good = true;
+    if (rank.number() == 0) {
+      good = !started.ready();  // the other has not begun
+      go = true;
+      go.notify_one();
+      done.wait(false);  // no call of the library: the other tells by itself that it has its result
+      while (!started.ready()) std::this_thread::yield();
+    }
+    std::move(started).wait();
+    if (rank.number() == 1) {
+      done = true;
+      done.notify_one();
+    }
+    return good && x[999] == 2.0F;
+  });
+  CHECK(ok[0]);
+  CHECK(ok[1]);
+}
+
+TEST_CASE("64 operations of a group are in flight at once and complete in the order of their launch") {
+  const auto ok = belay::host::world{3}.run([](auto& rank) {
+    std::vector<int> x(64, 1);
+    std::vector<belay::pending> started(64);
+    for (std::size_t k = 0; k < 64; ++k) started[k] = rank.world().start_all_reduce(std::span(x).subspan(k, 1), belay::sum);
+    bool ordered = true;
+    for (std::size_t k = 64; k-- > 0;) {
+      if (!started[k].ready()) continue;
+      for (std::size_t j = 0; j < k; ++j) ordered = ordered && started[j].ready();
+    }
+    for (auto& each : started) std::move(each).wait();
+    for (int total : x) ordered = ordered && total == 3;
+    return ordered;
+  });
+  for (bool fine : ok) CHECK(fine);
+}
+
+TEST_CASE("in checked builds a call that touches a lent buffer is told where it was lent") {
+  if constexpr (belay::checked(belay::check_level::local)) {
+    const auto ok = belay::host::world{2}.run([](auto& rank) {
+      const auto& world = rank.world();
+      std::vector<float> x(100, 1.0F), y(100);
+      const auto refused = [](auto call) {
+        try {
+          call();
+        } catch (const belay::usage_error& error) {
+          return std::string(error.what()).find("is lent to the all_reduce started at") != std::string::npos;
+        }
+        return false;
+      };
+      auto started = world.start_all_reduce(std::span(x).first(50), belay::sum);
+      bool good = refused([&] { world.all_reduce(std::span(x), belay::sum); });
+      good = refused([&] { world.broadcast(std::span(x).subspan(49, 1), 0); }) && good;
+      good = refused([&] { world.all_to_all(x, std::span(y)); }) && good;  // reads what is being written
+      good = refused([&] { world.start_broadcast(std::span(x).first(1), 0).wait(); }) && good;
+      world.all_reduce(std::span(x).subspan(50), belay::sum);  // beside it
+      std::move(started).wait();
+      world.broadcast(std::span(x), 0);
+      return good;
+    });
+    for (bool fine : ok) CHECK(fine);
+  }
+}

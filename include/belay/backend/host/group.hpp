@@ -56,13 +56,13 @@ class group {
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    host::all_reduce<T>(here(at), inout, inout, op, at);
+    host::all_reduce<T>(here(operation::all_reduce, inout, inout, at), inout, inout, op, at);
   }
   /// The same out of place: `in` is only read.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                   where at = where::current()) const {
-    host::all_reduce<T>(here(at), in, out, op, at);
+    host::all_reduce<T>(here(operation::all_reduce, in, out, at), in, out, op, at);
   }
 
   /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
@@ -70,32 +70,32 @@ class group {
   template <reducible T, reduction_tag Op>
   void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                       where at = where::current()) const {
-    host::reduce_scatter<T>(here(at), in, out, op, at);
+    host::reduce_scatter<T>(here(operation::reduce_scatter, in, out, at), in, out, op, at);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
   /// what they held.
   template <reducible T, reduction_tag Op>
   void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op, where at = where::current()) const {
-    host::reduce_scatter_v(here(at), inout, counts, op, at);
+    host::reduce_scatter_v(here(operation::reduce_scatter_v, inout, inout, at), inout, counts, op, at);
   }
 
   /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
   template <transferable T>
   void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    host::all_gather<T>(here(at), in, out, at);
+    host::all_gather<T>(here(operation::all_gather, in, out, at), in, out, at);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
   template <transferable T>
   void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
-    host::all_gather_v(here(at), inout, counts, at);
+    host::all_gather_v(here(operation::all_gather_v, inout, inout, at), inout, counts, at);
   }
 
   /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
   template <transferable T>
   void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    host::all_to_all<T>(here(at), in, out, at);
+    host::all_to_all<T>(here(operation::all_to_all, in, out, at), in, out, at);
   }
 
   /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
@@ -103,25 +103,25 @@ class group {
   template <transferable T>
   void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts, std::span<T> out,
                     std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    host::all_to_all_v<T>(here(at), in, send_counts, out, receive_counts, at);
+    host::all_to_all_v<T>(here(operation::all_to_all_v, in, out, at), in, send_counts, out, receive_counts, at);
   }
 
   /// Every rank's `inout` becomes that of `root`.
   template <transferable T>
   void broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    host::broadcast(here(at), inout, root, at);
+    host::broadcast(here(operation::broadcast, inout, inout, at), inout, root, at);
   }
 
   /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    host::reduce<T>(here(at), inout, inout, op, root, at);
+    host::reduce<T>(here(operation::reduce, inout, inout, at), inout, inout, op, root, at);
   }
   /// The same out of place: `in` is only read, and only the root has an `out`.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
               where at = where::current()) const {
-    host::reduce<T>(here(at), in, out, op, root, at);
+    host::reduce<T>(here(operation::reduce, in, out, at), in, out, op, root, at);
   }
 
   /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
@@ -129,7 +129,7 @@ class group {
   template <transferable T>
   void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
               where at = where::current()) const {
-    host::gather<T>(here(at), in, out, root, at);
+    host::gather<T>(here(operation::gather, in, out, at), in, out, root, at);
   }
 
   /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
@@ -137,7 +137,7 @@ class group {
   template <transferable T>
   void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                where at = where::current()) const {
-    host::scatter<T>(here(at), in, out, root, at);
+    host::scatter<T>(here(operation::scatter, in, out, at), in, out, root, at);
   }
 
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
@@ -162,66 +162,66 @@ class group {
   // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
 
   pending start_barrier(where at = where::current()) const {
-    return start(operation::barrier, [=](party me) { host::barrier(me, at); }, at);
+    return start(operation::barrier, [=](party me) { host::barrier(me, at); }, {}, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    return start(operation::all_reduce, [=](party me) { host::all_reduce<T>(me, inout, inout, op, at); }, at);
+    return start(operation::all_reduce, [=](party me) { host::all_reduce<T>(me, inout, inout, op, at); }, touches(inout, inout), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                                where at = where::current()) const {
-    return start(operation::reduce_scatter, [=](party me) { host::reduce_scatter<T>(me, in, out, op, at); }, at);
+    return start(operation::reduce_scatter, [=](party me) { host::reduce_scatter<T>(me, in, out, op, at); }, touches(in, out), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                  where at = where::current()) const {
-    return start(operation::reduce_scatter_v, [=](party me) { host::reduce_scatter_v(me, inout, counts, op, at); }, at);
+    return start(operation::reduce_scatter_v, [=](party me) { host::reduce_scatter_v(me, inout, counts, op, at); }, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    return start(operation::all_gather, [=](party me) { host::all_gather<T>(me, in, out, at); }, at);
+    return start(operation::all_gather, [=](party me) { host::all_gather<T>(me, in, out, at); }, touches(in, out), at);
   }
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
                              where at = where::current()) const {
-    return start(operation::all_gather_v, [=](party me) { host::all_gather_v(me, inout, counts, at); }, at);
+    return start(operation::all_gather_v, [=](party me) { host::all_gather_v(me, inout, counts, at); }, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    return start(operation::all_to_all, [=](party me) { host::all_to_all<T>(me, in, out, at); }, at);
+    return start(operation::all_to_all, [=](party me) { host::all_to_all<T>(me, in, out, at); }, touches(in, out), at);
   }
   template <transferable T>
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              where at = where::current()) const {
     const auto work = [=](party me) { host::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
-    return start(operation::all_to_all_v, work, at);
+    return start(operation::all_to_all_v, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    return start(operation::broadcast, [=](party me) { host::broadcast(me, inout, root, at); }, at);
+    return start(operation::broadcast, [=](party me) { host::broadcast(me, inout, root, at); }, touches(inout, inout), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    return start(operation::reduce, [=](party me) { host::reduce<T>(me, inout, inout, op, root, at); }, at);
+    return start(operation::reduce, [=](party me) { host::reduce<T>(me, inout, inout, op, root, at); }, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                        where at = where::current()) const {
-    return start(operation::gather, [=](party me) { host::gather<T>(me, in, out, root, at); }, at);
+    return start(operation::gather, [=](party me) { host::gather<T>(me, in, out, root, at); }, touches(in, out), at);
   }
   template <transferable T>
   pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                         where at = where::current()) const {
-    return start(operation::scatter, [=](party me) { host::scatter<T>(me, in, out, root, at); }, at);
+    return start(operation::scatter, [=](party me) { host::scatter<T>(me, in, out, root, at); }, touches(in, out), at);
   }
   pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
     return stream_->launch(operation::exchange, state_, [=, limit = limit_](group_state& state) {
       state.exchange(lane::stream).run(transfers, limit, at);
-    }, at);
+    }, {}, at);
   }
 
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
@@ -251,16 +251,25 @@ class group {
   }
 
  private:
+  template <class In, class Out>
+  [[nodiscard]] static touched touches(std::span<In> reads, std::span<Out> writes) noexcept {
+    return {std::as_bytes(reads), std::as_bytes(writes)};
+  }
+  template <class In, class Out>
+  [[nodiscard]] party here(operation what, std::span<In> reads, std::span<Out> writes, where at) const {
+    stream_->expect_free(what, touches(reads, writes), at);
+    return here(at);
+  }
   [[nodiscard]] party here(where at) const {
     stream_->report_abandoned(at);
     return {&state_->meeting(lane::caller), limit_};
   }
 
   template <class Work>
-  pending start(operation what, Work work, where at) const {
+  pending start(operation what, Work work, const touched& buffers, where at) const {
     return stream_->launch(what, state_, [work, limit = limit_](group_state& state) {
       work(party{&state.meeting(lane::stream), limit});
-    }, at);
+    }, buffers, at);
   }
 
   std::shared_ptr<group_state> state_;

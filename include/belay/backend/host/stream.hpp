@@ -17,9 +17,11 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "belay/backend/host/group_state.hpp"
 #include "belay/backend/host/health.hpp"
+#include "belay/backend/host/lent.hpp"
 #include "belay/backend/host/tickets.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/core/config.hpp"
@@ -44,8 +46,9 @@ class communication_stream final : public completion_source {
   /// Queues `work(group_state&)`, small and trivially copyable. Throws like a call on the group.
   template <class Work>
     requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
-  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, where at) {
+  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, const touched& buffers, where at) {
     report_abandoned(at);
+    expect_free(what, buffers, at);
     const std::uint64_t ticket = tickets_.next();
     if (world_->stopped()) world_->raise({what, 0, ticket - 1, 0, at});
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
@@ -56,6 +59,7 @@ class communication_stream final : public completion_source {
     slot.run = [](command& self) {
       (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group);
     };
+    if constexpr (checked(check_level::local)) lent_.lend(ticket, buffers, what, at);
     tickets_.launch(ticket);
     return pending(this, ticket, what, at);
   }
@@ -64,10 +68,12 @@ class communication_stream final : public completion_source {
 
   void wait(std::uint64_t ticket, operation what, where at) override {
     settle(ticket);
+    if constexpr (checked(check_level::local)) lent_.give_back(ticket);
     if (ticket > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, ticket - 1, 0, at});
   }
 
-  void abandon(std::uint64_t, where started_at) noexcept override {
+  void abandon(std::uint64_t ticket, where started_at) noexcept override {
+    if constexpr (checked(check_level::local)) lent_.give_back(ticket);
     ++abandoned_;
     unreported_ = true;
     abandoned_at_ = started_at;
@@ -84,6 +90,11 @@ class communication_stream final : public completion_source {
                             " was never waited for; its buffers may still be in use",
                         at);
     }
+  }
+
+  /// In checked builds a call must not touch what is lent to a started operation.
+  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const touched& buffers, [[maybe_unused]] where at) const {
+    if constexpr (checked(check_level::local)) lent_.expect_free(buffers, by, at);
   }
 
   /// Runs what is queued and ends the thread.
@@ -136,6 +147,7 @@ class communication_stream final : public completion_source {
   std::array<command, capacity> ring_{};
   tickets<> tickets_;
   std::atomic<std::uint64_t> failed_after_{none_failed};
+  [[no_unique_address]] std::conditional_t<checked(check_level::local), lent_buffers<capacity>, std::monostate> lent_;
   std::uint64_t abandoned_ = 0;
   bool unreported_ = false;
   where abandoned_at_;
