@@ -110,7 +110,7 @@ class launch_reader {
 /// Which rank this process is, by the first of belay-run, torchrun, Open MPI, PMI and Slurm that has left its
 /// variables; one rank where none has. BELAY_LAUNCHER=name asks that one alone ("none": a single rank). Throws
 /// input_error for a set that is incomplete or impossible, for an unknown name, and where torchrun, Open MPI and PMI
-/// disagree on rank or size. Slurm conflicts with none: a launcher inside an allocation inherits its variables.
+/// disagree on rank or size, or where PMIx alone tells a rank and nobody a size. Slurm conflicts with none: a launcher inside an allocation inherits its variables.
 template <environment Lookup>
 [[nodiscard]] launch find_launch(const Lookup& variable) {
   const launch_reader<Lookup> reader(variable);
@@ -140,6 +140,11 @@ template <environment Lookup>
   }
   // The shell of an allocation knows the number of tasks without being one.
   if (!any && reader.is_set(slurm_variables.rank)) return reader.read(slurm_variables);
+  // PMIx tells a process its rank by a variable, but the number of ranks only by calls of its library.
+  if (!any && reader.is_set("PMIX_RANK")) {
+    throw input_error("PMIX_RANK is set, but no variable tells the number of ranks: set PMI_RANK and PMI_SIZE too; "
+                      "BELAY_LAUNCHER=none starts a single rank");
+  }
   return found;
 }
 

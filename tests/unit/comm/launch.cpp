@@ -98,3 +98,10 @@ TEST_CASE("an incomplete or impossible set names its variable") {
   refuses(variables{{"LOCAL_WORLD_SIZE", "9"}} + torchrun, "LOCAL_RANK=1 of LOCAL_WORLD_SIZE=9");
   refuses(variables{{"LOCAL_RANK", "4"}} + torchrun, "LOCAL_RANK=4 of LOCAL_WORLD_SIZE=4");
 }
+
+TEST_CASE("PMIx alone tells a rank and nobody a size; beside a launcher that does it is no matter") {
+  CHECK_THROWS_WITH_AS(read({{"PMIX_RANK", "1"}}), doctest::Contains("PMIX_RANK is set, but no variable"),
+                       belay::input_error);
+  CHECK(read(slurm + variables{{"PMIX_RANK", "3"}}).size == 6);
+  CHECK(read({{"PMIX_RANK", "1"}, {"BELAY_LAUNCHER", "none"}}).size == 1);
+}

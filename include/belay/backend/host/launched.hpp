@@ -157,7 +157,8 @@ class launched_world {
     try {
       source->holder().goodbye(last, until(), at);
     } catch (const comm_error&) {
-      if (!end.error) throw;  // what the body says comes first
+      // What the body says comes first; and one that lived through the holder's end is not told of it again.
+      if (!end.error && !seat.world->stopped()) throw;
     }
     finish(end);
   }
