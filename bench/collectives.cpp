@@ -16,7 +16,8 @@ namespace {
 int run(const bench::options& what, char** argv) {
   const bool needs_mpirun = what.as == "mpi" || what.has_peer("mpi");
   if (needs_mpirun && !bench::mpi_available) {
-    std::fprintf(stderr, "built without MPI: apt-get install libopenmpi-dev openmpi-bin (Debian's names), then build anew\n");
+    std::fprintf(stderr,
+                 "built without MPI: apt-get install libopenmpi-dev openmpi-bin (Debian's names), then build anew\n");
     return 2;
   }
   if (needs_mpirun && !bench::under_mpirun()) {

@@ -7,7 +7,6 @@ algorithm wins depends on the machine, so ratios to a round trip are shown and n
 """
 import argparse
 import math
-import os
 import shutil
 import statistics
 import subprocess
@@ -43,7 +42,7 @@ class Table:
 
 
 def rows(run, **wanted):
-    return [row for row in run or [] if all(row[field] == value for field, value in wanted.items())]
+    return [row for row in run if all(row[field] == value for field, value in wanted.items())]
 
 
 def worst_of(pairs, at_most=False):
@@ -55,12 +54,16 @@ def worst_of(pairs, at_most=False):
     return ratio, where if row["state"] == "single" else f"{where} {row['state']}"
 
 
+def times_mpi(run):
+    return [(row["peers"]["mpi"] / row["p50_us"], row) for row in run if "mpi" in row["peers"]]
+
+
 def symmetric(table, run):
     table.head("process ranks, symmetric buffers, beside the twin and the limit")
     for operation in TWINS:
         for in_place in (False, True):
-            cells = [(row["p50_us"] / row["peers"]["twin"], row) for row in rows(run, op=operation, in_place=in_place)
-                     if row["bytes"] >= 4 * KIB and "twin" in row["peers"]]
+            cells = [(row["p50_us"] / row["peers"]["twin"], row)
+                     for row in rows(run, op=operation, in_place=in_place) if row["bytes"] >= 4 * KIB and "twin" in row["peers"]]
             if not cells:
                 continue
             ratio, where = worst_of(cells, at_most=True)
@@ -73,33 +76,33 @@ def symmetric(table, run):
         if row["bytes"] <= 56 and row["op"] in ("barrier", "all_reduce", "all_gather", "all_to_all", "broadcast"):
             form = " in place" if row["in_place"] else ""
             if row["op"] == "barrier" or row["bytes"] in (8, 32):
-                table.add(f"round trips: {row['op']} {row['bytes']} B{form} {row['state']}", None, row["p50_us"] / row["rtt_us"],
-                          0.55 if row["op"] == "barrier" else 0.65)
+                goal = 0.55 if row["op"] == "barrier" else 0.65
+                table.add(f"round trips: {row['op']} {row['bytes']} B{form} {row['state']}", None,
+                          row["p50_us"] / row["rtt_us"], goal)
 
 
 def beside_mpi(table, run):
     table.head("process ranks, symmetric buffers, times as fast as Open MPI")
     for size, limit in ((8, 2.0), (16 * KIB, 2.5), (64 * MIB, 4.0)):
-        cells = [(row["peers"]["mpi"] / row["p50_us"], row) for row in rows(run, op="all_reduce", bytes=size)
-                 if "mpi" in row["peers"]]
+        cells = times_mpi(rows(run, op="all_reduce", bytes=size))
         ratio, where = worst_of(cells)
         table.add(f"all_reduce {size} B: {where}", limit, ratio)
-    every = [(row["peers"]["mpi"] / row["p50_us"], row) for row in rows(run) if "mpi" in row["peers"]]
+    every = times_mpi(run)
     ratio, where = worst_of(every)
     table.add(f"worst of {len(every)} cells: {where}", 0.95, ratio)
     for ratio, row in sorted(every, key=lambda pair: pair[0])[:12]:
         if ratio < 0.95:
-            print(f"    {ratio:.2f} {worst_of([(ratio, row)])[1]}: {row['p50_us']:.2f} us, mpi {row['peers']['mpi']:.2f} us")
+            where = worst_of([(ratio, row)])[1]
+            print(f"    {ratio:.2f} {where}: {row['p50_us']:.2f} us, mpi {row['peers']['mpi']:.2f} us")
     mean = math.exp(statistics.fmean(math.log(ratio) for ratio, _ in every)) if every else None
     table.add("geometric mean of all cells", 1.0, mean)
 
 
 def ordinary(table, run):
     table.head("process ranks, ordinary buffers, times as fast as Open MPI")
-    large = [(row["peers"]["mpi"] / row["p50_us"], row) for row in rows(run, op="all_reduce", bytes=64 * MIB) if row["peers"]]
-    ratio, where = worst_of(large)
+    ratio, where = worst_of(times_mpi(rows(run, op="all_reduce", bytes=64 * MIB)))
     table.add(f"all_reduce 64M: {where}", 2.5, ratio, 3.0)
-    every = [(row["peers"]["mpi"] / row["p50_us"], row) for row in rows(run) if "mpi" in row["peers"]]
+    every = times_mpi(run)
     for operation in sorted({row["op"] for _, row in every}):
         ratio, where = worst_of([pair for pair in every if pair[1]["op"] == operation])
         table.add(f"every size, worst: {where}", 0.95, ratio)
@@ -126,7 +129,8 @@ def oversubscribed(table, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few samples and sizes: a look, no verdict")
-    parser.add_argument("--part", choices=["symmetric", "ordinary", "oversubscribed"], action="append", help="only this; may be repeated")
+    parser.add_argument("--part", choices=["symmetric", "ordinary", "oversubscribed"], action="append",
+                        help="only this; may be repeated")
     parser.add_argument("--iters", type=int, help="samples of each size instead of the usual number")
     parser.add_argument("--show", action="store_true", help="also the tables that the figures come from")
     flags = parser.parse_args()
@@ -136,25 +140,25 @@ def main():
         return 0
     sizes = ["--min", 8, "--max", "64M", "--factor", 64 if flags.quick else 4]
     samples = ["--iters", flags.iters or 9] if flags.quick or flags.iters else []
-    measure = lambda *more: (collectives([*sizes, *samples, "--as", "processes", *more], quiet=not flags.show) or {}).get("results")
+
+    def measure(*more):
+        run = collectives(["--as", "processes", *samples, *more], quiet=not flags.show)
+        return run["results"] if run else []
+
     table = Table()
     if "symmetric" in parts:
-        run = measure("--op", ",".join(OF_MPI), "--check", "--limits", "--beside", "mpi,twin")
-        # 16 KiB is no power of 4 times 8.
-        extra = collectives(["--as", "processes", "--op", "all_reduce", "--min", "16K", "--max", "16K", "--beside", "mpi,twin",
-                             "--limits", *samples])
-        run = (run or []) + (extra or {}).get("results", [])
-        # So is 64 MiB; it and 4 MiB are where bandwidth is judged.
-        extra = collectives(["--as", "processes", "--op", ",".join(TWINS), "--min", "4M", "--max", "64M", "--factor", 4,
-                             "--beside", "mpi,twin", "--limits", *samples])
-        run += (extra or {}).get("results", [])
+        beside = ["--limits", "--check", "--beside", "mpi,twin"]
+        run = measure("--op", ",".join(OF_MPI), *sizes, *beside)
+        # Neither 16 KiB nor 4 and 64 MiB, where bandwidth is judged, are 8 bytes times a power of 4.
+        run += measure("--op", "all_reduce", "--min", "16K", "--max", "16K", *beside)
+        run += measure("--op", ",".join(TWINS), "--min", "4M", "--max", "64M", "--factor", 4, *beside)
         symmetric(table, run)
         beside_mpi(table, run)
     if "ordinary" in parts:
-        run = measure("--op", ",".join(TWINS + ["broadcast"]), "--check", "--buffers", "ordinary", "--beside", "mpi")
-        extra = collectives(["--as", "processes", "--op", "all_reduce", "--buffers", "ordinary", "--min", "64M", "--max", "64M",
-                             "--beside", "mpi", *samples])
-        ordinary(table, (run or []) + (extra or {}).get("results", []))
+        beside = ["--check", "--buffers", "ordinary", "--beside", "mpi"]
+        run = measure("--op", ",".join([*TWINS, "broadcast"]), *sizes, *beside)
+        run += measure("--op", "all_reduce", "--min", "64M", "--max", "64M", *beside)
+        ordinary(table, run)
     if "oversubscribed" in parts:
         oversubscribed(table, 1 if flags.quick else 5)
     print(f"\ncollectives_figures: {table.short} short of their limits (limit 0)")

@@ -72,7 +72,8 @@ int main(int argc, char** argv) {
   try {
     const auto body = [&](auto& self) { allocations += run_calls(self.world(), orders); };
     // On a machine that does other things too, no wait shall outlast its spin: sleeping is a system call.
-    const belay::host::world_options how{.pin = belay::host::pinning::one_core_each, .spin = std::chrono::milliseconds(200)};
+    const belay::host::world_options how{.pin = belay::host::pinning::one_core_each,
+                                         .spin = std::chrono::milliseconds(200)};
     if (orders.as == "processes") belay::host::processes{2, how}.run(body);
     else belay::host::world{2, how}.run(body);
   } catch (const std::exception& problem) {

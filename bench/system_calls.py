@@ -42,8 +42,9 @@ def main():
         return 0
     steady = program("steady")
     worst = 0
+    cases = [("barrier", 4), ("all_reduce", 8), ("all_reduce", 65536), ("all_gather", 65536), ("broadcast", 64)]
     for ranks in ("threads", "processes"):
-        for operation, size in (("barrier", 4), ("all_reduce", 8), ("all_reduce", 65536), ("all_gather", 65536), ("broadcast", 64)):
+        for operation, size in cases:
             calls = flags.calls if size < 4096 else flags.calls // 20
             best = None
             for _ in range(flags.rounds):
@@ -63,7 +64,7 @@ def main():
             good = abs(total) < calls / 1000
             worst |= not good
             names = ", ".join(f"{name} {number:+d}" for name, number in sorted(best.items())) or "none"
-            print(f"{operation} of {size} bytes, ranks as {ranks}: {calls} more calls, more system calls: {names} (limit 0)")
+            print(f"{operation} of {size} bytes, ranks as {ranks}: {calls} calls more, system calls more: {names} (limit 0)")
     return int(worst)
 
 

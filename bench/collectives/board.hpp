@@ -22,7 +22,9 @@ struct alignas(128) line {
 
 class board {
  public:
-  static constexpr std::size_t bytes_for(int ranks) noexcept { return sizeof(line) * (2 * static_cast<std::size_t>(ranks) + 1); }
+  static constexpr std::size_t bytes_for(int ranks) noexcept {
+    return sizeof(line) * (2 * static_cast<std::size_t>(ranks) + 1);
+  }
 
   /// `memory` is zero at first, the same on every rank, and `bytes_for(ranks)` long.
   board(void* memory, int rank, int ranks, manners how) noexcept

@@ -59,10 +59,12 @@ class measurement {
   void measure(op which, std::vector<cell>& into) {
     subject_ = make_subject(group_, which, what_, in_, out_);
     if (!subject_) {
-      if (group_.rank() == 0) std::printf("# %s: %s is moved, never reduced; left out\n", name(which), what_.type.c_str());
+      if (group_.rank() == 0)
+        std::printf("# %s: %s is moved, never reduced; left out\n", name(which), what_.type.c_str());
       return;
     }
-    std::vector<std::size_t> sizes = which == op::barrier ? std::vector<std::size_t>{0} : sweep(what_.min, what_.max, what_.factor);
+    std::vector<std::size_t> sizes =
+        which == op::barrier ? std::vector<std::size_t>{0} : sweep(what_.min, what_.max, what_.factor);
     for (const std::size_t bytes : sizes) {
       const extent size = extent_of(which, bytes, element_bytes(what_.type), group_.size());
       if (which != op::barrier && size.count == 0) continue;
@@ -86,7 +88,8 @@ class measurement {
     subject_->prepare(size);
     if (mpi_) mpi_->prepare(which, size);
     std::vector<contender> all;
-    const auto add = [&](part who, std::string name, bool in_place, std::function<void()> freshen, std::function<void(int)> run) {
+    const auto add = [&](part who, std::string name, bool in_place, std::function<void()> freshen,
+                         std::function<void(int)> run) {
       all.push_back({who, std::move(name), in_place, std::move(freshen), std::move(run)});
     };
     for (const bool in_place : {false, true}) {

@@ -29,7 +29,8 @@ struct outcome {
 
 class shared_outcome {
  public:
-  shared_outcome() : memory_(::mmap(nullptr, sizeof(outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+  shared_outcome()
+      : memory_(::mmap(nullptr, sizeof(outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
     if (memory_ == MAP_FAILED) throw std::bad_alloc();
     new (memory_) outcome;
   }

@@ -80,7 +80,8 @@ class mpi_peer {
     const std::size_t bytes = size_.count * element_bytes_;
     std::byte* const to = in_place ? out() + (part ? bytes * static_cast<std::size_t>(rank_) : 0) : in();
     // Bytes of 1 to 127 make numbers of every other type that are not slow to add.
-    if (type_ == MPI_FLOAT) floats_.write(reinterpret_cast<float*>(to), part ? size_.count : size_.elements(), rank_, ++round_);
+    if (type_ == MPI_FLOAT)
+      floats_.write(reinterpret_cast<float*>(to), part ? size_.count : size_.elements(), rank_, ++round_);
     else bytes_.write(reinterpret_cast<std::uint8_t*>(to), part ? bytes : bytes * size_.parts, rank_, ++round_);
   }
 
@@ -100,7 +101,8 @@ class mpi_peer {
         break;
       case op::all_to_all: MPI_Alltoall(from, n, type_, out(), n, type_, world); break;
       case op::all_to_all_v:
-        MPI_Alltoallv(from, counts_.data(), offsets_.data(), type_, out(), counts_.data(), offsets_.data(), type_, world);
+        MPI_Alltoallv(from, counts_.data(), offsets_.data(), type_, out(), counts_.data(), offsets_.data(), type_,
+                      world);
         break;
       case op::broadcast: MPI_Bcast(in_place ? out() : in(), n, type_, root_, world); break;
       case op::reduce:
@@ -108,7 +110,8 @@ class mpi_peer {
                    redop_, root_, world);
         break;
       case op::gather:
-        MPI_Gather(in_place && root ? MPI_IN_PLACE : static_cast<const void*>(in()), n, type_, out(), n, type_, root_, world);
+        MPI_Gather(in_place && root ? MPI_IN_PLACE : static_cast<const void*>(in()), n, type_, out(), n, type_, root_,
+                   world);
         break;
       case op::scatter:
         MPI_Scatter(in_place ? out() : in(), n, type_, in_place && root ? MPI_IN_PLACE : static_cast<void*>(out()), n,

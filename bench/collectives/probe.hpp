@@ -78,7 +78,8 @@ class state_probe {
     board_->align();
     const double start = now_us();
     if (takes_part) {
-      belay::host::copy_bytes(memory_.data() + room + next_, memory_.data() + next_, bytes_, belay::host::copy_kind::streaming);
+      belay::host::copy_bytes(memory_.data() + room + next_, memory_.data() + next_, bytes_,
+                              belay::host::copy_kind::streaming);
     }
     return board_->largest(takes_part ? now_us() - start : 0);
   }

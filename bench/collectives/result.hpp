@@ -55,7 +55,8 @@ struct row {
 };
 
 /// Which of a cell's samples were taken in `state`, before and after.
-[[nodiscard]] inline std::vector<std::size_t> samples_in(const cell& of, const states& found, const std::string& state) {
+[[nodiscard]] inline std::vector<std::size_t> samples_in(const cell& of, const states& found,
+                                                         const std::string& state) {
   std::vector<std::size_t> out;
   for (std::size_t i = 0; i < of.around.size(); ++i) {
     if (found.of(of.around[i].first.round_trip_us) == state && found.of(of.around[i].second.round_trip_us) == state) {
@@ -65,7 +66,8 @@ struct row {
   return out;
 }
 
-[[nodiscard]] inline std::vector<double> picked(const std::vector<double>& from, const std::vector<std::size_t>& which) {
+[[nodiscard]] inline std::vector<double> picked(const std::vector<double>& from,
+                                                const std::vector<std::size_t>& which) {
   std::vector<double> out;
   for (const std::size_t i : which) {
     if (i < from.size() && !std::isnan(from[i])) out.push_back(from[i]);
@@ -173,13 +175,14 @@ inline void print_table(const std::vector<row>& rows, const run_words& words, st
     const bool pair = i + 1 < rows.size() && rows[i + 1].in_place && !one.in_place && rows[i + 1].what == one.what &&
                       rows[i + 1].size.bytes == one.size.bytes && rows[i + 1].state == one.state;
     if (first || one.what != last) {
-      std::fprintf(to, "# %s, %d ranks as %s, %s buffers\n", name(one.what), words.ranks, words.as.c_str(), words.buffers.c_str());
+      std::fprintf(to, "# %s, %d ranks as %s, %s buffers\n", name(one.what), words.ranks, words.as.c_str(),
+                   words.buffers.c_str());
       std::fprintf(to, "# %10s %11s %7s %6s %5s |%41s |%41s\n", "", "", "", "", "", "out of place   ", "in place   ");
-      std::fprintf(to, "# %10s %11s %7s %6s %5s | %9s %9s %7s %7s %5s | %9s %9s %7s %7s %5s | %s\n", "size", "count", "type",
-                   "redop", "root", "time p50", "p99", "algbw", "busbw", "wrong", "time p50", "p99", "algbw", "busbw",
-                   "wrong", "state, beside");
-      std::fprintf(to, "# %10s %11s %7s %6s %5s | %9s %9s %7s %7s %5s | %9s %9s %7s %7s %5s |\n", "(B)", "(elements)", "",
-                   "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
+      std::fprintf(to, "# %10s %11s %7s %6s %5s | %9s %9s %7s %7s %5s | %9s %9s %7s %7s %5s | %s\n", "size", "count",
+                   "type", "redop", "root", "time p50", "p99", "algbw", "busbw", "wrong", "time p50", "p99", "algbw",
+                   "busbw", "wrong", "state, beside");
+      std::fprintf(to, "# %10s %11s %7s %6s %5s | %9s %9s %7s %7s %5s | %9s %9s %7s %7s %5s |\n", "(B)", "(elements)",
+                   "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
       last = one.what;
       first = false;
     }
@@ -193,7 +196,8 @@ inline void print_table(const std::vector<row>& rows, const run_words& words, st
       }
       const double bandwidth = algbw(side->size.bytes, side->p50_us);
       std::fprintf(to, " %9.3f %9.3f %7.2f %7.2f %5s |", side->p50_us, side->p99_us, bandwidth,
-                   bandwidth * busbw_factor(one.what, words.ranks), side->wrong ? std::to_string(*side->wrong).c_str() : "N/A");
+                   bandwidth * busbw_factor(one.what, words.ranks),
+                   side->wrong ? std::to_string(*side->wrong).c_str() : "N/A");
     }
     std::fprintf(to, " %s", one.state.c_str());
     if (one.copy_us) std::fprintf(to, ", copy %.3f", *one.copy_us);

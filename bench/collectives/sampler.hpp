@@ -55,7 +55,8 @@ struct timing {
 
 /// The same, again where something else had a core for more than a hundredth of the time; NaN after ten times. Where
 /// ranks share cores they disturb each other, and that is part of what is measured.
-[[nodiscard]] inline double timed(board& ranks, const disturbance_meter& meter, const contender& who, std::size_t bytes) {
+[[nodiscard]] inline double timed(board& ranks, const disturbance_meter& meter, const contender& who,
+                                  std::size_t bytes) {
   const int calls = calls_of(bytes);
   // Once without a clock: each contender leaves lines in caches where it likes them. Large ones leave nothing.
   if (bytes <= (std::size_t{4} << 20)) {

@@ -59,7 +59,9 @@ class twin {
         return out;
       }
       case op::reduce_scatter:
-        if (bytes > 65536) return {{"cached", false, false, false, copies::vectors}, {"around the caches", false, true, false, copies::vectors}};
+        if (bytes > 65536)
+          return {{"cached", false, false, false, copies::vectors},
+                  {"around the caches", false, true, false, copies::vectors}};
         return {{"cached", false, false, false, copies::vectors}};
       case op::all_to_all:
       case op::all_to_all_v:
@@ -112,8 +114,10 @@ class twin {
   };
 
   [[nodiscard]] static std::vector<setting> moves(std::size_t bytes) {
-    std::vector<setting> out{{"pull, vectors", false, false, false, copies::vectors}, {"pull, rep movsb", false, false, false, copies::string},
-                             {"push, vectors", true, false, false, copies::vectors}, {"push, rep movsb", true, false, false, copies::string}};
+    std::vector<setting> out{{"pull, vectors", false, false, false, copies::vectors},
+                             {"pull, rep movsb", false, false, false, copies::string},
+                             {"push, vectors", true, false, false, copies::vectors},
+                             {"push, rep movsb", true, false, false, copies::string}};
     if (bytes > 65536) {
       out.push_back({"pull, around the caches", false, false, false, copies::around});
       out.push_back({"push, around the caches", true, false, false, copies::around});

@@ -19,7 +19,12 @@ constexpr std::size_t kib = 1024, mib = 1024 * kib;
 // library, rep_movsb, wide, streaming in each class.
 copy_times machine_of_performance_md() {
   copy_times out;
-  out.us = {{{1, 2, 1.5, 3}, {4, 6, 3, 9}, {30, 40, 20, 50}, {90, 95, 91, 80}, {400, 410, 405, 300}, {3000, 3100, 3050, 1500}}};
+  out.us = {{{1, 2, 1.5, 3},
+             {4, 6, 3, 9},
+             {30, 40, 20, 50},
+             {90, 95, 91, 80},
+             {400, 410, 405, 300},
+             {3000, 3100, 3050, 1500}}};
   return out;
 }
 
@@ -64,11 +69,13 @@ TEST_CASE("ranks that merge their times choose alike") {
   CHECK(copy_choice(merged).of(4 * kib) == copy_kind::wide);
 }
 
-TEST_CASE("timing calls every rank's meeting the same number of times, leaves out what does not fit, and ends in time") {
+TEST_CASE(
+    "timing calls every rank's meeting the same number of times, leaves out what does not fit, and ends in time") {
   std::vector<std::byte> to(300 * kib), from(300 * kib);
   const auto meetings = [&] {
     int count = 0;
-    const copy_times times = belay::host::time_copies(std::span(to), std::span(from), std::chrono::microseconds(0), [&] { ++count; });
+    const copy_times times =
+        belay::host::time_copies(std::span(to), std::span(from), std::chrono::microseconds(0), [&] { ++count; });
     for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) {
       for (const double us : times.us[i]) CHECK((us > 0) == (copy_times::sizes[i] <= to.size()));
     }

@@ -67,9 +67,9 @@ TEST_CASE("a row of JSON has the fields that were promised, and no others") {
   const nlohmann::ordered_json json = bench::json_of(row, words);
   std::set<std::string> fields;
   for (const auto& [field, value] : json.items()) fields.insert(field);
-  CHECK(fields == std::set<std::string>{"op", "bytes", "count", "type", "redop", "in_place", "p50_us", "p99_us", "algbw",
-                                        "busbw", "wrong", "algorithm", "state", "ranks", "as", "buffers", "samples",
-                                        "rtt_us", "copy_us", "peers"});
+  CHECK(fields == std::set<std::string>{"op",     "bytes",   "count",   "type",   "redop",     "in_place", "p50_us",
+                                        "p99_us", "algbw",   "busbw",   "wrong",  "algorithm", "state",    "ranks",
+                                        "as",     "buffers", "samples", "rtt_us", "copy_us",   "peers"});
   CHECK(json["bytes"] == 1 << 20);
   CHECK(json["count"] == 1 << 17);
   CHECK(json["redop"] == "none");

@@ -19,7 +19,8 @@ namespace host {
 /// that go around the caches.
 enum class copy_kind : std::uint8_t { library, rep_movsb, wide, streaming };
 
-inline constexpr copy_kind copy_kinds[] = {copy_kind::library, copy_kind::rep_movsb, copy_kind::wide, copy_kind::streaming};
+inline constexpr copy_kind copy_kinds[] = {copy_kind::library, copy_kind::rep_movsb, copy_kind::wide,
+                                           copy_kind::streaming};
 
 [[nodiscard]] constexpr const char* name(copy_kind how) noexcept {
   switch (how) {
@@ -42,7 +43,8 @@ inline constexpr copy_kind copy_kinds[] = {copy_kind::library, copy_kind::rep_mo
 #endif
 }
 
-/// Bytes of the vector registers that `wide` and `streaming` use on this processor; 0: all kinds are the library's copy.
+/// Bytes of the vector registers that `wide` and `streaming` use on this processor; 0: all kinds are the library's
+/// copy.
 [[nodiscard]] inline int vector_bytes() noexcept {
 #if defined(__x86_64__)
   if (!watched()) return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 0;
@@ -68,7 +70,8 @@ __attribute__((target("avx512f"))) inline void copy_wide_64(std::byte* to, const
     target[3] = d;
   }
 }
-__attribute__((target("avx2"))) inline void copy_wide_32(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+__attribute__((target("avx2"))) inline void copy_wide_32(std::byte* to, const std::byte* from,
+                                                         std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 128) {
     const bytes_32* source = reinterpret_cast<const bytes_32*>(from + i);
     bytes_32* target = reinterpret_cast<bytes_32*>(to + i);

@@ -77,8 +77,8 @@ class copy_choice {
 /// it is spent. `meet()` is called before each timed copy; ranks that time together wait for each other there, and
 /// give buffers of the same size and no budget, so that all make the same calls.
 template <class Meet>
-[[nodiscard]] copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from, std::chrono::microseconds budget,
-                                     Meet meet) {
+[[nodiscard]] copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from,
+                                     std::chrono::microseconds budget, Meet meet) {
   using clock = std::chrono::steady_clock;
   const clock::time_point start = clock::now();
   copy_times out;

@@ -62,8 +62,8 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
   }
 }
 template <class Op, class T>
-__attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second, std::size_t count,
-                                                   store_kind how) noexcept {
+__attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second,
+                                                   std::size_t count, store_kind how) noexcept {
   using vector = typename lanes<T>::of_32;
   for (std::size_t i = 0; i < count; i += 32 / sizeof(T)) {
     const vector a = *reinterpret_cast<const vector*>(first + i);
