@@ -262,7 +262,8 @@ TEST_CASE("two jobs at the same time leave a file and a line each, however many 
   const std::string said = errors.text();
   CHECK(std::count(said.begin(), said.end(), '\n') == 2);
   CHECK(said.starts_with("belay: rank "));
-  CHECK(said.find("before its first operation: all of them [" + folder.path() + "/made/belay-flight-") != std::string::npos);
+  CHECK(said.find("before its first operation: all of them [" + folder.path() + "/made/belay-flight-") !=
+        std::string::npos);
 }
 
 TEST_CASE("odd sites and a full ring are kept: the newest entries, what was dropped counted") {

@@ -94,7 +94,8 @@ class flight_output {
 template <files_policy Files>
 class flight_writer {
  public:
-  flight_writer(const health& world, flight_output<Files>& out) : world_(&world), out_(&out) {
+  flight_writer(const health& world, const std::string& said, flight_output<Files>& out)
+      : world_(&world), said_(&said), out_(&out) {
     if (world.stopped()) cause_ = world.cause();
     end_us_ = world.stopped() && cause_.at_us > 0 ? cause_.at_us : health::microseconds(health::clock::now());
   }
@@ -114,7 +115,7 @@ class flight_writer {
     number("signal", cause_.signal);
     number("exit_code", cause_.exit_code);
     out_->put("},\n\"verdict\": ");
-    append_json(out_->text(), verdict(*world_));
+    append_json(out_->text(), *said_);
     groups();
     out_->put(",\n\"by_rank\": [");
     for (int rank = 0; rank < world_->ranks(); ++rank) {
@@ -186,6 +187,7 @@ class flight_writer {
   }
 
   const health* world_;
+  const std::string* said_;
   flight_output<Files>* out_;
   first_cause cause_;
   std::uint64_t end_us_ = 0;
@@ -197,17 +199,21 @@ class flight_writer {
   return "belay-flight-" + std::to_string(shape.job) + again + ".json";
 }
 
-/// Writes the recorders, the first cause and the verdict as belay-flight-JOB.json into `folder`, which is made if only
-/// it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
+/// Writes the recorders, the first cause and the verdict `said` as belay-flight-JOB.json into `folder`, which is made if
+/// only it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
 /// file_error.
 template <files_policy Files = posix_files>
-std::string write_flight_file(const health& world, const std::string& folder) {
+std::string write_flight_file(const health& world, const std::string& folder, const std::string& said) {
   const std::string path = folder + (folder.ends_with('/') ? "" : "/") + flight_file_name(world.shared().shape());
   static_cast<void>(::mkdir(folder.c_str(), S_IRWXU));  // what went wrong is said when the file cannot be created
   flight_output<Files> out(path);
-  flight_writer<Files>(world, out).write();
+  flight_writer<Files>(world, said, out).write();
   out.commit();
   return path;
+}
+template <files_policy Files = posix_files>
+std::string write_flight_file(const health& world, const std::string& folder) {
+  return write_flight_file<Files>(world, folder, verdict(world));
 }
 
 /// BELAY_FLIGHT_DIR: the folder for flight files; nothing when it is not set.
@@ -223,9 +229,10 @@ inline void report_failure(const health& world) noexcept {
   try {
     const std::optional<std::string> folder = flight_folder();
     if (!folder) return;
-    std::string line = "belay: " + verdict(world);
+    const std::string said = verdict(world);
+    std::string line = "belay: " + said;
     try {
-      line += " [" + write_flight_file(world, *folder) + "]";
+      line += " [" + write_flight_file(world, *folder, said) + "]";
     } catch (const std::exception& problem) {
       line += " [no flight file: " + std::string(problem.what()) + "]";
     }
