@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The host backend's door: ranks are threads of this process.
+// The host backend's door: ranks as threads of this process, or as processes that a launcher has started. A program
+// that forks its ranks itself includes belay/backend/host/processes.hpp.
 #pragma once
 
 #include "belay/backend/host/group.hpp"         // IWYU pragma: export

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Threads share an address space, processes do not: what every protocol of this backend asks before it believes an
+// address, or waits for who may have died.
 #pragma once
 
 #include <cstdint>
