@@ -17,7 +17,6 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "belay/backend/host/group_state.hpp"
 #include "belay/backend/host/health.hpp"
@@ -147,7 +146,7 @@ class communication_stream final : public completion_source {
   std::array<command, capacity> ring_{};
   tickets<> tickets_;
   std::atomic<std::uint64_t> failed_after_{none_failed};
-  [[no_unique_address]] std::conditional_t<checked(check_level::local), lent_buffers<capacity>, std::monostate> lent_;
+  lent_buffers<capacity> lent_;  // of checked builds
   std::uint64_t abandoned_ = 0;
   bool unreported_ = false;
   where abandoned_at_;
