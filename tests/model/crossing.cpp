@@ -214,4 +214,5 @@ TEST_CASE("ranks meet, use each other's buffers and part; a stop in between harm
         "to the round before it sleeps."}});
   using narrow = swaps<narrow_place>;
   crossing.is_caught<narrow>("one line instead of two", two, of<narrow>(2, 3));
+  crossing.sum_up();
 }

@@ -170,4 +170,5 @@ TEST_CASE("letters arrive once, whole and in order, and none is read after its s
   study.holds<letters>("in a ring", 3, 1, model::bound_of(1), of<letters>(3, 1, true));
   study.seed_mistakes({"letter.hpp"}, {{"return look() == letter::full", "acquire -> relaxed",
                                         "look() has acquired the same letter; only its receiver opens it."}});
+  study.sum_up();
 }

@@ -90,6 +90,32 @@ struct one_dies {
   }
 };
 
+// The survivors give a world up while a rank of it, which they did not wait for, stops it or still works in it.
+struct given_up {
+  int ranks;
+  world shared{ranks, {}, model::plain<int>{"the cause"}, {}};
+
+  explicit given_up(int n) : ranks(n) {}
+  [[nodiscard]] model::cast_list cast() const { return {ranks, 0, 0}; }
+  void run(int me) {
+    if (me == 0) {
+      shared.word.revoke();
+      shared.stop(100);
+    } else if (me == 1) {
+      shared.await_stop(0);
+    } else {
+      shared.stop(102);
+      return;
+    }
+    model::expect(shared.word.is_told([] { return true; }), "stopped, and no cause");
+    const int why = shared.cause.read();
+    model::expect(why == 100 || (why == 102 && ranks == 3), "another cause");
+    if (me == 0) model::expect(shared.word.revoked(), "given up, and not revoked");
+    if (ranks == 2) model::expect(shared.word.revoked(), "a call does not end in revoked");
+  }
+  void check() const {}
+};
+
 }  // namespace
 
 TEST_CASE("the first cause is one, and everybody who stops or waits gets it") {
@@ -105,7 +131,14 @@ TEST_CASE("the first cause is one, and everybody who stops or waits gets it") {
   stop.holds<several_stop>("three stop at once", 3, 1, bound, several(3, 0));
   stop.holds<one_dies>("one stops and may be killed", 2, 1, {}, [](std::optional<one_dies>& it) { it.emplace(2); });
   stop.holds<one_dies>("killed, another waits", 3, 1, bound, [](std::optional<one_dies>& it) { it.emplace(3); });
+  stop.holds<given_up>("given up", 2, 1, {}, [](std::optional<given_up>& it) { it.emplace(2); });
+  stop.holds<given_up>("given up, and stopped", 3, 1, bound, [](std::optional<given_up>& it) { it.emplace(3); });
   stop.seed_mistakes({"stop_word.hpp"},
                      {{"stopped_.store(1", "seq_cst -> release",
-                       "Those who wait are woken by the bells. Who needs it is a rank that steps inside: there it is caught."}});
+                       "Those who wait are woken by the bells. Who needs it is a rank that steps inside: there it is caught."},
+                      {"void revoke()", "release -> relaxed",
+                       "Nothing is written before it, and the world is stopped after it, in order with everything."},
+                      {"void revoke()", "after the next operation", "That one claims the cause; the world is stopped later."},
+                      {"bool revoked()", "acquire -> relaxed", "Nothing is read behind it."}});
+  stop.sum_up();
 }

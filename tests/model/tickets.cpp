@@ -69,4 +69,5 @@ TEST_CASE("started operations run once, in order, and are seen to be over") {
   study.holds<started>("launch, settle, end", 2, 2, model::bound_of(3), of<started>(2, true));
   study.holds<started>("more than the ring holds", 2, 4, model::bound_of(2), of<started>(4, true));
   study.seed_mistakes({"tickets.hpp"}, {});
+  study.sum_up();
 }

@@ -139,4 +139,5 @@ TEST_CASE("no wake-up is lost") {
   using late = rounds_of<wrong_word<slip::announces_late>, false>;
   word.is_caught<blind>("no look after the announcement", three, of<blind>(2, 2, false));
   word.is_caught<late>("announced after the second look", three, of<late>(2, 2, false));
+  word.sum_up();
 }

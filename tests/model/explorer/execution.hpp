@@ -400,7 +400,7 @@ class execution {
       how_ = ended::pruned;
       return abandon();
     }
-    std::array<int, most_threads + 1> options;
+    std::array<int, 2 * most_threads> options;
     int count = 0;
     const bool goes_on = current_ != none && !gives_way;
     if (goes_on) options[at(count++)] = current_;
@@ -411,11 +411,15 @@ class execution {
         if (can_run(threads_[at(q)])) options[at(count++)] = q;
       }
     }
-    constexpr int death = most_threads;
-    if (goes_on && may_die_ && (cast_.mortals >> current_ & 1) != 0) options[at(count++)] = death;
     if (count == 0) return finish();
+    // Who waits may die as well; who runs, when its turn comes.
+    for (int q = 0; q < cast_.threads && may_die_; ++q) {
+      const standing how = threads_[at(q)].state;
+      const bool now = q == current_ ? goes_on : how == standing::asleep || (how == standing::waiting && current_ != none);
+      if (now && (cast_.mortals >> q & 1) != 0) options[at(count++)] = most_threads + q;
+    }
     const int chosen = options[at(count > 1 ? decisions.choose(count) : 0)];
-    if (chosen == death) return die();
+    if (chosen >= most_threads) return die(chosen - most_threads, gives_way);
     if (goes_on && chosen != current_) ++deviations_;
     if (threads_[at(chosen)].state == standing::waiting) threads_[at(chosen)].state = standing::ready;
     if (chosen == current_) return;
@@ -431,13 +435,13 @@ class execution {
     return mix(out, may_die_);
   }
 
-  void die() {
-    thread& me = threads_[at(current_)];
+  void die(int who, bool gives_way) {
+    thread& one = threads_[at(who)];
     may_die_ = false;
-    me.id = mix(me.id, 4711);
-    if (me.death != none) do_store(me.death, 1, std::memory_order_release);
-    me.state = standing::dead;
-    next_thread(true);
+    one.id = mix(one.id, 4711);
+    if (one.death != none) append(one, one.death, 1, std::memory_order_seq_cst, view{});
+    one.state = standing::dead;
+    next_thread(gives_way || who == current_);
   }
   void finish() {
     for (int q = 0; q < cast_.threads; ++q) {

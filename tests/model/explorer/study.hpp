@@ -132,13 +132,24 @@ class study {
     say("written out: " + what, found);
   }
 
+  /// A mistake written out that nobody can see, and why.
+  template <class Scenario>
+  void is_harmless(const std::string& what, const char* reason, const bounds& within,
+                   std::function<void(std::optional<Scenario>&)> make) {
+    const finding found = explore<Scenario>(world_, make, within, {}, nullptr);
+    INFO(name_, ": ", what, ": ", found.why);
+    CHECK_FALSE(found.wrong);
+    ++mutants_;
+    ++harmless_;
+    std::printf("    harmless: %s\n      %s\n", what.c_str(), reason);
+  }
+
   /// In the sources named (`file`, or `file#part of the line`): every order weakened by one step, every store, wake and fence left out, every store and
   /// addition made late. Each is shown by some schedule of some case, or is in the list.
   void seed_mistakes(const std::vector<std::string_view>& sources, const std::vector<harmless>& list) {
     std::sort(cases_.begin(), cases_.end(), [](const one_case& a, const one_case& b) { return a.states < b.states; });
     std::vector<int> used(list.size(), 0);
     std::vector<mutant> open = first_mistakes(sources);
-    int equivalent = 0;
     while (!open.empty()) {
       const mutant mistake = open.back();
       open.pop_back();
@@ -167,7 +178,7 @@ class study {
         if (used[i]++ == 0) std::printf("    harmless: %s   %s\n      %s\n", mistake.text().c_str(), code.c_str(), list[i].reason);
         break;
       }
-      ++equivalent;
+      ++harmless_;
       if (std::getenv("BELAY_MODEL_VERBOSE") != nullptr && !listed) std::printf("    NOT CAUGHT: %s   %s\n", mistake.text().c_str(), code.c_str());
       INFO(name_, ": no schedule shows the mistake: ", mistake.text(), "   ", code);
       CHECK(listed);
@@ -176,7 +187,9 @@ class study {
       INFO(name_, ": listed as harmless, but caught or never made: ", std::string(list[i].code), ", ", std::string(list[i].change));
       CHECK(used[i] > 0);
     }
-    std::printf("| %-14s | mistakes seeded: %d, caught: %d, harmless: %d\n", name_.c_str(), mutants_, caught_, equivalent);
+  }
+  void sum_up() const {
+    std::printf("| %-14s | mistakes seeded: %d, caught: %d, harmless: %d\n", name_.c_str(), mutants_, caught_, harmless_);
     std::fflush(stdout);
   }
 
@@ -222,6 +235,7 @@ class study {
   std::vector<one_case> cases_;
   int mutants_ = 0;
   int caught_ = 0;
+  int harmless_ = 0;
 };
 
 }  // namespace model

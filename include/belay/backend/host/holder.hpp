@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/backend/host/agreement.hpp"
 #include "belay/backend/host/doorway.hpp"
 #include "belay/backend/host/poll_until.hpp"
 #include "belay/backend/host/process.hpp"
@@ -108,7 +109,7 @@ class holder {
     reception_.show_out();
     if (now >= next_look_) look_for_stopped(now);
     refuse_late(now);
-    agree();
+    if constexpr (can_renew) agree(arbiter{this}, survivors_);
   }
 
   [[nodiscard]] bool all_joined() const noexcept {
@@ -303,34 +304,31 @@ class holder {
     }
   }
 
-  // When all of the epoch have left or want to shrink; who is stalled meanwhile is killed, and seen dead before.
-  void agree() {
-    if constexpr (can_renew) {
-      while (true) {
-        std::vector<int> survivors;
-        bool waiting = false;
-        for (int rank : members_) {
-          if (at_rank(rank).shrink) survivors.push_back(rank);
-          else if (!at_rank(rank).left()) waiting = true;
-        }
-        if (survivors.empty()) return;
-        if (waiting) return kill_stalled();
-        if (find_dead(survivors)) continue;
-        segment* fresh = nullptr;
-        try {
-          fresh = &world_->renew(survivors);
-        } catch (const budget_error& little) {
-          for (int rank : survivors) {
-            seat& here = at_rank(rank);
-            reply(here, refused(here.shrink->ticket, refusal::budget, little.what(), little.requested_bytes(),
-                                little.available_bytes()));
-            here.shrink.reset();
-          }
-          return;
-        }
-        if (find_dead(survivors)) continue;
-        return tell(survivors, *fresh);
+  // What `agree` asks of us. Who is stalled meanwhile is killed, and seen dead before.
+  struct arbiter {
+    holder* self;
+
+    [[nodiscard]] const std::vector<int>& members() const noexcept { return self->members_; }
+    [[nodiscard]] bool asks(int rank) const { return self->at_rank(rank).shrink.has_value(); }
+    [[nodiscard]] bool has_left(int rank) const { return self->at_rank(rank).left(); }
+    void hurry() const { self->kill_stalled(); }
+    [[nodiscard]] bool find_dead(const std::vector<int>& ranks) const { return self->find_dead(ranks); }
+    [[nodiscard]] bool renew(const std::vector<int>& survivors) const { return self->renew(survivors); }
+    void tell(const std::vector<int>& survivors) const { self->tell(survivors); }
+  };
+
+  [[nodiscard]] bool renew(const std::vector<int>& survivors) {
+    try {
+      fresh_ = &world_->renew(survivors);
+      return true;
+    } catch (const budget_error& little) {
+      for (int rank : survivors) {
+        seat& here = at_rank(rank);
+        reply(here, refused(here.shrink->ticket, refusal::budget, little.what(), little.requested_bytes(),
+                            little.available_bytes()));
+        here.shrink.reset();
       }
+      return false;
     }
   }
 
@@ -346,13 +344,13 @@ class holder {
     return found;
   }
 
-  void tell(const std::vector<int>& survivors, segment& fresh) {
-    control_ = &fresh;
+  void tell(const std::vector<int>& survivors) {
+    control_ = fresh_;
     members_ = survivors;
     ++epoch_;
     message news;
     news.kind = message_kind::renewed;
-    news.numbers = {epoch_, fresh.size_bytes(), 0};
+    news.numbers = {epoch_, fresh_->size_bytes(), 0};
     news.body.resize(survivors.size() * sizeof(std::int32_t));
     for (std::size_t i = 0; i < survivors.size(); ++i) {
       const std::int32_t rank = survivors[i];
@@ -363,7 +361,7 @@ class holder {
       news.rank = static_cast<std::int32_t>(i);
       news.ticket = here.shrink->ticket;
       here.shrink.reset();
-      reply(here, news, fresh.descriptor());
+      reply(here, news, fresh_->descriptor());
     }
   }
 
@@ -388,6 +386,8 @@ class holder {
   reception reception_;
   std::vector<seat> seats_;
   std::vector<int> members_;
+  std::vector<int> survivors_;  // while they agree
+  segment* fresh_ = nullptr;    // what they go on with
   std::uint64_t epoch_ = 0;
   region_shelf regions_;
   std::vector<pollfd> entries_;  // ours, in the order of tags_, then the world's

@@ -59,7 +59,7 @@ class thread_members final : public membership {
       now.asked.push_back(number);
       changed_.notify_all();
       changed_.wait_until(lock, until, [&] { return now.closed || all_known(now); });
-      if (!now.closed) close(now, turn);
+      if (!now.closed) close(now);
     }
     const epoch& next = *epochs_[turn + 1];
     const auto found = std::find(next.members.begin(), next.members.end(), number);
@@ -96,11 +96,11 @@ class thread_members final : public membership {
   }
 
   // One thread closes an epoch; who waits for it finds the same next one.
-  void close(epoch& now, std::size_t turn) {
-    now.closed = true;
+  void close(epoch& now) {
     std::sort(now.asked.begin(), now.asked.end());
+    begin_epoch(now.asked);  // may throw: then the epoch stays open, and who else waits tries it again
+    now.closed = true;
     health(now.shared).revoke();
-    if (turn + 1 == epochs_.size()) begin_epoch(now.asked);
     changed_.notify_all();
   }
 
