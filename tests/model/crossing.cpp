@@ -105,12 +105,13 @@ struct uses {
   using place = belay::host::place<model::atomics>;
   int turns;
   int rounds;
+  int halves;
   shared_floor<place> shared;
   std::array<model::plain<int>, 3> in{model::plain<int>{"an input"}, model::plain<int>{"an input"}, model::plain<int>{"an input"}};
   std::array<std::array<model::plain<int>, 3>, 3> out{};
   std::array<std::array<model::plain<int>, 2>, 3> half{};
 
-  uses(int ranks, int n, int r) : turns(n), rounds(r), shared{ranks, address_space::one} {}
+  uses(int ranks, int n, int r, int h = 2) : turns(n), rounds(r), halves(h), shared{ranks, address_space::one} {}
   [[nodiscard]] model::cast_list cast() const { return {shared.ranks, 0, 0}; }
   void run(int me) {
     const floor_hall<place> hall{&shared, me};
@@ -121,10 +122,10 @@ struct uses {
       way.publish(7);
       model::expect(way.await_lines(hall.wait()) && way.step_inside(), "stopped without a reason");
       for (int round = 0; round < rounds; ++round) {
-        half[at(me)][at(round % 2)].write(100 * turn + 10 * me + round);
+        half[at(me)][at(round % halves)].write(100 * turn + 10 * me + round);
         model::expect(way.meet(hall.wait()), "stopped without a reason");
         for (int q = 0; q < shared.ranks; ++q) {
-          model::expect(half[at(q)][at(round % 2)].read() == 100 * turn + 10 * q + round, "another round's data");
+          model::expect(half[at(q)][at(round % halves)].read() == 100 * turn + 10 * q + round, "another round's data");
         }
       }
       for (int q = 0; q < shared.ranks; ++q) out[at(q)][at(me)].stream(in[at(q)].read());
@@ -214,5 +215,6 @@ TEST_CASE("ranks meet, use each other's buffers and part; a stop in between harm
         "to the round before it sleeps."}});
   using narrow = swaps<narrow_place>;
   crossing.is_caught<narrow>("one line instead of two", two, of<narrow>(2, 3));
+  crossing.is_caught<uses>("one half of staging instead of two", two, of<uses>(2, 1, 2, 1));
   crossing.sum_up();
 }

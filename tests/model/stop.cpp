@@ -22,10 +22,17 @@ struct world {
   model::plain<int> cause{"the cause"};
   std::array<bell, 3> bells;
 
+  void ring_all() {
+    for (int q = 0; q < ranks; ++q) bells[static_cast<std::size_t>(q)].ring();
+  }
   bool stop(int why) {
-    return word.stop([&] { cause.write(why); }, [&] {
-      for (int q = 0; q < ranks; ++q) bells[static_cast<std::size_t>(q)].ring();
-    });
+    return word.stop([&] { cause.write(why); }, [&] { ring_all(); });
+  }
+  // The mistake: the world is stopped before it is written why.
+  bool stop_and_say_later(int why) {
+    const bool first = word.stop([] {}, [&] { ring_all(); });
+    if (first) cause.write(why);
+    return first;
   }
   void await_stop(int on) {
     (void)belay::wait_until(
@@ -90,6 +97,19 @@ struct one_dies {
   }
 };
 
+struct one_says_later {
+  world shared{2, {}, model::plain<int>{"the cause"}, {}};
+
+  [[nodiscard]] model::cast_list cast() const { return {2, 0, 0}; }
+  void run(int me) {
+    if (me == 0) shared.stop_and_say_later(100);
+    else shared.await_stop(0);
+    model::expect(shared.word.is_told([] { return true; }), "stopped, and no cause");
+    model::expect(shared.cause.read() == 100, "another cause");
+  }
+  void check() const {}
+};
+
 // The survivors give a world up while a rank of it, which they did not wait for, stops it or still works in it.
 struct given_up {
   int ranks;
@@ -140,5 +160,7 @@ TEST_CASE("the first cause is one, and everybody who stops or waits gets it") {
                        "Nothing is written before it, and the world is stopped after it, in order with everything."},
                       {"void revoke()", "after the next operation", "That one claims the cause; the world is stopped later."},
                       {"bool revoked()", "acquire -> relaxed", "Nothing is read behind it."}});
+  stop.is_caught<one_says_later>("stopped before the cause is written", {},
+                                 [](std::optional<one_says_later>& it) { it.emplace(); });
   stop.sum_up();
 }
