@@ -151,13 +151,16 @@ void reducing(const Group& group, const odd_call& call, call_memory& memory, Op 
   const bool started = call.how == way::started;
   switch (call.what) {
     case call_kind::all_reduce:
-      if (started)
+      if (started) {
         group.start_all_reduce(whole, op, at).wait();
-      else if (apart || shifted)
-        group.all_reduce(
-            whole, apart ? memory.out<T>(call.n * size) : memory.in<T>(call.n * size + 1).last(call.n * size), op, at);
-      else
+      } else if constexpr (requires { group.all_reduce(whole, whole, op, at); }) {
+        const auto result =
+            apart ? memory.out<T>(call.n * size) : memory.in<T>(call.n * size + shifted).last(call.n * size);
+        group.all_reduce(whole, result, op, at);
+      } else {  // in place only
+        if (shifted) throw belay::usage_error("this communicator has no all_reduce from one buffer into another", at);
         group.all_reduce(whole, op, at);
+      }
       break;
     case call_kind::reduce_scatter:
       if (started)

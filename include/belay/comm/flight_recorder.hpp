@@ -40,6 +40,15 @@ struct flight_record {
   }
 };
 
+/// What a rank does by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in started
+/// barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
+[[nodiscard]] inline std::string text_of(const flight_record& here, const flight_record& aside, const char* kind_aside) {
+  std::string out = here.text();
+  const auto is_open = [](const flight_record& last) { return last.what != operation::none && !last.finished; };
+  if (is_open(aside) && !is_open(here)) out += std::string(", and in ") + kind_aside + aside.text().substr(2);
+  return out;
+}
+
 /// The text of the call sites of one rank: each is written once, by that rank, and never changes.
 template <std::size_t Capacity = 512>
 class site_table {

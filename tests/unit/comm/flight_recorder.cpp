@@ -21,6 +21,32 @@ TEST_CASE("the recorder keeps the last operations and says which one is open") {
   CHECK((*recorder)[6].what == belay::operation::none);  // not yet
 }
 
+TEST_CASE("an operation that sleeps tells since when, and in the end how long it slept") {
+  auto recorder = std::make_unique<belay::flight_recorder<4>>();
+  recorder->enter(belay::operation::barrier, 0, 0, 0, "a.cpp", 1);
+  CHECK(recorder->last().waiting_us == 0);
+  recorder->wait_from(123456789);
+  CHECK(recorder->last().waiting_us == 123456789);
+  CHECK(!recorder->last().finished);
+  recorder->leave(42);
+  CHECK(recorder->last().waiting_us == 0);
+  CHECK(recorder->last().waited_us == 42);
+}
+
+TEST_CASE("what a rank does in the other order of operations is told where it does nothing in this one") {
+  auto called = std::make_unique<belay::flight_recorder<4>>(), started = std::make_unique<belay::flight_recorder<4>>();
+  const auto text = [&] { return belay::text_of(called->last(), started->last(), "started"); };
+  CHECK(text() == "before its first operation");
+  started->enter(belay::operation::all_reduce, 2, 7, 0, "b.cpp", 2);
+  CHECK(text() == "before its first operation, and in started all_reduce #7 of group 2 at b.cpp:2");
+  called->enter(belay::operation::barrier, 0, 0, 0, "a.cpp", 1);
+  CHECK(text() == "in barrier #0 at a.cpp:1");
+  called->leave();
+  CHECK(text() == "after barrier #0 at a.cpp:1, and in started all_reduce #7 of group 2 at b.cpp:2");
+  started->leave();
+  CHECK(text() == "after barrier #0 at a.cpp:1");
+}
+
 TEST_CASE("a reader never sees half of one entry and half of another") {
   auto recorder = std::make_unique<belay::flight_recorder<2>>();
   std::atomic<bool> over{false};

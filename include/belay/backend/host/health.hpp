@@ -179,11 +179,8 @@ class health {
   /// barrier #0 at train.cpp:85)": what it does in the other lane matters when it does nothing in this one.
   [[nodiscard]] std::string whereabouts(int rank, lane which) const {
     const flight_record here = recorder(rank, which).last(), aside = recorder(rank, other(which)).last();
-    std::string out = "rank " + std::to_string(rank) + " (" + (is_stopped(rank) ? "stopped, " : "") + here.text();
-    if (is_open(aside) && !is_open(here)) {
-      out += std::string(", and in ") + (which == lane::caller ? "started " : "called ") + aside.text().substr(3);
-    }
-    return out + ")";
+    return "rank " + std::to_string(rank) + " (" + (is_stopped(rank) ? "stopped, " : "") +
+           text_of(here, aside, which == lane::caller ? "started" : "called") + ")";
   }
   /// Where it made its last call of this lane; of the other one, where it has made none here.
   [[nodiscard]] std::string site_of(int rank, lane which) const {
@@ -212,9 +209,6 @@ class health {
  private:
   [[nodiscard]] static constexpr lane other(lane which) noexcept {
     return which == lane::caller ? lane::stream : lane::caller;
-  }
-  [[nodiscard]] static bool is_open(const flight_record& last) noexcept {
-    return last.what != operation::none && !last.finished;
   }
 
   control shared_;

@@ -124,7 +124,10 @@ class notices {
       case notice::ask: {
         const lane which = static_cast<lane>(words[1]);
         const flight_record last = world_->recorder(which).last();
-        out_.send(comm_, from, tag, packed(notice::answer, which, {comm_fault::revoked, {}, last.text(), last.site, false}));
+        const bool called = which == lane::caller;
+        const flight_record aside = world_->recorder(called ? lane::stream : lane::caller).last();
+        const std::string does = text_of(last, aside, called ? "started" : "called");
+        out_.send(comm_, from, tag, packed(notice::answer, which, {comm_fault::revoked, {}, does, last.site, false}));
         break;
       }
       case notice::answer: answers_[static_cast<std::size_t>(from)] = what.message; break;
