@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "collectives/algorithm.hpp"
 #include "collectives/body.hpp"
 #include "collectives/launch.hpp"
 #include "collectives/options.hpp"
@@ -31,16 +32,21 @@ int run(const bench::options& what, char** argv) {
   };
 #if defined(BELAY_BENCH_MPI)
   if (what.as == "mpi") {
+    if (what.algorithm != "auto") {
+      std::fprintf(stderr, "--algorithm: ranks of mpi send messages and have no other way\n");
+      return 2;
+    }
     const std::size_t wrong = bench::measure_under_mpi(what);
     if (wrong > 0) std::fprintf(stderr, "%zu elements are wrong\n", wrong);
     return wrong > 0 ? 1 : 0;
   }
 #endif
   belay::host::world_options how;
+  how.algorithm = bench::forced_algorithm(what);
   if (!what.oversubscribed()) how.pin = belay::host::pinning::one_core_each;
   if (needs_mpirun) {
     const bench::mpi_session session(true);
-    belay::host::world::from_env().run(body);
+    belay::host::world::from_env(how).run(body);
   } else if (what.as == "processes") {
     belay::host::processes{what.ranks, how}.run(body);
   } else {

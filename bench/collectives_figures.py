@@ -63,7 +63,8 @@ def symmetric(table, run):
     for operation in TWINS:
         for in_place in (False, True):
             cells = [(row["p50_us"] / row["peers"]["twin"], row)
-                     for row in rows(run, op=operation, in_place=in_place) if row["bytes"] >= 4 * KIB and "twin" in row["peers"]]
+                     for row in rows(run, op=operation, in_place=in_place)
+                     if row["bytes"] >= 4 * KIB and "twin" in row["peers"]]
             if not cells:
                 continue
             ratio, where = worst_of(cells, at_most=True)
@@ -123,7 +124,8 @@ def oversubscribed(table, rounds):
     table.add("thread ranks, times as fast as Open MPI --oversubscribe", 1.5, ratio)
     waiting = subprocess.run([program("waiting")], stdout=subprocess.PIPE, text=True)
     share = waiting.stdout.partition(" uses ")[2].partition(" %")[0]
-    table.add("% of a core of a rank that waits for one that computes", 5.0, float(share) if share else None, at_most=True)
+    used = float(share) if share else None
+    table.add("% of a core of a rank that waits for one that computes", 5.0, used, at_most=True)
 
 
 def main():
@@ -136,7 +138,7 @@ def main():
     flags = parser.parse_args()
     parts = flags.part or ["symmetric", "ordinary", "oversubscribed"]
     if shutil.which("mpirun") is None:
-        print("collectives_figures: skipped, no mpirun to compare with (Debian: apt-get install openmpi-bin libopenmpi-dev)")
+        print("collectives_figures: skipped, no mpirun to compare with (Debian: openmpi-bin libopenmpi-dev)")
         return 0
     sizes = ["--min", 8, "--max", "64M", "--factor", 64 if flags.quick else 4]
     samples = ["--iters", flags.iters or 9] if flags.quick or flags.iters else []

@@ -64,7 +64,8 @@ def main():
             good = abs(total) < calls / 1000
             worst |= not good
             names = ", ".join(f"{name} {number:+d}" for name, number in sorted(best.items())) or "none"
-            print(f"{operation} of {size} bytes, ranks as {ranks}: {calls} calls more, system calls more: {names} (limit 0)")
+            what = f"{operation} of {size} bytes, ranks as {ranks}"
+            print(f"{what}: {calls} calls more, system calls more: {names} (limit 0)")
     return int(worst)
 
 

@@ -1,18 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the library calls the algorithm it takes, where it tells.
+// What the library calls the algorithm it takes, by the library's own rule.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
+#include "belay/backend/host/algorithm.hpp"
+#include "belay/backend/host/offer.hpp"
 #include "collectives/operation.hpp"
+#include "collectives/options.hpp"
 
 namespace bench {
 
-template <class Group>
-[[nodiscard]] std::string algorithm_of(const Group&, op, std::size_t, const std::string& forced) {
-  return forced;
+/// The one that is forced, or none. Throws input_error for a name that is none.
+[[nodiscard]] inline belay::host::algorithm forced_algorithm(const options& what) {
+  return what.algorithm == "auto" ? belay::host::algorithm::automatic : belay::host::algorithm_named(what.algorithm);
+}
+
+/// Of a call of this size, in place or not.
+[[nodiscard]] inline std::string algorithm_of(const options& what, op which, extent size, bool in_place) {
+  if (what.as == "mpi") return "messages";
+  if (which == op::barrier) return "line";
+  if (which == op::send_recv) return what.as == "threads" || what.buffers == "symmetric" ? "pull" : "letter";
+  const std::size_t element = element_bytes(what.type), bytes = size.count * element;
+  const belay::host::algorithm forced = forced_algorithm(what);
+  const bool free = forced == belay::host::algorithm::automatic || forced == belay::host::algorithm::line;
+  if (free && belay::host::fits_a_line(bytes, element, what.ranks)) return "line";
+  belay::host::way known;
+  known.forced = forced;
+  known.direct = what.as == "threads" || what.buffers == "symmetric";
+  known.kernel_copies = true;  // as the library finds where it may
+  known.in_place = in_place;
+  const belay::host::algorithm chosen = belay::host::choose(known, bytes);
+  const bool stores = chosen == belay::host::algorithm::push || chosen == belay::host::algorithm::one_shot;
+  return stores && !reduces(which) ? "pull" : belay::host::name(chosen);
 }
 
 }  // namespace bench

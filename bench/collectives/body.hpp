@@ -84,7 +84,8 @@ class measurement {
     cell out;
     out.what = which;
     out.size = size;
-    out.algorithm = algorithm_of(group_, which, size.bytes, what_.algorithm);
+    out.algorithm[0] = algorithm_of(what_, which, size, false);
+    out.algorithm[1] = algorithm_of(what_, which, size, true);
     subject_->prepare(size);
     if (mpi_) mpi_->prepare(which, size);
     std::vector<contender> all;

@@ -87,7 +87,8 @@ inline const std::vector<std::string> type_names{"float", "double", "bf16",  "fp
   app.add_option("--warmup", out.warmup, "samples before those that count")->check(CLI::NonNegativeNumber);
   app.add_option("--iters", out.iters, "samples of each size (default 101, 41 from 64K, 15 from 4M)")
       ->check(CLI::PositiveNumber);
-  app.add_option("--algorithm", out.algorithm, "forces an algorithm instead of the library's choice")
+  app.add_option("--algorithm", out.algorithm,
+                 "forces an algorithm instead of the library's choice: line, one_shot, push, pull, staged, kernel_copy")
       ->capture_default_str();
   app.add_flag("--check", out.check, "compare every result with the ordered reference, bit for bit");
   app.add_flag("--limits", out.limits, "also measure the concurrent copy of the same bytes");

@@ -34,7 +34,7 @@ struct series {
 struct cell {
   op what = op::barrier;
   extent size;
-  std::string algorithm;
+  std::string algorithm[2];  // by in_place
   std::vector<std::pair<machine_state, machine_state>> around;  // before and after each sample
   std::vector<series> all;
   std::optional<std::size_t> wrong[2];  // by in_place; nothing: not checked or no such form
@@ -93,7 +93,7 @@ struct row {
         one.size = each.size;
         one.in_place = in_place;
         one.state = state;
-        one.algorithm = each.algorithm;
+        one.algorithm = each.algorithm[in_place ? 1 : 0];
         one.wrong = each.wrong[in_place ? 1 : 0];
         std::vector<double> rtt, scaling;
         for (const std::size_t i : which) {

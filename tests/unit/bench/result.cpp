@@ -21,7 +21,7 @@ bench::cell moving_machine() {
   bench::cell out;
   out.what = bench::op::all_gather;
   out.size = bench::extent_of(out.what, 1 << 20, 4, 2);
-  out.algorithm = "pull";
+  out.algorithm[0] = out.algorithm[1] = "pull";
   out.wrong[0] = 0;
   bench::series mine{bench::part::subject, "belay", false, {}}, slow{bench::part::twin, "a", false, {}},
       fast{bench::part::twin, "b", false, {}}, copy{bench::part::copy, "wide", false, {}};
