@@ -95,10 +95,13 @@ class notices {
       const auto* bytes = static_cast<const std::byte*>(from);
       out.insert(out.end(), bytes, bytes + size);
     };
-    const std::uint32_t words[] = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(which),
-                                   static_cast<std::uint32_t>(what.fault), static_cast<std::uint32_t>(what.culprits.size()),
+    const std::uint32_t words[] = {static_cast<std::uint32_t>(kind),
+                                   static_cast<std::uint32_t>(which),
+                                   static_cast<std::uint32_t>(what.fault),
+                                   static_cast<std::uint32_t>(what.culprits.size()),
                                    static_cast<std::uint32_t>(what.message.size()),
-                                   static_cast<std::uint32_t>(what.there.size()), what.somebody_died ? 1U : 0U};
+                                   static_cast<std::uint32_t>(what.there.size()),
+                                   what.somebody_died ? 1U : 0U};
     put(words, sizeof words);
     put(what.culprits.data(), what.culprits.size() * sizeof(int));
     put(what.message.data(), what.message.size());
@@ -124,7 +127,8 @@ class notices {
       case notice::ask: {
         const lane which = static_cast<lane>(words[1]);
         const flight_record last = world_->recorder(which).last();
-        out_.send(comm_, from, tag, packed(notice::answer, which, {comm_fault::revoked, {}, last.text(), last.site, false}));
+        const first_cause where_it_is{comm_fault::revoked, {}, last.text(), last.site, false};
+        out_.send(comm_, from, tag, packed(notice::answer, which, where_it_is));
         break;
       }
       case notice::answer: answers_[static_cast<std::size_t>(from)] = what.message; break;
