@@ -53,7 +53,8 @@ std::vector<float> train_experts(const Group& ranks, const expert_job& what) {
       out.insert(out.end(), above.out.data(), above.out.data() + above.out.size());
       upper.backward(frame, std::move(above), {dy.data() + first * what.hidden, {mine, what.hidden}},
                      toy::matrix(dh, mine, what.hidden), between.data());
-      lower.backward(frame, std::move(below), {dh.data(), {mine, what.hidden}}, toy::matrix(dx, mine, what.hidden), rows);
+      const auto gradient = toy::matrix(dx, mine, what.hidden);
+      lower.backward(frame, std::move(below), {dh.data(), {mine, what.hidden}}, gradient, rows);
     }
     here.end();
     out.insert(out.end(), dx.begin(), dx.end());

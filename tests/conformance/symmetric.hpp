@@ -49,7 +49,8 @@ TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers
   }
 }
 
-TEST_CASE_TEMPLATE_DEFINE("what is put and given is there after the signal, and nothing else is", Backend, conf_heap_signal) {
+TEST_CASE_TEMPLATE_DEFINE("what is put and given is there after the signal, and nothing else is", Backend,
+                          conf_heap_signal) {
   using namespace conformance;
   for (int ranks : {2, 3, 4}) {
     CAPTURE(ranks);
@@ -65,13 +66,14 @@ TEST_CASE_TEMPLATE_DEFINE("what is put and given is there after the signal, and 
         for (std::size_t i = 0; i < n; ++i) words(box.local())[i] = -1;
         heap.synchronize();
         // Around the ring: the odd half of the next rank's box, in two ranges, and an empty one.
-        for (std::size_t i = n / 2; i < n; ++i) words(box.at(next))[i] = me * 1'000'000 + round * 100'000 + static_cast<int>(i);
+        const auto word = [&](int from, std::size_t i) { return from * 1'000'000 + round * 100'000 + static_cast<int>(i); };
+        for (std::size_t i = n / 2; i < n; ++i) words(box.at(next))[i] = word(me, i);
         heap.put(next, box, n / 2 * sizeof(std::int64_t), sizeof(std::int64_t));
         heap.put(next, box, (n / 2 + 1) * sizeof(std::int64_t), (n - n / 2 - 1) * sizeof(std::int64_t));
         heap.put(next, box, 0, 0);
         heap.signal({&next, 1}, {&previous, 1});
         for (std::size_t i = 0; i < n; ++i) {
-          const std::int64_t expected = i < n / 2 ? -1 : previous * 1'000'000 + round * 100'000 + static_cast<int>(i);
+          const std::int64_t expected = i < n / 2 ? -1 : word(previous, i);
           ok = ok && words(box.local())[i] == expected;
         }
         // A rank's own slot, read by the previous one.

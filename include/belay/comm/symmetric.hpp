@@ -37,13 +37,14 @@ struct symmetric_heap_options {
   tier_meter* meter = nullptr;
 };
 
-/// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of allocation, and every rank does them in the same order. Stays
-/// mapped on every rank until the last rank's heap is gone: the destructor is local.
+/// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of
+/// allocation, and every rank does them in the same order. Stays mapped on every rank until the last rank's heap is
+/// gone: the destructor is local.
 template <class Group>
 class symmetric_heap {
   static_assert(has_symmetric_memory<Group>,
-                "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its size "
-                "and exchanges messages");
+                "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
+                "size and exchanges messages");
 
  public:
   /// Whether `at(peer)` is the peer's memory itself.

@@ -35,8 +35,9 @@ inline void check_counts(std::span<const std::size_t> counts, int ranks, const c
 }
 inline void check_length(std::size_t given, std::size_t needed, const char* what, where at) {
   if (given == needed) return;
-  throw usage_error(
-      std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " + std::to_string(needed), at);
+  throw usage_error(std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " +
+                        std::to_string(needed),
+                    at);
 }
 inline void check_root(int root, int ranks, const char* what, where at) {
   if (root >= 0 && root < ranks) return;

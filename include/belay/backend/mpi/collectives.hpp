@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -132,7 +133,8 @@ template <reducible T, reduction_tag Op>
 void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t> counts, Op, where at) {
   check_counts(counts, me.size(), "reduce_scatter_v", at);
   check_length(inout.size(), total_of(counts), "reduce_scatter_v: the buffer", at);
-  me.enter({operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape_of(counts)}, counts, {}, at);
+  const std::uint64_t shape = shape_of(counts);
+  me.enter({operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);
   expect_same_counts(me);
   if (me.size() > 1) {
     const auto ranges = [&](int q) { return element_range{offset_of(counts, q), counts[static_cast<std::size_t>(q)]}; };
@@ -174,7 +176,8 @@ template <transferable T>
 void all_gather_v(party me, std::span<T> inout, std::span<const std::size_t> counts, where at) {
   check_counts(counts, me.size(), "all_gather_v", at);
   check_length(inout.size(), total_of(counts), "all_gather_v: the buffer", at);
-  me.enter({operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(), shape_of(counts)}, counts, {}, at);
+  const std::uint64_t shape = shape_of(counts);
+  me.enter({operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);
   expect_same_counts(me);
   const auto count_of = [&](int q) { return counts[static_cast<std::size_t>(q)]; };
   me.move([&](int q, flow& one) {

@@ -49,7 +49,8 @@ inline void expect(int code, const char* call, int peer = -1) {
 }
 
 inline void nap(std::chrono::nanoseconds time) noexcept {
-  const timespec moment{static_cast<time_t>(time.count() / 1'000'000'000), static_cast<long>(time.count() % 1'000'000'000)};
+  const timespec moment{static_cast<time_t>(time.count() / 1'000'000'000),
+                        static_cast<long>(time.count() % 1'000'000'000)};
   ::nanosleep(&moment, nullptr);
 }
 
@@ -108,8 +109,8 @@ class engine {
                              : level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED"
                                                             : "MPI_THREAD_SINGLE";
     throw usage_error(std::string("MPI provides ") + name +
-                          "; belay::mpi needs MPI_THREAD_MULTIPLE: call MPI_Init_thread with it, or let belay::mpi::world "
-                          "initialise MPI",
+                          "; belay::mpi needs MPI_THREAD_MULTIPLE: call MPI_Init_thread with it, or let "
+                          "belay::mpi::world initialise MPI",
                       at);
   }
 
@@ -126,7 +127,9 @@ class engine {
     std::thread guard([&] {
       std::unique_lock lock(mutex);
       if (changed.wait_for(lock, limit, [&] { return over; })) return;
-      std::fprintf(stderr, "%s%sbelay: rank %d: MPI_Finalize did not end within %g s, some rank does not take part; aborting the job\n",
+      std::fprintf(stderr,
+                   "%s%sbelay: rank %d: MPI_Finalize did not end within %g s, some rank does not take part; "
+                   "aborting the job\n",
                    report.c_str(), report.empty() ? "" : "\n", rank, std::chrono::duration<double>(limit).count());
       std::thread([] { MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE); }).detach();
       nap(std::chrono::seconds(3));

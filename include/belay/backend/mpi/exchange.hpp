@@ -172,8 +172,9 @@ class exchange_run {
     }
     if (out.over() && in.over()) return;
     over_->stop({comm_fault::mismatch, {over_->number()},
-                 "rank " + std::to_string(over_->number()) + " sends to itself " + std::to_string(out.transfers.size()) +
-                     " times and receives from itself " + std::to_string(in.transfers.size()) + " times in one exchange",
+                 "rank " + std::to_string(over_->number()) + " sends to itself " +
+                     std::to_string(out.transfers.size()) + " times and receives from itself " +
+                     std::to_string(in.transfers.size()) + " times in one exchange",
                  call_.at.text(),
                  false});
     over_->raise(call_);

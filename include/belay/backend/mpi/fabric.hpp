@@ -56,13 +56,7 @@ class fabric {
     expect(MPI_Iallgather(&self, sizeof self, MPI_BYTE, processes_.data(), sizeof self, MPI_BYTE, comms_[2], &told),
            "MPI_Iallgather");
     finish_request(told, waits_.timeout, "the start of a world", at);
-    const auto neighbours = std::count_if(processes_.begin(), processes_.end(), [&](const process& other) {
-      return other.machine != 0 && other.machine == self.machine;
-    });
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    if (::sched_getaffinity(0, sizeof cores, &cores) != 0) CPU_SET(0, &cores);
-    crowded_ = neighbours > std::max<std::ptrdiff_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN)) || (ranks_ > 1 && CPU_COUNT(&cores) == 1);
+    crowded_ = shares_its_core(self);
     for (lane which : lanes) boxes_[index(which)] = std::make_unique<mailbox>(comms_[index(which)], ranks_);
     notices_ = std::make_unique<notices>(comms_[2], ranks_, number_, health_);
   }
@@ -75,7 +69,9 @@ class fabric {
   [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return health_.recorder(which); }
 
   [[nodiscard]] bool stopped() const noexcept { return health_.stopped(); }
-  [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const { health_.raise(mine, seconds_waited); }
+  [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
+    health_.raise(mine, seconds_waited);
+  }
   /// Whether it stopped because a process is gone: then nothing that waits for all of them ends.
   [[nodiscard]] bool somebody_died() const { return health_.somebody_died(); }
 
@@ -166,6 +162,17 @@ class fabric {
  private:
   static constexpr auto slice = std::chrono::milliseconds(50);
 
+  // Whether a rank that looks without pause keeps another from running.
+  [[nodiscard]] bool shares_its_core(const process& self) const noexcept {
+    std::ptrdiff_t neighbours = 0, beside = 0;
+    for (const process& other : processes_) {
+      if (other.machine == 0 || other.machine != self.machine) continue;
+      ++neighbours;
+      if (self.core >= 0 && other.core == self.core) ++beside;
+    }
+    return neighbours > std::max<std::ptrdiff_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN)) || beside > 1;
+  }
+
   template <class Done, class Awaited>
   void wait(lane which, const call_site& call, clock::duration timeout, Done done, Awaited awaited) {
     int looks = 0;
@@ -247,8 +254,8 @@ class fabric {
     awaited([&](int rank, bool can_leave) {
       if (!can_leave || !box(which).returned(rank)) return;
       why.culprits.push_back(rank);
-      why.message += (why.message.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + box(which).last_seen(rank) +
-                     ") returned";
+      why.message += (why.message.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" +
+                     box(which).last_seen(rank) + ") returned";
     });
     if (why.culprits.empty()) return;
     why.fault = comm_fault::peer_failed;
@@ -259,7 +266,8 @@ class fabric {
 
   // The processes of this machine that are waited for: gone is failed, stopped is failed after a while.
   template <class Awaited>
-  void inspect(lane which, const call_site& call, Awaited awaited, clock::time_point now, clock::time_point& stalled_since) {
+  void inspect(lane which, const call_site& call, Awaited awaited, clock::time_point now,
+               clock::time_point& stalled_since) {
     first_cause why;
     bool stopped_peer = false;
     awaited([&](int rank, bool) {
@@ -272,8 +280,8 @@ class fabric {
       if (!gone && !(state == process_state::stopped && now - stalled_since >= waits_.stall)) return;
       why.somebody_died = why.somebody_died || gone;
       why.culprits.push_back(rank);
-      why.message += (why.message.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + box(which).last_seen(rank) +
-                     (gone ? ") died: its process " : ") is stopped: its process ") +
+      why.message += (why.message.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" +
+                     box(which).last_seen(rank) + (gone ? ") died: its process " : ") is stopped: its process ") +
                      std::to_string(processes_[static_cast<std::size_t>(rank)].number) +
                      (gone ? " is gone" : " has not run for " + std::to_string(seconds(now - stalled_since)) + " s");
     });

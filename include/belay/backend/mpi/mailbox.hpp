@@ -115,8 +115,12 @@ class mailbox {
     return left(rank) && !peers_[static_cast<std::size_t>(rank)].told_to_stop;
   }
   /// What is known of a rank from its last letter: "in all_reduce #3 at train.cpp:88".
-  [[nodiscard]] const std::string& last_seen(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].seen; }
-  [[nodiscard]] const std::string& last_site(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].site; }
+  [[nodiscard]] const std::string& last_seen(int rank) const noexcept {
+    return peers_[static_cast<std::size_t>(rank)].seen;
+  }
+  [[nodiscard]] const std::string& last_site(int rank) const noexcept {
+    return peers_[static_cast<std::size_t>(rank)].site;
+  }
 
   /// Whether everything posted has gone.
   [[nodiscard]] bool drained() const noexcept { return out_.empty(); }
@@ -140,7 +144,8 @@ class mailbox {
       return;
     }
     if (what.kind == letter_kind::envelope || what.kind == letter_kind::offer) {
-      sender.seen = std::string("last seen in ") + name(what.print.what) + " #" + std::to_string(what.number) + " at " + what.text;
+      sender.seen =
+          std::string("last seen in ") + name(what.print.what) + " #" + std::to_string(what.number) + " at " + what.text;
       sender.site = what.text;
     }
     queues_[{what.group, what.kind, from}].push_back(std::move(what));

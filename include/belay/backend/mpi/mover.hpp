@@ -63,10 +63,7 @@ class mover {
     return over;
   }
 
-  /// Whether the flow with `peer` is not over.
-  [[nodiscard]] bool busy(int peer) const noexcept {
-    return std::any_of(channels_.begin(), channels_.end(), [&](const channel& one) { return one.what.peer == peer && !one.over(); });
-  }
+  /// Calls `tell(peer, false)` for each flow that is not over.
   template <class Tell>
   void remaining(Tell tell) const {
     for (const channel& one : channels_) {
@@ -104,8 +101,8 @@ class mover {
     const std::size_t length = std::min(chunk, one.what.out_bytes - one.staged);
     std::byte* const bytes = stage(one.out_stage, one.what.out_bytes);
     std::memcpy(bytes, one.what.out + one.staged, length);
-    expect(MPI_Isend(bytes, static_cast<int>(length), MPI_BYTE, one.what.peer, data_tag, comm_, &one.out), "MPI_Isend",
-           one.what.peer);
+    const int size = static_cast<int>(length);
+    expect(MPI_Isend(bytes, size, MPI_BYTE, one.what.peer, data_tag, comm_, &one.out), "MPI_Isend", one.what.peer);
     one.staged += length;
   }
 
@@ -114,8 +111,8 @@ class mover {
       const std::size_t length = std::min(chunk, one.what.in_bytes - one.received);
       if (one.in == MPI_REQUEST_NULL && !one.arrived) {
         std::byte* const bytes = stage(one.in_stage, one.what.in_bytes);
-        expect(MPI_Irecv(bytes, static_cast<int>(length), MPI_BYTE, one.what.peer, data_tag, comm_, &one.in), "MPI_Irecv",
-               one.what.peer);
+        const int size = static_cast<int>(length);
+        expect(MPI_Irecv(bytes, size, MPI_BYTE, one.what.peer, data_tag, comm_, &one.in), "MPI_Irecv", one.what.peer);
       }
       if (!one.arrived) {
         int there = 0;

@@ -95,10 +95,13 @@ class notices {
       const auto* bytes = static_cast<const std::byte*>(from);
       out.insert(out.end(), bytes, bytes + size);
     };
-    const std::uint32_t words[] = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(which),
-                                   static_cast<std::uint32_t>(what.fault), static_cast<std::uint32_t>(what.culprits.size()),
+    const std::uint32_t words[] = {static_cast<std::uint32_t>(kind),
+                                   static_cast<std::uint32_t>(which),
+                                   static_cast<std::uint32_t>(what.fault),
+                                   static_cast<std::uint32_t>(what.culprits.size()),
                                    static_cast<std::uint32_t>(what.message.size()),
-                                   static_cast<std::uint32_t>(what.there.size()), what.somebody_died ? 1U : 0U};
+                                   static_cast<std::uint32_t>(what.there.size()),
+                                   what.somebody_died ? 1U : 0U};
     put(words, sizeof words);
     put(what.culprits.data(), what.culprits.size() * sizeof(int));
     put(what.message.data(), what.message.size());

@@ -92,7 +92,8 @@ class party {
     first_cause why;
     why.fault = comm_fault::mismatch;
     for (int q = 0; q < size(); ++q) {
-      why.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at " + of(q).text;
+      why.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at ";
+      why.message += of(q).text;
       if (camp(q) < largest || 2 * largest <= size()) why.culprits.push_back(world_rank(q));
       if (camp(q) < largest && why.there.empty()) why.there = of(q).text;
     }
@@ -114,7 +115,8 @@ class party {
     });
     const auto missing = [&](auto tell) {
       for (int member : group_->members) {
-        if (member != over.number() && box.first(group_->key, letter_kind::envelope, member) == nullptr) tell(member, true);
+        if (member == over.number()) continue;
+        if (box.first(group_->key, letter_kind::envelope, member) == nullptr) tell(member, true);
       }
     };
     const auto all_here = [&] {
@@ -124,7 +126,8 @@ class party {
     };
     over.await(lane_, call_, all_here, missing);
     for (int q = 0; q < size(); ++q) {
-      if (q != rank()) letters_[static_cast<std::size_t>(q)] = box.take(group_->key, letter_kind::envelope, world_rank(q));
+      if (q == rank()) continue;
+      letters_[static_cast<std::size_t>(q)] = box.take(group_->key, letter_kind::envelope, world_rank(q));
     }
   }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ struct process {
   std::uint64_t machine = 0;  // hash of the boot and of the space of process numbers
   std::int64_t number = 0;
   std::uint64_t start = 0;  // in the kernel's ticks; with it a number is never mistaken for its next user's
+  std::int64_t core = -1;   // the only one it may run on; -1: several
 
   [[nodiscard]] static process self() noexcept {
     process out;
@@ -35,10 +37,19 @@ struct process {
     const std::size_t length = read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
     for (std::size_t i = 0; i < length; ++i) hash = (hash ^ static_cast<unsigned char>(text[i])) * 0x100000001b3ULL;
     struct stat space {};
-    if (::stat("/proc/self/ns/pid", &space) == 0) hash = (hash ^ static_cast<std::uint64_t>(space.st_ino)) * 0x100000001b3ULL;
+    if (::stat("/proc/self/ns/pid", &space) == 0) {
+      hash = (hash ^ static_cast<std::uint64_t>(space.st_ino)) * 0x100000001b3ULL;
+    }
     out.machine = length == 0 ? 0 : hash;
     char state = '?';
     if (!read_state(out.number, state, out.start)) out.machine = 0;
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    if (::sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) == 1) {
+      for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
+        if (CPU_ISSET(core, &cores)) out.core = static_cast<std::int64_t>(core);
+      }
+    }
     return out;
   }
 

@@ -57,8 +57,8 @@ class world {
   /// Runs the body as this process's rank and returns its result when all ranks have left theirs. If it throws, the
   /// others' waits end with `comm_error`, and what it threw is thrown from here. All ranks of the communicator call
   /// it. Where the world initialised MPI this also finalises it, within ten seconds (or the timeout, if that is less)
-  /// or by aborting the job with a line that says so, and the world has been run; where the program did, a world can be run again. A world with a rank that died does not
-  /// finalise: nobody could.
+  /// or by aborting the job with a line that says so, and the world has been run; where the program did, a world can be
+  /// run again. A world with a rank that died does not finalise: nobody could.
   template <class Body>
   auto run(Body&& body, where at = where::current()) {
     using result = std::invoke_result_t<Body&, rank&>;
@@ -92,8 +92,8 @@ class world {
   template <class Body>
   void live(Body body, where at) {
     if (engine_->is_over()) throw usage_error("this world has been run, and MPI is finalised", at);
-    const auto over =
-        std::make_shared<fabric>(options_.communicator, time_limits{limited(options_.timeout), limited(options_.stall)}, at);
+    const time_limits waits{limited(options_.timeout), limited(options_.stall)};
+    const auto over = std::make_shared<fabric>(options_.communicator, waits, at);
     std::exception_ptr failure;
     try {
       rank self(over);
@@ -111,7 +111,7 @@ class world {
       if (!failure) failure = std::current_exception();
     }
     if (!over->somebody_died()) {
-      engine_->finalise(std::min<clock::duration>(limited(options_.timeout), std::chrono::seconds(10)), text_of(failure));
+      engine_->finalise(std::min<clock::duration>(waits.timeout, std::chrono::seconds(10)), text_of(failure));
     }
     if (failure) std::rethrow_exception(failure);
   }
