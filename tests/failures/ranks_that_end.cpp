@@ -6,9 +6,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -92,4 +96,36 @@ TEST_CASE("500 injected faults: no hang, and all survivors name the culprit") {
   }
   std::printf("%d faults injected, %d survivors that did not name the culprit\n", injected, unnamed);
   CHECK(injected >= 500);
+}
+
+TEST_CASE("a death is seen by all survivors in a moment, which is printed") {
+  constexpr int ranks = 4, kills = 100;
+  std::vector<double> milliseconds;
+  const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
+  for (int k = 0; k < kills; ++k) {
+    const auto ends = belay::host::processes{ranks, {.timeout = 60s}}.outcomes([&](belay::host::rank& rank) {
+      belay::symmetric_heap heap{rank.world(), {.bytes = 4096}};
+      const auto slot = heap.lease(sizeof(std::int64_t), "time of death");
+      auto& died_at = *reinterpret_cast<std::atomic<std::int64_t>*>(slot.at(1));
+      rank.world().barrier();
+      if (rank.number() == 1) {
+        died_at = now();
+        ::raise(SIGKILL);
+      }
+      (void)conformance::failure_of([&] {
+        while (true) rank.world().barrier();
+      });
+      return static_cast<double>(now() - died_at) * 1e-6;
+    });
+    for (int q : {0, 2, 3}) {
+      const auto& end = ends[static_cast<std::size_t>(q)];
+      REQUIRE(end.how == belay::host::rank_outcome::kind::returned);
+      double one = 0;
+      std::memcpy(&one, end.result.data(), sizeof one);
+      milliseconds.push_back(one);
+    }
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  const auto quantile = [&](double q) { return milliseconds[static_cast<std::size_t>(q * static_cast<double>(milliseconds.size() - 1))]; };
+  std::printf("%d kills among %d ranks: seen after %.2f ms (median), %.2f ms (p99)\n", kills, ranks, quantile(0.5), quantile(0.99));
 }

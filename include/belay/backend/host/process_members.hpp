@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -121,7 +122,13 @@ class process_member final : public membership {
     }
     std::vector<int> all(static_cast<std::size_t>(shared.shape().ranks));
     std::iota(all.begin(), all.end(), 0);
-    return seat_in(shared, holder_->rank(), std::move(all));
+    standing out = seat_in(shared, holder_->rank(), std::move(all));
+    if (out.number == 0 && !out.world->reads_others(0)) {
+      std::fputs("belay: the kernel does not let ranks read each other's memory (process_vm_readv): buffers that are not "
+                 "symmetric go through staging\n",
+                 stderr);
+    }
+    return out;
   }
 
   [[nodiscard]] standing shrink(const standing& from, health::clock::duration limit, where at) override {
