@@ -167,6 +167,19 @@ TEST_CASE("a stopped peer is an error after the stall limit, and only after") {
   }
 }
 
+TEST_CASE("a rank that stays stopped when the others have given up does not keep its parent waiting") {
+  const auto ends = processes{3, {.timeout = 60s, .stall_limit = 200ms}}.outcomes([](auto& rank) {
+    rank.world().barrier();
+    if (rank.number() == 2) ::raise(SIGSTOP);
+    return failure_of(rank).culprits.at(0);
+  });
+  CHECK(ends[0].how == rank_outcome::kind::returned);
+  CHECK(ends[1].how == rank_outcome::kind::returned);
+  CHECK(ends[2].how == rank_outcome::kind::signalled);
+  CHECK(ends[2].code == SIGKILL);
+  CHECK(no_children());
+}
+
 TEST_CASE("the deadline of one call names who has not arrived and how it is") {
   const auto told = processes{2}.run([](auto& rank) {
     std::string out;

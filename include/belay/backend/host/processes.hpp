@@ -102,7 +102,7 @@ class processes {
       }
       all.expect(number, child);
     }
-    all.run();
+    see_them_end(all, watch);
     if (const health* const failed = watch.failed()) last_cause_ = failed->cause();
     return watch.outcomes();
   }
@@ -125,6 +125,27 @@ class processes {
                             " other threads of this process are alive: they would hold their locks in the children for "
                             "ever; start the ranks first, or use belay-run",
                         at);
+    }
+  }
+
+  // Until all are gone. Once the world has failed, one that is stopped when the others are over is not waited for; nor
+  // is one that has not noticed within the time that a call may take.
+  void see_them_end(holder<world_watch>& all, const world_watch& watch) const {
+    using clock = std::chrono::steady_clock;
+    const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
+    auto failed_at = clock::time_point::max();
+    while (!all.all_over()) {
+      all.step(clock::now() + std::chrono::milliseconds(50));
+      if (watch.failed() == nullptr) continue;
+      const auto now = clock::now();
+      if (failed_at == clock::time_point::max()) failed_at = now;
+      bool some_run = false;
+      for (int q = 0; q < ranks_; ++q) {
+        const process* const living = all.about(q).alive();
+        some_run = some_run || (living != nullptr && !living->stopped());
+      }
+      if (some_run && now - failed_at < patience) continue;
+      for (int q = 0; q < ranks_; ++q) all.send_signal(q, SIGKILL);
     }
   }
 
