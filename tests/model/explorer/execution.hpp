@@ -351,14 +351,7 @@ class execution {
     return mix(out, may_die_);
   }
 
-  void die(int who, bool gives_way) {
-    thread& one = threads_[at(who)];
-    may_die_ = false;
-    one.id = mix(one.id, 4711);
-    if (one.death != none) append(one, one.death, 1, std::memory_order_seq_cst, view{});
-    one.state = standing::dead;
-    next_thread(gives_way || who == current_);
-  }
+  void die(int who, bool gives_way);
   void finish();
   // Back to where the execution was run from; no modelled thread goes on.
   void abandon() {

@@ -115,4 +115,13 @@ inline void execution::finish_late() {
   }
 }
 
+inline void execution::die(int who, bool gives_way) {
+  thread& one = threads_[at(who)];
+  may_die_ = false;
+  one.id = mix(one.id, 4711);
+  if (one.death != none) append(one, one.death, 1, std::memory_order_seq_cst, view{});
+  one.state = standing::dead;
+  next_thread(gives_way || who == current_);
+}
+
 }  // namespace model
