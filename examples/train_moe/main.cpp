@@ -4,6 +4,7 @@
 //
 //   micro-batch 0   stage 0  F B        each stage is `ep` ranks that share its experts;
 //   micro-batch 1   stage 1   F B       `dp` such pipelines divide the micro-batches
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -28,6 +29,8 @@ int main(int argc, char** argv) {
     return fail(error, 2);
   } catch (const belay::input_error& error) {
     return fail(error, 2);
+  } catch (const belay::comm_error& error) {
+    return fail(error, error.about().signal == SIGINT ? 128 + SIGINT : 1);
   } catch (const std::exception& error) {
     return fail(error, 1);
   }

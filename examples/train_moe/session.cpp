@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -36,6 +37,18 @@ void start_without_threads(char** argv) {
   ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
   ::execv("/proc/self/exe", argv);  // where that fails, the fork says what is in its way
 }
+
+// Ctrl-C ends the ranks; who holds them stays to say so.
+class outlives_interrupts {
+ public:
+  outlives_interrupts() noexcept : before_(std::signal(SIGINT, [](int) {})) {}
+  outlives_interrupts(const outlives_interrupts&) = delete;
+  outlives_interrupts& operator=(const outlives_interrupts&) = delete;
+  ~outlives_interrupts() { std::signal(SIGINT, before_); }
+
+ private:
+  void (*before_)(int);
+};
 
 void expect_ranks(const belay::launch& found, const options& run, const char* backend) {
   if (found.size == static_cast<int>(run.mesh.ranks())) return;
@@ -80,9 +93,15 @@ int run_session(const command_line& line, char** argv) {
       if (!alone) expect_ranks(found, run, "processes");
       if (alone) start_without_threads(argv);
       prepared_run prepared(line, says);
-      const auto body = [&](belay::host::rank& rank) { run_rank(prepared, rank); };
-      if (alone) belay::host::processes{ranks, host_options(ranks)}.run(body);
-      else belay::host::world::from_env(host_options(ranks)).run(body);
+      if (!alone) {
+        belay::host::world::from_env(host_options(ranks)).run([&](belay::host::rank& rank) { run_rank(prepared, rank); });
+        return 0;
+      }
+      const outlives_interrupts here;
+      belay::host::processes{ranks, host_options(ranks)}.run([&](belay::host::rank& rank) {
+        std::signal(SIGINT, SIG_DFL);
+        run_rank(prepared, rank);
+      });
       return 0;
     }
     case backend_kind::mpi: {

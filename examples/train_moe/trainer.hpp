@@ -175,6 +175,15 @@ class trainer {
   // Returns 0 when the step was committed and applied, or the rows that it needs room for.
   std::size_t attempt(step_result& result) {
     belay::step step{machine_.engine()};
+    try {
+      return attempt_in(step, result);
+    } catch (const belay::comm_error&) {
+      step.cut_off();  // what a peer's end left open is not this rank's slip
+      throw;
+    }
+  }
+
+  std::size_t attempt_in(belay::step<belay::host_engine>& step, step_result& result) {
     buckets_.begin(machine_.shape().micro_batches);
     machine_.run_pipeline(step);
     auto gradients = buckets_.finish(belay::target_tokens{result.targets});

@@ -344,3 +344,21 @@ TEST_CASE("a recompute is recorded as the child of the invocation that it repeat
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
 }
+
+TEST_CASE("a step that a failure elsewhere cuts off gives everything back, and the next one begins") {
+  bench b;
+  scaling layer{2};
+  {
+    belay::step step{b.engine};
+    std::vector<belay::saved<decltype(b.engine), scaling, decltype(b.x)>> lost;
+    lost.push_back(belay::forward(step, layer, b.x));
+    step.cut_off();
+    step.cut_off();  // once is enough
+    lost.clear();
+  }
+  CHECK(b.meter.live_bytes() == 0);
+  belay::step step{b.engine};
+  std::move(belay::forward(step, layer, b.x)).backward(b.x);
+  auto outcome = std::move(step).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+}

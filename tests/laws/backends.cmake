@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# The trainer over threads, processes and MPI: the same loss, gradient norm and final weights, bit for bit, with 2, 3
+# and 4 ranks. And a run that is interrupted, or loses a rank, ends with one report and leaves nothing.
+cmake_minimum_required(VERSION 3.25)
+if(NOT train_moe)
+  message("skipped: there is no train_moe")
+  return()
+endif()
+find_program(mpirun mpirun)
+file(REMOVE_RECURSE "${work_dir}")
+file(MAKE_DIRECTORY "${work_dir}")
+file(GLOB sources "${source_dir}/include/belay/core/*.hpp")
+foreach(source IN LISTS sources)
+  file(READ "${source}" one)
+  file(APPEND "${work_dir}/text" "${one}")
+endforeach()
+set(flags --data "${work_dir}/text" --sequence 16 --micro-batches 6 --micro-batch-size 2 --steps 2)
+set(ENV{OMPI_ALLOW_RUN_AS_ROOT} 1)
+set(ENV{OMPI_ALLOW_RUN_AS_ROOT_CONFIRM} 1)
+set(ENV{OMPI_MCA_rmaps_base_oversubscribe} 1)
+
+# Runs it and sets <out> to what must agree: losses and norms of all steps, and the hash of the weights.
+function(train name out)
+  cmake_parse_arguments(PARSE_ARGV 2 run "" "" "COMMAND")
+  execute_process(COMMAND ${run_COMMAND} --json "${work_dir}/${name}.json" --export "${work_dir}/${name}"
+    OUTPUT_VARIABLE said ERROR_VARIABLE errors RESULT_VARIABLE code)
+  if(NOT code EQUAL 0)
+    if("${errors}" MATCHES "was built without MPI")
+      set(${out} "" PARENT_SCOPE)
+      return()
+    endif()
+    message(FATAL_ERROR "${name}: exit code ${code}\n${said}${errors}")
+  endif()
+  file(STRINGS "${work_dir}/${name}.json" lines)
+  set(numbers "")
+  foreach(line IN LISTS lines)
+    string(REGEX MATCHALL "\"(loss|grad_norm|aux_loss)\": *[^,}]*" found "${line}")
+    list(APPEND numbers ${found})
+  endforeach()
+  file(SHA256 "${work_dir}/${name}/model.safetensors" hash)
+  if(numbers STREQUAL "")
+    message(FATAL_ERROR "${name}: no loss in ${work_dir}/${name}.json")
+  endif()
+  set(${out} "${numbers};${hash}" PARENT_SCOPE)
+endfunction()
+
+foreach(mesh pp=1,ep=2 dp=3 pp=2,ep=2)
+  string(REGEX REPLACE "[^a-z0-9]" "_" name ${mesh})
+  math(EXPR ranks "1")
+  string(REGEX MATCHALL "[0-9]+" sizes ${mesh})
+  foreach(size IN LISTS sizes)
+    math(EXPR ranks "${ranks} * ${size}")
+  endforeach()
+  train(threads_${name} threads COMMAND ${train_moe} ${flags} --mesh ${mesh})
+  train(processes_${name} processes COMMAND ${train_moe} ${flags} --mesh ${mesh} --backend processes)
+  if(NOT threads STREQUAL processes)
+    message(FATAL_ERROR "${mesh}: threads\n  ${threads}\nprocesses\n  ${processes}")
+  endif()
+  set(compared "threads = processes")
+  if(mpirun)
+    train(mpi_${name} mpi COMMAND ${mpirun} -np ${ranks} ${train_moe} ${flags} --mesh ${mesh} --backend mpi)
+    if(mpi STREQUAL "")
+      string(APPEND compared ", no MPI in this build")
+    elseif(NOT threads STREQUAL mpi)
+      message(FATAL_ERROR "${mesh}: threads\n  ${threads}\nmpi\n  ${mpi}")
+    else()
+      string(APPEND compared " = mpi")
+    endif()
+  endif()
+  message("${mesh}, ${ranks} ranks: ${compared}")
+endforeach()
+
+# Once the first step is printed: one rank is killed, or all are interrupted as by Ctrl-C.
+foreach(fault "kill -9 $(ps -o pid= --ppid $run | tail -n 1)" "kill -INT $run $(ps -o pid= --ppid $run)")
+  file(REMOVE "${work_dir}/broken.json")
+  file(WRITE "${work_dir}/break.sh" "
+    set -m
+    \"$@\" >/dev/null 2>'${work_dir}/report' &
+    run=$!
+    until [ -s '${work_dir}/broken.json' ] || ! kill -0 $run; do :; done
+    ${fault}
+    wait $run
+    echo $?
+    ps -o pid= --ppid $run
+  ")
+  execute_process(COMMAND bash "${work_dir}/break.sh" ${train_moe} ${flags} --steps 100000 --backend processes
+      --json "${work_dir}/broken.json"
+    OUTPUT_VARIABLE code OUTPUT_STRIP_TRAILING_WHITESPACE)
+  file(STRINGS "${work_dir}/report" report)
+  list(LENGTH report lines)
+  if(NOT lines EQUAL 1 OR NOT report MATCHES "train_moe: .*peer_failed.*was ended by signal")
+    message(FATAL_ERROR "after ${fault}: not one clear report but ${lines} lines:\n${report}")
+  endif()
+  if(NOT code MATCHES "^(1|130)$")
+    message(FATAL_ERROR "after ${fault}: exit code and left processes: ${code}")
+  endif()
+  message("${fault}: ${report}")
+endforeach()
