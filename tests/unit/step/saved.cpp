@@ -358,7 +358,7 @@ TEST_CASE("a step that a failure elsewhere cuts off gives everything back, and t
   }
   CHECK(b.meter.live_bytes() == 0);
   belay::step step{b.engine};
-  std::move(belay::forward(step, layer, b.x)).backward(b.x);
+  static_cast<void>(belay::forward(step, layer, b.x).backward(b.x));
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
 }
