@@ -92,16 +92,20 @@ inline void barrier(party me, where at) {
 }
 
 template <reducible T, reduction_tag Op>
-void all_reduce(party me, std::span<T> inout, Op, where at) {
-  me.enter({operation::all_reduce, Op::code, element_code_of<T>(), -1, inout.size(), 0}, {}, {}, at);
-  const auto slices = [&](int q) { return slice_of(inout.size(), me.size(), q); };
-  if (me.size() > 1) {
+void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at) {
+  check_length(out.size(), in.size(), "all_reduce: the output", at);
+  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_reduce", at);
+  me.enter({operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0}, {}, {}, at);
+  const auto slices = [&](int q) { return slice_of(in.size(), me.size(), q); };
+  if (me.size() == 1) {
+    host::copy_elements(out.data(), in.data(), in.size());
+  } else {
     in_rounds(me.size(), round_length<T>(me.size()), slices, [&](auto range) {
       const element_range mine = range(me.rank());
-      reduce_ranges<Op>(me, inout.data(), range, inout.data() + mine.first);
+      reduce_ranges<Op>(me, in.data(), range, out.data() + mine.first);
       me.move([&](int q, flow& one) {
-        fill_out(one, inout.data() + mine.first, mine.count);
-        fill_in(one, inout.data() + range(q).first, range(q).count);
+        fill_out(one, out.data() + mine.first, mine.count);
+        fill_in(one, out.data() + range(q).first, range(q).count);
       });
     });
   }
@@ -109,20 +113,26 @@ void all_reduce(party me, std::span<T> inout, Op, where at) {
 }
 
 template <reducible T, reduction_tag Op>
-void reduce(party me, std::span<T> inout, Op, int root, where at) {
+void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, where at) {
   check_root(root, me.size(), "reduce", at);
-  me.enter({operation::reduce, Op::code, element_code_of<T>(), root, inout.size(), 0}, {}, {}, at);
-  const auto slices = [&](int q) { return slice_of(inout.size(), me.size(), q); };
   const bool is_root = me.rank() == root;
-  if (me.size() > 1) {
+  if (is_root) {  // nobody else has an output
+    check_length(out.size(), in.size(), "reduce: the root's output", at);
+    check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "reduce", at);
+  }
+  me.enter({operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0}, {}, {}, at);
+  const auto slices = [&](int q) { return slice_of(in.size(), me.size(), q); };
+  if (me.size() == 1) {
+    host::copy_elements(out.data(), in.data(), in.size());
+  } else {
     in_rounds(me.size(), round_length<T>(me.size()), slices, [&](auto range) {
       const element_range mine = range(me.rank());
-      std::vector<T> total(is_root ? 0 : mine.count);  // who is not the root keeps what it held
-      T* const result = is_root ? inout.data() + mine.first : total.data();
-      reduce_ranges<Op>(me, inout.data(), range, result);
+      std::vector<T> total(is_root ? 0 : mine.count);
+      T* const result = is_root ? out.data() + mine.first : total.data();
+      reduce_ranges<Op>(me, in.data(), range, result);
       me.move([&](int q, flow& one) {
         if (q == root) fill_out(one, result, mine.count);
-        if (is_root) fill_in(one, inout.data() + range(q).first, range(q).count);
+        if (is_root) fill_in(one, out.data() + range(q).first, range(q).count);
       });
     });
   }

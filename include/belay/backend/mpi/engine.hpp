@@ -54,6 +54,13 @@ inline void nap(std::chrono::nanoseconds time) noexcept {
   ::nanosleep(&moment, nullptr);
 }
 
+/// A limit in seconds as the clock counts them. Throws usage_error for none.
+[[nodiscard]] inline clock::duration checked_timeout(std::chrono::duration<double> limit, where at) {
+  if (!(limit.count() > 0)) throw usage_error("a timeout is more than 0 seconds", at);
+  const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);  // more is no deadline on any clock
+  return std::chrono::duration_cast<clock::duration>(limit < longest ? limit : longest);
+}
+
 /// Waits for a request of a start-up call that all ranks make; throws `comm_error` (timeout) at the deadline.
 inline void finish_request(MPI_Request& request, clock::duration timeout, const char* what, where at) {
   const auto start = clock::now();

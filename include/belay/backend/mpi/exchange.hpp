@@ -28,8 +28,8 @@ namespace mpi {
 /// One exchange of one rank.
 class exchange_run {
  public:
-  exchange_run(group_state& group, lane which, std::span<const p2p> transfers, where at)
-      : group_(&group), over_(group.over.get()), lane_(which), directions_(group.members.size() * 2) {
+  exchange_run(group_state& group, lane which, std::span<const p2p> transfers, clock::duration limit, where at)
+      : group_(&group), over_(group.over.get()), lane_(which), limit_(limit), directions_(group.members.size() * 2) {
     std::size_t bytes = 0;
     for (const p2p& transfer : transfers) {
       if (transfer.peer < 0 || transfer.peer >= group.size()) {
@@ -50,7 +50,7 @@ class exchange_run {
                                  call_.at.line);
     keep_own();
     over_->await(
-        lane_, call_, [&] { return progress(); },
+        lane_, call_, limit_, [&] { return progress(); },
         [&](auto tell) {
           for (int peer = 0; peer < group_->size(); ++peer) {
             const bool waits = waits_for(p2p::direction::send, peer) || waits_for(p2p::direction::receive, peer);
@@ -197,6 +197,7 @@ class exchange_run {
   group_state* group_;
   fabric* over_;
   lane lane_;
+  clock::duration limit_;
   call_site call_;
   std::vector<direction> directions_;
 };

@@ -83,6 +83,9 @@ class fabric {
     return true;
   }
 
+  /// How long a call waits for peers, unless it says otherwise.
+  [[nodiscard]] clock::duration timeout() const noexcept { return waits_.timeout; }
+
   /// How long the two threads of this rank wait for each other before they sleep.
   [[nodiscard]] patience before_sleep(lane which) const noexcept {
     if (crowded_) return {4, 0};
@@ -103,11 +106,11 @@ class fabric {
   }
 
   /// Returns when `done()`, and throws `comm_error` when the world stops, a rank that is awaited has left or died,
-  /// or the deadline passes. `awaited(tell)` calls `tell(rank, can_leave)` for each rank that is still waited for;
+  /// or `limit` has passed. `awaited(tell)` calls `tell(rank, can_leave)` for each rank that is still waited for;
   /// `can_leave` false: what it owes has been posted already, its leaving changes nothing.
   template <class Done, class Awaited>
-  void await(lane which, const call_site& call, Done done, Awaited awaited) {
-    guarded(call, [&] { wait(which, call, waits_.timeout, done, awaited); });
+  void await(lane which, const call_site& call, clock::duration limit, Done done, Awaited awaited) {
+    guarded(call, [&] { wait(which, call, limit, done, awaited); });
   }
 
   /// Tells everybody that this lane posts no more; says so once.
@@ -212,7 +215,7 @@ class fabric {
         asked = true;
         awaited([&](int rank, bool) { notices_->ask(rank, which); });
       }
-      if (now - start >= timeout) give_up(which, call, awaited, start);
+      if (now - start >= timeout) give_up(which, call, timeout, awaited, start);
       nap(pause);
       pause = std::min(pause + pause / 8 + std::chrono::microseconds(1), std::chrono::microseconds(1000));
     }
@@ -307,7 +310,8 @@ class fabric {
   }
 
   template <class Awaited>
-  [[noreturn]] void give_up(lane which, const call_site& call, Awaited awaited, clock::time_point start) {
+  [[noreturn]] void give_up(lane which, const call_site& call, clock::duration timeout, Awaited awaited,
+                            clock::time_point start) {
     first_cause why;
     why.fault = comm_fault::timeout;
     awaited([&](int rank, bool) {
@@ -316,7 +320,7 @@ class fabric {
       why.message += (why.message.empty() ? "" : ", ") + whereabouts(which, rank);
     });
     if (!why.culprits.empty()) why.there = box(which).last_site(why.culprits.front());
-    why.message += " did not arrive in " + call.text() + " within " + std::to_string(seconds(waits_.timeout)) + " s";
+    why.message += " did not arrive in " + call.text() + " within " + std::to_string(seconds(timeout)) + " s";
     fail(which, call, std::move(why), seconds(clock::now() - start));
   }
 

@@ -5,6 +5,7 @@
 // has a communicator of its own.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -31,7 +32,14 @@ namespace mpi {
 class group {
  public:
   group(std::shared_ptr<group_state> state, communication_stream& stream) noexcept
-      : state_(std::move(state)), stream_(&stream) {}
+      : state_(std::move(state)), limit_(state_->over->timeout()), stream_(&stream) {}
+
+  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
+    group out = *this;
+    out.limit_ = checked_timeout(timeout, at);
+    return out;
+  }
 
   /// This rank's number in the group.
   [[nodiscard]] int rank() const noexcept { return state_->rank; }
@@ -44,7 +52,13 @@ class group {
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    mpi::all_reduce(here(at), inout, op, at);
+    mpi::all_reduce<T>(here(operation::all_reduce, inout, inout, at), inout, inout, op, at);
+  }
+  /// The same out of place: `in` is only read.
+  template <reducible T, reduction_tag Op>
+  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+                  where at = where::current()) const {
+    mpi::all_reduce<T>(here(operation::all_reduce, in, out, at), in, out, op, at);
   }
 
   /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
@@ -52,32 +66,32 @@ class group {
   template <reducible T, reduction_tag Op>
   void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                       where at = where::current()) const {
-    mpi::reduce_scatter<T>(here(at), in, out, op, at);
+    mpi::reduce_scatter<T>(here(operation::reduce_scatter, in, out, at), in, out, op, at);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
   /// what they held.
   template <reducible T, reduction_tag Op>
   void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op, where at = where::current()) const {
-    mpi::reduce_scatter_v(here(at), inout, counts, op, at);
+    mpi::reduce_scatter_v(here(operation::reduce_scatter_v, inout, inout, at), inout, counts, op, at);
   }
 
   /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
   template <transferable T>
   void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    mpi::all_gather<T>(here(at), in, out, at);
+    mpi::all_gather<T>(here(operation::all_gather, in, out, at), in, out, at);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
   template <transferable T>
   void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
-    mpi::all_gather_v(here(at), inout, counts, at);
+    mpi::all_gather_v(here(operation::all_gather_v, inout, inout, at), inout, counts, at);
   }
 
   /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
   template <transferable T>
   void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    mpi::all_to_all<T>(here(at), in, out, at);
+    mpi::all_to_all<T>(here(operation::all_to_all, in, out, at), in, out, at);
   }
 
   /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
@@ -85,19 +99,25 @@ class group {
   template <transferable T>
   void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts, std::span<T> out,
                     std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    mpi::all_to_all_v<T>(here(at), in, send_counts, out, receive_counts, at);
+    mpi::all_to_all_v<T>(here(operation::all_to_all_v, in, out, at), in, send_counts, out, receive_counts, at);
   }
 
   /// Every rank's `inout` becomes that of `root`.
   template <transferable T>
   void broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    mpi::broadcast(here(at), inout, root, at);
+    mpi::broadcast(here(operation::broadcast, inout, inout, at), inout, root, at);
   }
 
   /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    mpi::reduce(here(at), inout, op, root, at);
+    mpi::reduce<T>(here(operation::reduce, inout, inout, at), inout, inout, op, root, at);
+  }
+  /// The same out of place: `in` is only read, and only the root has an `out`.
+  template <reducible T, reduction_tag Op>
+  void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
+              where at = where::current()) const {
+    mpi::reduce<T>(here(operation::reduce, in, out, at), in, out, op, root, at);
   }
 
   /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
@@ -105,7 +125,7 @@ class group {
   template <transferable T>
   void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
               where at = where::current()) const {
-    mpi::gather<T>(here(at), in, out, root, at);
+    mpi::gather<T>(here(operation::gather, in, out, at), in, out, root, at);
   }
 
   /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
@@ -113,14 +133,14 @@ class group {
   template <transferable T>
   void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                where at = where::current()) const {
-    mpi::scatter<T>(here(at), in, out, root, at);
+    mpi::scatter<T>(here(operation::scatter, in, out, at), in, out, root, at);
   }
 
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
     stream_->report_abandoned(at);
-    exchange_run(*state_, lane::caller, transfers, at).run();
+    exchange_run(*state_, lane::caller, transfers, limit_, at).run();
   }
   /// An exchange of one transfer: returns when rank `to` has received it.
   template <class T>
@@ -138,65 +158,77 @@ class group {
   // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
 
   pending start_barrier(where at = where::current()) const {
-    return start(operation::barrier, [=](party me) { mpi::barrier(me, at); }, at);
+    return start(operation::barrier, [=](party me) { mpi::barrier(me, at); }, {}, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    return start(operation::all_reduce, [=](party me) { mpi::all_reduce(me, inout, op, at); }, at);
+    const auto work = [=](party me) { mpi::all_reduce<T>(me, inout, inout, op, at); };
+    return start(operation::all_reduce, work, touches(inout, inout), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                                where at = where::current()) const {
-    return start(operation::reduce_scatter, [=](party me) { mpi::reduce_scatter<T>(me, in, out, op, at); }, at);
+    const auto work = [=](party me) { mpi::reduce_scatter<T>(me, in, out, op, at); };
+    return start(operation::reduce_scatter, work, touches(in, out), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                  where at = where::current()) const {
-    return start(operation::reduce_scatter_v, [=](party me) { mpi::reduce_scatter_v(me, inout, counts, op, at); }, at);
+    const auto work = [=](party me) { mpi::reduce_scatter_v(me, inout, counts, op, at); };
+    return start(operation::reduce_scatter_v, work, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    return start(operation::all_gather, [=](party me) { mpi::all_gather<T>(me, in, out, at); }, at);
+    const auto work = [=](party me) { mpi::all_gather<T>(me, in, out, at); };
+    return start(operation::all_gather, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
                              where at = where::current()) const {
-    return start(operation::all_gather_v, [=](party me) { mpi::all_gather_v(me, inout, counts, at); }, at);
+    const auto work = [=](party me) { mpi::all_gather_v(me, inout, counts, at); };
+    return start(operation::all_gather_v, work, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    return start(operation::all_to_all, [=](party me) { mpi::all_to_all<T>(me, in, out, at); }, at);
+    const auto work = [=](party me) { mpi::all_to_all<T>(me, in, out, at); };
+    return start(operation::all_to_all, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              where at = where::current()) const {
     const auto work = [=](party me) { mpi::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
-    return start(operation::all_to_all_v, work, at);
+    return start(operation::all_to_all_v, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    return start(operation::broadcast, [=](party me) { mpi::broadcast(me, inout, root, at); }, at);
+    const auto work = [=](party me) { mpi::broadcast(me, inout, root, at); };
+    return start(operation::broadcast, work, touches(inout, inout), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    return start(operation::reduce, [=](party me) { mpi::reduce(me, inout, op, root, at); }, at);
+    const auto work = [=](party me) { mpi::reduce<T>(me, inout, inout, op, root, at); };
+    return start(operation::reduce, work, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                        where at = where::current()) const {
-    return start(operation::gather, [=](party me) { mpi::gather<T>(me, in, out, root, at); }, at);
+    const auto work = [=](party me) { mpi::gather<T>(me, in, out, root, at); };
+    return start(operation::gather, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                         where at = where::current()) const {
-    return start(operation::scatter, [=](party me) { mpi::scatter<T>(me, in, out, root, at); }, at);
+    const auto work = [=](party me) { mpi::scatter<T>(me, in, out, root, at); };
+    return start(operation::scatter, work, touches(in, out), at);
   }
   pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    const auto work = [=](group_state& state) { exchange_run(state, lane::stream, transfers, at).run(); };
-    return stream_->launch(operation::exchange, state_, work, at);
+    const auto work = [=, limit = limit_](group_state& state) {
+      exchange_run(state, lane::stream, transfers, limit, at).run();
+    };
+    return stream_->launch(operation::exchange, state_, work, {}, at);
   }
 
   /// Returns when all ranks have asked for symmetric memory of the same size; collective. The memory itself is each
@@ -208,17 +240,29 @@ class group {
   }
 
  private:
+  template <class In, class Out>
+  [[nodiscard]] static touched touches(std::span<In> reads, std::span<Out> writes) noexcept {
+    return {std::as_bytes(reads), std::as_bytes(writes)};
+  }
+  template <class In, class Out>
+  [[nodiscard]] party here(operation what, std::span<In> reads, std::span<Out> writes, where at) const {
+    stream_->expect_free(what, touches(reads, writes), at);
+    return here(at);
+  }
   [[nodiscard]] party here(where at) const {
     stream_->report_abandoned(at);
-    return party(*state_, lane::caller);
+    return party(*state_, lane::caller, limit_);
   }
 
   template <class Work>
-  pending start(operation what, Work work, where at) const {
-    return stream_->launch(what, state_, [work](group_state& state) { work(party(state, lane::stream)); }, at);
+  pending start(operation what, Work work, const touched& buffers, where at) const {
+    return stream_->launch(what, state_, [work, limit = limit_](group_state& state) {
+      work(party(state, lane::stream, limit));
+    }, buffers, at);
   }
 
   std::shared_ptr<group_state> state_;
+  clock::duration limit_;
   communication_stream* stream_;
 };
 

@@ -24,7 +24,7 @@ namespace mpi {
 /// Lives for one operation. Ranks are those of the group unless said otherwise.
 class party {
  public:
-  party(group_state& group, lane which) : group_(&group), lane_(which) {}
+  party(group_state& group, lane which, clock::duration limit) : group_(&group), lane_(which), limit_(limit) {}
 
   [[nodiscard]] int rank() const noexcept { return group_->rank; }
   [[nodiscard]] int size() const noexcept { return group_->size(); }
@@ -69,7 +69,7 @@ class party {
       bytes.add(one);
     }
     over.guarded(call_, [&] { bytes.progress(); });
-    over.await(lane_, call_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
+    over.await(lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
   }
 
   void leave() noexcept { group_->over->recorder(lane_).leave(); }
@@ -124,7 +124,7 @@ class party {
       missing([&](int, bool) { here = false; });
       return here;
     };
-    over.await(lane_, call_, all_here, missing);
+    over.await(lane_, call_, limit_, all_here, missing);
     for (int q = 0; q < size(); ++q) {
       if (q == rank()) continue;
       letters_[static_cast<std::size_t>(q)] = box.take(group_->key, letter_kind::envelope, world_rank(q));
@@ -140,6 +140,7 @@ class party {
 
   group_state* group_;
   lane lane_;
+  clock::duration limit_;
   call_site call_;
   std::vector<letter> letters_;
 };

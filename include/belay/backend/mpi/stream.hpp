@@ -18,15 +18,20 @@
 #include <type_traits>
 #include <utility>
 
+#include "belay/backend/host/lent.hpp"
+#include "belay/backend/host/tickets.hpp"
 #include "belay/backend/mpi/fabric.hpp"
 #include "belay/backend/mpi/group_state.hpp"
 #include "belay/comm/pending.hpp"
-#include "belay/comm/wait_word.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
+
+using host::lent_buffers;
+using host::tickets;
+using host::touched;
 
 /// Launched and abandoned from the rank's own thread only.
 class communication_stream final : public completion_source {
@@ -44,9 +49,10 @@ class communication_stream final : public completion_source {
   /// Queues `work(group_state&)`, small and trivially copyable. Throws like a call on the group.
   template <class Work>
     requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
-  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, where at) {
+  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, const touched& buffers, where at) {
     report_abandoned(at);
-    const std::uint64_t ticket = launched_.load(std::memory_order_relaxed) + 1;
+    expect_free(what, buffers, at);
+    const std::uint64_t ticket = tickets_.next();
     if (world_->stopped()) world_->raise({what, 0, ticket - 1, 0, at});
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
     if (ticket > capacity) settle(ticket - capacity);
@@ -56,21 +62,21 @@ class communication_stream final : public completion_source {
     slot.run = [](command& self) {
       (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group);
     };
-    launched_.store(ticket, std::memory_order_seq_cst);
-    bell_.ring_sleepers();
+    if constexpr (checked(check_level::local)) lent_.lend(ticket, buffers, what, at);
+    tickets_.launch(ticket);
     return pending(this, ticket, what, at);
   }
 
-  [[nodiscard]] bool ready(std::uint64_t ticket) const noexcept override {
-    return completed_.load(std::memory_order_acquire) >= ticket;
-  }
+  [[nodiscard]] bool ready(std::uint64_t ticket) const noexcept override { return tickets_.completed(ticket); }
 
   void wait(std::uint64_t ticket, operation what, where at) override {
     settle(ticket);
+    if constexpr (checked(check_level::local)) lent_.give_back(ticket);
     if (ticket > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, ticket - 1, 0, at});
   }
 
-  void abandon(std::uint64_t, where started_at) noexcept override {
+  void abandon(std::uint64_t ticket, where started_at) noexcept override {
+    if constexpr (checked(check_level::local)) lent_.give_back(ticket);
     ++abandoned_;
     unreported_ = true;
     abandoned_at_ = started_at;
@@ -89,11 +95,15 @@ class communication_stream final : public completion_source {
     }
   }
 
+  /// In checked builds a call must not touch what is lent to a started operation.
+  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const touched& buffers, [[maybe_unused]] where at) const {
+    if constexpr (checked(check_level::local)) lent_.expect_free(buffers, by, at);
+  }
+
   /// Runs what is queued and ends the thread.
   void finish() noexcept {
     if (!thread_.joinable()) return;
-    ending_.store(true, std::memory_order_release);
-    bell_.ring();
+    tickets_.end();
     thread_.join();
   }
 
@@ -105,28 +115,14 @@ class communication_stream final : public completion_source {
   };
 
   // The stream never leaves a ticket open: an operation that fails ends all later ones, in the first cause.
-  void settle(std::uint64_t ticket) noexcept {
-    (void)wait_until(
-        finished_, world_->before_sleep(lane::caller),
-        [&](std::memory_order order) { return completed_.load(order) >= ticket; }, [] { return false; });
-  }
+  void settle(std::uint64_t ticket) noexcept { tickets_.settle(ticket, world_->before_sleep(lane::caller)); }
 
   void serve() noexcept {
-    while (true) {
-      const std::uint64_t ticket = completed_.load(std::memory_order_relaxed) + 1;
-      const auto queued = [&](std::memory_order order) { return launched_.load(order) >= ticket; };
-      for (int i = world_->before_sleep(lane::stream).spins; i > 0 && !queued(std::memory_order_acquire); --i) relax();
-      while (!queued(std::memory_order_acquire)) {
-        const std::uint32_t heard = bell_.heard();
-        if (queued(std::memory_order_acquire)) break;
-        if (ending_.load(std::memory_order_acquire)) return;
-        bell_.sleep_unless(queued, heard, 0);
-      }
+    while (const std::uint64_t ticket = tickets_.await(world_->before_sleep(lane::stream))) {
       command& now = ring_[ticket % capacity];
       if (!failed()) run(now, ticket);
       now.group.reset();
-      completed_.store(ticket, std::memory_order_seq_cst);
-      finished_.ring_sleepers();
+      tickets_.complete(ticket);
     }
   }
 
@@ -141,7 +137,8 @@ class communication_stream final : public completion_source {
     } catch (const comm_error&) {
       // The world keeps the cause.
     } catch (const std::exception& slip) {
-      world_->stop({comm_fault::peer_failed, {rank_}, "rank " + std::to_string(rank_) + " started an operation that throws: " + slip.what(), "", false});
+      const std::string message = "rank " + std::to_string(rank_) + " started an operation that throws: " + slip.what();
+      world_->stop({comm_fault::peer_failed, {rank_}, message, "", false});
     }
     failed_after_.store(ticket - 1, std::memory_order_release);
   }
@@ -152,12 +149,9 @@ class communication_stream final : public completion_source {
   int rank_;
   std::thread thread_;
   std::array<command, capacity> ring_{};
-  alignas(64) std::atomic<std::uint64_t> launched_{0};
-  std::atomic<bool> ending_{false};
-  wait_word<> bell_;
-  alignas(64) std::atomic<std::uint64_t> completed_{0};
+  tickets<> tickets_;
   std::atomic<std::uint64_t> failed_after_{none_failed};
-  wait_word<> finished_;
+  lent_buffers<capacity> lent_;  // of checked builds
   std::uint64_t abandoned_ = 0;
   bool unreported_ = false;
   where abandoned_at_;

@@ -43,8 +43,8 @@ class world {
   /// sense.
   explicit world(world_options options = {}, where at = where::current()) : options_(options) {
     if (options_.timeout.count() == 0) options_.timeout = std::chrono::duration<double>(timeout_of_environment());
-    if (!(options_.timeout.count() > 0)) throw usage_error("a world's timeout is more than 0 seconds", at);
-    if (!(options_.stall.count() > 0)) throw usage_error("a world's stall limit is more than 0 seconds", at);
+    static_cast<void>(checked_timeout(options_.timeout, at));
+    static_cast<void>(checked_timeout(options_.stall, at));
     engine_.emplace(at);
     MPI_Comm_rank(options_.communicator, &number_);
     MPI_Comm_size(options_.communicator, &size_);
@@ -83,16 +83,10 @@ class world {
     return seconds;
   }
 
-  static clock::duration limited(std::chrono::duration<double> time) {
-    // More than this is no deadline on any clock.
-    const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);
-    return std::chrono::duration_cast<clock::duration>(time < longest ? time : longest);
-  }
-
   template <class Body>
   void live(Body body, where at) {
     if (engine_->is_over()) throw usage_error("this world has been run, and MPI is finalised", at);
-    const time_limits waits{limited(options_.timeout), limited(options_.stall)};
+    const time_limits waits{checked_timeout(options_.timeout, at), checked_timeout(options_.stall, at)};
     const auto over = std::make_shared<fabric>(options_.communicator, waits, at);
     std::exception_ptr failure;
     try {
