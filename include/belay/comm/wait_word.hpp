@@ -64,16 +64,30 @@ class wait_word {
   /// Sleeps until the bell has rung since `heard`, or for `slice_ns` nanoseconds (0: until it rings); not at all when
   /// `done(order)`, asked once the sleeper is announced, says that there is nothing to wait for. May return early.
   template <class Done>
-  void sleep_unless(Done done, std::uint32_t heard, long slice_ns) noexcept {
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  void sleep_unless(Done done, std::uint32_t heard, long slice_ns) {
+    const announcement mine(sleepers_);  // also where the look throws
     if (!done(std::memory_order_seq_cst)) Kernel::sleep(rung_, heard, slice_ns);
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
   void sleep(std::uint32_t heard, long slice_ns) noexcept {
     sleep_unless([&](std::memory_order order) { return rung_.load(order) != heard; }, heard, slice_ns);
   }
 
  private:
+  using word = typename Atomics::template atomic<std::uint32_t>;
+
+  class announcement {
+   public:
+    explicit announcement(word& sleepers) noexcept : sleepers_(&sleepers) {
+      sleepers.fetch_add(1, std::memory_order_seq_cst);
+    }
+    announcement(const announcement&) = delete;
+    announcement& operator=(const announcement&) = delete;
+    ~announcement() { sleepers_->fetch_sub(1, std::memory_order_relaxed); }
+
+   private:
+    word* sleepers_;
+  };
+
   typename Atomics::template atomic<std::uint32_t> rung_{0};
   typename Atomics::template atomic<std::uint32_t> sleepers_{0};
 };

@@ -253,7 +253,7 @@ TEST_CASE("in checked builds a call that touches a lent buffer is told where it 
       bool good = refused([&] { world.all_reduce(std::span(x), belay::sum); });
       good = refused([&] { world.broadcast(std::span(x).subspan(49, 1), 0); }) && good;
       good = refused([&] { world.all_to_all(x, std::span(y)); }) && good;  // reads what is being written
-      good = refused([&] { world.start_broadcast(std::span(x).first(1), 0).wait(); }) && good;
+      world.start_broadcast(std::span(x).first(1), 0).wait();  // runs after it
       world.all_reduce(std::span(x).subspan(50), belay::sum);  // beside it
       std::move(started).wait();
       world.broadcast(std::span(x), 0);

@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -74,7 +75,7 @@ class group_registry {
    public:
     directory_lock(health& world, where at) : lock_(&world.shared().header().registry_lock) {
       for (std::uint32_t free = 0; !lock_->compare_exchange_weak(free, 1, std::memory_order_acquire); free = 0) {
-        if (world.stopped()) world.raise({operation::none, 0, 0, 0, at});
+        if (world.stopped() && given_up(world)) world.raise({operation::none, 0, 0, 0, at});
         ::sched_yield();
       }
     }
@@ -83,7 +84,16 @@ class group_registry {
     ~directory_lock() { lock_->store(0, std::memory_order_release); }
 
    private:
+    // Whoever lives gives it back in a moment; a thread always does.
+    [[nodiscard]] bool given_up(const health& world) noexcept {
+      if (world.space() == address_space::one) return false;
+      const auto now = health::clock::now();
+      if (stopped_since_ == health::clock::time_point{}) stopped_since_ = now;
+      return now - stopped_since_ > std::chrono::milliseconds(200);
+    }
+
     std::atomic<std::uint32_t>* lock_;
+    health::clock::time_point stopped_since_{};
   };
 
   [[nodiscard]] shared_group_entry* find(const std::vector<int>& key, std::uint64_t turn) const {

@@ -51,7 +51,6 @@ class communication_stream final : public completion_source {
     requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
   pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, const touched& buffers, where at) {
     report_abandoned(at);
-    expect_free(what, buffers, at);
     const std::uint64_t ticket = tickets_.next();
     if (world_->stopped()) world_->raise({what, 0, ticket - 1, 0, at});
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
@@ -95,7 +94,8 @@ class communication_stream final : public completion_source {
     }
   }
 
-  /// In checked builds a call must not touch what is lent to a started operation.
+  /// In checked builds a call must not touch what is lent to a started operation. (Another one that is started may: it
+  /// runs after that.)
   void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const touched& buffers, [[maybe_unused]] where at) const {
     if constexpr (checked(check_level::local)) lent_.expect_free(buffers, by, at);
   }
