@@ -34,7 +34,7 @@ class wrong_word {
     const bool early = Slip == slip::announces_late && done(std::memory_order_seq_cst);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     if (!early) model::kernel::sleep(rung_, heard, slice_ns);
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    sleepers_->fetch_sub(1, std::memory_order_relaxed);
   }
 
  private:
