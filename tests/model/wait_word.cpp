@@ -34,7 +34,7 @@ class wrong_word {
     const bool early = Slip == slip::announces_late && done(std::memory_order_seq_cst);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     if (!early) model::kernel::sleep(rung_, heard, slice_ns);
-    sleepers_->fetch_sub(1, std::memory_order_relaxed);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
 
  private:
@@ -133,7 +133,7 @@ TEST_CASE("no wake-up is lost") {
       {{"== 0) return; rung_.fetch_add(1", " -> ",
         "The state was stored before, in order with the look for sleepers. Who sleeps is woken; who comes to the "
         "kernel's lock later finds the new count behind it."},
-       {"sleepers_.fetch_sub(1", "", "Too many sleepers are counted: that costs a needless wake."},
+       {"sleepers_->fetch_sub(1", "", "Too many sleepers are counted: that costs a needless wake."},
        {"sleep_unless([&]", "load", "The kernel compares the same word again before it sleeps."}});
   using blind = rounds_of<wrong_word<slip::no_second_look>, false>;
   using late = rounds_of<wrong_word<slip::announces_late>, false>;
