@@ -32,9 +32,14 @@ namespace bench {
   known.direct = what.as == "threads" || what.buffers == "symmetric";
   known.kernel_copies = true;  // as the library finds where it may
   known.in_place = in_place;
+  if (which == op::all_reduce) return belay::host::name(belay::host::choose_all_reduce(known, bytes));
   const belay::host::algorithm chosen = belay::host::choose(known, bytes);
   const bool stores = chosen == belay::host::algorithm::push || chosen == belay::host::algorithm::one_shot;
-  return stores && !reduces(which) ? "pull" : belay::host::name(chosen);
+  // What moves is stored into the peers or fetched from them; what ends in one place is fetched by whom it is for.
+  const bool gathers = which == op::all_gather || which == op::all_gather_v || which == op::gather;
+  const bool changes_places = which == op::all_to_all || which == op::all_to_all_v;
+  if (stores) return gathers || (changes_places && !in_place) ? "push" : "pull";
+  return belay::host::name(chosen);
 }
 
 }  // namespace bench

@@ -20,7 +20,7 @@ namespace host {
 /// `line`: the data is in the line by which ranks meet (56 bytes or fewer). `one_shot`: every rank reduces everything
 /// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores it into its own, and
 /// all fetch the others'. `staged`: through staging in rounds, for buffers that peers cannot see. `kernel_copy`: the
-/// kernel copies what a peer cannot see. Operations that move do so by `pull`, `staged` or `kernel_copy`.
+/// kernel copies what a peer cannot see. Operations that move push wherever these would store, all others fetch.
 enum class algorithm : std::uint8_t { automatic, line, one_shot, push, pull, staged, kernel_copy };
 
 inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::line,   algorithm::one_shot,
@@ -81,6 +81,18 @@ inline constexpr std::size_t least_kernel_copy = 64 * 1024;
   if (known.in_place) return algorithm::push;
   if (known.forced == algorithm::one_shot) return known.forced;
   return bytes <= most_one_shot ? algorithm::one_shot : algorithm::push;
+}
+
+/// In place, what is stored into a peer's buffer are lines that the peer has just written and will write again: between
+/// these sizes fetching the finished slices takes half the time.
+inline constexpr std::size_t least_in_place_pull = 32 * 1024, most_in_place_pull = 2 * 1024 * 1024;
+
+/// For an all_reduce, which stores each slice into every output.
+[[nodiscard]] constexpr algorithm choose_all_reduce(const way& known, std::size_t bytes) noexcept {
+  const bool between = bytes > least_in_place_pull && bytes < most_in_place_pull;
+  const algorithm how = choose(known, bytes);
+  const bool free = known.forced == algorithm::automatic;
+  return free && known.in_place && between && how == algorithm::push ? algorithm::pull : how;
 }
 
 /// Which copy for which size on this machine. Timed once a process, at the first copy that is large enough to differ.

@@ -75,13 +75,5 @@ class lent_buffers {
   std::size_t live_ = 0;
 };
 
-/// In their place where nothing is checked.
-class unchecked_buffers {
- public:
-  void lend(std::uint64_t, const touched&, operation, where) noexcept {}
-  void give_back(std::uint64_t) noexcept {}
-  void expect_free(const touched&, operation, where) const noexcept {}
-};
-
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -29,6 +29,12 @@ struct part {
   std::size_t bytes = 0;
 };
 
+/// Where all buffers are seen a rank stores its bytes into its peers' rather than that they fetch them: its own are in
+/// its cache, theirs would come out of it line by line.
+[[nodiscard]] inline bool stores_into_peers(algorithm how) noexcept {
+  return how == algorithm::push || how == algorithm::one_shot;
+}
+
 /// Everybody's part to everybody: `from(q)` is rank q's part in its input, `to(q)` its place in this rank's output.
 template <class From, class To>
 void gather_parts(party me, const std::byte* in, std::byte* out, From from, To to) {
@@ -37,15 +43,24 @@ void gather_parts(party me, const std::byte* in, std::byte* out, From from, To t
     longest = std::max(longest, from(q).bytes);
     bytes += from(q).bytes;
   }
-  if (way_of(me, bytes) != algorithm::staged) {
+  const algorithm how = way_of(me, bytes);
+  const part own = from(me.rank());
+  if (stores_into_peers(how)) {
     for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
+      const int q = (me.rank() + k) % me.size();
+      std::byte* const place = me.point->output_of(q) + to(me.rank());
+      if (place != in + own.first) fast_copy(place, in + own.first, own.bytes);
+    }
+    return;
+  }
+  if (how != algorithm::staged) {
+    for (int k = 0; k < me.size(); ++k) {
       const int q = (me.rank() + k) % me.size();
       if (q == me.rank() && out + to(q) == in + from(q).first) continue;
       me.point->fetch(q, me.point->offer_of(q).input, from(q).first, out + to(q), from(q).bytes);
     }
     return;
   }
-  const part own = from(me.rank());
   through_staging<std::byte>(
       me, longest, 1,
       [&](stretch now, std::byte* half) { copy_elements(half, in + own.first + now.first, clipped(now, own.bytes)); },
@@ -223,8 +238,14 @@ void move_parts(party me, const std::byte* in, std::byte* out, Sent sent, Receiv
     }
   }
   const algorithm how = way_of(me, bytes / static_cast<std::size_t>(me.size()));
-  if (how != algorithm::staged && how != algorithm::kernel_copy) {
+  if (stores_into_peers(how) && !any_in_place) {
     for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
+      const int q = (me.rank() + k) % me.size();
+      const part mine = sent(me.rank(), q);
+      fast_copy(me.point->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes);
+    }
+  } else if (how != algorithm::staged && how != algorithm::kernel_copy) {
+    for (int k = 0; k < me.size(); ++k) {
       const int q = (me.rank() + k) % me.size();
       const part mine = received(me.rank(), q);
       if (mine.bytes == 0) continue;

@@ -101,7 +101,7 @@ void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at)
                       theirs.count * sizeof(T));
     }
   };
-  switch (way_of(me, out.size_bytes())) {
+  switch (choose_all_reduce(known_of(me), out.size_bytes())) {
     case algorithm::one_shot: {
       const auto source = [&](int q) { return me.input_of<T>(q); };
       reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), footprint);

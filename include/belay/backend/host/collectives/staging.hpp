@@ -42,15 +42,18 @@ void through_staging(party me, std::size_t length, std::size_t parts, Fill fill,
   return now.first >= count ? 0 : std::min(now.count, count - now.first);
 }
 
-/// The way of an operation of `bytes` a rank, once all have entered.
-[[nodiscard]] inline algorithm way_of(party me, std::size_t bytes) noexcept {
+/// What is known of an operation once all have entered.
+[[nodiscard]] inline way known_of(party me) noexcept {
   way known;
   known.forced = me.point->forced_algorithm();
   known.direct = me.point->all_direct();
   known.kernel_copies = me.point->all_copy();
   known.in_place = me.point->any_in_place();
-  return choose(known, bytes);
+  return known;
 }
+
+/// The way of an operation of `bytes` a rank.
+[[nodiscard]] inline algorithm way_of(party me, std::size_t bytes) noexcept { return choose(known_of(me), bytes); }
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
