@@ -202,11 +202,14 @@ TEST_CASE("ranks meet, use each other's buffers and part; a stop in between harm
   crossing.holds<uses>("use buffers", 2, 2, two, of<uses>(2, 2, 0));
   crossing.holds<uses>("use buffers, staging", 2, 1, two, of<uses>(2, 1, 3));
   crossing.holds<uses>("use buffers, staging", 3, 1, model::bound_of(1), of<uses>(3, 1, 1));
+  crossing.holds<uses>("use buffers, staging", 3, 2, model::bound_of(0), of<uses>(3, 2, 1));
   crossing.holds<in_threads>("stopped, threads", 2, 1, two, of<in_threads>(2, 1));
   crossing.holds<in_processes>("stopped, processes", 2, 1, two, of<in_processes>(2, 1));
   crossing.holds<in_threads>("stopped, threads", 2, 2, two, of<in_threads>(2, 2));
   crossing.holds<in_threads>("stopped, threads", 3, 1, model::bound_of(1), of<in_threads>(3, 1));
+  crossing.holds<in_threads>("stopped, threads", 3, 2, model::bound_of(0), of<in_threads>(3, 2));
   crossing.holds<in_processes>("stopped, processes", 2, 2, two, of<in_processes>(2, 2));
+  crossing.holds<in_processes>("stopped, processes", 3, 2, model::bound_of(0), of<in_processes>(3, 2));
   crossing.seed_mistakes(
       {"crossing.hpp", "place.hpp", "crossing.cpp#order_streaming_stores", "stop_word.hpp#stopped_.store"},
       {{"stopped_.store(1", "left out", "The world does not stop then: see stop, where it is caught."},

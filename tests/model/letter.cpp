@@ -168,6 +168,7 @@ TEST_CASE("letters arrive once, whole and in order, and none is read after its s
   study.holds<letters>("one way", 2, 2, model::bound_of(3), of<letters>(2, 2, false));
   study.holds<letters>("both ways", 2, 2, model::bound_of(2), of<letters>(2, 2, true));
   study.holds<letters>("in a ring", 3, 1, model::bound_of(1), of<letters>(3, 1, true));
+  study.holds<letters>("in a ring", 3, 2, model::bound_of(0), of<letters>(3, 2, true));
   study.seed_mistakes({"letter.hpp"}, {{"return look() == letter::full", "acquire -> relaxed",
                                         "look() has acquired the same letter; only its receiver opens it."}});
   study.sum_up();
