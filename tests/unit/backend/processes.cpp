@@ -263,14 +263,14 @@ TEST_CASE("survivors of a killed rank go on in a smaller world, in their order, 
     std::vector<float> x(10, 1.0F);
     std::string out;
     {
-      belay::pending lost;
-      if (rank.number() != 1) lost = rank.world().start_all_reduce(std::span(x), belay::sum);
+      std::vector<belay::pending> lost;
+      if (rank.number() != 1) lost.push_back(rank.world().start_all_reduce(std::span(x), belay::sum));
       rank.world().barrier();
       if (rank.number() == 1) ::raise(SIGKILL);
       const auto first = failure_of(rank);
       auto rest = rank.shrink();
       try {
-        std::move(lost).wait();
+        for (belay::pending& call : lost) std::move(call).wait();
       } catch (const belay::comm_error& error) {
         out += name(error.fault());
       }
