@@ -159,6 +159,8 @@ TEST_CASE("the first cause is one, and everybody who stops or waits gets it") {
                       {"void revoke()", "release -> relaxed",
                        "Nothing is written before it, and the world is stopped after it, in order with everything."},
                       {"void revoke()", "after the next operation", "That one claims the cause; the world is stopped later."},
+                      {"state, lost, std::memory_order_acquire", "acquire -> relaxed",
+                       "Only the failure reads behind it, and a failure may not be stronger for GCC 12."},
                       {"bool revoked()", "acquire -> relaxed", "Nothing is read behind it."}});
   stop.is_caught<one_says_later>("stopped before the cause is written", {},
                                  [](std::optional<one_says_later>& it) { it.emplace(); });

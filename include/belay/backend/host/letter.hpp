@@ -47,8 +47,7 @@ class letter_flap {
   /// it may have died at that; it may still read then, but learns that it was in vain.
   void take_back(address_space space) noexcept {
     letter expected = letter::full;
-    while (!state_.compare_exchange_strong(expected, letter::refused, std::memory_order_relaxed,
-                                           std::memory_order_acquire)) {
+    while (!state_.compare_exchange_strong(expected, letter::refused, std::memory_order_acquire)) {
       if (expected != letter::reading && expected != letter::full) return;
       if (space == address_space::one && expected == letter::reading) {
         Atomics::yield();

@@ -46,7 +46,7 @@ class stop_word {
       state = cause_.load(std::memory_order_acquire);
     }
     if (state == being_told) {
-      cause_.compare_exchange_strong(state, lost, std::memory_order_relaxed, std::memory_order_acquire);
+      cause_.compare_exchange_strong(state, lost, std::memory_order_acquire);
     }
     return state == told;
   }

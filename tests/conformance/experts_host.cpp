@@ -2,5 +2,6 @@
 #include "conformance/experts.hpp"
 
 #include "conformance/host_processes.hpp"
+#include "conformance/host_threads.hpp"
 
-TEST_CASE_TEMPLATE_INVOKE(conf_experts, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_experts, conformance::host_threads, conformance::host_processes);

@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/mismatches.hpp"
-
-#include "conformance/host_processes.hpp"
-
-TEST_CASE_TEMPLATE_INVOKE(conf_mismatches, conformance::host_processes);
-TEST_CASE_TEMPLATE_INVOKE(conf_matches, conformance::host_processes);

@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/mismatches.hpp"
-
-#include "conformance/host_threads.hpp"
-
-TEST_CASE_TEMPLATE_INVOKE(conf_mismatches, conformance::host_threads);
-TEST_CASE_TEMPLATE_INVOKE(conf_matches, conformance::host_threads);

@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/moves.hpp"
-
-#include "conformance/host_processes.hpp"
-
-TEST_CASE_TEMPLATE_INVOKE(conf_broadcast, conformance::host_processes);
-TEST_CASE_TEMPLATE_INVOKE(conf_all_gather, conformance::host_processes);
-TEST_CASE_TEMPLATE_INVOKE(conf_gather, conformance::host_processes);
-TEST_CASE_TEMPLATE_INVOKE(conf_all_to_all, conformance::host_processes);

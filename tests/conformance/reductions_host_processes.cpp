@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/reductions.hpp"
-
-#include "conformance/host_processes.hpp"
-
-TEST_CASE_TEMPLATE_INVOKE(conf_reduce, conformance::host_processes);
-TEST_CASE_TEMPLATE_INVOKE(conf_reduce_scatter, conformance::host_processes);
-TEST_CASE_TEMPLATE_INVOKE(conf_nan, conformance::host_processes);
-TEST_CASE_TEMPLATE_INVOKE(conf_integers, conformance::host_processes);
