@@ -156,6 +156,13 @@ def main():
         run += measure("--op", ",".join(TWINS), "--min", "4M", "--max", "64M", "--factor", 4, *beside)
         symmetric(table, run)
         beside_mpi(table, run)
+        both = measure("--op", "all_reduce,barrier", "--min", 8, "--max", 8, "--iters", 301, "--beside", "bare")
+        table.head("what fingerprint, recorder and deadline cost together")
+        for row in both:
+            cost = 100 * (row["p50_us"] / row["peers"]["bare"] - 1)
+            form = " in place" if row["in_place"] else ""
+            limit = 10.0 if row["op"] == "all_reduce" else None
+            table.add(f"% of {row['op']} {row['bytes']} B{form} {row['state']}", limit, cost, at_most=True)
     if "ordinary" in parts:
         beside = ["--check", "--buffers", "ordinary", "--beside", "mpi"]
         run = measure("--op", ",".join([*TWINS, "broadcast"]), *sizes, *beside)

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "belay/backend/host/algorithm.hpp"
-#include "belay/backend/host/offer.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/options.hpp"
 
@@ -25,8 +24,12 @@ namespace bench {
   if (which == op::send_recv) return what.as == "threads" || what.buffers == "symmetric" ? "pull" : "letter";
   const std::size_t element = element_bytes(what.type), bytes = size.count * element;
   const belay::host::algorithm forced = forced_algorithm(what);
-  const bool free = forced == belay::host::algorithm::automatic || forced == belay::host::algorithm::line;
-  if (free && belay::host::fits_a_line(bytes, element, what.ranks)) return "line";
+  // A rank brings to these what it gives, elsewhere all.
+  const bool part = which == op::all_gather || which == op::gather;
+  const bool counts = which == op::all_gather_v || which == op::reduce_scatter_v || which == op::all_to_all_v;
+  const belay::host::algorithm small = belay::host::choose_small(
+      forced, part ? bytes : size.elements() * element, element, what.ranks, has_root(which) ? what.root : -1);
+  if (!counts && small != belay::host::algorithm::automatic) return belay::host::name(small);
   belay::host::way known;
   known.forced = forced;
   known.direct = what.as == "threads" || what.buffers == "symmetric";
@@ -36,9 +39,10 @@ namespace bench {
   const belay::host::algorithm chosen = belay::host::choose(known, bytes);
   const bool stores = chosen == belay::host::algorithm::push || chosen == belay::host::algorithm::one_shot;
   // What moves is stored into the peers or fetched from them; what ends in one place is fetched by whom it is for.
+  const bool rooted = which == op::broadcast || which == op::scatter;
   const bool gathers = which == op::all_gather || which == op::all_gather_v || which == op::gather;
   const bool changes_places = which == op::all_to_all || which == op::all_to_all_v;
-  if (stores) return gathers || (changes_places && !in_place) ? "push" : "pull";
+  if (stores) return (rooted && what.ranks == 2) || gathers || (changes_places && !in_place) ? "push" : "pull";
   return belay::host::name(chosen);
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "collectives/algorithm.hpp"
+#include "collectives/bare.hpp"
 #include "collectives/board.hpp"
 #include "collectives/machine.hpp"
 #include "collectives/mpi_peer.hpp"
@@ -52,6 +53,11 @@ class measurement {
       float* const ins[2] = {floats(stage_.in(0)), floats(stage_.in(1))};
       float* const outs[2] = {floats(stage_.out(0)), floats(stage_.out(1))};
       twin_.emplace(stage_.twin_lines(), group.rank(), ins, outs);
+    }
+    if constexpr (requires { stage_.bare_memory(); }) {
+      if (what.has_peer("bare") && what.type == "float" && what.redop == "sum") {
+        bare_.emplace(stage_.bare_memory(), group.rank(), group.size());
+      }
     }
   }
 
@@ -103,6 +109,16 @@ class measurement {
             for (int i = 0; i < calls; ++i) twin_->call(which, size.count, in_place, how);
           });
         }
+      }
+      if (bare_ && bare::can(which, size.bytes)) {
+        add(part::bare, "bare", in_place, fresh, [this, which, size, in_place](int calls) {
+          const std::span out(reinterpret_cast<float*>(out_), size.count);
+          const std::span<const float> in = in_place ? out : std::span(reinterpret_cast<const float*>(in_), size.count);
+          for (int i = 0; i < calls; ++i) {
+            if (which == op::barrier) bare_->barrier();
+            else bare_->all_reduce(in, out);
+          }
+        });
       }
       if (mpi_ && mpi_->can(which)) {
         add(part::mpi, "mpi", in_place, [this, in_place] { mpi_->freshen(in_place); }, [this, in_place](int calls) {
@@ -162,6 +178,7 @@ class measurement {
   std::byte* out_ = nullptr;
   std::unique_ptr<subject> subject_;
   std::optional<twin> twin_;
+  std::optional<bare> bare_;
   std::unique_ptr<mpi_peer> mpi_;
   pattern<std::int32_t> pattern_;
   unsigned round_ = 0;

@@ -88,13 +88,13 @@ inline const std::vector<std::string> type_names{"float", "double", "bf16",  "fp
   app.add_option("--iters", out.iters, "samples of each size (default 101, 41 from 64K, 15 from 4M)")
       ->check(CLI::PositiveNumber);
   app.add_option("--algorithm", out.algorithm,
-                 "forces an algorithm instead of the library's choice: line, one_shot, push, pull, staged, kernel_copy")
+                 "forces an algorithm instead of the library's choice: line, page, one_shot, push, pull, staged, kernel_copy")
       ->capture_default_str();
   app.add_flag("--check", out.check, "compare every result with the ordered reference, bit for bit");
   app.add_flag("--limits", out.limits, "also measure the concurrent copy of the same bytes");
-  app.add_option("--beside", out.beside, "peers in the same run: mpi, twin")
+  app.add_option("--beside", out.beside, "peers in the same run: mpi, twin, bare (without fingerprint, recorder and deadline)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"mpi", "twin"}));
+      ->check(CLI::IsMember({"mpi", "twin", "bare"}));
   app.add_option("--json", out.json, "also write the results to this file");
   try {
     app.parse(argc, argv);

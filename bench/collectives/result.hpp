@@ -20,8 +20,9 @@
 
 namespace bench {
 
-/// Who was timed: the library, the twin in one setting, MPI, or a copy of one kind.
-enum class part { subject, twin, mpi, copy };
+/// Who was timed: the library, the twin in one setting, MPI, the library's meeting without its checks, or a copy of one
+/// kind.
+enum class part { subject, twin, mpi, bare, copy };
 
 struct series {
   part who = part::subject;
@@ -122,6 +123,7 @@ struct row {
               if (least("twin")) one.twin_setting = times.name;
               break;
             case part::mpi: (void)least("mpi"); break;
+            case part::bare: (void)least("bare"); break;
             case part::copy: one.copy_us = one.copy_us ? std::min(*one.copy_us, p50) : p50; break;
           }
         }

@@ -58,11 +58,12 @@ struct timing {
 [[nodiscard]] inline double timed(board& ranks, const disturbance_meter& meter, const contender& who,
                                   std::size_t bytes) {
   const int calls = calls_of(bytes);
-  // Once without a clock: each contender leaves lines in caches where it likes them. Large ones leave nothing.
+  // Some without a clock: each contender leaves lines in caches, and branches predicted, as it likes them. Large ones
+  // leave nothing.
   if (bytes <= (std::size_t{4} << 20)) {
     who.freshen();
     ranks.align();
-    who.run(std::min(calls, 4));
+    who.run(bytes <= (std::size_t{64} << 10) ? 4 : 1);
   }
   for (int attempt = 0; attempt < 10; ++attempt) {
     const timing one = timed_once(ranks, meter, who, calls);

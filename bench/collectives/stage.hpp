@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "belay/comm/symmetric.hpp"
+#include "collectives/bare.hpp"
 
 namespace bench {
 
@@ -15,14 +16,16 @@ template <class Group>
 class stage {
  public:
   stage(const Group& group, std::size_t buffer_bytes)
-      : heap_(group, {.bytes = 2 * (buffer_bytes + 4096) + room}),
+      : heap_(group, {.bytes = 2 * (buffer_bytes + 4096) + room + bare::bytes(group.size()) + 4096}),
         small_(heap_.lease(room, "board")),
+        bare_(heap_.lease(bare::bytes(group.size()) + 128, "bare")),
         in_(heap_.lease(buffer_bytes + 64, "in")),
         out_(heap_.lease(buffer_bytes + 64, "out")) {}
 
   // Small lines of all ranks are in the first rank's memory, zero at first.
   [[nodiscard]] std::byte* board_lines() const { return aligned(small_.at(0)); }
   [[nodiscard]] std::byte* twin_lines() const { return aligned(small_.at(0)) + room / 2; }
+  [[nodiscard]] std::byte* bare_memory() const { return aligned(bare_.at(0)); }
   [[nodiscard]] std::byte* in(int rank) const { return in_.at(rank); }
   [[nodiscard]] std::byte* out(int rank) const { return out_.at(rank); }
 
@@ -33,7 +36,7 @@ class stage {
   }
 
   belay::symmetric_heap<Group> heap_;
-  typename belay::symmetric_heap<Group>::slot small_, in_, out_;
+  typename belay::symmetric_heap<Group>::slot small_, bare_, in_, out_;
 };
 
 }  // namespace bench

@@ -100,10 +100,26 @@ TEST_CASE("the way is chosen by what all ranks know, and a forced one that canno
   CHECK(choose({.forced = algorithm::kernel_copy, .direct = true}, 1 << 20) == algorithm::push);
 }
 
+TEST_CASE("what is small goes along where the ranks meet, unless another way is forced") {
+  using belay::host::choose_small;
+  const int no_root = -1;
+  CHECK(choose_small(algorithm::automatic, 56, 4, 2, no_root) == algorithm::line);
+  CHECK(choose_small(algorithm::automatic, 57, 1, 2, no_root) == algorithm::page);
+  CHECK(choose_small(algorithm::automatic, 0, 64, 2, no_root) == algorithm::page);  // no word for such an element
+  CHECK(choose_small(algorithm::automatic, 256, 4, 2, no_root) == algorithm::page);
+  CHECK(choose_small(algorithm::automatic, 260, 4, 2, no_root) == algorithm::automatic);
+  CHECK(choose_small(algorithm::automatic, 2048, 4, 2, 0) == algorithm::page);
+  CHECK(choose_small(algorithm::automatic, 2052, 4, 2, 0) == algorithm::automatic);
+  CHECK(choose_small(algorithm::page, 8, 4, 2, no_root) == algorithm::page);
+  CHECK(choose_small(algorithm::page, 2048, 4, 2, no_root) == algorithm::page);
+  CHECK(choose_small(algorithm::push, 8, 4, 2, no_root) == algorithm::automatic);
+  CHECK(choose_small(algorithm::automatic, 512, 4, 100, 0) == algorithm::automatic);
+}
+
 TEST_CASE("a way is named in the environment; a name that is none lists them") {
   ::setenv("BELAY_ALGORITHM", "pull", 1);
   CHECK(belay::host::algorithm_of_environment() == algorithm::pull);
   ::setenv("BELAY_ALGORITHM", "ring", 1);
-  CHECK_THROWS_WITH_AS(belay::host::world{1}, doctest::Contains("there are automatic, line, one_shot"), belay::input_error);
+  CHECK_THROWS_WITH_AS(belay::host::world{1}, doctest::Contains("there are automatic, line, page, one_shot"), belay::input_error);
   ::unsetenv("BELAY_ALGORITHM");
 }

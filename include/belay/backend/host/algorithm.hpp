@@ -4,6 +4,7 @@
 // peers see the buffers, and on the machine. All ranks choose by the same numbers, so they choose the same.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,20 +18,21 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// `line`: the data is in the line by which ranks meet (56 bytes or fewer). `one_shot`: every rank reduces everything
+/// `line`: the data is in the line by which ranks meet (56 bytes or fewer). `page`: it is in shared memory behind the
+/// line, so that ranks meet once, not before and after. `one_shot`: every rank reduces everything
 /// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores it into its own, and
 /// all fetch the others'. `staged`: through staging in rounds, for buffers that peers cannot see. `kernel_copy`: the
 /// kernel copies what a peer cannot see. Operations that move push wherever these would store, all others fetch.
-enum class algorithm : std::uint8_t { automatic, line, one_shot, push, pull, staged, kernel_copy };
+enum class algorithm : std::uint8_t { automatic, line, page, one_shot, push, pull, staged, kernel_copy };
 
-inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::line,   algorithm::one_shot,
-                                           algorithm::push,      algorithm::pull,   algorithm::staged,
-                                           algorithm::kernel_copy};
+inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::line, algorithm::page,   algorithm::one_shot,
+                                           algorithm::push,      algorithm::pull, algorithm::staged, algorithm::kernel_copy};
 
 [[nodiscard]] constexpr const char* name(algorithm which) noexcept {
   switch (which) {
     case algorithm::automatic: return "automatic";
     case algorithm::line: return "line";
+    case algorithm::page: return "page";
     case algorithm::one_shot: return "one_shot";
     case algorithm::push: return "push";
     case algorithm::pull: return "pull";
@@ -64,12 +66,32 @@ struct way {
   bool in_place = false;      // some rank's output is its input
 };
 
+/// Bytes that a line holds.
+inline constexpr std::size_t line_bytes = 56;
+
+/// Bytes of a page in a group of `ranks`.
+[[nodiscard]] constexpr std::size_t page_bytes(int ranks) noexcept {
+  return ranks <= 8 ? 2048 : ranks <= 64 ? 1024 : 256;
+}
+/// Up to here every rank may write a page of its own: more lines on their way cost more than to meet a second time.
+inline constexpr std::size_t most_in_all_pages = 256;
+
+/// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
+/// along where the ranks meet: in a line or a page. Otherwise automatic. `root` is negative where there is none.
+[[nodiscard]] constexpr algorithm choose_small(algorithm forced, std::size_t bytes, std::size_t element_bytes, int ranks,
+                                               int root) noexcept {
+  const bool free = forced == algorithm::automatic || forced == algorithm::line;
+  if (free && bytes <= line_bytes && element_bytes <= line_bytes && ranks < 511) return algorithm::line;
+  const std::size_t most = free && root < 0 ? std::min(page_bytes(ranks), most_in_all_pages) : page_bytes(ranks);
+  return (free || forced == algorithm::page) && bytes <= most ? algorithm::page : algorithm::automatic;
+}
+
 /// Up to here each rank reduces all: a second exchange of slices costs more than the arithmetic twice.
-inline constexpr std::size_t most_one_shot = 32 * 1024;
+inline constexpr std::size_t most_one_shot = 2 * 1024;
 /// From here on the kernel's single copy beats two through staging.
 inline constexpr std::size_t least_kernel_copy = 64 * 1024;
 
-/// For an operation of `bytes` a rank that does not fit a line. A forced way that cannot be gone is not.
+/// For an operation of `bytes` a rank that is not small. A forced way that cannot be gone is not.
 [[nodiscard]] constexpr algorithm choose(const way& known, std::size_t bytes) noexcept {
   if (known.forced == algorithm::staged) return known.forced;
   if (known.forced == algorithm::kernel_copy && known.kernel_copies) return known.forced;

@@ -49,7 +49,7 @@ class crossing {
 
   /// Before this rank touches what belongs to others. False: it must not, because the world has stopped.
   [[nodiscard]] bool step_inside() noexcept {
-    mine().step_inside(turn_);
+    if (hall_.space() == address_space::one) mine().step_inside(turn_);  // nobody waits for a process; see withdraw
     return !hall_.stopped(std::memory_order_seq_cst);
   }
   /// Returns when all ranks, each inside, have called it as often.
@@ -67,6 +67,11 @@ class crossing {
     const auto outside = [turn = turn_](const auto& other, auto order) { return other.is_outside(turn, order); };
     if (!await(wait, outside)) return false;
     return hall_.space() == address_space::one || !hall_.stopped(std::memory_order_seq_cst);
+  }
+
+  /// Instead of `leave` in a turn in which nobody touched more than lines and pages, which wait for the turn after next.
+  void depart() noexcept {
+    if (hall_.space() == address_space::one) mine().step_outside(turn_);
   }
 
   /// After the world has stopped, instead of `leave`. Among threads: returns when nobody uses what this rank brought.

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/control.hpp"
 #include "belay/backend/host/letter.hpp"
 #include "belay/backend/host/place.hpp"
@@ -46,6 +47,12 @@ class group_memory {
   [[nodiscard]] place<>* places(lane which) const noexcept { return at<place<>>(which, 0); }
   /// Of each rank: two turns of two vectors of a count for each rank.
   [[nodiscard]] std::uint64_t* counts(lane which) const noexcept { return at<std::uint64_t>(which, counts_offset(size_)); }
+  /// Where a rank puts what it brings to a small operation and a line does not hold: one for each of two turns.
+  [[nodiscard]] std::byte* page(lane which, int who, std::uint32_t turn) const noexcept {
+    return at<std::byte>(which, pages_offset(size_)) + (static_cast<std::size_t>(who) * 2 + turn % 2) * page_stride(size_);
+  }
+  /// Bytes from a rank's page to the next rank's.
+  [[nodiscard]] std::size_t from_page_to_page() const noexcept { return 2 * page_stride(size_); }
   [[nodiscard]] transfer_desk* desks(lane which) const noexcept { return at<transfer_desk>(which, desks_offset(size_)); }
   [[nodiscard]] letter_box& box(lane which, int from, int to) const noexcept {
     return *reinterpret_cast<letter_box*>(at<std::byte>(which, boxes_offset(size_)) + pair(from, to) * box_bytes(size_));
@@ -58,6 +65,8 @@ class group_memory {
 
  private:
   [[nodiscard]] static constexpr std::size_t up(std::size_t bytes) noexcept { return (bytes + 63) / 64 * 64; }
+  // Who reads a page is read ahead for, past its end, where it would take the next turn's lines from their writer.
+  [[nodiscard]] static constexpr std::size_t page_stride(std::size_t n) noexcept { return 2 * page_bytes(static_cast<int>(n)); }
   // Boxes are many in a large group.
   [[nodiscard]] static constexpr std::size_t piece_room(std::size_t n) noexcept { return n <= 4 ? 4096 : n <= 16 ? 512 : 64; }
   [[nodiscard]] static constexpr std::size_t box_bytes(std::size_t n) noexcept { return sizeof(letter_box) + piece_room(n); }
@@ -65,8 +74,11 @@ class group_memory {
   [[nodiscard]] static constexpr std::size_t desks_offset(std::size_t n) noexcept {
     return counts_offset(n) + up(n * n * 4 * sizeof(std::uint64_t));
   }
-  [[nodiscard]] static constexpr std::size_t boxes_offset(std::size_t n) noexcept {
+  [[nodiscard]] static constexpr std::size_t pages_offset(std::size_t n) noexcept {
     return desks_offset(n) + n * sizeof(transfer_desk);
+  }
+  [[nodiscard]] static constexpr std::size_t boxes_offset(std::size_t n) noexcept {
+    return pages_offset(n) + n * 2 * page_stride(n);
   }
   [[nodiscard]] static constexpr std::size_t lane_offset(std::size_t n, std::size_t which) noexcept {
     return up(n * sizeof(std::int32_t)) + which * (boxes_offset(n) + n * n * box_bytes(n));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include "belay/backend/host/address_space.hpp"
 #include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/crossing.hpp"
+#include "belay/backend/host/group_memory.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/offer.hpp"
 #include "belay/backend/host/place.hpp"
@@ -34,38 +36,50 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
+static_assert(place<>::line_room == line_bytes);
+
 /// What a group shares in one lane, as the steps of a meeting use it.
 class hall {
  public:
   hall(health* world, std::span<const int> members, lane which, int me, place<>* places) noexcept
-      : world_(world), members_(members), lane_(which), me_(me), places_(places) {}
+      : world_(world), members_(members), lane_(which), me_(me), places_(places), own_bell_(&bell_of_member(me)) {}
 
   [[nodiscard]] int me() const noexcept { return me_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] place<>& place_of(int who) const noexcept { return places_[who]; }
-  [[nodiscard]] bell& bell_of(int who) const noexcept {
-    return world_->bell_of(members_[static_cast<std::size_t>(who)], lane_);
-  }
+  [[nodiscard]] bell& bell_of(int who) const noexcept { return who == me_ ? *own_bell_ : bell_of_member(who); }
   [[nodiscard]] bool stopped(std::memory_order order) const noexcept { return world_->stopped(order); }
   [[nodiscard]] address_space space() const noexcept { return world_->space(); }
   static void yield() noexcept { std_atomics::yield(); }
 
  private:
+  [[nodiscard]] bell& bell_of_member(int who) const noexcept {
+    return world_->bell_of(members_[static_cast<std::size_t>(who)], lane_);
+  }
+
   health* world_;
   std::span<const int> members_;
   lane lane_;
   int me_;
   place<>* places_;
+  bell* own_bell_;  // rung in every operation
 };
 
+/// What a meeting does besides: fingerprints are compared, the recorder is written, deadlines are kept. `unguarded` leaves
+/// these out and is for a benchmark alone, which shows what they cost.
+struct guarded {};
+struct unguarded {};
+
 /// One lane of one group, as one of its ranks sees it.
-class meeting {
+template <class Guard = guarded>
+class basic_meeting {
  public:
-  /// `places` and `counts` (of each rank two turns of two vectors) are shared by the group.
-  meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
-          place<>* places, std::uint64_t* counts) noexcept
-      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), counts_(counts),
-        way_({&world, members, which, me, places}) {}
+  basic_meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
+          group_memory shared) noexcept
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), shared_(shared),
+        recorder_(&world.recorder(members[index_of(me)], which)),
+        forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
+        way_({&world, members, which, me, shared.places(which)}) {}
 
   [[nodiscard]] int rank() const noexcept { return me_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
@@ -74,23 +88,43 @@ class meeting {
   [[nodiscard]] lane which_lane() const noexcept { return lane_; }
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
 
-  /// An operation whose data is in the lines: `payload_bytes` (at most 56) of each rank. Returns when all lines are
-  /// there and agree, to be read by `line_of` until the next call; throws `comm_error` before that otherwise.
-  void swap(const fingerprint& print, const void* payload, std::size_t payload_bytes, health::clock::duration limit,
-            where at) {
+  /// The way of an operation of which each rank brings at most `bytes`: line or page for `swap`, automatic for `enter`.
+  [[nodiscard]] algorithm small_way(std::size_t bytes, std::size_t element_bytes, int root = -1) const noexcept {
+    return choose_small(forced_, bytes, element_bytes, size(), root);
+  }
+
+  /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there
+  /// and agree, to be read by `brought_by` until the next call; throws `comm_error` before that otherwise.
+  void swap(algorithm how, const fingerprint& print, const void* payload, std::size_t payload_bytes,
+            health::clock::duration limit, where at) {
     begin(print, at);
-    if (payload_bytes > 0) std::memcpy(way_.line_of(me_).payload, payload, payload_bytes);
-    const std::uint32_t word = small_print(print);
+    constexpr bool compares = std::same_as<Guard, guarded>;
+    std::byte* const line = way_.line_of(me_).payload;
+    std::uint32_t word = large_print;
+    bool alike = true;
+    if (how == algorithm::line) {
+      if constexpr (compares) word = small_print(print);
+      copy_line(line, payload, payload_bytes);
+      brought_ = way_.line_of(0).payload;
+      brought_stride_ = sizeof(place<>);
+    } else {
+      const offer told = offer::of(print);
+      std::memcpy(line, &told, sizeof told);
+      if (payload_bytes > 0) std::memcpy(page_of(me_), payload, payload_bytes);
+      brought_ = page_of(0);
+      brought_stride_ = shared_.from_page_to_page();
+    }
     way_.publish(word);
     deadline until(limit, recorder());
     way_.await_lines(waiting{this, &until});
-    bool alike = true;
-    for (int q = 0; q < size(); ++q) alike &= way_.print_of(q) == word;
+    for (int q = 0; q < size() && compares; ++q) {
+      alike = alike && way_.print_of(q) == word && (how == algorithm::line || offer_of(q).print() == print);
+    }
     if (!alike) refuse_difference();
     end(until);
   }
-  /// The data of rank `who` in the present small operation.
-  [[nodiscard]] const std::byte* line_of(int who) const noexcept { return way_.line_of(who).payload; }
+  /// The data of rank `who` in the present small operation, or what it has in its page in a larger one.
+  [[nodiscard]] const std::byte* brought_by(int who) const noexcept { return brought_ + index_of(who) * brought_stride_; }
 
   /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
   /// gone on otherwise.
@@ -101,6 +135,9 @@ class meeting {
     const offer brought = offer::of(mine, *memory_, world_->reads_others(members_[index_of(me_)]));
     std::memcpy(way_.line_of(me_).payload, &brought, sizeof brought);
     write_counts(mine);
+    if (mine.paged_bytes > 0) std::memcpy(page_of(me_), mine.input, mine.paged_bytes);
+    brought_ = page_of(0);
+    brought_stride_ = shared_.from_page_to_page();
     way_.publish(large_print);
     deadline until(limit, recorder());
     way_.await_lines(waiting{this, &until});
@@ -108,8 +145,13 @@ class meeting {
     if (!way_.step_inside()) give_up(until);
     const fingerprint print = mine.print;
     bool alike = true;
+    ways_of_all_ = offer::loads_and_stores | offer::kernel_copies;
+    any_in_place_ = false;
     for (int q = 0; q < size(); ++q) {
-      alike = alike && way_.print_of(q) == large_print && offer_of(q).print() == print;
+      const offer theirs = offer_of(q);
+      alike = alike && way_.print_of(q) == large_print && theirs.print() == print;
+      ways_of_all_ = static_cast<std::uint8_t>(ways_of_all_ & theirs.ways);
+      any_in_place_ = any_in_place_ || theirs.input == theirs.output;
     }
     if (!alike) refuse_difference();
   }
@@ -126,19 +168,13 @@ class meeting {
   [[nodiscard]] std::span<const std::uint64_t> send_counts_of(int who) const noexcept { return counts_of(who, 0); }
   [[nodiscard]] std::span<const std::uint64_t> receive_counts_of(int who) const noexcept { return counts_of(who, 1); }
   /// Every rank can load and store what every other brought.
-  [[nodiscard]] bool all_direct() const noexcept { return all_may(offer::loads_and_stores); }
+  [[nodiscard]] bool all_direct() const noexcept { return (ways_of_all_ & offer::loads_and_stores) != 0; }
   /// Every rank may have the kernel copy what it cannot load.
-  [[nodiscard]] bool all_copy() const noexcept { return all_may(offer::kernel_copies); }
+  [[nodiscard]] bool all_copy() const noexcept { return (ways_of_all_ & offer::kernel_copies) != 0; }
 
   /// Some rank's output is its input.
-  [[nodiscard]] bool any_in_place() const noexcept {
-    bool out = false;
-    for (int q = 0; q < size(); ++q) out = out || offer_of(q).input == offer_of(q).output;
-    return out;
-  }
-  [[nodiscard]] algorithm forced_algorithm() const noexcept {
-    return static_cast<algorithm>(world_->shared().shape().algorithm);
-  }
+  [[nodiscard]] bool any_in_place() const noexcept { return any_in_place_; }
+  [[nodiscard]] algorithm forced_algorithm() const noexcept { return forced_; }
 
   /// Reads `bytes` at `offset` of the buffer that rank `who` brought: by loads where it is seen, else by the kernel.
   void fetch(int who, memory_reference from, std::size_t offset, void* to, std::size_t bytes) {
@@ -164,6 +200,12 @@ class meeting {
   void round() {
     deadline until(limit_, recorder());
     way_.meet(waiting{this, &until});
+  }
+
+  /// Instead of `leave` where all ranks used no more than what is in pages.
+  void depart() noexcept {
+    way_.depart();
+    recorder().leave(waited_);
   }
 
   /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
@@ -204,27 +246,25 @@ class meeting {
 
  private:
   [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
-  [[nodiscard]] flight_recorder<>& recorder() const noexcept { return world_->recorder(members_[index_of(me_)], lane_); }
+  [[nodiscard]] flight_recorder<>& recorder() const noexcept { return *recorder_; }
 
-  [[nodiscard]] bool all_may(std::uint8_t way) const noexcept {
-    bool out = true;
-    for (int q = 0; q < size(); ++q) out = out && (offer_of(q).ways & way) != 0;
-    return out;
-  }
+  [[nodiscard]] std::byte* page_of(int who) const noexcept { return shared_.page(lane_, who, way_.turn()); }
 
   void begin(const fingerprint& print, where at) {
     call_ = {print.what, group_, number_, print.bytes(), at};
     if (world_->stopped()) world_->raise(call_);
-    recorder().enter(print.what, group_, number_, print.bytes(), at.file, at.line);
+    if constexpr (std::same_as<Guard, guarded>) {
+      recorder().enter(print.what, group_, number_, print.bytes(), at.file, at.line);
+    }
     ++number_;
     way_.next_turn();
   }
   void end(const deadline& until) noexcept {
-    recorder().leave(until.waited_us());
+    if constexpr (std::same_as<Guard, guarded>) recorder().leave(until.waited_us());
   }
   // What waits for one rank: returns when `done`; otherwise finds out why not, stops the world and throws.
   struct waiting {
-    meeting* self;
+    basic_meeting* self;
     deadline* until;
 
     template <class Done>
@@ -235,6 +275,10 @@ class meeting {
   };
   template <class Done>
   void await(int who, Done done, deadline& until) {
+    if constexpr (std::same_as<Guard, unguarded>) {
+      while (!done(std::memory_order_acquire)) relax();
+      return;
+    }
     absence missing(*world_, members_, lane_, until);
     const auto absent = [&](int q) { return !way_.has_come(q); };
     const bool met = wait_until(way_.hall().bell_of(who), world_->before_sleep(lane_), done, [&] {
@@ -259,7 +303,7 @@ class meeting {
     write(mine.receive_counts, 1);
   }
   [[nodiscard]] std::uint64_t* counts_at(int who, int kind) const noexcept {
-    return counts_ + ((index_of(who) * 2 + way_.turn() % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
+    return shared_.counts(lane_) + ((index_of(who) * 2 + way_.turn() % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
   }
   [[nodiscard]] std::span<const std::uint64_t> counts_of(int who, int kind) const noexcept {
     return {counts_at(who, kind), members_.size()};
@@ -313,14 +357,22 @@ class meeting {
   lane lane_;
   std::uint32_t group_;
   int me_;
-  std::uint64_t* counts_;
+  group_memory shared_;
+  flight_recorder<>* recorder_;
+  algorithm forced_;
   crossing<hall> way_;
   std::uint64_t number_ = 0;
   std::uint64_t waited_ = 0;
+  const std::byte* brought_ = nullptr;  // by the first rank, in its line or page
+  std::size_t brought_stride_ = 0;      // from rank to rank
   const void* own_input_ = nullptr;
+  std::uint8_t ways_of_all_ = 0;
+  bool any_in_place_ = false;
   health::clock::duration limit_{};
   call_site call_;
 };
+
+using meeting = basic_meeting<>;
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -27,6 +27,7 @@ struct contribution {
   std::size_t output_bytes = 0;
   std::span<const std::size_t> send_counts;
   std::span<const std::size_t> receive_counts;
+  std::size_t paged_bytes = 0;  // of the input, which also go along in this rank's page
 };
 
 /// The payload of a larger operation's line.
@@ -43,15 +44,20 @@ struct offer {
   memory_reference input;
   memory_reference output;
 
-  [[nodiscard]] static offer of(const contribution& mine, const reach& memory, bool reads_others) noexcept {
+  /// Of no buffers.
+  [[nodiscard]] static offer of(const fingerprint& print) noexcept {
     offer out;
-    out.what = static_cast<std::uint8_t>(mine.print.what);
-    out.how = static_cast<std::uint8_t>(mine.print.how);
-    out.kind = mine.print.type.kind;
-    out.element_bytes = mine.print.type.bytes;
-    out.root = mine.print.root;
-    out.count = mine.print.count;
-    out.shape = mine.print.shape;
+    out.what = static_cast<std::uint8_t>(print.what);
+    out.how = static_cast<std::uint8_t>(print.how);
+    out.kind = print.type.kind;
+    out.element_bytes = print.type.bytes;
+    out.root = print.root;
+    out.count = print.count;
+    out.shape = print.shape;
+    return out;
+  }
+  [[nodiscard]] static offer of(const contribution& mine, const reach& memory, bool reads_others) noexcept {
+    offer out = of(mine.print);
     out.input = memory.refer(mine.input, mine.input_bytes);
     out.output = memory.refer(mine.output, mine.output_bytes);
     const bool seen = (mine.input_bytes == 0 || memory.direct(out.input)) &&
@@ -66,11 +72,6 @@ struct offer {
   }
 };
 static_assert(sizeof(offer) <= place<>::line_room);
-
-/// Whether `bytes` of each rank, of elements of `element_bytes`, travel in the lines of a group of `ranks`.
-[[nodiscard]] constexpr bool fits_a_line(std::size_t bytes, std::size_t element_bytes, int ranks) noexcept {
-  return bytes <= place<>::line_room && element_bytes <= place<>::line_room && ranks < 511;
-}
 
 /// The word of a small operation says exactly what it is: operation, reduction, type, bytes, root.
 [[nodiscard]] constexpr std::uint32_t small_print(const fingerprint& print) noexcept {

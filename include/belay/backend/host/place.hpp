@@ -13,6 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "belay/core/config.hpp"
 #include "belay/core/policies.hpp"
@@ -30,6 +32,23 @@ struct line_word {
   }
   [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return std::uint64_t{turn} << 32 | print; }
 };
+
+/// Copies up to a line, fewer than 64 bytes, without a call.
+inline void copy_line(std::byte* to, const void* from, std::size_t bytes) noexcept {
+  const auto* source = static_cast<const std::byte*>(from);
+  const auto move = [&](auto size) {
+    if ((bytes & size()) == 0) return;
+    std::memcpy(to, source, size());
+    to += size();
+    source += size();
+  };
+  move(std::integral_constant<std::size_t, 32>());
+  move(std::integral_constant<std::size_t, 16>());
+  move(std::integral_constant<std::size_t, 8>());
+  move(std::integral_constant<std::size_t, 4>());
+  move(std::integral_constant<std::size_t, 2>());
+  move(std::integral_constant<std::size_t, 1>());
+}
 
 template <atomics_policy Atomics = std_atomics>
 struct alignas(64) place {

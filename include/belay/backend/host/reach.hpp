@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "belay/backend/host/control.hpp"
@@ -58,11 +59,13 @@ class reach {
 
   /// Throws usage_error when there are too many.
   void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at) {
-    for (entry& each : table_) {
+    for (std::size_t i = 0; i < most_regions; ++i) {
+      entry& each = table_[i];
       if (each.bytes.load(std::memory_order_relaxed) != 0) continue;
       each.first.store(first, std::memory_order_relaxed);
       each.region.store(region, std::memory_order_relaxed);
       each.bytes.store(bytes, std::memory_order_release);
+      if (i >= used_.load(std::memory_order_relaxed)) used_.store(i + 1, std::memory_order_release);
       return;
     }
     throw usage_error("more than " + std::to_string(most_regions) + " regions of symmetric memory at once", at);
@@ -77,7 +80,7 @@ class reach {
   [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     if (space_ == address_space::several) {
-      for (const entry& each : table_) {
+      for (const entry& each : used()) {
         const std::size_t length = each.bytes.load(std::memory_order_acquire);
         const auto first = reinterpret_cast<std::uintptr_t>(each.first.load(std::memory_order_relaxed));
         if (address >= first && address - first < length && bytes <= length - (address - first)) {
@@ -92,7 +95,7 @@ class reach {
   [[nodiscard]] std::byte* resolve(memory_reference what) const noexcept {
     if (space_ == address_space::one) return reinterpret_cast<std::byte*>(what.offset());
     if (what.region() == 0) return nullptr;
-    for (const entry& each : table_) {
+    for (const entry& each : used()) {
       const std::size_t length = each.bytes.load(std::memory_order_acquire);
       if (each.region.load(std::memory_order_relaxed) != what.region() || what.offset() >= length) continue;
       return each.first.load(std::memory_order_relaxed) + what.offset();
@@ -111,7 +114,12 @@ class reach {
     std::atomic<std::uint16_t> region{0};
   };
 
+  [[nodiscard]] std::span<const entry> used() const noexcept {
+    return std::span(table_).first(used_.load(std::memory_order_acquire));
+  }
+
   address_space space_;
+  std::atomic<std::size_t> used_{0};  // no region is beyond
   std::array<entry, most_regions> table_{};
 };
 

@@ -20,8 +20,9 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// A rank's place at a meeting point, and how long it waits there: all it takes to run a collective.
-struct party {
-  meeting* point;
+template <class Meeting>
+struct basic_party {
+  Meeting* point;
   health::clock::duration limit;
 
   [[nodiscard]] int rank() const noexcept { return point->rank(); }
@@ -35,11 +36,14 @@ struct party {
   [[nodiscard]] T* output_of(int who) const noexcept {
     return reinterpret_cast<T*>(point->output_of(who));
   }
+  /// What rank `who` brought to a small operation.
   template <class T>
-  [[nodiscard]] const T* line_of(int who) const noexcept {
-    return reinterpret_cast<const T*>(point->line_of(who));
+  [[nodiscard]] const T* brought_by(int who) const noexcept {
+    return reinterpret_cast<const T*>(point->brought_by(who));
   }
 };
+
+using party = basic_party<meeting>;
 
 /// A larger operation's buffers.
 template <class In, class Out>
@@ -94,7 +98,8 @@ inline void check_overlap(const void* in, std::size_t in_bytes, const void* out,
 
 /// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a
 /// buffer, the vectors themselves are compared.
-inline void expect_same_counts(party me) {
+template <class Party>
+void expect_same_counts(Party me) {
   const auto counts = [&](int q) { return me.point->send_counts_of(q); };
   const auto first_difference = [&](int a, int b) {
     return std::mismatch(counts(a).begin(), counts(a).end(), counts(b).begin()).first - counts(a).begin();
@@ -108,8 +113,9 @@ inline void expect_same_counts(party me) {
   });
 }
 
-inline void barrier(party me, where at) {
-  me.point->swap({operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0, me.limit, at);
+template <class Party>
+void barrier(Party me, where at) {
+  me.point->swap(algorithm::line, {operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0, me.limit, at);
 }
 
 }  // namespace host

@@ -19,19 +19,6 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// The elements [first, first + out.size()) of all ranks' lines, reduced.
-template <class Op, class T>
-void reduce_lines(party me, std::size_t first, std::span<T> out) noexcept {
-  using accumulator = accumulator_of<T>;
-  const int ranks = me.size();
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    auto total = static_cast<accumulator>(me.line_of<T>(0)[first + i]);
-    for (int q = 1; q < ranks; ++q) total = Op::apply(total, static_cast<accumulator>(me.line_of<T>(q)[first + i]));
-    if constexpr (finishing<Op>) total = Op::finish(total, ranks);
-    out[i] = static_cast<T>(total);
-  }
-}
-
 /// A rank's share of `length` elements, whole cache lines.
 template <class T>
 [[nodiscard]] stretch slice_of(std::size_t length, int rank, int ranks) noexcept {
@@ -44,8 +31,8 @@ template <class T>
 
 /// What a rank reduces where not all buffers are seen: `count` elements from `first` of all inputs into `out`.
 /// Peers' parts are copied by the kernel into this rank's staging.
-template <class Op, class T>
-void reduce_fetched(party me, std::size_t first, std::span<T> out) {
+template <class Op, class T, class Party>
+void reduce_fetched(Party me, std::size_t first, std::span<T> out) {
   const int ranks = me.size();
   const auto others = static_cast<std::size_t>(std::max(ranks - 1, 1));
   const std::size_t room = 2 * me.point->staging_room() / (others * sizeof(T)) / 64 * 64;
@@ -66,8 +53,8 @@ void reduce_fetched(party me, std::size_t first, std::span<T> out) {
 
 /// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
 /// add floats, around the caches where the machine wants that for what the operation touches in all.
-template <class Op, class T, class Source, class Destination>
-void reduce_seen(party me, Source source, int destinations, Destination destination, std::size_t count,
+template <class Op, class T, class Source, class Destination, class Party>
+void reduce_seen(Party me, Source source, int destinations, Destination destination, std::size_t count,
                  std::size_t footprint) {
   if (count == 0) return;
   if (me.size() != 2 || destinations > 2) {
@@ -79,14 +66,31 @@ void reduce_seen(party me, Source source, int destinations, Destination destinat
                     streams ? store_kind::streaming : store_kind::cached);
 }
 
-template <reducible T, reduction_tag Op>
-void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at) {
+/// The elements [first, first + out.size()) of what all ranks brought to a small operation, reduced.
+template <class Op, class T, class Party>
+void reduce_brought(Party me, std::size_t first, std::span<T> out) {
+  const auto source = [&](int q) { return me.template brought_by<T>(q) + first; };
+  if (out.size_bytes() > line_bytes) {
+    reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), 0);
+    return;
+  }
+  using accumulator = accumulator_of<T>;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    auto total = static_cast<accumulator>(source(0)[i]);
+    for (int q = 1; q < me.size(); ++q) total = Op::apply(total, static_cast<accumulator>(source(q)[i]));
+    if constexpr (finishing<Op>) total = Op::finish(total, me.size());
+    out[i] = static_cast<T>(total);
+  }
+}
+
+template <reducible T, reduction_tag Op, class Party>
+void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, where at) {
   check_length(out.size(), in.size(), "all_reduce: the output", at);
   check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_reduce", at);
   const fingerprint print{operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  if (fits_a_line(out.size_bytes(), sizeof(T), me.size())) {
-    me.point->swap(print, in.data(), in.size_bytes(), me.limit, at);
-    reduce_lines<Op, T>(me, 0, out);
+  if (const algorithm how = me.point->small_way(out.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+    me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
+    reduce_brought<Op, T>(me, 0, out);
     return;
   }
   me.point->enter(brings(print, in, out), me.limit, at);
@@ -103,12 +107,12 @@ void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at)
   };
   switch (choose_all_reduce(known_of(me), out.size_bytes())) {
     case algorithm::one_shot: {
-      const auto source = [&](int q) { return me.input_of<T>(q); };
+      const auto source = [&](int q) { return me.template input_of<T>(q); };
       reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), footprint);
       break;
     }
     case algorithm::pull: {
-      const auto source = [&](int q) { return me.input_of<T>(q) + mine.first; };
+      const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
       reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data() + mine.first; }, mine.count, footprint);
       fetch_slices();
       break;
@@ -125,8 +129,8 @@ void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at)
           });
       break;
     default: {
-      const auto source = [&](int q) { return me.input_of<T>(q) + mine.first; };
-      const auto destination = [&](int q) { return me.output_of<T>(q) + mine.first; };
+      const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
+      const auto destination = [&](int q) { return me.template output_of<T>(q) + mine.first; };
       reduce_seen<Op, T>(me, source, me.size(), destination, mine.count, footprint);
       break;
     }
@@ -134,8 +138,8 @@ void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at)
   me.point->leave();
 }
 
-template <reducible T, reduction_tag Op>
-void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, where at) {
+template <reducible T, reduction_tag Op, class Party>
+void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, where at) {
   check_root(root, me.size(), "reduce", at);
   const bool is_root = me.rank() == root;
   if (is_root) {  // nobody else has an output
@@ -143,9 +147,9 @@ void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, whe
     check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "reduce", at);
   }
   const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0};
-  if (fits_a_line(in.size_bytes(), sizeof(T), me.size())) {
-    me.point->swap(print, in.data(), in.size_bytes(), me.limit, at);
-    if (is_root) reduce_lines<Op, T>(me, 0, out);
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), root); how != algorithm::automatic) {
+    me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
+    if (is_root) reduce_brought<Op, T>(me, 0, out);
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
@@ -162,8 +166,8 @@ void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, whe
       break;
     default: {
       const stretch mine = slice_of<T>(in.size(), me.rank(), me.size());
-      const auto source = [&](int q) { return me.input_of<T>(q) + mine.first; };
-      const auto destination = [&](int) { return me.output_of<T>(root) + mine.first; };
+      const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
+      const auto destination = [&](int) { return me.template output_of<T>(root) + mine.first; };
       reduce_seen<Op, T>(me, source, 1, destination, mine.count, in.size_bytes());
       break;
     }
@@ -173,8 +177,8 @@ void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, whe
 
 /// This rank's `out` becomes the reduction of all ranks' elements from `first(rank)` on, of which rank q has
 /// `count(q)`; what the two operations below have in common once all have entered.
-template <class Op, class T, class First, class Count>
-void reduce_parts(party me, std::span<const T> in, std::span<T> out, First first, Count count) {
+template <class Op, class T, class First, class Count, class Party>
+void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first, Count count) {
   const std::size_t begin = first(me.rank());
   std::size_t longest = 0, total = 0;
   for (int q = 0; q < me.size(); ++q) {
@@ -200,15 +204,15 @@ void reduce_parts(party me, std::span<const T> in, std::span<T> out, First first
           });
       break;
     default: {
-      const auto source = [&](int q) { return me.input_of<T>(q) + begin; };
+      const auto source = [&](int q) { return me.template input_of<T>(q) + begin; };
       reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), total * sizeof(T));
       break;
     }
   }
 }
 
-template <reducible T, reduction_tag Op>
-void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t> counts, Op, where at) {
+template <reducible T, reduction_tag Op, class Party>
+void reduce_scatter_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, Op, where at) {
   check_counts(counts, me.size(), "reduce_scatter_v", at);
   check_length(inout.size(), total_of(counts), "reduce_scatter_v: the buffer", at);
   const fingerprint print{
@@ -221,16 +225,16 @@ void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t>
   me.point->leave();
 }
 
-template <reducible T, reduction_tag Op>
-void reduce_scatter(party me, std::span<const T> in, std::span<T> out, Op, where at) {
+template <reducible T, reduction_tag Op, class Party>
+void reduce_scatter(Party me, std::span<const T> in, std::span<T> out, Op, where at) {
   const auto first = [&](int q) { return out.size() * static_cast<std::size_t>(q); };
   const T* const own = in.data() + first(me.rank());
   check_length(in.size(), first(me.size()), "reduce_scatter: the input", at);
   check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), own, "reduce_scatter", at);
   const fingerprint print{operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  if (fits_a_line(in.size_bytes(), sizeof(T), me.size())) {
-    me.point->swap(print, in.data(), in.size_bytes(), me.limit, at);
-    reduce_lines<Op, T>(me, first(me.rank()), out);
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+    me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
+    reduce_brought<Op, T>(me, first(me.rank()), out);
     return;
   }
   me.point->enter(brings(print, in, out), me.limit, at);

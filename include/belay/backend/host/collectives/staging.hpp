@@ -25,8 +25,8 @@ struct stretch {
 /// Runs `length` elements a rank through staging, of which `parts` of each rank's lie in a half at once.
 /// `fill(stretch, T* half)` puts part p of the stretch at `half + p * stretch.count`; `use(stretch, halves)` takes it
 /// from there, where `halves(q)` is what rank q filled.
-template <class T, class Fill, class Use>
-void through_staging(party me, std::size_t length, std::size_t parts, Fill fill, Use use) {
+template <class T, class Fill, class Use, class Party>
+void through_staging(Party me, std::size_t length, std::size_t parts, Fill fill, Use use) {
   const std::size_t most = std::max<std::size_t>(me.point->staging_room() / (parts * sizeof(T)), 1);
   std::size_t turn = 0;
   for (stretch now; now.first < length; now.first += now.count, ++turn) {
@@ -43,7 +43,8 @@ void through_staging(party me, std::size_t length, std::size_t parts, Fill fill,
 }
 
 /// What is known of an operation once all have entered.
-[[nodiscard]] inline way known_of(party me) noexcept {
+template <class Party>
+[[nodiscard]] way known_of(Party me) noexcept {
   way known;
   known.forced = me.point->forced_algorithm();
   known.direct = me.point->all_direct();
@@ -53,7 +54,8 @@ void through_staging(party me, std::size_t length, std::size_t parts, Fill fill,
 }
 
 /// The way of an operation of `bytes` a rank.
-[[nodiscard]] inline algorithm way_of(party me, std::size_t bytes) noexcept { return choose(known_of(me), bytes); }
+template <class Party>
+[[nodiscard]] algorithm way_of(Party me, std::size_t bytes) noexcept { return choose(known_of(me), bytes); }
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

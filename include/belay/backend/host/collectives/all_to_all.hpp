@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Operations in which every rank has something else for every other: all_to_all and all_to_all_v. Only where two ranks'
+// parts change places within a buffer, one of the two moves both through a small block.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/backend/host/arithmetic.hpp"
+#include "belay/backend/host/collectives/moving.hpp"
+#include "belay/comm/collective.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// All parts to where they go. `sent(from, to)` is a part in the input of `from`, `received(to, from)` its place in
+/// the output of `to`. Each rank fetches its own; but where one of a pair works in place, what either sends lies
+/// where the other's shall be, and one of the two (of all pairs each rank gets half) moves both; or, where buffers
+/// are not seen, all parts go through staging.
+template <class Sent, class Received, class Party>
+void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Received received) {
+  const auto in_place = [&](int q) {
+    const offer theirs = me.point->offer_of(q);
+    return theirs.input == theirs.output;
+  };
+  bool any_in_place = false;
+  std::size_t longest = 0, bytes = 0;
+  for (int from = 0; from < me.size(); ++from) {
+    any_in_place = any_in_place || in_place(from);
+    for (int to = 0; to < me.size(); ++to) {
+      longest = std::max(longest, sent(from, to).bytes);
+      bytes += sent(from, to).bytes;
+    }
+  }
+  const algorithm how = way_of(me, bytes / static_cast<std::size_t>(me.size()));
+  if (stores_into_peers(how) && !any_in_place) {
+    for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
+      const int q = (me.rank() + k) % me.size();
+      const part mine = sent(me.rank(), q);
+      fast_copy(me.point->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes);
+    }
+  } else if (how != algorithm::staged && how != algorithm::kernel_copy) {
+    for (int k = 0; k < me.size(); ++k) {
+      const int q = (me.rank() + k) % me.size();
+      const part mine = received(me.rank(), q);
+      if (mine.bytes == 0) continue;
+      const auto input = [&](int of) { return me.point->input_of(of) + sent(of, of == q ? me.rank() : q).first; };
+      const auto output = [&](int of) { return me.point->output_of(of) + received(of, of == q ? me.rank() : q).first; };
+      if (!in_place(me.rank()) && !in_place(q)) {
+        fast_copy(out + mine.first, me.point->input_of(q) + sent(q, me.rank()).first, mine.bytes);
+      } else if (q != me.rank() && ((me.rank() + q) % 2 == 0) == (me.rank() < q)) {
+        cross_bytes(input(me.rank()), output(q), input(q), output(me.rank()), mine.bytes);
+      }
+    }
+  } else if (!any_in_place && how == algorithm::kernel_copy) {
+    for (int k = 0; k < me.size(); ++k) {
+      const int q = (me.rank() + k) % me.size();
+      const part mine = received(me.rank(), q);
+      me.point->fetch(q, me.point->offer_of(q).input, sent(q, me.rank()).first, out + mine.first, mine.bytes);
+    }
+  } else {
+    through_staging<std::byte>(
+        me, longest, static_cast<std::size_t>(me.size()),
+        [&](stretch now, std::byte* half) {
+          for (int q = 0; q < me.size(); ++q, half += now.count) {
+            const part mine = sent(me.rank(), q);
+            const std::size_t n = clipped(now, mine.bytes);
+            if (n > 0) std::memcpy(half, in + mine.first + now.first, n);
+          }
+        },
+        [&](stretch now, auto halves) {
+          for (int q = 0; q < me.size(); ++q) {
+            const part mine = received(me.rank(), q);
+            const std::size_t n = clipped(now, mine.bytes);
+            if (n == 0) continue;
+            std::memcpy(out + mine.first + now.first, halves(q) + static_cast<std::size_t>(me.rank()) * now.count, n);
+          }
+        });
+  }
+}
+
+template <transferable T, class Party>
+void all_to_all(Party me, std::span<const T> in, std::span<T> out, where at) {
+  check_length(out.size(), in.size(), "all_to_all: the output", at);
+  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_to_all", at);
+  const auto ranks = static_cast<std::size_t>(me.size());
+  if (in.size() % ranks != 0) {
+    throw usage_error("all_to_all: " + std::to_string(in.size()) + " elements do not divide among " +
+                          std::to_string(ranks) + " ranks; use all_to_all_v",
+                      at);
+  }
+  const std::size_t each = in.size_bytes() / ranks;
+  const fingerprint print{operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0};
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+    me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
+    std::byte* to = bytes_of(out);
+    const std::size_t first = each * static_cast<std::size_t>(me.rank());
+    for (int q = 0; q < me.size() && each > 0; ++q, to += each) std::memcpy(to, me.point->brought_by(q) + first, each);
+    return;
+  }
+  me.point->enter(brings(print, in, out), me.limit, at);
+  const auto part_for = [&](int, int other) { return part{each * static_cast<std::size_t>(other), each}; };
+  move_parts(me, bytes_of(in), bytes_of(out), part_for, part_for);
+  me.point->leave();
+}
+
+/// What i sends to j must be what j expects of i. Every rank compares all pairs, so that all come to the same
+/// verdict before anything is written: the ranks with the most pairs that do not fit are to blame.
+template <class Party>
+void expect_equal_pairs(Party me) {
+  const int size = me.size();
+  const auto sent = [&](int from, int to) { return me.point->send_counts_of(from)[static_cast<std::size_t>(to)]; };
+  const auto expected = [&](int from, int to) { return me.point->receive_counts_of(to)[static_cast<std::size_t>(from)]; };
+  const auto unequal = [&](int who) {
+    int out = 0;
+    for (int q = 0; q < size; ++q) out += (sent(who, q) != expected(who, q)) + (sent(q, who) != expected(q, who));
+    return out;
+  };
+  int most = 0;
+  for (int q = 0; q < size; ++q) most = std::max(most, unequal(q));
+  if (most == 0) return;
+  std::vector<int> culprits;
+  int first = -1;
+  for (int q = 0; q < size; ++q) {
+    if (unequal(q) < most) continue;
+    if (first < 0) first = q;
+    culprits.push_back(me.point->world_rank(q));
+  }
+  int from = 0, to = 0;  // the first pair of the first of them
+  for (int q = size - 1; q >= 0; --q) {
+    if (sent(q, first) != expected(q, first)) {
+      from = q;
+      to = first;
+    }
+    if (sent(first, q) != expected(first, q)) {
+      from = first;
+      to = q;
+    }
+  }
+  me.point->refuse(culprits,
+                   "rank " + std::to_string(me.point->world_rank(from)) + " sends " + std::to_string(sent(from, to)) +
+                       " elements to rank " + std::to_string(me.point->world_rank(to)) + " at " +
+                       me.point->site_of(from) + ", which expects " + std::to_string(expected(from, to)) + " at " +
+                       me.point->site_of(to),
+                   me.point->site_of(first));
+}
+
+template <transferable T, class Party>
+void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
+                  std::span<const std::size_t> receive_counts, where at) {
+  check_counts(send_counts, me.size(), "all_to_all_v", at);
+  check_counts(receive_counts, me.size(), "all_to_all_v", at);
+  check_length(in.size(), total_of(send_counts), "all_to_all_v: the input", at);
+  check_length(out.size(), total_of(receive_counts), "all_to_all_v: the output", at);
+  const bool exchanges = std::equal(send_counts.begin(), send_counts.end(), receive_counts.begin());
+  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), exchanges ? out.data() : nullptr,
+                "all_to_all_v", at);
+  const fingerprint print{operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0};
+  contribution mine = brings(print, in, out, send_counts, receive_counts);
+  // Nobody knows yet how much the others bring: who brings little puts it into its page in any case.
+  const bool pages = me.point->forced_algorithm() == algorithm::automatic;
+  if (pages && in.size_bytes() <= most_in_all_pages) mine.paged_bytes = in.size_bytes();
+  me.point->enter(mine, me.limit, at);
+  expect_equal_pairs(me);
+  const auto in_vector = [](std::span<const std::uint64_t> counts, int which) {
+    return part{offset_of(counts, which) * sizeof(T), counts[static_cast<std::size_t>(which)] * sizeof(T)};
+  };
+  bool all_in_pages = pages;
+  for (int q = 0; q < me.size(); ++q) {
+    all_in_pages = all_in_pages && total_of(me.point->send_counts_of(q)) * sizeof(T) <= most_in_all_pages;
+  }
+  if (all_in_pages) {
+    for (int q = 0; q < me.size(); ++q) {
+      const part from = in_vector(me.point->send_counts_of(q), me.rank());
+      const std::size_t to = in_vector(me.point->receive_counts_of(me.rank()), q).first;
+      if (from.bytes > 0) std::memcpy(bytes_of(out) + to, me.point->brought_by(q) + from.first, from.bytes);
+    }
+    me.point->depart();
+    return;
+  }
+  move_parts(
+      me, bytes_of(in), bytes_of(out), [&](int from, int to) { return in_vector(me.point->send_counts_of(from), to); },
+      [&](int to, int from) { return in_vector(me.point->receive_counts_of(to), from); });
+  me.point->leave();
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
