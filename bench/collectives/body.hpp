@@ -112,11 +112,11 @@ class measurement {
       }
       if (bare_ && bare::can(which, size.bytes)) {
         add(part::bare, "bare", in_place, fresh, [this, which, size, in_place](int calls) {
-          const std::span out(reinterpret_cast<float*>(out_), size.count);
-          const std::span<const float> in = in_place ? out : std::span(reinterpret_cast<const float*>(in_), size.count);
+          const std::span to(reinterpret_cast<float*>(out_), size.count);
+          const std::span<const float> from = in_place ? to : std::span(reinterpret_cast<const float*>(in_), size.count);
           for (int i = 0; i < calls; ++i) {
             if (which == op::barrier) bare_->barrier();
-            else bare_->all_reduce(in, out);
+            else bare_->all_reduce(from, to);
           }
         });
       }

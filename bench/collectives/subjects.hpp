@@ -48,7 +48,7 @@ template <class Group>
     if (what.type == "int64") return make_subject_of<std::int64_t>(group, which, what, in, out);
     if (what.type == "uint8") return make_subject_of<std::uint8_t>(group, which, what, in, out);
   }
-  throw std::runtime_error("--type " + what.type + ": built with float alone; bench/run builds all types");
+  throw std::runtime_error("--type " + what.type + ": built with float alone; bench/run collectives --type builds all types");
 }
 
 }  // namespace bench

@@ -119,6 +119,8 @@ struct control_header {
 /// A control block as this process sees it. A plain view: whoever mapped the memory keeps it.
 class control {
  public:
+  static constexpr std::int32_t most_ranks = 1 << 16;
+
   control() = default;
 
   [[nodiscard]] static std::size_t bytes_for(const control_shape& shape) noexcept {
@@ -138,7 +140,7 @@ class control {
     const auto& header = *reinterpret_cast<const control_header*>(memory);
     if (bytes < sizeof(control_header) || header.magic != control_header::right_magic ||
         header.version != control_header::right_version || header.bytes > bytes ||
-        header.shape.ranks < 1 || bytes_for(header.shape) != header.bytes) {
+        header.shape.ranks < 1 || header.shape.ranks > most_ranks || bytes_for(header.shape) != header.bytes) {
       throw input_error("a segment of " + std::to_string(bytes) + " bytes is no control segment of this version of Belay");
     }
     return control(memory, header.shape);
