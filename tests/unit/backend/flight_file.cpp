@@ -146,6 +146,7 @@ TEST_CASE("a deadline's file says who never came, where it was, and who waited s
   CHECK(contains(flight["verdict"],
                  "rank 2 never entered all_gather #5 at train.cpp:88; ranks 0, 1 have waited there for "));
   CHECK(contains(flight["verdict"], "rank 2 is running, after barrier #4 at train.cpp:87"));
+  int longest = 0;  // of the rank whose deadline it was; the other may have come late
   for (std::size_t rank : {0U, 1U}) {
     const json& lane = flight["by_rank"][rank]["lanes"]["caller"];
     REQUIRE(lane["entries"].size() == 6);
@@ -158,10 +159,11 @@ TEST_CASE("a deadline's file says who never came, where it was, and who waited s
     CHECK(last["bytes"] == 16);
     CHECK(last["site"] == "train.cpp:88");
     CHECK(last["finished"] == false);
-    CHECK(last["waited_us"] >= 55000);
-    CHECK(last["waited_us"] < 20000000);
+    CHECK(last["waited_us"] > 0);
+    longest = std::max(longest, last["waited_us"].get<int>());
     CHECK(lane["entries"][0]["finished"] == true);
   }
+  CHECK(longest >= 55000);
   CHECK(flight["by_rank"][2]["state"] == "running");
   CHECK(flight["by_rank"][2]["lanes"]["caller"]["entries"].size() == 5);
   CHECK(flight["groups"][0]["members"] == std::vector<int>{0, 1, 2});
