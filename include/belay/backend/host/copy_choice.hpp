@@ -43,12 +43,12 @@ class copy_choice {
   copy_choice() noexcept { kinds_.fill(copy_kind::library); }
 
   /// The fastest of each class. Streaming starts at the smallest class from which on it beats stores of the same
-  /// registers through the caches everywhere; classes without times are as the largest one that has some.
+  /// registers through the caches everywhere. Classes without times are left to the library, which knows how large the
+  /// caches are: beyond them its copy, around them and over several pages at once, beats the others by a tenth.
   explicit copy_choice(const copy_times& times) noexcept : copy_choice() {
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       const auto& row = times.us[i];
       if (row[0] > 0) kinds_[i] = copy_kinds[std::min_element(row.begin(), row.end()) - row.begin()];
-      else if (i > 0) kinds_[i] = kinds_[i - 1];
     }
     for (std::size_t i = kinds_.size(); i-- > 0;) {
       const auto& row = times.us[i];
@@ -60,8 +60,9 @@ class copy_choice {
 
   /// For a copy of `bytes` in one piece: that of the class nearest to it.
   [[nodiscard]] copy_kind of(std::size_t bytes) const noexcept {
+    constexpr std::size_t largest = copy_times::sizes.back();
     std::size_t i = 0;
-    while (i + 1 < kinds_.size() && bytes > copy_times::sizes[i] / 2 * 5) ++i;
+    while (i + 1 < kinds_.size() && (bytes >= largest || bytes * bytes >= copy_times::sizes[i] * copy_times::sizes[i + 1])) ++i;
     return kinds_[i];
   }
   /// Whether what each rank reads and writes `bytes` of is better stored around the caches.
