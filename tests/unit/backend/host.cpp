@@ -158,7 +158,7 @@ TEST_CASE("ranks may be pinned to cores") {
 
 TEST_CASE("threads that are left go on in a smaller world; one that comes too late is revoked") {
   using namespace std::chrono_literals;
-  std::atomic<bool> late{false};
+  std::atomic<bool> knows{false}, late{false};
   std::vector<std::string> told(4);
   const auto body = [&](auto& rank) {
     const auto failure = [&](auto call) -> std::string {
@@ -176,10 +176,13 @@ TEST_CASE("threads that are left go on in a smaller world; one that comes too la
       while (true) rank.world().barrier();
     });
     if (rank.number() == 3) {
+      knows = true;
+      knows.notify_all();
       late.wait(false);  // until the others have gone on
       mine += " " + failure([&] { (void)rank.shrink(); }) + " " + failure([&] { rank.world().barrier(); });
       return;
     }
+    knows.wait(false);
     {
       auto rest = rank.shrink();
       int one = 1;
