@@ -109,6 +109,9 @@ inline constexpr std::size_t least_kernel_copy = 64 * 1024;
 /// these sizes fetching the finished slices takes half the time.
 inline constexpr std::size_t least_in_place_pull = 32 * 1024, most_in_place_pull = 2 * 1024 * 1024;
 
+/// Up to here a root stores into its peer's buffer; lines of a larger one are slower to get from the peer's caches.
+inline constexpr std::size_t most_stored_by_root = 128 * 1024;
+
 /// For an all_reduce, which stores each slice into every output.
 [[nodiscard]] constexpr algorithm choose_all_reduce(const way& known, std::size_t bytes) noexcept {
   const bool between = bytes > least_in_place_pull && bytes < most_in_place_pull;

@@ -42,18 +42,19 @@ class copy_choice {
   /// The library's copy always, no streaming: what is chosen where nothing was timed.
   copy_choice() noexcept { kinds_.fill(copy_kind::library); }
 
-  /// The fastest of each class. Streaming starts at the smallest class from which on it beats stores of the same
-  /// registers through the caches everywhere. Classes without times are left to the library, which knows how large the
+  /// The fastest of each class, if it beats the library by a tenth: less than that is chance. Streaming starts at the smallest class from which on it beats stores of the same
+  /// registers through the caches everywhere, as clearly. Classes without times are left to the library, which knows how large the
   /// caches are: beyond them its copy, around them and over several pages at once, beats the others by a tenth.
   explicit copy_choice(const copy_times& times) noexcept : copy_choice() {
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       const auto& row = times.us[i];
-      if (row[0] > 0) kinds_[i] = copy_kinds[std::min_element(row.begin(), row.end()) - row.begin()];
+      const auto least = std::min_element(row.begin(), row.end());
+      if (*least < margin * row[0]) kinds_[i] = copy_kinds[least - row.begin()];
     }
     for (std::size_t i = kinds_.size(); i-- > 0;) {
       const auto& row = times.us[i];
       if (row[0] == 0) continue;
-      if (row[static_cast<std::size_t>(copy_kind::streaming)] >= row[static_cast<std::size_t>(copy_kind::wide)]) break;
+      if (row[static_cast<std::size_t>(copy_kind::streaming)] >= margin * row[static_cast<std::size_t>(copy_kind::wide)]) break;
       stream_from_ = copy_times::sizes[i];
     }
   }
@@ -70,6 +71,8 @@ class copy_choice {
   [[nodiscard]] std::size_t stream_from_bytes() const noexcept { return stream_from_; }
 
  private:
+  static constexpr double margin = 0.9;
+
   std::array<copy_kind, copy_times::sizes.size()> kinds_;
   std::size_t stream_from_ = std::numeric_limits<std::size_t>::max();
 };

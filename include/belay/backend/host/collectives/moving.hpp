@@ -33,10 +33,10 @@ struct part {
   return how == algorithm::push || how == algorithm::one_shot;
 }
 
-/// The same for a root with one peer. With more of them, all fetch at the same time.
+/// The same for a root with one peer, as far as caches go. More of them fetch at the same time.
 template <class Party>
-[[nodiscard]] bool root_stores(Party me, algorithm how) noexcept {
-  return me.size() == 2 && stores_into_peers(how);
+[[nodiscard]] bool root_stores(Party me, algorithm how, std::size_t bytes) noexcept {
+  return me.size() == 2 && bytes <= most_stored_by_root && stores_into_peers(how);
 }
 
 /// Everybody's part to everybody: `from(q)` is rank q's part in its input, `to(q)` its place in this rank's output.
@@ -133,7 +133,7 @@ void broadcast(Party me, std::span<T> inout, int root, where at) {
   }
   me.point->enter(brings(print, inout, inout), me.limit, at);
   const algorithm how = way_of(me, bytes);
-  if (root_stores(me, how)) {
+  if (root_stores(me, how, bytes)) {
     if (is_root) fast_copy(me.point->output_of(1 - root), inout.data(), bytes);
   } else if (how != algorithm::staged) {
     if (!is_root) me.point->fetch(root, me.point->offer_of(root).input, 0, inout.data(), bytes);
@@ -207,7 +207,7 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, where 
   }
   me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);
   const algorithm how = way_of(me, each);
-  if (root_stores(me, how)) {
+  if (root_stores(me, how, each)) {
     if (is_root) {
       fast_copy(me.point->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);
       if (out.data() != in.data() + own) fast_copy(out.data(), in.data() + own, each);
