@@ -64,6 +64,9 @@ int main(int argc, char** argv) {
   if (!what) return code;
   try {
     return run(*what, argv);
+  } catch (const belay::input_error& problem) {  // what was asked for makes no sense
+    std::fprintf(stderr, "%s\n", problem.what());
+    return 2;
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "%s\n", problem.what());
     return 1;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -115,6 +116,9 @@ inline const std::vector<std::string> type_names{"float", "double", "bf16",  "fp
   if (!high || *high < *low) return refuse("--max " + max + ": expected bytes such as 64M, at least --min");
   out.min = *low;
   out.max = *high;
+  if (!out.json.empty() && !std::ofstream(out.json, std::ios::app)) {
+    return refuse("--json " + out.json + ": cannot be written");
+  }
   if (out.root < 0 || out.root >= out.ranks) return refuse("--root " + std::to_string(out.root) + ": no such rank");
   if (out.has_peer("mpi") && out.as == "threads") {
     return refuse("--beside mpi: ranks that are threads share one MPI process; use --as processes");
