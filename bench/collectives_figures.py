@@ -156,7 +156,7 @@ def main():
         run += measure("--op", ",".join(TWINS), "--min", "4M", "--max", "64M", "--factor", 4, *beside)
         symmetric(table, run)
         beside_mpi(table, run)
-        both = measure("--op", "all_reduce,barrier", "--min", 8, "--max", 8, "--iters", 301, "--beside", "bare")
+        both = measure("--op", "all_reduce,barrier", "--min", 8, "--max", 8, *([] if samples else ["--iters", 301]), "--beside", "bare")
         table.head("what fingerprint, recorder and deadline cost together")
         for row in both:
             cost = 100 * (row["p50_us"] / row["peers"]["bare"] - 1)
