@@ -42,8 +42,8 @@ namespace bench {
   const bool rooted = which == op::broadcast || which == op::scatter;
   const bool gathers = which == op::all_gather || which == op::all_gather_v || which == op::gather;
   const bool changes_places = which == op::all_to_all || which == op::all_to_all_v;
-  const std::size_t each = which == op::scatter ? bytes : size.elements() * element;
-  if (stores) return (rooted && what.ranks == 2 && each <= belay::host::most_stored_by_root) || gathers || (changes_places && !in_place) ? "push" : "pull";
+  const bool root_stores = rooted && what.ranks == 2 && bytes <= belay::host::most_stored_by_root;
+  if (stores) return root_stores || gathers || (changes_places && !in_place) ? "push" : "pull";
   return belay::host::name(chosen);
 }
 

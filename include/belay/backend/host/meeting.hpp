@@ -75,7 +75,7 @@ template <class Guard = guarded>
 class basic_meeting {
  public:
   basic_meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
-          group_memory shared) noexcept
+                group_memory shared) noexcept
       : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), shared_(shared),
         recorder_(&world.recorder(members[index_of(me)], which)),
         forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
@@ -110,9 +110,7 @@ class basic_meeting {
     } else {
       const offer told = offer::of(print);
       std::memcpy(line, &told, sizeof told);
-      if (payload_bytes > 0) std::memcpy(page_of(me_), payload, payload_bytes);
-      brought_ = page_of(0);
-      brought_stride_ = shared_.from_page_to_page();
+      bring_in_page(payload, payload_bytes);
     }
     way_.publish(word);
     deadline until(limit, recorder());
@@ -135,9 +133,7 @@ class basic_meeting {
     const offer brought = offer::of(mine, *memory_, world_->reads_others(members_[index_of(me_)]));
     std::memcpy(way_.line_of(me_).payload, &brought, sizeof brought);
     write_counts(mine);
-    if (mine.paged_bytes > 0) std::memcpy(page_of(me_), mine.input, mine.paged_bytes);
-    brought_ = page_of(0);
-    brought_stride_ = shared_.from_page_to_page();
+    bring_in_page(mine.input, mine.paged_bytes);
     way_.publish(large_print);
     deadline until(limit, recorder());
     way_.await_lines(waiting{this, &until});
@@ -249,6 +245,12 @@ class basic_meeting {
   [[nodiscard]] flight_recorder<>& recorder() const noexcept { return *recorder_; }
 
   [[nodiscard]] std::byte* page_of(int who) const noexcept { return shared_.page(lane_, who, way_.turn()); }
+  // Into this rank's page, before its line; `brought_by` reads all ranks' pages then.
+  void bring_in_page(const void* data, std::size_t bytes) noexcept {
+    if (bytes > 0) std::memcpy(page_of(me_), data, bytes);
+    brought_ = page_of(0);
+    brought_stride_ = shared_.from_page_to_page();
+  }
 
   void begin(const fingerprint& print, where at) {
     call_ = {print.what, group_, number_, print.bytes(), at};

@@ -32,10 +32,9 @@ void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Receiv
     const offer theirs = me.point->offer_of(q);
     return theirs.input == theirs.output;
   };
-  bool any_in_place = false;
+  const bool any_in_place = me.point->any_in_place();
   std::size_t longest = 0, bytes = 0;
   for (int from = 0; from < me.size(); ++from) {
-    any_in_place = any_in_place || in_place(from);
     for (int to = 0; to < me.size(); ++to) {
       longest = std::max(longest, sent(from, to).bytes);
       bytes += sent(from, to).bytes;
