@@ -29,6 +29,9 @@ struct narrow_place : belay::host::place<model::atomics> {
   [[nodiscard]] bool arrived(std::uint32_t turn, std::memory_order order = std::memory_order_acquire) const noexcept {
     return static_cast<std::int32_t>(belay::host::line_word::of(lines[0].word.load(order)).turn - turn) >= 0;
   }
+  [[nodiscard]] bool calls(belay::host::line_word word) const noexcept {
+    return lines[0].word.load(std::memory_order_acquire) == word.bits();
+  }
   [[nodiscard]] std::uint32_t print_of(std::uint32_t) const noexcept {
     return belay::host::line_word::of(lines[0].word.load(std::memory_order_relaxed)).print;
   }
@@ -89,7 +92,8 @@ struct swaps {
       way.next_turn();
       line(me, way).write(10 * me + turn);
       way.publish(static_cast<std::uint32_t>(70 + turn));
-      model::expect(way.await_lines(hall.wait()), "stopped without a reason");
+      const auto there = way.await_lines(static_cast<std::uint32_t>(70 + turn), hall.wait());
+      model::expect(there == belay::host::lines_are::alike, "stopped without a reason, or a line of another operation");
       for (int q = 0; q < shared.ranks; ++q) {
         model::expect(way.print_of(q) == static_cast<std::uint32_t>(70 + turn), "a line of another operation");
         model::expect(line(q, way).read() == 10 * q + turn, "another operation's data");
@@ -120,7 +124,7 @@ struct uses {
       way.next_turn();
       in[at(me)].write(10 * me + turn);
       way.publish(7);
-      model::expect(way.await_lines(hall.wait()) && way.step_inside(), "stopped without a reason");
+      model::expect(way.await_lines(7, hall.wait()) == belay::host::lines_are::alike && way.step_inside(), "stopped without a reason");
       for (int round = 0; round < rounds; ++round) {
         half[at(me)][at(round % halves)].write(100 * turn + 10 * me + round);
         model::expect(way.meet(hall.wait()), "stopped without a reason");
@@ -163,7 +167,7 @@ struct stopped_while_used {
     way.next_turn();
     write(hall.me(), 10 * hall.me() + turn);
     way.publish(7);
-    if (!way.await_lines(hall.wait()) || !way.step_inside()) return false;
+    if (way.await_lines(7, hall.wait()) != belay::host::lines_are::alike || !way.step_inside()) return false;
     std::array<int, 3> got{};
     for (int q = 0; q < shared.ranks; ++q) got[at(q)] = q == hall.me() ? 10 * q + turn : read(q);
     if (!way.leave(hall.wait())) return false;

@@ -57,10 +57,12 @@ inline constexpr copy_kind copy_kinds[] = {copy_kind::library, copy_kind::rep_mo
 typedef long long bytes_64 __attribute__((vector_size(64), aligned(1), may_alias));
 typedef long long bytes_32 __attribute__((vector_size(32), aligned(1), may_alias));
 
-// Whole blocks of four registers; `to` is aligned to a register where stores go around the caches.
+// Whole blocks of four registers; `to` is aligned to a register where stores go around the caches. What is read so many
+// bytes later is fetched `ahead`: the processor itself does not look over the end of a page.
 __attribute__((target("avx512f"))) inline void copy_wide_64(std::byte* to, const std::byte* from,
-                                                            std::size_t bytes) noexcept {
+                                                            std::size_t bytes, std::size_t ahead) noexcept {
   for (std::size_t i = 0; i < bytes; i += 256) {
+    for (std::size_t line = 0; line < 256 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
     const bytes_64* source = reinterpret_cast<const bytes_64*>(from + i);
     bytes_64* target = reinterpret_cast<bytes_64*>(to + i);
     const bytes_64 a = source[0], b = source[1], c = source[2], d = source[3];
@@ -71,8 +73,9 @@ __attribute__((target("avx512f"))) inline void copy_wide_64(std::byte* to, const
   }
 }
 __attribute__((target("avx2"))) inline void copy_wide_32(std::byte* to, const std::byte* from,
-                                                         std::size_t bytes) noexcept {
+                                                         std::size_t bytes, std::size_t ahead) noexcept {
   for (std::size_t i = 0; i < bytes; i += 128) {
+    for (std::size_t line = 0; line < 128 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
     const bytes_32* source = reinterpret_cast<const bytes_32*>(from + i);
     bytes_32* target = reinterpret_cast<bytes_32*>(to + i);
     const bytes_32 a = source[0], b = source[1], c = source[2], d = source[3];
@@ -83,8 +86,9 @@ __attribute__((target("avx2"))) inline void copy_wide_32(std::byte* to, const st
   }
 }
 __attribute__((target("avx512f"))) inline void copy_streaming_64(std::byte* to, const std::byte* from,
-                                                                 std::size_t bytes) noexcept {
+                                                                 std::size_t bytes, std::size_t ahead) noexcept {
   for (std::size_t i = 0; i < bytes; i += 256) {
+    for (std::size_t line = 0; line < 256 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
     const bytes_64* source = reinterpret_cast<const bytes_64*>(from + i);
     bytes_64* target = reinterpret_cast<bytes_64*>(to + i);
     const bytes_64 a = source[0], b = source[1], c = source[2], d = source[3];
@@ -95,8 +99,9 @@ __attribute__((target("avx512f"))) inline void copy_streaming_64(std::byte* to, 
   }
 }
 __attribute__((target("avx2"))) inline void copy_streaming_32(std::byte* to, const std::byte* from,
-                                                              std::size_t bytes) noexcept {
+                                                              std::size_t bytes, std::size_t ahead) noexcept {
   for (std::size_t i = 0; i < bytes; i += 128) {
+    for (std::size_t line = 0; line < 128 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
     const bytes_32* source = reinterpret_cast<const bytes_32*>(from + i);
     bytes_32* target = reinterpret_cast<bytes_32*>(to + i);
     const bytes_32 a = source[0], b = source[1], c = source[2], d = source[3];
@@ -107,6 +112,9 @@ __attribute__((target("avx2"))) inline void copy_streaming_32(std::byte* to, con
   }
 }
 #endif
+
+/// From `least_fetched_ahead` on a copy's source may be in memory, and is fetched so many bytes ahead.
+inline constexpr std::size_t least_fetched_ahead = 256 * 1024, fetched_ahead = 512;
 
 /// Orders stores that went around the caches before whatever this thread stores afterwards: without it a flag may be
 /// seen before the bytes it speaks of.
@@ -131,16 +139,17 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind 
     const auto* source = static_cast<const std::byte*>(from);
     // Up to the first whole register of the target, then blocks of four, then what is left.
     const std::size_t head = (width - reinterpret_cast<std::uintptr_t>(target) % width) % width;
-    std::memcpy(target, source, head);
+    if (head > 0) std::memcpy(target, source, head);
+    const std::size_t ahead = bytes >= least_fetched_ahead ? fetched_ahead : 0;
     const std::size_t body = (bytes - head) / (4 * width) * (4 * width);
     target += head;
     source += head;
     if (how == copy_kind::wide) {
-      width == 64 ? copy_wide_64(target, source, body) : copy_wide_32(target, source, body);
+      width == 64 ? copy_wide_64(target, source, body, ahead) : copy_wide_32(target, source, body, ahead);
     } else {
-      width == 64 ? copy_streaming_64(target, source, body) : copy_streaming_32(target, source, body);
+      width == 64 ? copy_streaming_64(target, source, body, ahead) : copy_streaming_32(target, source, body, ahead);
     }
-    std::memcpy(target + body, source + body, bytes - head - body);
+    if (head + body < bytes) std::memcpy(target + body, source + body, bytes - head - body);
     if (how == copy_kind::streaming) order_streaming_stores();
     return;
   }

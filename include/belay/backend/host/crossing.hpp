@@ -16,6 +16,9 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
+/// How the lines of an operation were found. `missing`: the wait for one ended before it was there.
+enum class lines_are : std::uint8_t { missing, different, alike };
+
 /// One rank's way through its operations. `Hall` is what the group shares, as this rank sees it:
 ///   int me(), size(); place<Atomics>& place_of(int); wait_word<...>& bell_of(int); bool stopped(memory_order);
 ///   address_space space(); void yield();
@@ -41,10 +44,19 @@ class crossing {
     mine().publish({turn_, print});
     ring();
   }
-  /// Returns when all lines are there.
+  /// Returns when all lines are there, with whether all call what this rank's does.
   template <class Wait>
-  bool await_lines(Wait wait) {
-    return await(wait, [turn = turn_](const auto& other, auto order) { return other.arrived(turn, order); });
+  [[nodiscard]] lines_are await_lines(std::uint32_t print, Wait wait) const {
+    const line_word mine{turn_, print};
+    lines_are out = lines_are::alike;
+    for (int q = 0; q < hall_.size(); ++q) {
+      const auto& other = hall_.place_of(q);
+      if (other.calls(mine)) continue;
+      const auto arrived = [&other, turn = turn_](std::memory_order order) { return other.arrived(turn, order); };
+      if (!arrived(std::memory_order_acquire) && !wait(q, arrived)) return lines_are::missing;
+      if (other.print_of(turn_) != print) out = lines_are::different;
+    }
+    return out;
   }
 
   /// Before this rank touches what belongs to others. False: it must not, because the world has stopped.

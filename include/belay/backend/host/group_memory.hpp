@@ -47,12 +47,10 @@ class group_memory {
   [[nodiscard]] place<>* places(lane which) const noexcept { return at<place<>>(which, 0); }
   /// Of each rank: two turns of two vectors of a count for each rank.
   [[nodiscard]] std::uint64_t* counts(lane which) const noexcept { return at<std::uint64_t>(which, counts_offset(size_)); }
-  /// Where a rank puts what it brings to a small operation and a line does not hold: one for each of two turns.
-  [[nodiscard]] std::byte* page(lane which, int who, std::uint32_t turn) const noexcept {
-    return at<std::byte>(which, pages_offset(size_)) + (static_cast<std::size_t>(who) * 2 + turn % 2) * page_stride(size_);
-  }
-  /// Bytes from a rank's page to the next rank's.
-  [[nodiscard]] std::size_t from_page_to_page() const noexcept { return 2 * page_stride(size_); }
+  /// Where ranks put what they bring to a small operation and a line does not hold: of each rank two, one for each of
+  /// two turns, all as far apart.
+  [[nodiscard]] std::byte* pages(lane which) const noexcept { return at<std::byte>(which, pages_offset(size_)); }
+  [[nodiscard]] std::size_t from_page_to_page() const noexcept { return page_stride(size_); }
   [[nodiscard]] transfer_desk* desks(lane which) const noexcept { return at<transfer_desk>(which, desks_offset(size_)); }
   [[nodiscard]] letter_box& box(lane which, int from, int to) const noexcept {
     return *reinterpret_cast<letter_box*>(at<std::byte>(which, boxes_offset(size_)) + pair(from, to) * box_bytes(size_));

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -76,8 +77,9 @@ class basic_meeting {
  public:
   basic_meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
                 group_memory shared) noexcept
-      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), shared_(shared),
-        recorder_(&world.recorder(members[index_of(me)], which)),
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me),
+        recorder_(&world.recorder(members[index_of(me)], which)), pages_(shared.pages(which)),
+        page_stride_(shared.from_page_to_page()), counts_(shared.counts(which)),
         forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
         way_({&world, members, which, me, shared.places(which)}) {}
 
@@ -96,57 +98,35 @@ class basic_meeting {
   /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there
   /// and agree, to be read by `brought_by` until the next call; throws `comm_error` before that otherwise.
   void swap(algorithm how, const fingerprint& print, const void* payload, std::size_t payload_bytes,
-            health::clock::duration limit, where at) {
-    begin(print, at);
-    constexpr bool compares = std::same_as<Guard, guarded>;
-    std::byte* const line = way_.line_of(me_).payload;
-    std::uint32_t word = large_print;
-    bool alike = true;
-    if (how == algorithm::line) {
-      if constexpr (compares) word = small_print(print);
-      copy_line(line, payload, payload_bytes);
-      brought_ = way_.line_of(0).payload;
-      brought_stride_ = sizeof(place<>);
-    } else {
-      const offer told = offer::of(print);
-      std::memcpy(line, &told, sizeof told);
-      bring_in_page(payload, payload_bytes);
-    }
-    way_.publish(word);
-    deadline until(limit, recorder());
-    way_.await_lines(waiting{this, &until});
-    for (int q = 0; q < size() && compares; ++q) {
-      alike = alike && way_.print_of(q) == word && (how == algorithm::line || offer_of(q).print() == print);
-    }
-    if (!alike) refuse_difference();
-    end(until);
+            health::clock::duration limit, const where& at) {
+    // Where this is inlined all of the word but the size is constant.
+    if (how == algorithm::line) swap_lines(print, compares ? small_print(print) : large_print, payload, payload_bytes, limit, at);
+    else swap_pages(print, payload, payload_bytes, limit, at);
   }
   /// The data of rank `who` in the present small operation, or what it has in its page in a larger one.
   [[nodiscard]] const std::byte* brought_by(int who) const noexcept { return brought_ + index_of(who) * brought_stride_; }
 
   /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
   /// gone on otherwise.
-  void enter(const contribution& mine, health::clock::duration limit, where at) {
+  void enter(const contribution& mine, health::clock::duration limit, const where& at) {
     begin(mine.print, at);
     limit_ = limit;
     own_input_ = mine.input;
-    const offer brought = offer::of(mine, *memory_, world_->reads_others(members_[index_of(me_)]));
-    std::memcpy(way_.line_of(me_).payload, &brought, sizeof brought);
-    write_counts(mine);
+    const offer brought = offer::of(mine, *memory_, world_->reads_others(world_rank(me_)));
+    bring_offer(brought);
+    if (!mine.send_counts.empty()) write_counts(mine);
     bring_in_page(mine.input, mine.paged_bytes);
     way_.publish(large_print);
-    deadline until(limit, recorder());
-    way_.await_lines(waiting{this, &until});
+    deadline until(limit, *recorder_);
+    bool alike = all_lines(large_print, until);
     waited_ = until.waited_us();
     if (!way_.step_inside()) give_up(until);
-    const fingerprint print = mine.print;
-    bool alike = true;
     ways_of_all_ = offer::loads_and_stores | offer::kernel_copies;
     any_in_place_ = false;
     for (int q = 0; q < size(); ++q) {
       const offer theirs = offer_of(q);
-      alike = alike && way_.print_of(q) == large_print && theirs.print() == print;
-      ways_of_all_ = static_cast<std::uint8_t>(ways_of_all_ & theirs.ways);
+      alike = alike && theirs.is_same_call(brought);
+      ways_of_all_ &= theirs.head;
       any_in_place_ = any_in_place_ || theirs.input == theirs.output;
     }
     if (!alike) refuse_difference();
@@ -194,21 +174,21 @@ class basic_meeting {
 
   /// Between `enter` and `leave`: returns when all ranks have called it as often.
   void round() {
-    deadline until(limit_, recorder());
+    deadline until(limit_, *recorder_);
     way_.meet(waiting{this, &until});
   }
 
   /// Instead of `leave` where all ranks used no more than what is in pages.
   void depart() noexcept {
     way_.depart();
-    recorder().leave(waited_);
+    recorder_->leave(waited_);
   }
 
   /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
   void leave() {
-    deadline until(limit_, recorder());
+    deadline until(limit_, *recorder_);
     if (!way_.leave(waiting{this, &until})) give_up(until);
-    recorder().leave(waited_ + until.waited_us());
+    recorder_->leave(waited_ + until.waited_us());
   }
 
   /// Between `enter` and `leave`: compares what fingerprints cannot hold. `alike(a, b)` compares two ranks and
@@ -227,42 +207,74 @@ class basic_meeting {
   [[noreturn]] void refuse(std::vector<int> culprits, const std::string& message, const std::string& there) {
     world_->stop({comm_fault::mismatch, std::move(culprits), message, there});
     way_.withdraw();
-    world_->raise(call_);
+    world_->raise(call());
   }
 
   /// The rank cannot go on, in words.
   [[noreturn]] void fail(comm_fault fault, std::vector<int> culprits, const std::string& message) {
     world_->stop({fault, std::move(culprits), message, ""});
     way_.withdraw();
-    world_->raise(call_);
+    world_->raise(call());
   }
 
   /// Where rank `who` made the present call.
   [[nodiscard]] std::string site_of(int who) const { return world_->site_of(world_rank(who), lane_); }
 
  private:
-  [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
-  [[nodiscard]] flight_recorder<>& recorder() const noexcept { return *recorder_; }
+  static constexpr bool compares = std::same_as<Guard, guarded>;
 
-  [[nodiscard]] std::byte* page_of(int who) const noexcept { return shared_.page(lane_, who, way_.turn()); }
-  // Into this rank's page, before its line; `brought_by` reads all ranks' pages then.
-  void bring_in_page(const void* data, std::size_t bytes) noexcept {
-    if (bytes > 0) std::memcpy(page_of(me_), data, bytes);
-    brought_ = page_of(0);
-    brought_stride_ = shared_.from_page_to_page();
+  [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
+
+  void swap_lines(const fingerprint& print, std::uint32_t word, const void* payload, std::size_t payload_bytes,
+                  health::clock::duration limit, const where& at) {
+    begin(print, at);
+    copy_line(way_.line_of(me_).payload, payload, payload_bytes);
+    way_.publish(word);
+    brought_ = way_.line_of(0).payload;
+    brought_stride_ = sizeof(place<>);
+    deadline until(limit, *recorder_);
+    if (!all_lines(word, until) && compares) refuse_difference();
+    end(until);
+  }
+  void swap_pages(const fingerprint& print, const void* payload, std::size_t payload_bytes, health::clock::duration limit,
+                  const where& at) {
+    begin(print, at);
+    const offer told = offer::of(print);
+    bring_offer(told);
+    bring_in_page(payload, payload_bytes);
+    way_.publish(large_print);
+    deadline until(limit, *recorder_);
+    bool alike = all_lines(large_print, until);
+    for (int q = 0; q < size() && compares; ++q) alike = alike && offer_of(q).is_same_call(told);
+    if (!alike && compares) refuse_difference();
+    end(until);
   }
 
-  void begin(const fingerprint& print, where at) {
-    call_ = {print.what, group_, number_, print.bytes(), at};
-    if (world_->stopped()) world_->raise(call_);
-    if constexpr (std::same_as<Guard, guarded>) {
-      recorder().enter(print.what, group_, number_, print.bytes(), at.file, at.line);
-    }
+  void bring_offer(const offer& mine) noexcept { ::new (static_cast<void*>(way_.line_of(me_).payload)) offer(mine); }
+  // Into this rank's page, before its line; `brought_by` reads all ranks' pages then.
+  void bring_in_page(const void* data, std::size_t bytes) noexcept {
+    brought_ = pages_ + way_.turn() % 2 * page_stride_;
+    brought_stride_ = 2 * page_stride_;
+    if (bytes > 0) std::memcpy(pages_ + (index_of(me_) * 2 + way_.turn() % 2) * page_stride_, data, bytes);
+  }
+
+  void begin(const fingerprint& print, const where& at) {
+    if (world_->stopped()) world_->raise({print.what, group_, number_, print.bytes(), at});
+    print_ = &print;
+    at_ = &at;
     ++number_;
+    if constexpr (compares) recorder_->enter(print.what, group_, number_ - 1, print.bytes(), at.file, at.line);
     way_.next_turn();
   }
   void end(const deadline& until) noexcept {
-    if constexpr (std::same_as<Guard, guarded>) recorder().leave(until.waited_us());
+    if constexpr (compares) recorder_->leave(until.waited_us());
+  }
+  // The present call, for an error.
+  [[nodiscard]] call_site call() const noexcept { return {print_->what, group_, number_ - 1, print_->bytes(), *at_}; }
+
+  // Returns when all lines are there, with whether they call the same.
+  [[nodiscard]] bool all_lines(std::uint32_t word, deadline& until) {
+    return way_.await_lines(word, waiting{this, &until}) == lines_are::alike;
   }
   // What waits for one rank: returns when `done`; otherwise finds out why not, stops the world and throws.
   struct waiting {
@@ -287,14 +299,14 @@ class basic_meeting {
       return world_->stopped() || missing.hopeless(absent, who);
     });
     if (met) return;
-    if (!world_->stopped()) world_->stop(missing.cause(call_, absent, who));
+    if (!world_->stopped()) world_->stop(missing.cause(call(), absent, who));
     give_up(until);
   }
 
   // After the world has stopped.
   [[noreturn]] void give_up(const deadline& until) {
     way_.withdraw();
-    world_->raise(call_, until.seconds());
+    world_->raise(call(), until.seconds());
   }
 
   void write_counts(const contribution& mine) noexcept {
@@ -305,7 +317,7 @@ class basic_meeting {
     write(mine.receive_counts, 1);
   }
   [[nodiscard]] std::uint64_t* counts_at(int who, int kind) const noexcept {
-    return shared_.counts(lane_) + ((index_of(who) * 2 + way_.turn() % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
+    return counts_ + ((index_of(who) * 2 + way_.turn() % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
   }
   [[nodiscard]] std::span<const std::uint64_t> counts_of(int who, int kind) const noexcept {
     return {counts_at(who, kind), members_.size()};
@@ -359,19 +371,22 @@ class basic_meeting {
   lane lane_;
   std::uint32_t group_;
   int me_;
-  group_memory shared_;
   flight_recorder<>* recorder_;
+  std::byte* pages_;
+  std::size_t page_stride_;
+  std::uint64_t* counts_;
   algorithm forced_;
   crossing<hall> way_;
-  std::uint64_t number_ = 0;
+  std::uint64_t number_ = 0;  // of operations begun
   std::uint64_t waited_ = 0;
   const std::byte* brought_ = nullptr;  // by the first rank, in its line or page
   std::size_t brought_stride_ = 0;      // from rank to rank
   const void* own_input_ = nullptr;
-  std::uint8_t ways_of_all_ = 0;
+  std::uint64_t ways_of_all_ = 0;
   bool any_in_place_ = false;
   health::clock::duration limit_{};
-  call_site call_;
+  const fingerprint* print_ = nullptr;  // of the present call, as long as that lasts
+  const where* at_ = nullptr;
 };
 
 using meeting = basic_meeting<>;

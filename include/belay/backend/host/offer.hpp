@@ -18,9 +18,9 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a rank brings to an operation of any size. The buffers are valid from `enter` to `leave`.
+/// What a rank brings to an operation of any size. The buffers and the fingerprint are valid from `enter` to `leave`.
 struct contribution {
-  fingerprint print;
+  const fingerprint& print;
   const void* input = nullptr;
   std::size_t input_bytes = 0;
   void* output = nullptr;
@@ -30,15 +30,11 @@ struct contribution {
   std::size_t paged_bytes = 0;  // of the input, which also go along in this rank's page
 };
 
-/// The payload of a larger operation's line.
+/// The payload of a larger operation's line. Whole words: they are stored and loaded one by one where they lie, and
+/// nobody waits for small stores to be put together.
 struct offer {
-  std::uint8_t what = 0;
-  std::uint8_t how = 0;
-  std::uint8_t kind = 0;
-  std::uint8_t ways = 0;  // how peers get at the buffers and this rank at theirs, as bits
-  std::uint32_t element_bytes = 0;
-  std::int32_t root = -1;
-  std::uint32_t unused = 0;
+  std::uint64_t head = 0;  // operation, reduction, kind of element, ways, bytes of an element
+  std::int64_t root = -1;
   std::uint64_t count = 0;
   std::uint64_t shape = 0;
   memory_reference input;
@@ -47,10 +43,8 @@ struct offer {
   /// Of no buffers.
   [[nodiscard]] static offer of(const fingerprint& print) noexcept {
     offer out;
-    out.what = static_cast<std::uint8_t>(print.what);
-    out.how = static_cast<std::uint8_t>(print.how);
-    out.kind = print.type.kind;
-    out.element_bytes = print.type.bytes;
+    out.head = static_cast<std::uint64_t>(print.what) | static_cast<std::uint64_t>(print.how) << 8 |
+               std::uint64_t{print.type.kind} << 16 | std::uint64_t{print.type.bytes} << 32;
     out.root = print.root;
     out.count = print.count;
     out.shape = print.shape;
@@ -62,13 +56,24 @@ struct offer {
     out.output = memory.refer(mine.output, mine.output_bytes);
     const bool seen = (mine.input_bytes == 0 || memory.direct(out.input)) &&
                       (mine.output_bytes == 0 || memory.direct(out.output));
-    out.ways = static_cast<std::uint8_t>((seen ? loads_and_stores : 0) | (reads_others ? kernel_copies : 0));
+    out.head |= (seen ? loads_and_stores : 0) | (reads_others ? kernel_copies : 0);
     return out;
   }
-  static constexpr std::uint8_t loads_and_stores = 1, kernel_copies = 2;
 
+  /// How peers get at the buffers and this rank at theirs, as bits of `head`.
+  static constexpr std::uint64_t loads_and_stores = std::uint64_t{1} << 24, kernel_copies = std::uint64_t{2} << 24;
+
+  [[nodiscard]] bool is_same_call(const offer& other) const noexcept {
+    return ((head ^ other.head) & ~(loads_and_stores | kernel_copies)) == 0 && root == other.root &&
+           count == other.count && shape == other.shape;
+  }
   [[nodiscard]] fingerprint print() const noexcept {
-    return {static_cast<operation>(what), static_cast<reduction>(how), {kind, element_bytes}, root, count, shape};
+    return {static_cast<operation>(head & 0xff),
+            static_cast<reduction>(head >> 8 & 0xff),
+            {static_cast<std::uint8_t>(head >> 16), static_cast<std::uint32_t>(head >> 32)},
+            static_cast<std::int32_t>(root),
+            count,
+            shape};
   }
 };
 static_assert(sizeof(offer) <= place<>::line_room);

@@ -73,6 +73,10 @@ struct alignas(64) place {
   [[nodiscard]] bool arrived(std::uint32_t turn, std::memory_order order = std::memory_order_acquire) const noexcept {
     return line_word::of(line_of(turn).word.load(order)).turn == turn;
   }
+  /// Has it been, and does it call just this?
+  [[nodiscard]] bool calls(line_word word) const noexcept {
+    return line_of(word.turn).word.load(std::memory_order_acquire) == word.bits();
+  }
   /// Has the turn at least been reached? True still when the owner is a turn ahead.
   [[nodiscard]] bool has_come(std::uint32_t turn) const noexcept { return arrived(turn) || arrived(turn + 1); }
   [[nodiscard]] std::uint32_t print_of(std::uint32_t turn) const noexcept {

@@ -40,6 +40,10 @@ class memory_reference {
   [[nodiscard]] constexpr std::uint16_t region() const noexcept { return static_cast<std::uint16_t>(bits_ >> 48); }
   [[nodiscard]] constexpr std::uint64_t offset() const noexcept { return bits_ & low; }
   [[nodiscard]] constexpr bool operator==(const memory_reference&) const noexcept = default;
+  /// Whether it is `bytes` behind `other`.
+  [[nodiscard]] constexpr bool is_at(memory_reference other, std::uint64_t bytes) const noexcept {
+    return region() == other.region() && offset() == other.offset() + bytes;
+  }
 
  private:
   static constexpr std::uint64_t low = (std::uint64_t{1} << 48) - 1;

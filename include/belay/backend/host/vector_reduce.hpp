@@ -20,6 +20,10 @@ namespace host {
 /// Whether results are stored through the caches or around them.
 enum class store_kind : std::uint8_t { cached, streaming };
 
+/// From so many bytes of a source on it is fetched ahead. Two sources and two destinations are more streams than a copy:
+/// what comes out of caches is slower for it.
+inline constexpr std::size_t least_reduced_ahead = 2 * 1024 * 1024;
+
 #if defined(__x86_64__)
 template <class T>
 struct lanes;
@@ -35,13 +39,17 @@ struct lanes<double> {
 };
 
 // (`auto` would drop the alignment of one element.)
-// `count` is a multiple of the lanes; both destinations are aligned to a register where `how` is streaming. The two
-// functions differ in the register only, which a template cannot be told.
+// `count` is a multiple of the lanes; sources are fetched so many elements `ahead`; both destinations are aligned to a
+// register where `how` is streaming. The two functions differ in the register only, which a template cannot be told.
 template <class Op, class T>
 __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second,
-                                                      std::size_t count, store_kind how) noexcept {
+                                                      std::size_t count, store_kind how, std::size_t ahead) noexcept {
   using vector = typename lanes<T>::of_64;
   for (std::size_t i = 0; i < count; i += 64 / sizeof(T)) {
+    if (ahead > 0) {
+      __builtin_prefetch(first + i + ahead);
+      __builtin_prefetch(second + i + ahead);
+    }
     const vector a = *reinterpret_cast<const vector*>(first + i);
     const vector b = *reinterpret_cast<const vector*>(second + i);
     vector r;
@@ -63,9 +71,13 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
 }
 template <class Op, class T>
 __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second,
-                                                   std::size_t count, store_kind how) noexcept {
+                                                   std::size_t count, store_kind how, std::size_t ahead) noexcept {
   using vector = typename lanes<T>::of_32;
   for (std::size_t i = 0; i < count; i += 32 / sizeof(T)) {
+    if (ahead > 0) {
+      __builtin_prefetch(first + i + ahead);
+      __builtin_prefetch(second + i + ahead);
+    }
     const vector a = *reinterpret_cast<const vector*>(first + i);
     const vector b = *reinterpret_cast<const vector*>(second + i);
     vector r;
@@ -107,11 +119,12 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
       const auto misaligned = [=](const T* p) { return reinterpret_cast<std::uintptr_t>(p) % width; };
       const std::size_t head = std::min(count, (width - misaligned(to)) % width / sizeof(T));
       const std::size_t body = (count - head) / (width / sizeof(T)) * (width / sizeof(T));
+      const std::size_t ahead = count * sizeof(T) >= least_reduced_ahead ? fetched_ahead / sizeof(T) : 0;
       T* const other = also_to == nullptr ? to : also_to;
       if (misaligned(to) % sizeof(T) != 0 || misaligned(other) != misaligned(to)) how = store_kind::cached;
       any(0, head);
-      if (width == 64) reduce_two_64<Op>(to + head, other + head, first + head, second + head, body, how);
-      else reduce_two_32<Op>(to + head, other + head, first + head, second + head, body, how);
+      if (width == 64) reduce_two_64<Op>(to + head, other + head, first + head, second + head, body, how, ahead);
+      else reduce_two_32<Op>(to + head, other + head, first + head, second + head, body, how, ahead);
       any(head + body, count - head - body);
       if (how == store_kind::streaming) order_streaming_stores();
       return;

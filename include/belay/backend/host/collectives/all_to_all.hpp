@@ -88,7 +88,7 @@ void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Receiv
 }
 
 template <transferable T, class Party>
-void all_to_all(Party me, std::span<const T> in, std::span<T> out, where at) {
+void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& at) {
   check_length(out.size(), in.size(), "all_to_all: the output", at);
   check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_to_all", at);
   const auto ranks = static_cast<std::size_t>(me.size());
@@ -155,7 +155,7 @@ void expect_equal_pairs(Party me) {
 
 template <transferable T, class Party>
 void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
-                  std::span<const std::size_t> receive_counts, where at) {
+                  std::span<const std::size_t> receive_counts, const where& at) {
   check_counts(send_counts, me.size(), "all_to_all_v", at);
   check_counts(receive_counts, me.size(), "all_to_all_v", at);
   check_length(in.size(), total_of(send_counts), "all_to_all_v: the input", at);

@@ -21,6 +21,8 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
+[[nodiscard]] constexpr std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
 /// Where a part lies and how long it is, in bytes.
 struct part {
   std::size_t first = 0;
@@ -39,6 +41,17 @@ template <class Party>
   return me.size() == 2 && bytes <= most_stored_by_root && stores_into_peers(how);
 }
 
+/// Of `bytes` that go between each peer and a root that has nothing to copy for itself, how many the peer copies. The
+/// root takes its share of the work: the end of each part, which is what its caches may still hold.
+template <class Party>
+[[nodiscard]] std::size_t copied_by_peers(Party me, algorithm how, std::size_t bytes) noexcept {
+  if (bytes <= most_stored_by_root || !stores_into_peers(how)) return bytes;
+  return (bytes - bytes / static_cast<std::size_t>(me.size())) / 64 * 64;
+}
+
+/// Bytes of a block that is copied to several places in turn: it stays in the cache meanwhile.
+inline constexpr std::size_t block_to_all = 256 * 1024;
+
 /// Everybody's part to everybody: `from(q)` is rank q's part in its input, `to(q)` its place in this rank's output.
 template <class From, class To, class Party>
 void gather_parts(Party me, const std::byte* in, std::byte* out, From from, To to) {
@@ -50,10 +63,14 @@ void gather_parts(Party me, const std::byte* in, std::byte* out, From from, To t
   const algorithm how = way_of(me, bytes);
   const part own = from(me.rank());
   if (stores_into_peers(how)) {
-    for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
-      const int q = (me.rank() + k) % me.size();
-      std::byte* const place = me.point->output_of(q) + to(me.rank());
-      if (place != in + own.first) fast_copy(place, in + own.first, own.bytes);
+    // A block to everybody before the next one: only the first of its copies reads beyond the caches.
+    for (stretch now; now.first < own.bytes; now.first += now.count) {
+      now.count = std::min(block_to_all, own.bytes - now.first);
+      const std::byte* const block = in + own.first + now.first;
+      for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
+        std::byte* const place = me.point->output_of((me.rank() + k) % me.size()) + to(me.rank()) + now.first;
+        if (place != block) fast_copy(place, block, now.count);
+      }
     }
     return;
   }
@@ -86,7 +103,7 @@ template <class T>
 }
 
 template <transferable T, class Party>
-void all_gather(Party me, std::span<const T> in, std::span<T> out, where at) {
+void all_gather(Party me, std::span<const T> in, std::span<T> out, const where& at) {
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
   check_length(out.size(), in.size() * static_cast<std::size_t>(me.size()), "all_gather: the output", at);
   check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data() + own, "all_gather", at);
@@ -106,7 +123,7 @@ void all_gather(Party me, std::span<const T> in, std::span<T> out, where at) {
 }
 
 template <transferable T, class Party>
-void all_gather_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, where at) {
+void all_gather_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, const where& at) {
   check_counts(counts, me.size(), "all_gather_v", at);
   check_length(inout.size(), total_of(counts), "all_gather_v: the buffer", at);
   const fingerprint print{operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(),
@@ -121,7 +138,7 @@ void all_gather_v(Party me, std::span<T> inout, std::span<const std::size_t> cou
 }
 
 template <transferable T, class Party>
-void broadcast(Party me, std::span<T> inout, int root, where at) {
+void broadcast(Party me, std::span<T> inout, int root, const where& at) {
   check_root(root, me.size(), "broadcast", at);
   const fingerprint print{operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0};
   const std::size_t bytes = inout.size_bytes();
@@ -136,7 +153,11 @@ void broadcast(Party me, std::span<T> inout, int root, where at) {
   if (root_stores(me, how, bytes)) {
     if (is_root) fast_copy(me.point->output_of(1 - root), inout.data(), bytes);
   } else if (how != algorithm::staged) {
-    if (!is_root) me.point->fetch(root, me.point->offer_of(root).input, 0, inout.data(), bytes);
+    const std::size_t fetched = copied_by_peers(me, how, bytes);
+    if (!is_root) me.point->fetch(root, me.point->offer_of(root).input, 0, inout.data(), fetched);
+    for (int q = 0; q < me.size() && is_root && fetched < bytes; ++q) {
+      if (q != root) fast_copy(me.point->output_of(q) + fetched, bytes_of(inout) + fetched, bytes - fetched);
+    }
   } else {
     through_staging<std::byte>(
         me, bytes, 1,
@@ -151,7 +172,7 @@ void broadcast(Party me, std::span<T> inout, int root, where at) {
 }
 
 template <transferable T, class Party>
-void gather(Party me, std::span<const T> in, std::span<T> out, int root, where at) {
+void gather(Party me, std::span<const T> in, std::span<T> out, int root, const where& at) {
   check_root(root, me.size(), "gather", at);
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
   const bool is_root = me.rank() == root;
@@ -170,8 +191,14 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, where a
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
   const algorithm how = way_of(me, each);
   if (how != algorithm::staged && how != algorithm::kernel_copy) {
-    T* const place = me.template output_of<T>(root) + own;
-    if (place != in.data()) fast_copy(place, in.data(), each);
+    const offer roots = me.point->offer_of(root);
+    const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
+    const std::size_t stored = in_place ? copied_by_peers(me, how, each) : each;
+    std::byte* const place = me.point->output_of(root) + own * sizeof(T);
+    if (place != bytes_of(in)) fast_copy(place, in.data(), stored);
+    for (int q = 0; q < me.size() && is_root && stored < each; ++q) {
+      if (q != root) fast_copy(to + each * index_of(q) + stored, me.point->input_of(q) + stored, each - stored);
+    }
   } else if (how == algorithm::kernel_copy) {
     for (int q = 0; q < me.size() && is_root; ++q, to += each) {
       if (q != root || to != bytes_of(in)) me.point->fetch(q, me.point->offer_of(q).input, 0, to, each);
@@ -189,7 +216,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, where a
 }
 
 template <transferable T, class Party>
-void scatter(Party me, std::span<const T> in, std::span<T> out, int root, where at) {
+void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const where& at) {
   check_root(root, me.size(), "scatter", at);
   const std::size_t own = out.size() * static_cast<std::size_t>(me.rank());
   const bool is_root = me.rank() == root;
@@ -213,8 +240,13 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, where 
       if (out.data() != in.data() + own) fast_copy(out.data(), in.data() + own, each);
     }
   } else if (how != algorithm::staged) {
-    if (!is_root || out.data() != in.data() + own) {
-      me.point->fetch(root, me.point->offer_of(root).input, first, out.data(), each);
+    const offer roots = me.point->offer_of(root);
+    const bool in_place = roots.output.is_at(roots.input, each * index_of(root));
+    const std::size_t fetched = in_place ? copied_by_peers(me, how, each) : each;
+    if (!is_root || !in_place) me.point->fetch(root, roots.input, first, out.data(), is_root ? each : fetched);
+    for (int q = 0; q < me.size() && is_root && fetched < each; ++q) {
+      if (q == root) continue;
+      fast_copy(me.point->output_of(q) + fetched, bytes_of(in) + each * index_of(q) + fetched, each - fetched);
     }
   } else {
     through_staging<std::byte>(

@@ -63,21 +63,21 @@ template <class Count>
   return offset_of(counts, static_cast<int>(counts.size()));
 }
 
-inline void check_counts(std::span<const std::size_t> counts, int ranks, const char* what, where at) {
+inline void check_counts(std::span<const std::size_t> counts, int ranks, const char* what, const where& at) {
   if (counts.size() != static_cast<std::size_t>(ranks)) {
     throw usage_error(std::string(what) + ": " + std::to_string(counts.size()) + " counts for a group of " +
                           std::to_string(ranks) + " ranks",
                       at);
   }
 }
-inline void check_length(std::size_t given, std::size_t needed, const char* what, where at) {
+inline void check_length(std::size_t given, std::size_t needed, const char* what, const where& at) {
   if (given != needed) {
     throw usage_error(
         std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " + std::to_string(needed),
         at);
   }
 }
-inline void check_root(int root, int ranks, const char* what, where at) {
+inline void check_root(int root, int ranks, const char* what, const where& at) {
   if (root < 0 || root >= ranks) {
     throw usage_error(
         std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks),
@@ -86,7 +86,7 @@ inline void check_root(int root, int ranks, const char* what, where at) {
 }
 /// Input and output may be the same memory only where the operation says so.
 inline void check_overlap(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes,
-                          const void* allowed, const char* what, where at) {
+                          const void* allowed, const char* what, const where& at) {
   if (in_bytes == 0 || out_bytes == 0 || in == allowed) return;
   const auto* a = static_cast<const std::byte*>(in);
   const auto* b = static_cast<const std::byte*>(out);
@@ -114,7 +114,7 @@ void expect_same_counts(Party me) {
 }
 
 template <class Party>
-void barrier(Party me, where at) {
+void barrier(Party me, const where& at) {
   me.point->swap(algorithm::line, {operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0, me.limit, at);
 }
 

@@ -84,7 +84,7 @@ void reduce_brought(Party me, std::size_t first, std::span<T> out) {
 }
 
 template <reducible T, reduction_tag Op, class Party>
-void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, where at) {
+void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const where& at) {
   check_length(out.size(), in.size(), "all_reduce: the output", at);
   check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_reduce", at);
   const fingerprint print{operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0};
@@ -139,7 +139,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, where at)
 }
 
 template <reducible T, reduction_tag Op, class Party>
-void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, where at) {
+void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, const where& at) {
   check_root(root, me.size(), "reduce", at);
   const bool is_root = me.rank() == root;
   if (is_root) {  // nobody else has an output
@@ -212,7 +212,7 @@ void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first
 }
 
 template <reducible T, reduction_tag Op, class Party>
-void reduce_scatter_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, Op, where at) {
+void reduce_scatter_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, Op, const where& at) {
   check_counts(counts, me.size(), "reduce_scatter_v", at);
   check_length(inout.size(), total_of(counts), "reduce_scatter_v: the buffer", at);
   const fingerprint print{
@@ -226,7 +226,7 @@ void reduce_scatter_v(Party me, std::span<T> inout, std::span<const std::size_t>
 }
 
 template <reducible T, reduction_tag Op, class Party>
-void reduce_scatter(Party me, std::span<const T> in, std::span<T> out, Op, where at) {
+void reduce_scatter(Party me, std::span<const T> in, std::span<T> out, Op, const where& at) {
   const auto first = [&](int q) { return out.size() * static_cast<std::size_t>(q); };
   const T* const own = in.data() + first(me.rank());
   check_length(in.size(), first(me.size()), "reduce_scatter: the input", at);
