@@ -144,12 +144,16 @@ bool moves(Law law) {
   });
 }
 
+// Elements of buffers that no cache line divides and for which a root shares its peers' work.
+constexpr std::size_t many = 90'001;
+
 }  // namespace conformance
 
 TEST_CASE_TEMPLATE_DEFINE("broadcast gives the root's bytes to everybody, from every root", Backend, conf_broadcast) {
   using namespace conformance;
   CHECK(moves<Backend>([]<class T>(const auto& world, std::size_t n) { return broadcasts<T>(world, n); }));
   CHECK(holds_on_all<Backend>({8}, [](const auto& world) { return broadcasts<belay::fp8_e4m3>(world, 1U << 16); }));
+  CHECK(holds_on_all<Backend>({2, 3}, [](const auto& world) { return broadcasts<float>(world, many); }));
 }
 
 TEST_CASE_TEMPLATE_DEFINE("all_gather gives everybody everything, even and uneven, in place too", Backend,
@@ -157,12 +161,14 @@ TEST_CASE_TEMPLATE_DEFINE("all_gather gives everybody everything, even and uneve
   using namespace conformance;
   CHECK(moves<Backend>([]<class T>(const auto& world, std::size_t n) { return gathers_for_all<T>(world, n); }));
   CHECK(holds_on_all<Backend>({8}, [](const auto& world) { return gathers_for_all<float>(world, 1U << 13); }));
+  CHECK(holds_on_all<Backend>({2, 3}, [](const auto& world) { return gathers_for_all<float>(world, many); }));
 }
 
 TEST_CASE_TEMPLATE_DEFINE("gather and scatter move between the root and everybody, in place too", Backend, conf_gather) {
   using namespace conformance;
   CHECK(moves<Backend>([]<class T>(const auto& world, std::size_t n) { return gathers_and_scatters<T>(world, n); }));
   CHECK(holds_on_all<Backend>({8}, [](const auto& world) { return gathers_and_scatters<float>(world, 1U << 13); }));
+  CHECK(holds_on_all<Backend>({2, 3}, [](const auto& world) { return gathers_and_scatters<float>(world, many); }));
 }
 
 TEST_CASE_TEMPLATE_DEFINE("all_to_all exchanges parts, even and uneven ones, in place too", Backend, conf_all_to_all) {

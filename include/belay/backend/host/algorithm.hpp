@@ -63,6 +63,7 @@ struct way {
   algorithm forced = algorithm::automatic;
   bool direct = true;         // every rank sees every buffer
   bool kernel_copies = false;  // the kernel copies for every rank
+  bool staging_pays = false;   // and is slower than two copies
   bool in_place = false;      // some rank's output is its input
 };
 
@@ -75,6 +76,10 @@ inline constexpr std::size_t line_bytes = 56;
 }
 /// Up to here every rank may write a page of its own: more lines on their way cost more than to meet a second time.
 inline constexpr std::size_t most_in_all_pages = 256;
+/// The same where each peer reads only its part of a page.
+[[nodiscard]] constexpr std::size_t most_parts_in_all_pages(int ranks) noexcept {
+  return std::min(page_bytes(ranks), 2 * most_in_all_pages);
+}
 
 /// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
 /// along where the ranks meet: in a line or a page. Otherwise automatic. `root` is negative where there is none.
@@ -88,15 +93,18 @@ inline constexpr std::size_t most_in_all_pages = 256;
 
 /// Up to here each rank reduces all: a second exchange of slices costs more than the arithmetic twice.
 inline constexpr std::size_t most_one_shot = 2 * 1024;
-/// From here on the kernel's single copy beats two through staging.
-inline constexpr std::size_t least_kernel_copy = 64 * 1024;
+/// From here on the kernel's single copy beats two through staging, where it does at all (see single_copy.hpp).
+inline constexpr std::size_t least_kernel_copy = 128 * 1024;
+
+/// Up to here a staged all_reduce is one_shot too: slices take one more meeting.
+inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
 
 /// For an operation of `bytes` a rank that is not small. A forced way that cannot be gone is not.
 [[nodiscard]] constexpr algorithm choose(const way& known, std::size_t bytes) noexcept {
   if (known.forced == algorithm::staged) return known.forced;
   if (known.forced == algorithm::kernel_copy && known.kernel_copies) return known.forced;
   if (!known.direct) {
-    return known.kernel_copies && bytes >= least_kernel_copy ? algorithm::kernel_copy : algorithm::staged;
+    return known.kernel_copies && !known.staging_pays && bytes >= least_kernel_copy ? algorithm::kernel_copy : algorithm::staged;
   }
   if (known.forced == algorithm::push || known.forced == algorithm::pull) return known.forced;
   // In place nobody may read all of what others write.
@@ -129,13 +137,14 @@ inline constexpr std::size_t most_stored_by_root = 128 * 1024;
 /// Below this the library's copy and vectors differ by less than a call.
 inline constexpr std::size_t least_timed_copy = 128 * 1024;
 
-/// Copies by what is fastest here.
-inline void fast_copy(void* to, const void* from, std::size_t bytes) {
+/// Copies by what is fastest here; a piece of `whole_bytes` that are copied after each other.
+inline void fast_copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
   const copy_kind how = bytes >= least_timed_copy ? machine_copies().of(bytes)
                         : bytes >= 4096           ? copy_kind::wide
                                                   : copy_kind::library;
-  copy_bytes(to, from, bytes, how);
+  copy_bytes(to, from, bytes, how, whole_bytes);
 }
+inline void fast_copy(void* to, const void* from, std::size_t bytes) { fast_copy(to, from, bytes, bytes); }
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

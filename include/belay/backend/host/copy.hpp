@@ -124,9 +124,10 @@ inline void order_streaming_stores() noexcept {
 #endif
 }
 
-/// Copies `bytes` by `how`, or as the library does where the processor lacks it. The ranges do not overlap, but for
-/// `to` being `from`, where nothing is done. What was streamed is ordered before later stores of this thread.
-inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind how) noexcept {
+/// Copies `bytes` by `how`, or as the library does where the processor lacks it; a piece of `whole_bytes` that are copied
+/// after each other. The ranges do not overlap, but for `to` being `from`, where nothing is done. What was streamed is
+/// ordered before later stores of this thread.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind how, std::size_t whole_bytes) noexcept {
   if (bytes == 0 || to == from) return;
 #if defined(__x86_64__)
   const auto width = static_cast<std::size_t>(vector_bytes());
@@ -140,7 +141,7 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind 
     // Up to the first whole register of the target, then blocks of four, then what is left.
     const std::size_t head = (width - reinterpret_cast<std::uintptr_t>(target) % width) % width;
     if (head > 0) std::memcpy(target, source, head);
-    const std::size_t ahead = bytes >= least_fetched_ahead ? fetched_ahead : 0;
+    const std::size_t ahead = whole_bytes >= least_fetched_ahead ? fetched_ahead : 0;
     const std::size_t body = (bytes - head) / (4 * width) * (4 * width);
     target += head;
     source += head;
@@ -155,6 +156,10 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind 
   }
 #endif
   std::memcpy(to, from, bytes);
+}
+
+inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind how) noexcept {
+  copy_bytes(to, from, bytes, how, bytes);
 }
 
 }  // namespace host

@@ -122,11 +122,12 @@ class basic_meeting {
     waited_ = until.waited_us();
     if (!way_.step_inside()) give_up(until);
     ways_of_all_ = offer::loads_and_stores | offer::kernel_copies;
-    any_in_place_ = false;
+    any_in_place_ = any_stages_ = false;
     for (int q = 0; q < size(); ++q) {
       const offer theirs = offer_of(q);
       alike = alike && theirs.is_same_call(brought);
       ways_of_all_ &= theirs.head;
+      any_stages_ = any_stages_ || (theirs.head & offer::staging_pays) != 0;
       any_in_place_ = any_in_place_ || theirs.input == theirs.output;
     }
     if (!alike) refuse_difference();
@@ -147,6 +148,8 @@ class basic_meeting {
   [[nodiscard]] bool all_direct() const noexcept { return (ways_of_all_ & offer::loads_and_stores) != 0; }
   /// Every rank may have the kernel copy what it cannot load.
   [[nodiscard]] bool all_copy() const noexcept { return (ways_of_all_ & offer::kernel_copies) != 0; }
+  /// Some rank has found staging to be faster than that.
+  [[nodiscard]] bool any_stages() const noexcept { return any_stages_; }
 
   /// Some rank's output is its input.
   [[nodiscard]] bool any_in_place() const noexcept { return any_in_place_; }
@@ -384,6 +387,7 @@ class basic_meeting {
   const void* own_input_ = nullptr;
   std::uint64_t ways_of_all_ = 0;
   bool any_in_place_ = false;
+  bool any_stages_ = false;
   health::clock::duration limit_{};
   const fingerprint* print_ = nullptr;  // of the present call, as long as that lasts
   const where* at_ = nullptr;

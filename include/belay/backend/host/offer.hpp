@@ -5,13 +5,16 @@
 // what it is and where its buffers are.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 
+#include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/place.hpp"
 #include "belay/backend/host/reach.hpp"
+#include "belay/backend/host/single_copy.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 
@@ -50,21 +53,24 @@ struct offer {
     out.shape = print.shape;
     return out;
   }
-  [[nodiscard]] static offer of(const contribution& mine, const reach& memory, bool reads_others) noexcept {
+  [[nodiscard]] static offer of(const contribution& mine, const reach& memory, bool reads_others) {
     offer out = of(mine.print);
     out.input = memory.refer(mine.input, mine.input_bytes);
     out.output = memory.refer(mine.output, mine.output_bytes);
     const bool seen = (mine.input_bytes == 0 || memory.direct(out.input)) &&
                       (mine.output_bytes == 0 || memory.direct(out.output));
     out.head |= (seen ? loads_and_stores : 0) | (reads_others ? kernel_copies : 0);
+    const bool large = std::max(mine.input_bytes, mine.output_bytes) >= least_kernel_copy;
+    if (!seen && large && reads_others && !single_copy_pays()) out.head |= staging_pays;
     return out;
   }
 
   /// How peers get at the buffers and this rank at theirs, as bits of `head`.
-  static constexpr std::uint64_t loads_and_stores = std::uint64_t{1} << 24, kernel_copies = std::uint64_t{2} << 24;
+  static constexpr std::uint64_t loads_and_stores = std::uint64_t{1} << 24, kernel_copies = std::uint64_t{2} << 24,
+                                 staging_pays = std::uint64_t{4} << 24;
 
   [[nodiscard]] bool is_same_call(const offer& other) const noexcept {
-    return ((head ^ other.head) & ~(loads_and_stores | kernel_copies)) == 0 && root == other.root &&
+    return ((head ^ other.head) & ~(loads_and_stores | kernel_copies | staging_pays)) == 0 && root == other.root &&
            count == other.count && shape == other.shape;
   }
   [[nodiscard]] fingerprint print() const noexcept {

@@ -69,7 +69,7 @@ void gather_parts(Party me, const std::byte* in, std::byte* out, From from, To t
       const std::byte* const block = in + own.first + now.first;
       for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
         std::byte* const place = me.point->output_of((me.rank() + k) % me.size()) + to(me.rank()) + now.first;
-        if (place != block) fast_copy(place, block, now.count);
+        if (place != block) fast_copy(place, block, now.count, own.bytes);
       }
     }
     return;
@@ -84,11 +84,11 @@ void gather_parts(Party me, const std::byte* in, std::byte* out, From from, To t
   }
   through_staging<std::byte>(
       me, longest, 1,
-      [&](stretch now, std::byte* half) { copy_elements(half, in + own.first + now.first, clipped(now, own.bytes)); },
+      [&](stretch now, std::byte* half) { fast_copy(half, in + own.first + now.first, clipped(now, own.bytes)); },
       [&](stretch now, auto halves) {
         for (int q = 0; q < me.size(); ++q) {
           const std::size_t n = clipped(now, from(q).bytes);
-          if (n > 0) std::memcpy(out + to(q) + now.first, halves(q), n);
+          fast_copy(out + to(q) + now.first, halves(q), n);
         }
       });
 }
@@ -162,10 +162,10 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
     through_staging<std::byte>(
         me, bytes, 1,
         [&](stretch now, std::byte* half) {
-          if (is_root) std::memcpy(half, bytes_of(inout) + now.first, now.count);
+          if (is_root) fast_copy(half, bytes_of(inout) + now.first, now.count);
         },
         [&](stretch now, auto halves) {
-          if (!is_root) std::memcpy(bytes_of(inout) + now.first, halves(root), now.count);
+          if (!is_root) fast_copy(bytes_of(inout) + now.first, halves(root), now.count);
         });
   }
   me.point->leave();
@@ -184,8 +184,11 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   const std::size_t each = in.size_bytes();
   std::byte* to = bytes_of(out);
   if (const algorithm how = me.point->small_way(each, sizeof(T), root); how != algorithm::automatic) {
-    me.point->swap(how, print, in.data(), each, me.limit, at);
-    for (int q = 0; q < me.size() && is_root && each > 0; ++q, to += each) std::memcpy(to, me.point->brought_by(q), each);
+    me.point->swap(how, print, in.data(), is_root ? 0 : each, me.limit, at);
+    for (int q = 0; q < me.size() && is_root && each > 0; ++q, to += each) {
+      const std::byte* const from = q == root ? bytes_of(in) : me.point->brought_by(q);
+      if (to != from) std::memcpy(to, from, each);
+    }
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
@@ -205,10 +208,10 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
     }
   } else {
     through_staging<std::byte>(
-        me, each, 1, [&](stretch now, std::byte* half) { std::memcpy(half, bytes_of(in) + now.first, now.count); },
+        me, each, 1, [&](stretch now, std::byte* half) { fast_copy(half, bytes_of(in) + now.first, now.count); },
         [&](stretch now, auto halves) {
           for (int q = 0; q < me.size() && is_root; ++q) {
-            std::memcpy(to + static_cast<std::size_t>(q) * each + now.first, halves(q), now.count);
+            fast_copy(to + static_cast<std::size_t>(q) * each + now.first, halves(q), now.count);
           }
         });
   }
@@ -253,11 +256,11 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
         me, each, static_cast<std::size_t>(me.size()),
         [&](stretch now, std::byte* half) {
           for (int q = 0; q < me.size() && is_root; ++q, half += now.count) {
-            std::memcpy(half, bytes_of(in) + static_cast<std::size_t>(q) * each + now.first, now.count);
+            fast_copy(half, bytes_of(in) + static_cast<std::size_t>(q) * each + now.first, now.count);
           }
         },
         [&](stretch now, auto halves) {
-          std::memcpy(bytes_of(out) + now.first, halves(root) + static_cast<std::size_t>(me.rank()) * now.count, now.count);
+          fast_copy(bytes_of(out) + now.first, halves(root) + static_cast<std::size_t>(me.rank()) * now.count, now.count);
         });
   }
   me.point->leave();

@@ -29,6 +29,21 @@ template <class T>
   return {begin, std::min(slice, length - begin)};
 }
 
+/// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
+/// add floats, around the caches where the machine wants that for what the operation touches in all.
+template <class Op, class T, class Source, class Destination, class Party>
+void reduce_seen(Party me, Source source, int destinations, Destination destination, std::size_t count,
+                 std::size_t footprint) {
+  if (count == 0) return;
+  if (me.size() != 2 || destinations > 2) {
+    reduce_elements<Op, T>(me.size(), source, destinations, destination, 0, count);
+    return;
+  }
+  const bool streams = footprint >= least_timed_copy && machine_copies().streams(footprint);
+  reduce_two<Op, T>(destination(0), destinations == 2 ? destination(1) : nullptr, source(0), source(1), count,
+                    streams ? store_kind::streaming : store_kind::cached);
+}
+
 /// What a rank reduces where not all buffers are seen: `count` elements from `first` of all inputs into `out`.
 /// Peers' parts are copied by the kernel into this rank's staging.
 template <class Op, class T, class Party>
@@ -47,23 +62,50 @@ void reduce_fetched(Party me, std::size_t first, std::span<T> out) {
     }
     const auto source = [&](int q) { return q == me.rank() ? own + now.first : place_of(q); };
     const auto target = [&](int) { return out.data() + now.first; };
-    reduce_elements<Op, T>(ranks, source, 1, target, 0, now.count);
+    reduce_seen<Op, T>(me, source, 1, target, now.count, 0);
   }
 }
 
-/// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
-/// add floats, around the caches where the machine wants that for what the operation touches in all.
-template <class Op, class T, class Source, class Destination, class Party>
-void reduce_seen(Party me, Source source, int destinations, Destination destination, std::size_t count,
-                 std::size_t footprint) {
-  if (count == 0) return;
-  if (me.size() != 2 || destinations > 2) {
-    reduce_elements<Op, T>(me.size(), source, destinations, destination, 0, count);
+/// An all_reduce of buffers that peers do not see. Small ones are staged whole, and every rank reduces all. Of larger ones
+/// each rank stages the others' slices of a stretch, reduces its own slice of all ranks' and stages the result, which
+/// the others take while the next stretch is on its way.
+template <class Op, class T, class Party>
+void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
+  if (out.size_bytes() <= most_staged_one_shot) {
+    through_staging<T>(
+        me, out.size(), 1,
+        [&](stretch now, T* half) { fast_copy(half, in.data() + now.first, now.count * sizeof(T)); },
+        [&](stretch now, auto halves) {
+          reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
+        });
     return;
   }
-  const bool streams = footprint >= least_timed_copy && machine_copies().streams(footprint);
-  reduce_two<Op, T>(destination(0), destinations == 2 ? destination(1) : nullptr, source(0), source(1), count,
-                    streams ? store_kind::streaming : store_kind::cached);
+  const auto half_of = [&](int q, std::size_t turn) { return reinterpret_cast<T*>(me.point->staging_of(q, turn)); };
+  const auto copy_slices = [&](stretch now, auto to, auto from) {
+    for (int q = 0; q < me.size(); ++q) {
+      const stretch slice = slice_of<T>(now.count, q, me.size());
+      if (q != me.rank()) fast_copy(to(q) + slice.first, from(q) + slice.first, slice.count * sizeof(T), out.size_bytes());
+    }
+  };
+  const std::size_t most = me.point->staging_room() / sizeof(T);
+  std::size_t turn = 0;
+  stretch last;
+  for (stretch now; now.first < out.size(); last = now, now.first += now.count, ++turn) {
+    now.count = std::min(most, out.size() - now.first);
+    copy_slices(now, [&](int) { return half_of(me.rank(), turn); }, [&](int) { return in.data() + now.first; });
+    me.point->round();
+    const stretch mine = slice_of<T>(now.count, me.rank(), me.size());
+    const auto source = [&](int q) {
+      return (q == me.rank() ? in.data() + now.first : half_of(q, turn)) + mine.first;
+    };
+    const auto target = [&](int d) {
+      return (d == 0 ? out.data() + now.first : half_of(me.rank(), turn)) + mine.first;
+    };
+    reduce_seen<Op, T>(me, source, 2, target, mine.count, 0);
+    copy_slices(last, [&](int) { return out.data() + last.first; }, [&](int q) { return half_of(q, turn - 1); });
+  }
+  me.point->round();
+  copy_slices(last, [&](int) { return out.data() + last.first; }, [&](int q) { return half_of(q, turn - 1); });
 }
 
 /// The elements [first, first + out.size()) of what all ranks brought to a small operation, reduced.
@@ -121,13 +163,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
       reduce_fetched<Op, T>(me, mine.first, out.subspan(mine.first, mine.count));
       fetch_slices();
       break;
-    case algorithm::staged:
-      through_staging<T>(
-          me, out.size(), 1, [&](stretch now, T* half) { copy_elements(half, in.data() + now.first, now.count); },
-          [&](stretch now, auto halves) {
-            reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
-          });
-      break;
+    case algorithm::staged: all_reduce_staged<Op, T>(me, in, out); break;
     default: {
       const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
       const auto destination = [&](int q) { return me.template output_of<T>(q) + mine.first; };
@@ -159,7 +195,7 @@ void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, con
       break;
     case algorithm::staged:
       through_staging<T>(
-          me, in.size(), 1, [&](stretch now, T* half) { copy_elements(half, in.data() + now.first, now.count); },
+          me, in.size(), 1, [&](stretch now, T* half) { fast_copy(half, in.data() + now.first, now.count * sizeof(T)); },
           [&](stretch now, auto halves) {
             if (is_root) reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
           });
@@ -194,7 +230,7 @@ void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first
           [&](stretch now, T* half) {
             for (int q = 0; q < me.size(); ++q, half += now.count) {
               const std::size_t n = clipped(now, count(q));
-              if (n > 0) copy_elements(half, in.data() + first(q) + now.first, n);
+              fast_copy(half, in.data() + first(q) + now.first, n * sizeof(T));
             }
           },
           [&](stretch now, auto halves) {

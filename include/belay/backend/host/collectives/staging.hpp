@@ -49,6 +49,7 @@ template <class Party>
   known.forced = me.point->forced_algorithm();
   known.direct = me.point->all_direct();
   known.kernel_copies = me.point->all_copy();
+  known.staging_pays = me.point->any_stages();
   known.in_place = me.point->any_in_place();
   return known;
 }
