@@ -66,6 +66,9 @@ class started_world : public world_watch {
     for (int number : passed_on) ::sigaddset(&ours, number);
     for (int number : stopping) ::sigaddset(&ours, number);
     ::sigprocmask(SIG_BLOCK, &ours, &before_);
+    // Whatever our parent had blocked: what we pass on shall reach the ranks.
+    for (int number : passed_on) ::sigdelset(&before_, number);
+    for (int number : stopping) ::sigdelset(&before_, number);
     ::signal(SIGPIPE, SIG_IGN);
     // Each rank takes a few descriptors of ours.
     ::getrlimit(RLIMIT_NOFILE, &files_);
@@ -198,14 +201,18 @@ class started_world : public world_watch {
     signalfd_siginfo what = {};
     while (::read(signals_.get(), &what, sizeof what) == static_cast<ssize_t>(sizeof what)) {
       const int number = static_cast<int>(what.ssi_signo);
-      if (number == SIGTSTP) {
-        signal_all(SIGSTOP);
-        ::raise(SIGSTOP);
-        signal_all(SIGCONT);
-      } else {
-        signal_all(number);
-      }
+      if (number == SIGTSTP) stop_until_continued();
+      else signal_all(number);
     }
+  }
+
+  // Ctrl-Z. SIGCONT, which lets us go on, is then among our own signals, and passed on. Ranks are stopped and continued
+  // in the same order, so that none sees another one stopped for as long as it was stopped itself.
+  void stop_until_continued() {
+    signal_all(SIGSTOP);
+    const moment before = clock::now();
+    ::raise(SIGSTOP);
+    if (next_blow_ != moment::max()) next_blow_ += clock::now() - before;  // the ranks had no time either
   }
 
   options with_;

@@ -62,11 +62,21 @@ struct newborn {
   int refused = 0;   // errno of exec, where the program could not be started
 };
 
+/// Signals as a fresh process has them. What a script starts in the background is born with Ctrl-C ignored, which would
+/// be inherited by the ranks for good. What stays is a SIGHUP that is ignored: nohup is meant for them too.
+inline void restore_signals() noexcept {
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction now = {};
+    if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler == SIG_DFL) continue;
+    if (number != SIGHUP || now.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
+  }
+}
+
 /// In the child. Its process group is its own: what the terminal sends to ours is passed on by us, once.
 [[noreturn]] inline void become(const birth& how, pid_t parent, int out, int error, int secret, int report) {
   ::setpgid(0, 0);
   if (!belay::host::end_with_parent(parent)) ::_exit(1);
-  ::signal(SIGPIPE, SIG_DFL);
+  restore_signals();
   ::sigprocmask(SIG_SETMASK, &how.signals, nullptr);
   ::setrlimit(RLIMIT_NOFILE, &how.files);
   if (how.rank != 0 || ::isatty(STDIN_FILENO) != 0) {

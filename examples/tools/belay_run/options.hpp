@@ -33,9 +33,9 @@ inline constexpr char help_text[] =
     "  --grace s       after the first failure: seconds until SIGTERM, then until SIGKILL (default 5)\n"
     "\n"
     "Each line that a rank prints comes with [rank] before it. Rank 0 reads our input unless that is a terminal;\n"
-    "the others have none. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on. The exit code is that of the rank\n"
-    "that caused the others' failure, else of the first that failed, or 128 + its signal; 2: the command line makes\n"
-    "no sense; 126, 127: no such program.\n";
+    "the others have none. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; Ctrl-Z and fg stop all and let all go on.\n"
+    "The exit code is that of the rank that caused the others' failure, else of the first that failed, or 128 + its\n"
+    "signal; 2: the command line makes no sense; 126, 127: no such program.\n";
 
 [[nodiscard]] inline double seconds(const std::string& flag, const char* text) {
   char* end = nullptr;

@@ -42,8 +42,10 @@ std::string contents(const std::string& path) {
 // belay-run in a directory of its own, so that what it leaves is seen.
 class launched {
  public:
-  explicit launched(const std::vector<std::string>& arguments, const std::string& input = "/dev/null") {
+  explicit launched(const std::vector<std::string>& arguments, const std::string& input = "/dev/null",
+                    const std::vector<int>& ignored = {}) {
     pid_ = forked([&] {
+      for (const int number : ignored) ::signal(number, SIG_IGN);
       ::setenv("XDG_RUNTIME_DIR", (base_.path() + "/run").c_str(), 1);
       ::mkdir((base_.path() + "/run").c_str(), 0700);
       ::dup2(::open(input.c_str(), O_RDONLY | O_CLOEXEC), 0);
@@ -115,6 +117,19 @@ bool gone_soon(pid_t pid) {
   if (!watched) return true;
   pollfd entry{watched->descriptor(), POLLIN, 0};
   return ::poll(&entry, 1, 20'000) > 0;
+}
+
+bool is_stopped(pid_t pid) {
+  const auto seen = belay::host::look_at_process(pid);
+  return seen && seen->state == 'T';
+}
+
+// The state follows the signal, but not at once.
+bool is_stopped_soon(pid_t pid, bool stopped) {
+  const auto end = in_seconds(20);
+  while (is_stopped(pid) != stopped && std::chrono::steady_clock::now() < end) {
+  }
+  return is_stopped(pid) == stopped;
 }
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
@@ -238,6 +253,47 @@ TEST_CASE("Ctrl-C and SIGTERM reach every rank, once, and belay-run waits for th
   CHECK(one.wait_for_lines("out", 2).size() == 2);
   ::kill(one.pid(), SIGINT);
   CHECK(one.wait().code == 128 + SIGINT);
+}
+
+TEST_CASE("started with signals ignored, as scripts start things in the background, ranks can be ended nevertheless") {
+  const std::vector<int> background{SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTSTP, SIGUSR1};
+  launched one({"-n", "2", "sh", "-c", "grep SigIgn /proc/self/status; sleep 20 & echo ready; wait"}, "/dev/null", background);
+  const auto lines = one.wait_for_lines("out", 4);
+  CHECK(std::count(lines.begin(), lines.end(), "[0] SigIgn:\t0000000000000000") == 1);
+  CHECK(std::count(lines.begin(), lines.end(), "[1] SigIgn:\t0000000000000000") == 1);
+  ::kill(one.pid(), SIGINT);
+  CHECK(one.wait().code == 128 + SIGINT);
+  // nohup is for the ranks too.
+  launched kept({"-n", "1", "grep", "SigIgn", "/proc/self/status"}, "/dev/null", {SIGHUP});
+  CHECK(kept.wait().out == "[0] SigIgn:\t0000000000000001\n");
+}
+
+TEST_CASE("Ctrl-Z stops belay-run and every rank, fg lets all go on; a pause of all is no stall of one") {
+  launched one({"-n", "3", "--stall", "1", this_program(), "--no-skip", "--test-case=*as a rank*"});
+  std::vector<pid_t> ranks(3);
+  for (const std::string& line : one.wait_for_lines("error", 3)) {
+    ranks.at(static_cast<std::size_t>(line[1] - '0')) = std::stoi(line.substr(11));
+  }
+  for (int round = 0; round < 2; ++round) {
+    ::kill(one.pid(), SIGTSTP);
+    int status = 0;
+    REQUIRE(::waitpid(one.pid(), &status, WUNTRACED) == one.pid());
+    REQUIRE(WIFSTOPPED(status));
+    for (const pid_t rank : ranks) CHECK(is_stopped_soon(rank, true));
+    // Longer than the stall limit; nobody ends meanwhile.
+    const auto watched = process::watch(ranks[0]);
+    pollfd entry{watched->descriptor(), POLLIN, 0};
+    CHECK(::poll(&entry, 1, 1500) == 0);
+    ::kill(one.pid(), SIGCONT);
+    REQUIRE(::waitpid(one.pid(), &status, WCONTINUED) == one.pid());
+    for (const pid_t rank : ranks) CHECK(is_stopped_soon(rank, false));
+  }
+  ::kill(ranks[1], SIGKILL);
+  const outcome result = one.wait();
+  CAPTURE(result.error);
+  CHECK(result.code == 128 + SIGKILL);
+  CHECK(result.error.find("[0] peer_failed, rank 1, signal 9") != std::string::npos);
+  CHECK(result.error.find("stopped") == std::string::npos);
 }
 
 TEST_CASE("no process is left: not by an end, not by a kill of belay-run, not what ranks leave behind") {
