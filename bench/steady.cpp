@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// steady [threads|processes] [operation] [bytes] [calls]
+// steady [threads|processes] [operation] [bytes] [calls] [spin in microseconds]
 //
-// So many calls of one collective on two ranks with buffers of a symmetric heap, and nothing else between their
-// beginning and end: for bench/system_calls.py, which counts what the kernel is asked for with N and with 2N calls.
-// Heap allocations are counted here; one is too many.
+// So many calls of one collective on two ranks with buffers of a symmetric heap, and nothing else between two marks:
+// for bench/system_calls.py, which counts what the kernel is asked for between them. Heap allocations are counted here;
+// one is too many.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -30,7 +31,12 @@ struct order {
   std::string as = "threads", what = "all_reduce";
   std::size_t bytes = 8;
   int calls = 10000;
+  // On a machine that does other things too, no wait shall outlast its spin: sleeping is a system call.
+  std::chrono::microseconds spin{200'000};
 };
+
+/// A system call that does nothing, with a name that is seen in a trace.
+void mark(const char* name) { static_cast<void>(::access(name, F_OK)); }
 
 /// Heap allocations of the calls, in this rank's process.
 template <class Group>
@@ -52,7 +58,9 @@ std::uint64_t run_calls(const Group& group, const order& orders) {
   for (int i = 0; i < 100; ++i) call();
   belay::barrier(group);
   const std::uint64_t before = train_moe::heap_allocations();
+  mark("belay: calls begin");
   for (int i = 0; i < orders.calls; ++i) call();
+  mark("belay: calls end");
   const std::uint64_t after = train_moe::heap_allocations();
   belay::barrier(group);
   return after - before;
@@ -66,14 +74,13 @@ int main(int argc, char** argv) {
   if (argc > 2) orders.what = argv[2];
   if (argc > 3) orders.bytes = std::strtoul(argv[3], nullptr, 10);
   if (argc > 4) orders.calls = std::atoi(argv[4]);
+  if (argc > 5) orders.spin = std::chrono::microseconds(std::atoi(argv[5]));
   void* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 2;
   auto& allocations = *new (memory) std::atomic<std::uint64_t>(0);  // children add theirs
   try {
     const auto body = [&](auto& self) { allocations += run_calls(self.world(), orders); };
-    // On a machine that does other things too, no wait shall outlast its spin: sleeping is a system call.
-    const belay::host::world_options how{.pin = belay::host::pinning::one_core_each,
-                                         .spin = std::chrono::milliseconds(200)};
+    const belay::host::world_options how{.pin = belay::host::pinning::one_core_each, .spin = orders.spin};
     if (orders.as == "processes") belay::host::processes{2, how}.run(body);
     else belay::host::world{2, how}.run(body);
   } catch (const std::exception& problem) {
