@@ -6,6 +6,7 @@
 #include <fstream>
 #include <vector>
 
+#include "belay/core/error.hpp"
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule.hpp"
 
@@ -40,7 +41,8 @@ int main(int argc, char** argv) try {
   std::printf("bubble of 1f1b with equal stages: %.3f\n",
               belay::schedule::timeline(belay::schedule::to_dynamic(table), forward, backward).idle());
   if (argc > 1) {
-    std::ofstream(argv[1]) << belay::schedule::draw_svg(table);
+    std::ofstream drawing(argv[1]);
+    if (!(drawing << belay::schedule::draw_svg(table)).flush()) throw belay::file_error(argv[1], 0, "cannot be written");
     std::printf("drawn to %s\n", argv[1]);
   }
 } catch (const std::exception& error) {

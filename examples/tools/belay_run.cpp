@@ -132,8 +132,7 @@ class started_world : public world_watch {
     codes_[static_cast<std::size_t>(rank)] = code;
     if (code == 0 || exit_code_ != 0) return;
     exit_code_ = code;
-    const char* const name = how.how == ending::kind::signalled ? ::strsignal(how.code) : nullptr;
-    say("rank " + std::to_string(rank) + " " + how.text() + (name == nullptr ? "" : " (" + std::string(name) + ")"));
+    say("rank " + std::to_string(rank) + " " + how.text());
     next_blow_ = clock::now() + duration_of(with_.grace);
   }
 

@@ -7,6 +7,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/ledger.hpp"
+#include "belay/core/missing_folder.hpp"
 #include "belay/core/obligation.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/view.hpp"

@@ -83,7 +83,7 @@ foreach(fault "kill -9 $(ps -o pid= --ppid $run | tail -n 1)" "kill -INT $run $(
     OUTPUT_VARIABLE code OUTPUT_STRIP_TRAILING_WHITESPACE)
   file(STRINGS "${work_dir}/report" report)
   list(LENGTH report lines)
-  if(NOT lines EQUAL 1 OR NOT report MATCHES "train_moe: .*peer_failed.*was ended by signal")
+  if(NOT lines EQUAL 1 OR NOT report MATCHES "train_moe: .*peer_failed.*was ended by SIG")
     message(FATAL_ERROR "after ${fault}: not one clear report but ${lines} lines:\n${report}")
   endif()
   if(NOT code MATCHES "^(1|130)$")

@@ -84,9 +84,10 @@ class located_json {
     } catch (const json::parse_error& error) {
       const std::string what = error.what();
       const std::size_t words = what.find(": ");
+      const std::size_t at = error.byte > 0 ? error.byte - 1 : 0;
+      if (at >= text.size()) throw belay::file_error(path_, at, "is cut off: it ends in the middle");
       throw belay::file_error(
-          path_, error.byte > 0 ? error.byte - 1 : 0,
-          "is cut off, damaged or no flight file: " + (words == std::string::npos ? what : what.substr(words + 2)));
+          path_, at, "is damaged or no flight file: " + (words == std::string::npos ? what : what.substr(words + 2)));
     }
     locate(begins);
   }

@@ -59,11 +59,13 @@ class budget_error : public error {
   std::size_t available_bytes_;
 };
 
-/// A file could not be read or written, or holds what it should not; `offset` is the byte where.
+/// A file could not be read or written, or holds what it should not; `offset` is the byte where, 0 for the file as such.
 class file_error : public error {
  public:
   file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {})
-      : error(path + ": " + message + " (byte " + std::to_string(offset) + ")", at), path_(path), offset_(offset) {}
+      : error(path + ": " + message + (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"), at),
+        path_(path),
+        offset_(offset) {}
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }

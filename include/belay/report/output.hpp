@@ -17,6 +17,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/missing_folder.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -67,7 +68,8 @@ class output {
 
  private:
   [[noreturn]] void fail(const char* what, int number, where at) const {
-    throw file_error(path_, written_, what + (": " + std::generic_category().message(number)), at);
+    const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";
+    throw file_error(path_, written_, what + (": " + std::generic_category().message(number)) + folder, at);
   }
 
   std::string path_;

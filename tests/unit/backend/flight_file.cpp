@@ -328,6 +328,9 @@ TEST_CASE("a folder that cannot be written is a file_error with the file's name,
   }
   ::unsetenv("BELAY_FLIGHT_DIR");
   CHECK(folder.files().size() == 1);
+  const std::string said = "No such file or directory (there is no folder " + folder.path() + "/no)";
+  CHECK_THROWS_WITH_AS(host::write_flight_file(made.world, folder.path() + "/no/such"), doctest::Contains(said.c_str()),
+                       belay::file_error);
 }
 
 namespace {

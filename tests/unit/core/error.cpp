@@ -42,6 +42,8 @@ TEST_CASE("a file error names the file and the byte") {
   CHECK(damaged.path() == "model.safetensors");
   CHECK(damaged.offset() == 1234567890123);
   CHECK(contains(damaged.what(), "model.safetensors: the header is not JSON (byte 1234567890123)"));
+  // Where it is about the file as such, no byte is named.
+  CHECK(std::string(file_error("a.json", 0, "cannot be read").what()) == "belay: a.json: cannot be read");
 }
 
 TEST_CASE("a communication error says who, in which operation, and which line there and here") {

@@ -134,7 +134,7 @@ TEST_CASE("a file that was cut off anywhere is refused with the byte where it en
     CAPTURE(length);
     CAPTURE(told.out);
     CHECK(told.code == 1);
-    CHECK(has(told, cut + ": is cut off, damaged or no flight file"));
+    CHECK(has(told, cut + ": is cut off: it ends in the middle"));
     CHECK(has(told, "(byte " + std::to_string(length) + ")"));
   }
 }
@@ -155,9 +155,10 @@ TEST_CASE("damaged and foreign files are refused with the place and what is wron
     CHECK(told.code == 1);
     CHECK(has(told, expected));
     // The byte is that of the object or array which begins there.
-    CHECK(has(told, "(byte " + std::to_string(spoilt.find(before)) + ")"));
+    const std::size_t place = spoilt.find(before);
+    CHECK(has(told, place == 0 ? expected + "\n" : "(byte " + std::to_string(place) + ")"));
   };
-  refused("\"belay_flight\": 1", "\"belay_flight\": 2", "another version", "{\"belay_flight");
+  refused("\"belay_flight\": 1", "\"belay_flight\": 2", "another version of Belay", "{\"belay_flight");
   refused("\"number\": 1,", "\"nunber\": 1,", "\"number\" is missing", "{\"n\": 1,");
   refused("\"finished\": false", "\"finished\": 0", "\"finished\" is neither true nor false", "{\"n\": 2,");
   refused("\"signal\": 9", "\"signal\": -99999999999", "\"signal\" is out of range: -99999999999", "{\"kind\"");
@@ -170,12 +171,15 @@ TEST_CASE("damaged and foreign files are refused with the place and what is wron
           "in",
           "ill-formed UTF-8 byte", "\xff");
   write(file, "{\"a\": [1, 2]}");
-  CHECK(has(belay_fr(file), "is no flight file of Belay (byte 0)"));
+  CHECK(has(belay_fr(file), file + ": is no flight file of Belay\n"));
+  write(file, "not JSON");
+  CHECK(has(belay_fr(file), file + ": is damaged or no flight file: "));
+  CHECK(!has(belay_fr(file), "(byte 0)"));
   write(file, std::string(100000, '['));
   CHECK(belay_fr(file).code == 1);
   write(file, "");
-  CHECK(has(belay_fr(file), "is empty (byte 0)"));
-  CHECK(has(belay_fr(folder / "none.json"), "cannot be read: No such file or directory (byte 0)"));
+  CHECK(has(belay_fr(file), file + ": is empty\n"));
+  CHECK(has(belay_fr(folder / "none.json"), "cannot be read: No such file or directory\n"));
   CHECK(belay_fr(folder / "none.json").code == 1);
   CHECK(belay_fr(folder / "").code == 1);
   CHECK(belay_fr("").code != 0);

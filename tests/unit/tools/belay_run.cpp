@@ -169,7 +169,7 @@ TEST_CASE("the exit code is the first failing rank's, or 128 and its signal") {
   CHECK(code.error == "belay-run: rank 1 exited with code 7\n");
   const outcome killed = shell(2, "[ $BELAY_RANK = 1 ] && kill -9 $$; exit 0");
   CHECK(killed.code == 128 + SIGKILL);
-  CHECK(killed.error == "belay-run: rank 1 was ended by signal 9 (Killed)\n");
+  CHECK(killed.error == "belay-run: rank 1 was ended by SIGKILL (9)\n");
   CHECK(shell(2, "ulimit -c 0; kill -SEGV $$").code == 128 + SIGSEGV);
 }
 
@@ -336,7 +336,7 @@ TEST_CASE("ranks that join are one world; a kill is told to the others, who say 
   const outcome result = one.wait();
   CHECK(result.code == 128 + SIGKILL);
   for (const char* const told : {"[0] peer_failed, rank 1, signal 9", "[2] peer_failed, rank 1, signal 9",
-                                 "belay-run: rank 1 was ended by signal 9 (Killed)", "belay-run: rank 1 "}) {
+                                 "belay-run: rank 1 was ended by SIGKILL (9)", "belay-run: rank 1 "}) {
     CAPTURE(result.error);
     CHECK(result.error.find(told) != std::string::npos);
   }

@@ -30,6 +30,7 @@
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/missing_folder.hpp"
 #include "belay/core/policies.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -81,7 +82,9 @@ class flight_output {
     pending_.clear();
   }
   [[noreturn]] void fail(const char* what) const {
-    throw file_error(path_, offset_, std::string(what) + ": " + std::generic_category().message(errno));
+    const int number = errno;
+    const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";
+    throw file_error(path_, offset_, std::string(what) + ": " + std::generic_category().message(number) + folder);
   }
 
   std::string path_, temporary_;

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "belay/backend/host/descriptor.hpp"
+#include "belay/backend/host/signal_name.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -41,10 +42,10 @@ struct ending {
   kind how = kind::unknown;
   int code = 0;  // exit code or signal
 
-  /// "exited with code 3", "was ended by signal 9", "ended"
+  /// "exited with code 3", "was ended by SIGKILL (9)", "ended"
   [[nodiscard]] std::string text() const {
     if (how == kind::exited) return "exited with code " + std::to_string(code);
-    if (how == kind::signalled) return "was ended by signal " + std::to_string(code);
+    if (how == kind::signalled) return "was ended by " + signal_name(code);
     return "ended";
   }
 };

@@ -33,6 +33,9 @@ namespace host {
     case SIGTERM: known = "SIGTERM"; break;
     case SIGSTOP: known = "SIGSTOP"; break;
     case SIGTSTP: known = "SIGTSTP"; break;
+    case SIGVTALRM: known = "SIGVTALRM"; break;
+    case SIGPROF: known = "SIGPROF"; break;
+    case SIGIO: known = "SIGIO"; break;
     case SIGXCPU: known = "SIGXCPU"; break;
     case SIGXFSZ: known = "SIGXFSZ"; break;
     case SIGSYS: known = "SIGSYS"; break;

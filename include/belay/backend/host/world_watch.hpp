@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +21,7 @@
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/process.hpp"
 #include "belay/backend/host/segment.hpp"
+#include "belay/backend/host/signal_name.hpp"
 #include "belay/backend/host/wire.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -43,13 +43,13 @@ struct rank_outcome {
   std::string what;    // of an exception
   std::string result;  // the bytes of what the body returned
 
-  /// "returned", "threw: ...", "exited with code 3", "was ended by signal 9 (Killed)"
+  /// "returned", "threw: ...", "exited with code 3", "was ended by SIGKILL (9)"
   [[nodiscard]] std::string text() const {
     switch (how) {
       case kind::returned: return "returned";
       case kind::threw: return "threw: " + what;
       case kind::exited: return "exited with code " + std::to_string(code);
-      case kind::signalled: return "was ended by signal " + std::to_string(code) + " (" + ::strsignal(code) + ")";
+      case kind::signalled: return "was ended by " + signal_name(code);
       case kind::unknown: break;
     }
     return "ended";

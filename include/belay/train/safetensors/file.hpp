@@ -19,6 +19,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/missing_folder.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
@@ -51,7 +52,9 @@ class basic_file {
       result.descriptor_ = Files::open(result.path_.c_str(), flags, S_IRUSR | S_IWUSR);
     } while (result.descriptor_ < 0 && errno == EINTR);
     if (result.descriptor_ < 0 && errno != EEXIST) {
-      throw file_error(result.path_, 0, "cannot be created: " + reason(errno), at);
+      const int number = errno;
+      const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(result.path_) : "";
+      throw file_error(result.path_, 0, "cannot be created: " + reason(number) + folder, at);
     }
     return result;
   }
