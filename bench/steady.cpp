@@ -32,7 +32,7 @@ struct order {
   std::size_t bytes = 8;
   int calls = 10000;
   // On a machine that does other things too, no wait shall outlast its spin: sleeping is a system call.
-  std::chrono::microseconds spin{200'000};
+  std::chrono::microseconds spin{2'000'000};
 };
 
 /// A system call that does nothing, with a name that is seen in a trace.

@@ -6,7 +6,7 @@ Every rank makes a mark before its first call and after its last. What its threa
 what any other thread of the ranks does while all of them are there, is counted by name. The process that holds ranks
 that are processes is no rank: it looks after them some times a second, however many calls they make.
 
-A wait that outlasts its spin sleeps, and that is a system call; the ranks spin for 200 ms here, so that on a machine
+A wait that outlasts its spin sleeps, and that is a system call; the ranks spin for 2 s here, so that on a machine
 that does other things too hardly a wait does. Where one did, the round is repeated; the least of all rounds counts.
 """
 import argparse
@@ -84,15 +84,16 @@ def main():
                 worst |= bool(names) or allocations > 0
                 what = f"{operation} of {size} bytes, ranks as {ranks}, {calls} calls"
                 again = "" if rounds == 1 else f" [least of {rounds} rounds]"
-                print(f"{what}: system calls: {words(names)} (limit 0), heap allocations: {allocations} (limit 0){again}",
-                      flush=True)
+                asked = f"system calls: {words(names)} (limit 0), heap allocations: {allocations} (limit 0)"
+                print(f"{what}: {asked}{again}", flush=True)
         # The same without a spin: that sleeps are seen where there are some.
         got = traced([steady, ranks, "all_reduce", "65536", "2000", "0"])
         if got is None or not got[0]["futex"]:
-            print(f"ranks as {ranks}, no spin: no sleep was counted (limit at least 1), so the zeros above prove nothing")
+            print(f"ranks as {ranks}, no spin: no sleep was counted (limit at least 1): the zeros above prove nothing")
             worst = 1
         else:
-            print(f"all_reduce of 65536 bytes, ranks as {ranks}, 2000 calls, no spin, for comparison: {words(got[0])}")
+            what = f"all_reduce of 65536 bytes, ranks as {ranks}, 2000 calls"
+            print(f"{what}, no spin, for comparison: {words(got[0])}")
     return int(worst)
 
 

@@ -111,7 +111,7 @@ struct core_set {
   }
   const auto each = static_cast<double>(fastest.count() > 0 ? fastest.count() : 1) / looks;
   const double count = static_cast<double>(time.count()) / each;
-  return count > 1e6 ? 1'000'000 : static_cast<int>(count) + 1;
+  return count > 1e9 ? 1'000'000'000 : static_cast<int>(count) + 1;
 }
 
 }  // namespace host
