@@ -59,7 +59,8 @@ class budget_error : public error {
   std::size_t available_bytes_;
 };
 
-/// A file could not be read or written, or holds what it should not; `offset` is the byte where, 0 for the file as such.
+/// A file could not be read or written, or holds what it should not; `offset` is the byte where, or 0, which is not
+/// named: then it is about the file as such.
 class file_error : public error {
  public:
   file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {})

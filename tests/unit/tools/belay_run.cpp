@@ -257,7 +257,8 @@ TEST_CASE("Ctrl-C and SIGTERM reach every rank, once, and belay-run waits for th
 
 TEST_CASE("started with signals ignored, as scripts start things in the background, ranks can be ended nevertheless") {
   const std::vector<int> background{SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTSTP, SIGUSR1};
-  launched one({"-n", "2", "sh", "-c", "grep SigIgn /proc/self/status; sleep 20 & echo ready; wait"}, "/dev/null", background);
+  const char* const script = "grep SigIgn /proc/self/status; sleep 20 & echo ready; wait";
+  launched one({"-n", "2", "sh", "-c", script}, "/dev/null", background);
   const auto lines = one.wait_for_lines("out", 4);
   CHECK(std::count(lines.begin(), lines.end(), "[0] SigIgn:\t0000000000000000") == 1);
   CHECK(std::count(lines.begin(), lines.end(), "[1] SigIgn:\t0000000000000000") == 1);
