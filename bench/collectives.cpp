@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "collectives/algorithm.hpp"
 #include "collectives/body.hpp"
@@ -21,6 +22,9 @@ int run(const bench::options& what, char** argv) {
                  "built without MPI: apt-get install libopenmpi-dev openmpi-bin (Debian's names), then build anew\n");
     return 2;
   }
+  if (!(needs_mpirun && bench::under_mpirun())) {  // else it was said by who started mpirun
+    for (const std::string& note : what.notes) std::fprintf(stderr, "# %s\n", note.c_str());
+  }
   if (needs_mpirun && !bench::under_mpirun()) {
     bench::become_mpirun(what, argv);
     return 2;
@@ -32,10 +36,6 @@ int run(const bench::options& what, char** argv) {
   };
 #if defined(BELAY_BENCH_MPI)
   if (what.as == "mpi") {
-    if (what.algorithm != "auto") {
-      std::fprintf(stderr, "--algorithm: ranks of mpi send messages and have no other way\n");
-      return 2;
-    }
     const std::size_t wrong = bench::measure_under_mpi(what);
     if (wrong > 0) std::fprintf(stderr, "%zu elements are wrong\n", wrong);
     return wrong > 0 ? 1 : 0;

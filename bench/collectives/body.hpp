@@ -61,8 +61,8 @@ class measurement {
     }
   }
 
-  /// All cells of one operation, appended. Collective.
-  void measure(op which, std::vector<cell>& into) {
+  /// All cells of one operation, appended; `turn` is what a terminal is told beside its name. Collective.
+  void measure(op which, const std::string& turn, std::vector<cell>& into) {
     subject_ = make_subject(group_, which, what_, in_, out_);
     if (!subject_) {
       if (group_.rank() == 0)
@@ -75,11 +75,11 @@ class measurement {
       const extent size = extent_of(which, bytes, element_bytes(what_.type), group_.size());
       if (which != op::barrier && size.count == 0) continue;
       if (group_.rank() == 0 && ::isatty(STDERR_FILENO) != 0) {
-        std::fprintf(stderr, "\r%-20s %10s ", name(which), size_text(size.bytes).c_str());
+        std::fprintf(stderr, "\r%s %-20s %10s ", turn.c_str(), name(which), size_text(size.bytes).c_str());
       }
       into.push_back(measure_one(which, size));
     }
-    if (group_.rank() == 0 && ::isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r%32s\r", "");
+    if (group_.rank() == 0 && ::isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r%40s\r", "");
   }
 
  private:
@@ -210,7 +210,9 @@ template <class Group>
 std::size_t measure_all(const Group& group, const options& what) {
   std::vector<cell> cells;
   measurement<Group> all(group, what);
-  for (const op each : what.ops) all.measure(each, cells);
+  for (std::size_t i = 0; i < what.ops.size(); ++i) {
+    all.measure(what.ops[i], std::to_string(i + 1) + "/" + std::to_string(what.ops.size()), cells);
+  }
   if (group.rank() == 0) report(cells, what);
   std::size_t wrong = 0;
   for (const cell& each : cells) wrong += each.wrong[0].value_or(0) + each.wrong[1].value_or(0);

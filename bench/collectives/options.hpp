@@ -15,6 +15,9 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "belay/backend/host/algorithm.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/missing_folder.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/size.hpp"
 
@@ -33,7 +36,8 @@ struct options {
   std::size_t factor = 2;
   int warmup = 3;
   int iters = 0;  // 0: by size
-  std::string algorithm = "auto";
+  std::string algorithm = "auto";  // also by BELAY_ALGORITHM, where no flag says it
+  std::vector<std::string> notes;  // what a user should know before it runs
   bool check = false;
   bool limits = false;
   std::vector<std::string> beside;
@@ -58,6 +62,30 @@ inline const std::vector<std::string> type_names{"float", "double", "bf16",  "fp
   if (type == "double" || type == "int64") return 8;
   if (type == "float" || type == "int32") return 4;
   return type == "bf16" || type == "fp16" ? 2 : 1;
+}
+
+/// The flag comes before the variable, also where it says auto. Throws input_error for what is no algorithm, or none
+/// for such ranks.
+inline void choose_algorithm(options& out, bool given) {
+  if (out.algorithm == "automatic") out.algorithm = "auto";
+  if (out.algorithm != "auto") {
+    static_cast<void>(belay::host::algorithm_named(out.algorithm));
+    if (out.as == "mpi") throw belay::input_error("--algorithm: ranks of mpi send messages and have no other way");
+  }
+  const char* const variable = std::getenv("BELAY_ALGORITHM");
+  if (variable == nullptr || *variable == '\0') return;
+  const std::string set = "BELAY_ALGORITHM=" + std::string(variable);
+  if (given) {
+    if (out.algorithm != variable) out.notes.push_back("--algorithm " + out.algorithm + " comes before " + set);
+    ::unsetenv("BELAY_ALGORITHM");
+  } else if (out.as == "mpi") {
+    out.notes.push_back(set + " is not for ranks of mpi, which send messages");
+  } else {
+    const belay::host::algorithm forced = belay::host::algorithm_named(variable);
+    if (forced == belay::host::algorithm::automatic) return;
+    out.algorithm = variable;
+    out.notes.push_back(set + " is in force");
+  }
 }
 
 /// The options, or the exit code where there is nothing to run.
@@ -86,7 +114,7 @@ inline const std::vector<std::string> type_names{"float", "double", "bf16",  "fp
       ->check(CLI::Range(std::size_t{2}, std::size_t{1} << 20))
       ->capture_default_str();
   app.add_option("--warmup", out.warmup, "samples before those that count")->check(CLI::NonNegativeNumber);
-  app.add_option("--iters", out.iters, "samples of each size (default 101, 41 from 64K, 15 from 4M)")
+  app.add_option("--iters", out.iters, "samples of each size (default 101, 41 above 64K, 15 above 4M)")
       ->check(CLI::PositiveNumber);
   app.add_option("--algorithm", out.algorithm,
                  "forces an algorithm instead of the library's choice: line, page, one_shot, push, pull, staged, kernel_copy")
@@ -117,7 +145,15 @@ inline const std::vector<std::string> type_names{"float", "double", "bf16",  "fp
   out.min = *low;
   out.max = *high;
   if (!out.json.empty() && !std::ofstream(out.json, std::ios::app)) {
-    return refuse("--json " + out.json + ": cannot be written");
+    return refuse("--json " + out.json + ": cannot be written" + belay::missing_folder(out.json));
+  }
+  try {
+    choose_algorithm(out, app.count("--algorithm") > 0);
+  } catch (const belay::input_error& problem) {
+    return refuse(problem.what());
+  }
+  if (out.type == "fp8" && std::all_of(out.ops.begin(), out.ops.end(), reduces)) {
+    return refuse("--type fp8 --op " + ops + ": fp8 is moved, never reduced; reduce bf16, fp16 or float");
   }
   if (out.root < 0 || out.root >= out.ranks) return refuse("--root " + std::to_string(out.root) + ": no such rank");
   if (out.has_peer("mpi") && out.as == "threads") {
@@ -132,6 +168,11 @@ inline const std::vector<std::string> type_names{"float", "double", "bf16",  "fp
     out.iters = 4;
     out.check = out.limits = true;
     if (!out.has_peer("twin")) out.beside.emplace_back("twin");
+  }
+  if (out.oversubscribed()) {
+    out.notes.push_back(std::to_string(out.ranks) + " ranks share " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) +
+                        " cores: most of each time is waiting for a turn on a core, so all of it takes long (try --max "
+                        "64K --factor 8); a third of the samples is taken, and figures are those of this case only");
   }
   return out;
 }
