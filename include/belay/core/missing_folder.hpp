@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <string>
 
@@ -18,7 +19,7 @@ namespace belay::inline BELAY_ABI {
   for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
     struct stat facts = {};
-    if (::stat(folder.c_str(), &facts) != 0) return " (there is no folder " + folder + ")";
+    if (::stat(folder.c_str(), &facts) != 0) return errno == ENOENT ? " (there is no folder " + folder + ")" : "";
     if (!S_ISDIR(facts.st_mode)) return " (" + folder + " is no folder)";
   }
   return "";
