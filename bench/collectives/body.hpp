@@ -189,6 +189,9 @@ inline void report(const std::vector<cell>& cells, const options& what) {
   const std::vector<row> rows = rows_of(cells);
   const run_words words{what.type, what.redop, what.as, what.buffers, what.ranks, what.root};
   print_table(rows, words, stdout);
+  for (const std::string& lost : without_row(cells, rows)) {
+    std::fprintf(stderr, "# %s: no row, something else had a rank's core in every sample\n", lost.c_str());
+  }
   const bool mpi = what.has_peer("mpi") && mpi_available;
   const nlohmann::ordered_json machine = machine_json(rows, mpi ? mpi_version() : std::string());
   for (const auto& [state, of] : machine["states"].items()) {

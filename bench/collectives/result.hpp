@@ -3,10 +3,12 @@
 // What was measured, cell by cell, and what comes of it: rows, the table that nccl-tests prints, and the JSON file.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -76,7 +78,8 @@ struct row {
   return out;
 }
 
-/// Samples whose state changed are dropped; of settings and kinds the best one counts.
+/// Samples whose state changed are dropped, unless there are no others: then the row is `mixed`. Of settings and kinds
+/// the best one counts. What was disturbed in every sample has no row.
 [[nodiscard]] inline std::vector<row> rows_of(const std::vector<cell>& cells) {
   std::vector<double> trips;
   for (const cell& each : cells) {
@@ -85,10 +88,17 @@ struct row {
   const states found = find_states(trips);
   std::vector<row> out;
   for (const cell& each : cells) {
-    for (const char* state : {"single", "near", "far"}) {
-      const std::vector<std::size_t> which = samples_in(each, found, state);
-      if (which.size() < 2) continue;
+    bool told[2] = {};
+    for (const std::string state : {"single", "near", "far", "mixed"}) {
+      std::vector<std::size_t> which = samples_in(each, found, state);
+      if (state == "mixed") {
+        which.resize(each.around.size());
+        std::iota(which.begin(), which.end(), std::size_t{0});
+      } else if (which.size() < 2) {
+        continue;
+      }
       for (const bool in_place : {false, true}) {
+        if (state == "mixed" && told[in_place ? 1 : 0]) continue;
         row one;
         one.what = each.what;
         one.size = each.size;
@@ -127,8 +137,26 @@ struct row {
             case part::copy: one.copy_us = one.copy_us ? std::min(*one.copy_us, p50) : p50; break;
           }
         }
-        if (one.samples > 0) out.push_back(std::move(one));
+        if (one.samples == 0) continue;
+        told[in_place ? 1 : 0] = true;
+        out.push_back(std::move(one));
       }
+    }
+  }
+  return out;
+}
+
+/// "all_reduce 64 B in place": calls that were made, and have no row.
+[[nodiscard]] inline std::vector<std::string> without_row(const std::vector<cell>& cells, const std::vector<row>& rows) {
+  std::vector<std::string> out;
+  for (const cell& each : cells) {
+    for (const series& times : each.all) {
+      const auto of_it = [&](const row& one) {
+        return one.what == each.what && one.size.bytes == each.size.bytes && one.in_place == times.in_place;
+      };
+      if (times.who != part::subject || std::any_of(rows.begin(), rows.end(), of_it)) continue;
+      const std::string what = name(each.what) + (" " + std::to_string(each.size.bytes)) + " B";
+      out.push_back(what + (times.in_place ? " in place" : ""));
     }
   }
   return out;

@@ -52,6 +52,23 @@ TEST_CASE("states are reported apart, and a sample whose state changed is in nei
   CHECK(rows[1].p99_us == 200);
 }
 
+TEST_CASE("where the state changed in every sample the row is mixed; where every sample was disturbed that is said") {
+  bench::cell changing = moving_machine(), disturbed = moving_machine();
+  changing.size.bytes = 64;
+  changing.around.resize(3);
+  for (auto& [before, after] : changing.around) before.round_trip_us = 0.09, after.round_trip_us = 0.4;
+  for (bench::series& each : changing.all) each.us.resize(3);
+  disturbed.size.bytes = 128;
+  for (double& us : disturbed.all[0].us) us = left_out;
+  const std::vector<bench::cell> cells{moving_machine(), changing, disturbed};
+  const std::vector<bench::row> rows = bench::rows_of(cells);
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[2].state == "mixed");
+  CHECK(rows[2].samples == 3);
+  CHECK(rows[2].wrong == 0U);
+  CHECK(bench::without_row(cells, rows) == std::vector<std::string>{"all_gather 128 B"});
+}
+
 TEST_CASE("the best setting of a peer counts, and what was not timed counts nowhere") {
   const std::vector<bench::row> rows = bench::rows_of({moving_machine()});
   REQUIRE(rows.size() == 2);
