@@ -147,7 +147,8 @@ struct row {
 }
 
 /// "all_reduce 64 B in place": calls that were made, and have no row.
-[[nodiscard]] inline std::vector<std::string> without_row(const std::vector<cell>& cells, const std::vector<row>& rows) {
+[[nodiscard]] inline std::vector<std::string> without_row(const std::vector<cell>& cells,
+                                                          const std::vector<row>& rows) {
   std::vector<std::string> out;
   for (const cell& each : cells) {
     for (const series& times : each.all) {
