@@ -15,6 +15,7 @@
 #include <span>
 
 #include "belay/core/error.hpp"
+#include "belay/core/missing_folder.hpp"
 
 namespace train_moe {
 
@@ -87,7 +88,11 @@ void check_export_target(const std::string& folder) {
   const std::string refusal = "--export " + folder + ": ";
   std::error_code error;
   const files::file_status status = files::symlink_status(folder, error);
-  if (status.type() == files::file_type::not_found) return;
+  if (status.type() == files::file_type::not_found) {
+    const std::string missing = belay::missing_folder(without_slash(folder));
+    if (!missing.empty()) throw belay::input_error(refusal + "cannot be made" + missing);
+    return;
+  }
   if (status.type() == files::file_type::none) throw belay::input_error(refusal + error.message());
   if (status.type() != files::file_type::directory) throw belay::input_error(refusal + "exists and is no folder");
   bool has_config = false;

@@ -116,8 +116,10 @@ TEST_CASE("a folder that is no export is refused before anything is written") {
   std::filesystem::remove_all(target);
   std::filesystem::create_directory_symlink(dir.path, target);
   refused("exists and is no folder");
-  CHECK_THROWS_WITH_AS(train_moe::model_export(dir / "none/out", little(), 16),
-                       doctest::Contains("no folder can be made beside it"), belay::file_error);
+  const std::string missing = "cannot be made (there is no folder " + dir.path + "/none)";
+  CHECK_THROWS_WITH_AS(train_moe::model_export(dir / "none/out/", little(), 16), doctest::Contains(missing.c_str()),
+                       belay::input_error);
+  train_moe::check_export_target(dir / "fresh/");
 }
 
 TEST_CASE("a folder that gets something else during the run is not replaced") {
