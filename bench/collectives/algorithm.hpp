@@ -7,6 +7,7 @@
 #include <string>
 
 #include "belay/backend/host/algorithm.hpp"
+#include "belay/backend/host/single_copy.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/options.hpp"
 
@@ -30,10 +31,16 @@ namespace bench {
   const belay::host::algorithm small = belay::host::choose_small(
       forced, part ? bytes : size.elements() * element, element, what.ranks, has_root(which) ? what.root : -1);
   if (!counts && small != belay::host::algorithm::automatic) return belay::host::name(small);
+  const std::size_t most_parts = belay::host::most_parts_in_all_pages(what.ranks);
+  if (which == op::all_to_all_v && forced == belay::host::algorithm::automatic && size.elements() * element <= most_parts) {
+    return belay::host::name(belay::host::algorithm::page);
+  }
   belay::host::way known;
   known.forced = forced;
   known.direct = what.as == "threads" || what.buffers == "symmetric";
   known.kernel_copies = true;  // as the library finds where it may
+  known.staging_pays = !known.direct && !belay::host::single_copy_pays();
+  known.rooted = has_root(which);
   known.in_place = in_place;
   if (which == op::all_reduce) return belay::host::name(belay::host::choose_all_reduce(known, bytes));
   const belay::host::algorithm chosen = belay::host::choose(known, bytes);

@@ -96,6 +96,7 @@ TEST_CASE("the way is chosen by what all ranks know, and a forced one that canno
   CHECK(choose({.direct = false, .kernel_copies = true}, 1 << 20) == algorithm::kernel_copy);
   CHECK(choose({.direct = false, .kernel_copies = true}, 1 << 10) == algorithm::staged);
   CHECK(choose({.direct = false, .kernel_copies = true, .staging_pays = true}, 1 << 20) == algorithm::staged);
+  CHECK(choose({.direct = false, .kernel_copies = true, .rooted = true}, 1 << 20) == algorithm::staged);
   CHECK(choose({.forced = algorithm::one_shot, .in_place = true}, 1 << 20) == algorithm::push);
   CHECK(choose({.forced = algorithm::push, .direct = false}, 1 << 20) == algorithm::staged);
   CHECK(choose({.forced = algorithm::kernel_copy, .direct = true}, 1 << 20) == algorithm::push);

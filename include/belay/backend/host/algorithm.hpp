@@ -64,6 +64,7 @@ struct way {
   bool direct = true;         // every rank sees every buffer
   bool kernel_copies = false;  // the kernel copies for every rank
   bool staging_pays = false;   // and is slower than two copies
+  bool rooted = false;         // one rank has what all others want, or wants what they have
   bool in_place = false;      // some rank's output is its input
 };
 
@@ -104,7 +105,9 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
   if (known.forced == algorithm::staged) return known.forced;
   if (known.forced == algorithm::kernel_copy && known.kernel_copies) return known.forced;
   if (!known.direct) {
-    return known.kernel_copies && !known.staging_pays && bytes >= least_kernel_copy ? algorithm::kernel_copy : algorithm::staged;
+    // A root fills staging while the others empty it; they alone would call the kernel.
+    const bool single = known.kernel_copies && !known.staging_pays && !known.rooted && bytes >= least_kernel_copy;
+    return single ? algorithm::kernel_copy : algorithm::staged;
   }
   if (known.forced == algorithm::push || known.forced == algorithm::pull) return known.forced;
   // In place nobody may read all of what others write.

@@ -149,7 +149,7 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
     return;
   }
   me.point->enter(brings(print, inout, inout), me.limit, at);
-  const algorithm how = way_of(me, bytes);
+  const algorithm how = way_of_rooted(me, bytes);
   if (root_stores(me, how, bytes)) {
     if (is_root) fast_copy(me.point->output_of(1 - root), inout.data(), bytes);
   } else if (how != algorithm::staged) {
@@ -192,7 +192,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  const algorithm how = way_of(me, each);
+  const algorithm how = way_of_rooted(me, each);
   if (how != algorithm::staged && how != algorithm::kernel_copy) {
     const offer roots = me.point->offer_of(root);
     const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
@@ -236,7 +236,7 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
     return;
   }
   me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);
-  const algorithm how = way_of(me, each);
+  const algorithm how = way_of_rooted(me, each);
   if (root_stores(me, how, each)) {
     if (is_root) {
       fast_copy(me.point->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);

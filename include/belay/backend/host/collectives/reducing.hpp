@@ -189,7 +189,7 @@ void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, con
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  switch (way_of(me, in.size_bytes())) {
+  switch (way_of_rooted(me, in.size_bytes())) {
     case algorithm::kernel_copy:
       if (is_root) reduce_fetched<Op, T>(me, 0, out);
       break;

@@ -16,6 +16,10 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
+/// Bytes below which a round is not worth its meeting. Above them there are eight or more, so that those who fill and
+/// those who use work at the same time.
+inline constexpr std::size_t least_stretch = 32 * 1024;
+
 /// A range of elements that one round handles.
 struct stretch {
   std::size_t first = 0;
@@ -27,7 +31,9 @@ struct stretch {
 /// from there, where `halves(q)` is what rank q filled.
 template <class T, class Fill, class Use, class Party>
 void through_staging(Party me, std::size_t length, std::size_t parts, Fill fill, Use use) {
-  const std::size_t most = std::max<std::size_t>(me.point->staging_room() / (parts * sizeof(T)), 1);
+  const std::size_t room = me.point->staging_room() / (parts * sizeof(T));
+  const std::size_t least = least_stretch / (parts * sizeof(T));
+  const std::size_t most = std::max<std::size_t>(std::min(room, std::max(length / 8, least)), 1);
   std::size_t turn = 0;
   for (stretch now; now.first < length; now.first += now.count, ++turn) {
     now.count = std::min(most, length - now.first);
@@ -54,6 +60,13 @@ template <class Party>
   return known;
 }
 
+/// The way of an operation with a root.
+template <class Party>
+[[nodiscard]] algorithm way_of_rooted(Party me, std::size_t bytes) noexcept {
+  way known = known_of(me);
+  known.rooted = true;
+  return choose(known, bytes);
+}
 /// The way of an operation of `bytes` a rank.
 template <class Party>
 [[nodiscard]] algorithm way_of(Party me, std::size_t bytes) noexcept { return choose(known_of(me), bytes); }
