@@ -40,7 +40,8 @@ struct group_state {
 /// The groups that a rank has made.
 class group_registry {
  public:
-  explicit group_registry(std::shared_ptr<fabric> over) : over_(std::move(over)) {}
+  explicit group_registry(std::shared_ptr<fabric> over)
+      : over_(std::move(over)), world_(group_key::of_world(over_->ranks())) {}
 
   /// The next group of `members` (ranks of the world, in group order, this rank among them).
   [[nodiscard]] std::shared_ptr<group_state> make(std::span<const int> members, where at) {
@@ -54,8 +55,8 @@ class group_registry {
     out->rank = static_cast<int>(std::find(members.begin(), members.end(), over_->number()) - members.begin());
     out->key = group_key::of(sorted, turn);
     out->order = group_key::of(members, turn).first;
-    const bool everybody = static_cast<int>(members.size()) == over_->ranks() && turn == 0;
-    out->id = everybody ? 0 : static_cast<std::uint32_t>(out->key.second % 999'999) + 1;
+    out->id = out->key.number(world_);
+    over_->reporter().know(out->id, out->members);
     return out;
   }
 
@@ -74,6 +75,7 @@ class group_registry {
   }
 
   std::shared_ptr<fabric> over_;
+  group_key world_;
   std::map<std::vector<int>, std::uint64_t> made_;
 };
 
