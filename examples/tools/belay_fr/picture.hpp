@@ -89,8 +89,9 @@ class text_table {
   if (of.cause.exit_code >= 0) out += ", exit code " + std::to_string(of.cause.exit_code);
   if (!of.cause.there.empty()) out += ", at " + plain(of.cause.there);
   if (!of.cause.message.empty()) out += "\n        " + plain(of.cause.message);
-  out += "\njob:    " + std::to_string(of.job) + ", " + std::to_string(of.ranks.size()) +
-         (of.ranks.size() == 1 ? " rank" : " ranks") + (of.transport == "mpi" ? " under " : " as ") + plain(of.transport);
+  out += "\njob:    " + std::to_string(of.job) + ", " + std::to_string(of.ranks.size());
+  out += of.ranks.size() == 1 ? " rank" : " ranks";
+  out += (of.transport == "mpi" ? " under " : " as ") + plain(of.transport);
   if (of.told_by >= 0 && of.ranks.size() > 1) {
     out += ", told by rank " + std::to_string(of.told_by) + ", with what it heard of the others";
   }
@@ -111,8 +112,8 @@ class text_table {
         continue;
       }
       const entry& last = entries.back();
-      const std::string what = std::string(last.heard ? "SEEN IN " : last.finished ? "after " : "IN ") + (lane == 1 ? "started " : "") +
-                               plain(last.op) + " #" + std::to_string(last.number);
+      const char* const how = last.heard ? "SEEN IN " : last.finished ? "after " : "IN ";
+      const std::string what = std::string(how) + (lane == 1 ? "started " : "") + plain(last.op) + " #" + std::to_string(last.number);
       table.add({std::to_string(rank.rank), lane == 0 ? pid : "", lane == 0 ? plain(rank.state) : "", what,
                  group_text(last.group), std::to_string(last.bytes), plain(last.site), duration_text(last.waited_us)});
     }
