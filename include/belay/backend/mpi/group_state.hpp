@@ -15,8 +15,8 @@
 
 #include "belay/backend/mpi/fabric.hpp"
 #include "belay/backend/mpi/letter.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -47,7 +47,7 @@ class group_registry {
   [[nodiscard]] std::shared_ptr<group_state> make(std::span<const int> members, where at) {
     std::vector<int> sorted(members.begin(), members.end());
     std::sort(sorted.begin(), sorted.end());
-    expect_member(sorted, at);
+    check_members(sorted, over_->ranks(), over_->number(), at);
     const std::uint64_t turn = made_[sorted]++;
     auto out = std::make_shared<group_state>();
     out->over = over_;
@@ -61,19 +61,6 @@ class group_registry {
   }
 
  private:
-  void expect_member(const std::vector<int>& sorted, where at) const {
-    if (sorted.empty()) throw usage_error("a group needs at least one rank", at);
-    if (sorted.front() < 0 || sorted.back() >= over_->ranks()) {
-      throw usage_error("a group names a rank outside of the world of " + std::to_string(over_->ranks()), at);
-    }
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-      throw usage_error("a group names a rank twice", at);
-    }
-    if (!std::binary_search(sorted.begin(), sorted.end(), over_->number())) {
-      throw usage_error("rank " + std::to_string(over_->number()) + " makes a group that it is not in", at);
-    }
-  }
-
   std::shared_ptr<fabric> over_;
   group_key world_;
   std::map<std::vector<int>, std::uint64_t> made_;
