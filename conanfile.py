@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # conan create . -s compiler.cppstd=20 -tf packaging/conan/test_package
-# Needs nothing from a remote: Belay requires the standard library and threads.
+# Needs nothing from a remote: Belay requires the standard library and threads. With -o belay/*:with_mpi=True it also
+# holds the MPI backend, whose users have an MPI of their machine: one from a remote would not be the one of mpirun.
 import os
 import re
 
@@ -20,6 +21,8 @@ class BelayConan(ConanFile):
     topics = ("llm", "training", "parallelism", "header-only")
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
+    options = {"with_mpi": [True, False]}
+    default_options = {"with_mpi": False}
     exports_sources = "include/*", "cmake/*", "CMakeLists.txt", "LICENSE"
     no_copy_source = True
 
@@ -36,8 +39,9 @@ class BelayConan(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        for option in ("BELAY_BUILD_TESTS", "BELAY_BUILD_EXAMPLES", "BELAY_BUILD_BENCH"):
+        for option in ("BELAY_BUILD_TESTS", "BELAY_BUILD_EXAMPLES", "BELAY_BUILD_BENCH", "BELAY_MPI"):
             toolchain.cache_variables[option] = False
+        toolchain.cache_variables["BELAY_INSTALL_MPI"] = bool(self.options.with_mpi)
         toolchain.generate()
 
     def package(self):
@@ -46,7 +50,7 @@ class BelayConan(ConanFile):
         cmake.install()
 
     def package_id(self):
-        self.info.clear()
+        self.info.settings.clear()  # one package for all machines; with and without the backend are two
 
     def package_info(self):
         # Consumers find the project's own package file, with belay_check_backward in it.

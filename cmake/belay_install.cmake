@@ -18,9 +18,11 @@ install(FILES
   DESTINATION ${belay_package_dir} COMPONENT devel)
 
 # The MPI backend needs no MPI to be installed: its users have it.
-install(FILES include/belay/backend/mpi.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT mpi)
-install(DIRECTORY include/belay/backend/mpi DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT mpi)
-install(FILES cmake/belay_mpi.cmake DESTINATION ${belay_package_dir} COMPONENT mpi)
+if(BELAY_INSTALL_MPI)
+  install(FILES include/belay/backend/mpi.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT mpi)
+  install(DIRECTORY include/belay/backend/mpi DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT mpi)
+  install(FILES cmake/belay_mpi.cmake DESTINATION ${belay_package_dir} COMPONENT mpi)
+endif()
 
 configure_file(cmake/belay.pc.in belay.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/belay.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig COMPONENT devel)

@@ -20,8 +20,9 @@ using nlohmann::ordered_json;
 using namespace belay_fr;
 
 ordered_json json_of(const entry& of) {
-  return {{"op", of.op},     {"group", of.group},       {"number", of.number},      {"bytes", of.bytes},
-          {"site", of.site}, {"finished", of.finished}, {"waited_us", of.waited_us}};
+  const ordered_json finished = of.heard ? ordered_json() : ordered_json(of.finished);
+  return {{"op", of.op},     {"group", of.group},    {"number", of.number},      {"bytes", of.bytes},
+          {"site", of.site}, {"finished", finished}, {"waited_us", of.waited_us}};
 }
 
 const char* name(presence how) {
@@ -29,6 +30,7 @@ const char* name(presence how) {
     case presence::outside: return "outside";
     case presence::finished: return "finished";
     case presence::inside: return "inside";
+    case presence::heard: return "heard";
     case presence::never: return "never";
     case presence::not_kept: return "not_kept";
   }
@@ -44,6 +46,7 @@ std::string json_text(const flight& of, std::size_t count, int only) {
   out["job"] = of.job;
   out["epoch"] = of.epoch;
   out["transport"] = of.transport;
+  if (of.told_by >= 0) out["told_by"] = of.told_by;
   out["by_rank"] = ordered_json::array();
   for (const rank_record& rank : of.ranks) {
     if (only >= 0 && rank.rank != only) continue;

@@ -22,7 +22,6 @@
 
 #include "belay/backend/host/doorway.hpp"
 #include "belay/backend/host/flight_file.hpp"
-#include "belay/backend/host/flight_verdict.hpp"
 #include "belay/backend/host/holder.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/process.hpp"
@@ -189,8 +188,8 @@ class started_world : public world_watch {
 
   /// Why the world stopped; said already with the name of a file, where one is asked for.
   void say_verdict() {
-    if (const belay::host::health* const world = failed(); world != nullptr && exit_code_ != 0 && !flight_folder())
-      say(verdict(*world));
+    const belay::host::health* const world = failed();
+    if (world != nullptr && exit_code_ != 0 && !belay::flight_folder()) say(verdict(*world));
   }
 
   void say(const std::string& words) { error_.add("belay-run: " + words + "\n"); }

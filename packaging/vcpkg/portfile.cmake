@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# An overlay port: vcpkg install belay --overlay-ports=<this repository>/packaging
+# An overlay port: vcpkg install belay --overlay-ports=<this repository>/packaging, or belay[mpi] with the MPI backend.
 # It takes the sources it lies in.
 cmake_path(SET SOURCE_PATH NORMALIZE "${CURRENT_PORT_DIR}/../..")
 set(VCPKG_BUILD_TYPE release)  # header-only
 
+vcpkg_check_features(OUT_FEATURE_OPTIONS features FEATURES mpi BELAY_INSTALL_MPI)
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}"
-  OPTIONS -DBELAY_BUILD_TESTS=OFF -DBELAY_BUILD_EXAMPLES=OFF -DBELAY_BUILD_BENCH=OFF)
+  OPTIONS ${features} -DBELAY_BUILD_TESTS=OFF -DBELAY_BUILD_EXAMPLES=OFF -DBELAY_BUILD_BENCH=OFF -DBELAY_MPI=OFF)
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(PACKAGE_NAME belay CONFIG_PATH share/cmake/belay)
 vcpkg_fixup_pkgconfig()

@@ -32,13 +32,14 @@ enum class presence {
   outside,   // it is not in the group, or that is not known
   finished,  //
   inside,    // and never came out
+  heard,     // it has entered; the rank that tells knows no more
   never,     // it has not entered it
   not_kept   // the ring has gone round since
 };
 
 struct cell {
   presence how = presence::outside;
-  const entry* what = nullptr;  // finished, inside
+  const entry* what = nullptr;  // finished, inside, heard
 };
 
 struct row {
@@ -74,7 +75,8 @@ class alignment {
   [[nodiscard]] cell cell_of(std::size_t rank, const row_key& key) const {
     const auto found = index_[rank].find(key);
     if (found != index_[rank].end()) {
-      return {found->second->finished ? presence::finished : presence::inside, found->second};
+      const entry& here = *found->second;
+      return {here.heard ? presence::heard : here.finished ? presence::finished : presence::inside, &here};
     }
     const auto group = flight_->groups.find(key.group);
     if (key.exchange || group == flight_->groups.end()) return {};

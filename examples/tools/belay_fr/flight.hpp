@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A flight file read back (see belay/backend/host/flight_file.hpp). What is not as it should be is refused with the
+// A flight file read back (see belay/comm/flight_file.hpp). What is not as it should be is refused with the
 // place: a file that was cut off at a crash must not be taken for a whole one.
 #pragma once
 
@@ -31,6 +31,7 @@ struct entry {
   std::string site;
   bool finished = false;
   std::uint64_t waited_us = 0;
+  bool heard = false;  // it was entered; whether it is over is not known
 };
 
 struct history {
@@ -58,6 +59,7 @@ struct flight {
   std::uint64_t job = 0;
   std::uint64_t epoch = 0;
   std::string transport, verdict;
+  int told_by = -1;  // the rank that knows its own operations, and of others what it heard; -1: all are known
   failure cause;
   std::map<std::uint32_t, std::vector<int>> groups;
   std::vector<rank_record> ranks;
@@ -187,10 +189,12 @@ inline history read_history(const located_json& from, const json& lane) {
   history out;
   out.dropped = from.get<std::uint64_t>(lane, "dropped");
   for (const json& each : from.array(lane, "entries")) {
+    const bool heard = from.member(each, "finished").is_null();
     out.entries.push_back({from.get<std::uint64_t>(each, "n"), from.get<std::string>(each, "op"),
                            from.get<std::uint32_t>(each, "group"), from.get<std::uint64_t>(each, "number"),
                            from.get<std::uint64_t>(each, "bytes"), from.get<std::string>(each, "site"),
-                           from.get<bool>(each, "finished"), from.get<std::uint64_t>(each, "waited_us")});
+                           !heard && from.get<bool>(each, "finished"), from.get<std::uint64_t>(each, "waited_us"),
+                           heard});
   }
   return out;
 }
@@ -224,6 +228,12 @@ inline failure read_cause(const located_json& from, const json& cause, std::size
   if (by_rank.empty() || by_rank.size() != from.get<std::size_t>(root, "ranks")) {
     from.refuse(by_rank,
                 "holds " + std::to_string(by_rank.size()) + " of " + from.member(root, "ranks").dump() + " ranks");
+  }
+  if (root.contains("told_by")) {
+    out.told_by = from.get<int>(root, "told_by");
+    if (out.told_by < 0 || out.told_by >= static_cast<int>(by_rank.size())) {
+      from.refuse(root, "\"told_by\" names no rank: " + std::to_string(out.told_by));
+    }
   }
   out.cause = parts::read_cause(from, from.member(root, "cause"), by_rank.size());
   for (const auto& group : from.array(root, "groups")) {

@@ -11,21 +11,21 @@
 #include <string_view>
 #include <vector>
 
-#include "belay/backend/host/flight_verdict.hpp"
-#include "belay/backend/host/json_text.hpp"
-#include "belay/backend/host/signal_name.hpp"
+#include "belay/comm/flight_verdict.hpp"
+#include "belay/comm/json_text.hpp"
+#include "belay/comm/signal_name.hpp"
 #include "tools/belay_fr/alignment.hpp"
 #include "tools/belay_fr/flight.hpp"
 
 namespace belay_fr {
 
-using belay::host::duration_text;
+using belay::duration_text;
 
 /// Nothing that a terminal would obey or could not show.
 [[nodiscard]] inline std::string plain(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const std::size_t length = belay::host::utf8_length(text);
+    const std::size_t length = belay::utf8_length(text);
     const auto first = static_cast<unsigned char>(text.front());
     if (length == 0)
       out += '?';
@@ -40,6 +40,11 @@ using belay::host::duration_text;
 
 [[nodiscard]] inline std::string group_text(std::uint32_t group) {
   return group == 0 ? "world" : "group " + std::to_string(group);
+}
+
+/// How far an operation came.
+[[nodiscard]] inline const char* name_of(const entry& of) {
+  return of.heard ? "SEEN" : of.finished ? "done" : "IN";
 }
 
 /// Columns as wide as what stands in them; two blanks between.
@@ -80,12 +85,16 @@ class text_table {
   for (std::size_t i = 0; i < of.cause.culprits.size(); ++i) {
     out += (i == 0 ? " by rank " : ", ") + std::to_string(of.cause.culprits[i]);
   }
-  if (of.cause.signal > 0) out += ", " + belay::host::signal_name(of.cause.signal);
+  if (of.cause.signal > 0) out += ", " + belay::signal_name(of.cause.signal);
   if (of.cause.exit_code >= 0) out += ", exit code " + std::to_string(of.cause.exit_code);
   if (!of.cause.there.empty()) out += ", at " + plain(of.cause.there);
   if (!of.cause.message.empty()) out += "\n        " + plain(of.cause.message);
-  out += "\njob:    " + std::to_string(of.job) + ", " + std::to_string(of.ranks.size()) +
-         (of.ranks.size() == 1 ? " rank as " : " ranks as ") + plain(of.transport);
+  out += "\njob:    " + std::to_string(of.job) + ", " + std::to_string(of.ranks.size());
+  out += of.ranks.size() == 1 ? " rank" : " ranks";
+  out += (of.transport == "mpi" ? " under " : " as ") + plain(of.transport);
+  if (of.told_by >= 0 && of.ranks.size() > 1) {
+    out += ", told by rank " + std::to_string(of.told_by) + ", with what it heard of the others";
+  }
   if (of.epoch > 0) out += ", after " + std::to_string(of.epoch) + " times that others were lost";
   return out + "\n";
 }
@@ -103,8 +112,8 @@ class text_table {
         continue;
       }
       const entry& last = entries.back();
-      const std::string what = std::string(last.finished ? "after " : "IN ") + (lane == 1 ? "started " : "") +
-                               plain(last.op) + " #" + std::to_string(last.number);
+      const char* const how = last.heard ? "SEEN IN " : last.finished ? "after " : "IN ";
+      const std::string what = std::string(how) + (lane == 1 ? "started " : "") + plain(last.op) + " #" + std::to_string(last.number);
       table.add({std::to_string(rank.rank), lane == 0 ? pid : "", lane == 0 ? plain(rank.state) : "", what,
                  group_text(last.group), std::to_string(last.bytes), plain(last.site), duration_text(last.waited_us)});
     }
@@ -164,9 +173,10 @@ class side_by_side {
       case presence::never: return "NEVER CAME";
       case presence::not_kept: return "not kept";
       case presence::finished:
-      case presence::inside: break;
+      case presence::inside:
+      case presence::heard: break;
     }
-    std::string out = here.how == presence::inside ? "IN" : "done";
+    std::string out = name_of(*here.what);
     if (with_op) out += " " + plain(here.what->op);
     if (with_bytes) out += " " + std::to_string(here.what->bytes) + " B";
     const std::string waited = duration_text(here.what->waited_us);
@@ -188,7 +198,7 @@ class side_by_side {
     for (std::size_t i = from.entries.size() - std::min(count, from.entries.size()); i < from.entries.size(); ++i) {
       const entry& each = from.entries[i];
       table.add({std::to_string(each.turn), group_text(each.group), plain(each.op) + " #" + std::to_string(each.number),
-                 std::to_string(each.bytes), plain(each.site), each.finished ? "done" : "IN",
+                 std::to_string(each.bytes), plain(each.site), name_of(each),
                  duration_text(each.waited_us)});
     }
     out += std::string(lane == 0 ? "\noperations that rank " : "\noperations started that rank ") +

@@ -3,12 +3,12 @@ import os
 
 from conan import ConanFile
 from conan.tools.build import can_run
-from conan.tools.cmake import CMake, cmake_layout
+from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
 
 
 class BelayTest(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
-    generators = "CMakeDeps", "CMakeToolchain"
+    generators = "CMakeDeps"
 
     def requirements(self):
         self.requires(self.tested_reference_str)
@@ -16,11 +16,22 @@ class BelayTest(ConanFile):
     def layout(self):
         cmake_layout(self)
 
+    def generate(self):
+        toolchain = CMakeToolchain(self)
+        toolchain.cache_variables["with_mpi"] = self._with_mpi()
+        toolchain.generate()
+
     def build(self):
         cmake = CMake(self)
         cmake.configure()
         cmake.build()
 
     def test(self):
-        if can_run(self):
-            self.run(os.path.join(self.cpp.build.bindir, "test_package"), env="conanrun")
+        if not can_run(self):
+            return
+        self.run(os.path.join(self.cpp.build.bindir, "test_package"), env="conanrun")
+        if self._with_mpi():  # a job of one rank needs no mpirun
+            self.run(os.path.join(self.cpp.build.bindir, "test_package_mpi"), env="conanrun")
+
+    def _with_mpi(self):
+        return bool(self.dependencies["belay"].options.with_mpi)

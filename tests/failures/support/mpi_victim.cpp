@@ -17,7 +17,7 @@
 namespace {
 
 // Returns false where the rank shall return early.
-bool fail(const std::string& mode) {
+bool fail(const std::string& mode, belay::mpi::rank& rank) {
   if (mode == "throw") throw std::domain_error("the culprit's own words");
   if (mode == "return") return false;
   if (mode == "kill") ::kill(::getpid(), SIGKILL);
@@ -25,6 +25,7 @@ bool fail(const std::string& mode) {
   if (mode == "abort") std::abort();
   if (mode == "exit") std::_Exit(5);
   if (mode == "stop") ::kill(::getpid(), SIGSTOP);
+  if (mode == "elsewhere") rank.group(std::vector<int>{0, 1}).barrier(belay::where{"elsewhere.cpp", "", 7});
   return true;
 }
 
@@ -40,7 +41,7 @@ int main(int argc, char** argv) {
       std::vector<float> x(100'000, 1.0F);
       for (int step = 0; step < 10; ++step) {
         rank.world().all_reduce(std::span(x), belay::maximum);
-        if (step == 5 && rank.number() == 1 && !fail(mode)) return;
+        if (step == 5 && rank.number() == 1 && !fail(mode, rank)) return;
       }
     });
   } catch (const belay::comm_error& told) {

@@ -136,7 +136,7 @@ TEST_CASE("a deadline's file says who never came, where it was, and who waited s
     if (rank.number() != 2) rank.world().all_gather(x, std::span(all), belay::where{"train.cpp", "", 88});
     // Rank 2 computes until the others have given up.
     const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (rank.number() == 2 && !holds_flight(*host::flight_folder()) && std::chrono::steady_clock::now() < latest) {
+    while (rank.number() == 2 && !holds_flight(*belay::flight_folder()) && std::chrono::steady_clock::now() < latest) {
       std::this_thread::yield();
     }
     rank.world().barrier();

@@ -62,7 +62,7 @@ TEST_CASE("a killed rank's history is in the file, with the signal or the exit c
     CHECK(flight["by_rank"][1]["state"] == "gone");
     const std::string said = flight["verdict"];
     CAPTURE(said);
-    CHECK(said.starts_with("rank 1 was ended by " + host::signal_name(signal) +
+    CHECK(said.starts_with("rank 1 was ended by " + belay::signal_name(signal) +
                            " after barrier #9 at train.cpp:29; rank"));
   }
   const json left = flight_of([] { ::_exit(7); });
@@ -77,7 +77,7 @@ TEST_CASE("what a process threw, and whom a deadline missed, is told as among th
       thrown["verdict"].get<std::string>().starts_with("rank 1 threw after barrier #9 at train.cpp:29: its own words"));
   const json late = flight_of(
       [] {
-        while (::getppid() != 1 && std::filesystem::is_empty(*host::flight_folder())) ::sched_yield();
+        while (::getppid() != 1 && std::filesystem::is_empty(*belay::flight_folder())) ::sched_yield();
       },
       std::chrono::milliseconds(150));
   CHECK(late["verdict"].get<std::string>().starts_with(

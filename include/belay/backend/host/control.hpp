@@ -16,6 +16,7 @@
 #include "belay/backend/host/address_space.hpp"
 #include "belay/backend/host/stop_word.hpp"
 #include "belay/comm/flight_recorder.hpp"
+#include "belay/comm/flight_scene.hpp"
 #include "belay/comm/wait_word.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -23,9 +24,8 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Operations of a rank run in two orders that never mix: those its own thread calls, and those it started,
-/// which its communication stream runs. Each group has separate state for each.
-enum class lane : std::uint8_t { caller, stream };
+/// Each group has separate state for each.
+using belay::lane;
 inline constexpr std::size_t lane_count = 2;
 
 [[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }

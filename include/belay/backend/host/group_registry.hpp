@@ -19,6 +19,7 @@
 #include "belay/backend/host/control.hpp"
 #include "belay/backend/host/group_memory.hpp"
 #include "belay/backend/host/health.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -47,7 +48,7 @@ class group_registry {
   [[nodiscard]] share join(std::span<const int> members, where at) {
     std::vector<int> key(members.begin(), members.end());
     std::sort(key.begin(), key.end());
-    expect_member(key, at);
+    check_members(key, world_->ranks(), rank_, at);
     const std::uint64_t turn = turns_[key]++;
     const directory_lock lock(*world_, at);
     shared_group_entry* found = find(key, turn);
@@ -143,19 +144,6 @@ class group_registry {
     chosen->released.store(0, std::memory_order_relaxed);
     chosen->state.store(in_use, std::memory_order_release);
     return chosen;
-  }
-
-  void expect_member(const std::vector<int>& sorted, where at) const {
-    if (sorted.empty()) throw usage_error("a group needs at least one rank", at);
-    if (sorted.front() < 0 || sorted.back() >= world_->ranks()) {
-      throw usage_error("a group names a rank outside of the world of " + std::to_string(world_->ranks()), at);
-    }
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-      throw usage_error("a group names a rank twice", at);
-    }
-    if (!std::binary_search(sorted.begin(), sorted.end(), rank_)) {
-      throw usage_error("rank " + std::to_string(rank_) + " makes a group that it is not in", at);
-    }
   }
 
   health* world_;

@@ -16,6 +16,7 @@
 #include "belay/backend/host/process_state.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
+#include "belay/comm/flight_scene.hpp"
 #include "belay/comm/wait_word.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -24,16 +25,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Why a world stopped.
-struct first_cause {
-  comm_fault fault = comm_fault::revoked;
-  std::vector<int> culprits;  // ranks of the world
-  std::string message;
-  std::string there;
-  int signal = 0;
-  int exit_code = -1;
-  std::uint64_t at_us = 0;  // when, by the steady clock; set by `health::stop`
-};
+using belay::first_cause;
 
 /// One call as its rank sees it: what an error tells of this side.
 struct call_site {
@@ -52,9 +44,7 @@ class health {
   explicit health(control shared) noexcept : shared_(shared) {}
 
   /// A time as the recorders keep it.
-  [[nodiscard]] static std::uint64_t microseconds(clock::time_point at) noexcept {
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
-  }
+  [[nodiscard]] static std::uint64_t microseconds(clock::time_point at) noexcept { return flight_microseconds(at); }
 
   [[nodiscard]] const control& shared() const noexcept { return shared_; }
   [[nodiscard]] int ranks() const noexcept { return shared_.shape().ranks; }

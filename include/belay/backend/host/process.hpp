@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "belay/backend/host/descriptor.hpp"
-#include "belay/backend/host/signal_name.hpp"
+#include "belay/comm/signal_name.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"

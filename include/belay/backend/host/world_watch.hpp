@@ -21,8 +21,8 @@
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/process.hpp"
 #include "belay/backend/host/segment.hpp"
-#include "belay/backend/host/signal_name.hpp"
 #include "belay/backend/host/wire.hpp"
+#include "belay/comm/signal_name.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 

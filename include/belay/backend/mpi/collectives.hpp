@@ -14,9 +14,9 @@
 #include "belay/backend/host/arithmetic.hpp"
 #include "belay/backend/mpi/arguments.hpp"
 #include "belay/backend/mpi/party.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -246,15 +246,8 @@ void scatter(party me, std::span<const T> in, std::span<T> out, int root, where 
 
 template <transferable T>
 void all_to_all(party me, std::span<const T> in, std::span<T> out, where at) {
-  check_length(out.size(), in.size(), "all_to_all: the output", at);
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_to_all", at);
-  const auto ranks = static_cast<std::size_t>(me.size());
-  if (in.size() % ranks != 0) {
-    throw usage_error("all_to_all: " + std::to_string(in.size()) + " elements do not divide among " +
-                          std::to_string(ranks) + " ranks; use all_to_all_v",
-                      at);
-  }
-  const std::size_t part = in.size() / ranks;
+  check_all_to_all(in, out, me.size(), at);
+  const std::size_t part = in.size() / static_cast<std::size_t>(me.size());
   me.enter({operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0}, {}, {}, at);
   const auto place = [&](int q) { return part * static_cast<std::size_t>(q); };
   host::copy_elements(out.data() + place(me.rank()), in.data() + place(me.rank()), part);
@@ -268,15 +261,9 @@ void all_to_all(party me, std::span<const T> in, std::span<T> out, where at) {
 template <transferable T>
 void all_to_all_v(party me, std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
                   std::span<const std::size_t> receive_counts, where at) {
-  check_counts(send_counts, me.size(), "all_to_all_v", at);
-  check_counts(receive_counts, me.size(), "all_to_all_v", at);
-  check_length(in.size(), total_of(send_counts), "all_to_all_v: the input", at);
-  check_length(out.size(), total_of(receive_counts), "all_to_all_v: the output", at);
-  const bool exchanges = std::equal(send_counts.begin(), send_counts.end(), receive_counts.begin());
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), exchanges ? out.data() : nullptr,
-                "all_to_all_v", at);
+  check_all_to_all_v(in, send_counts, out, receive_counts, me.size(), at);
   me.enter({operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0}, send_counts, receive_counts, at);
-  expect_matching_pairs(me);
+  expect_equal_pairs(me);
   const auto own = static_cast<std::size_t>(me.rank());
   host::copy_elements(out.data() + offset_of(receive_counts, me.rank()), in.data() + offset_of(send_counts, me.rank()),
                       send_counts[own]);

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -122,8 +123,9 @@ class engine {
   }
 
   /// Finalises what was initialised here. Waits for the other ranks to finalise; where that does not end within
-  /// `limit`, prints that, after `report` (what else there is to tell, may be empty), and aborts the job.
-  void finalise(clock::duration limit, const std::string& report) {
+  /// `limit`, prints that, after `report` (what else there is to tell, may be empty), and aborts the job, after
+  /// `before_abort()`.
+  void finalise(clock::duration limit, const std::string& report, const std::function<void()>& before_abort) {
     if (!owns_ || over_) return;
     over_ = true;
     std::mutex mutex;
@@ -134,6 +136,7 @@ class engine {
     std::thread guard([&] {
       std::unique_lock lock(mutex);
       if (changed.wait_for(lock, limit, [&] { return over; })) return;
+      before_abort();
       std::fprintf(stderr,
                    "%s%sbelay: rank %d: MPI_Finalize did not end within %g s, some rank does not take part; "
                    "aborting the job\n",

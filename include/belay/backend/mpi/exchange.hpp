@@ -46,8 +46,7 @@ class exchange_run {
   /// Returns when all transfers have met their partners.
   void run() {
     if (over_->stopped()) over_->raise(call_);
-    over_->recorder(lane_).enter(operation::exchange, group_->id, call_.number, call_.bytes, call_.at.file,
-                                 call_.at.line);
+    over_->enter(lane_, call_);
     keep_own();
     over_->await(
         lane_, call_, limit_, [&] { return progress(); },
@@ -57,7 +56,7 @@ class exchange_run {
             if (waits) tell(group_->world_rank(peer), !moving(peer));
           }
         });
-    over_->recorder(lane_).leave();
+    over_->finish(lane_);
   }
 
  private:

@@ -7,6 +7,7 @@
 
 #include <mpi.h>
 #include <sched.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "belay/backend/mpi/engine.hpp"
+#include "belay/backend/mpi/flight_report.hpp"
 #include "belay/backend/mpi/health.hpp"
 #include "belay/backend/mpi/mailbox.hpp"
 #include "belay/backend/mpi/notices.hpp"
@@ -50,14 +52,18 @@ class fabric {
       finish_request(made, waits_.timeout, "the start of a world", at);
       MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     }
-    const process self = process::self();
-    processes_.resize(static_cast<std::size_t>(ranks_));
+    const introduction self{process::self(), now_ns()};
+    std::vector<introduction> all(static_cast<std::size_t>(ranks_));
     MPI_Request told;
-    expect(MPI_Iallgather(&self, sizeof self, MPI_BYTE, processes_.data(), sizeof self, MPI_BYTE, comms_[2], &told),
+    expect(MPI_Iallgather(&self, sizeof self, MPI_BYTE, all.data(), sizeof self, MPI_BYTE, comms_[2], &told),
            "MPI_Iallgather");
     finish_request(told, waits_.timeout, "the start of a world", at);
-    crowded_ = shares_its_core(self);
-    for (lane which : lanes) boxes_[index(which)] = std::make_unique<mailbox>(comms_[index(which)], ranks_);
+    for (const introduction& each : all) processes_.push_back(each.who);
+    crowded_ = shares_its_core(self.who);
+    reporter_ = std::make_unique<flight_reporter>(health_, processes_, number_, all.front().now);
+    for (lane which : lanes) {
+      boxes_[index(which)] = std::make_unique<mailbox>(comms_[index(which)], ranks_, health_.heard(which));
+    }
     notices_ = std::make_unique<notices>(comms_[2], ranks_, number_, health_);
   }
   fabric(const fabric&) = delete;
@@ -69,9 +75,19 @@ class fabric {
   [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return health_.recorder(which); }
 
   [[nodiscard]] bool stopped() const noexcept { return health_.stopped(); }
+  /// Tells people, and then the caller.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
+    reporter_->tell();
     health_.raise(mine, seconds_waited);
   }
+  [[nodiscard]] flight_reporter& reporter() noexcept { return *reporter_; }
+
+  /// For the recorder: this lane enters an operation, and is through.
+  void enter(lane which, const call_site& call) noexcept {
+    slept_us_[index(which)] = 0;
+    recorder(which).enter(call.what, call.group, call.number, call.bytes, call.at.file, call.at.line);
+  }
+  void finish(lane which) noexcept { recorder(which).leave(slept_us_[index(which)]); }
   /// Whether it stopped because a process is gone: then nothing that waits for all of them ends.
   [[nodiscard]] bool somebody_died() const { return health_.somebody_died(); }
 
@@ -117,10 +133,8 @@ class fabric {
   void leave(lane which) noexcept {
     if (std::exchange(has_left_[index(which)], true)) return;
     try {
-      letter last;
-      last.kind = letter_kind::left;
-      last.number = stopped() ? 1 : 0;
-      last.text = recorder(which).last().text();
+      using how = letter::parting;
+      const letter last = letter::farewell(recorder(which).last(), stopped() ? how::stopped : how::in_peace);
       for (int rank = 0; rank < ranks_; ++rank) {
         if (rank != number_) box(which).post(rank, last);
       }
@@ -165,6 +179,17 @@ class fabric {
  private:
   static constexpr auto slice = std::chrono::milliseconds(50);
 
+  // What ranks tell each other first. The time of rank 0 names the job.
+  struct introduction {
+    process who;
+    std::uint64_t now = 0;
+  };
+  [[nodiscard]] static std::uint64_t now_ns() noexcept {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+  }
+
   // Whether a rank that looks without pause keeps another from running.
   [[nodiscard]] bool shares_its_core(const process& self) const noexcept {
     std::ptrdiff_t neighbours = 0, beside = 0;
@@ -197,6 +222,7 @@ class fabric {
       ::sched_yield();
     }
     const auto start = clock::now();
+    if (call.what != operation::none) recorder(which).wait_from(flight_microseconds(start));
     auto next_inspection = start + slice;
     auto pause = std::chrono::microseconds(20);
     clock::time_point stalled_since{};
@@ -204,7 +230,10 @@ class fabric {
     const auto grace = std::min<clock::duration>(timeout / 4, std::chrono::milliseconds(500));
     while (true) {
       looks = 0;
-      if (look()) return;
+      if (look()) {
+        slept_us_[index(which)] += flight_microseconds(clock::now()) - flight_microseconds(start) + 1;
+        return;
+      }
       expect_present(which, call, awaited, start);
       const auto now = clock::now();
       if (now >= next_inspection) {
@@ -329,12 +358,14 @@ class fabric {
   int number_ = 0;
   bool crowded_ = false;
   bool has_left_[lane_count] = {};
+  std::uint64_t slept_us_[lane_count] = {};  // in the operation that the lane is in
   std::atomic<bool> stopped_here_{false};
   MPI_Comm comms_[lane_count + 1] = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
   std::vector<process> processes_;
   health health_;
   std::unique_ptr<mailbox> boxes_[lane_count];
   std::unique_ptr<notices> notices_;
+  std::unique_ptr<flight_reporter> reporter_;
 };
 
 }  // namespace mpi

@@ -15,8 +15,8 @@
 
 #include "belay/backend/mpi/fabric.hpp"
 #include "belay/backend/mpi/letter.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -40,13 +40,14 @@ struct group_state {
 /// The groups that a rank has made.
 class group_registry {
  public:
-  explicit group_registry(std::shared_ptr<fabric> over) : over_(std::move(over)) {}
+  explicit group_registry(std::shared_ptr<fabric> over)
+      : over_(std::move(over)), world_(group_key::of_world(over_->ranks())) {}
 
   /// The next group of `members` (ranks of the world, in group order, this rank among them).
   [[nodiscard]] std::shared_ptr<group_state> make(std::span<const int> members, where at) {
     std::vector<int> sorted(members.begin(), members.end());
     std::sort(sorted.begin(), sorted.end());
-    expect_member(sorted, at);
+    check_members(sorted, over_->ranks(), over_->number(), at);
     const std::uint64_t turn = made_[sorted]++;
     auto out = std::make_shared<group_state>();
     out->over = over_;
@@ -54,26 +55,14 @@ class group_registry {
     out->rank = static_cast<int>(std::find(members.begin(), members.end(), over_->number()) - members.begin());
     out->key = group_key::of(sorted, turn);
     out->order = group_key::of(members, turn).first;
-    const bool everybody = static_cast<int>(members.size()) == over_->ranks() && turn == 0;
-    out->id = everybody ? 0 : static_cast<std::uint32_t>(out->key.second % 999'999) + 1;
+    out->id = out->key.number(world_);
+    over_->reporter().know(out->id, out->members);
     return out;
   }
 
  private:
-  void expect_member(const std::vector<int>& sorted, where at) const {
-    if (sorted.empty()) throw usage_error("a group needs at least one rank", at);
-    if (sorted.front() < 0 || sorted.back() >= over_->ranks()) {
-      throw usage_error("a group names a rank outside of the world of " + std::to_string(over_->ranks()), at);
-    }
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-      throw usage_error("a group names a rank twice", at);
-    }
-    if (!std::binary_search(sorted.begin(), sorted.end(), over_->number())) {
-      throw usage_error("rank " + std::to_string(over_->number()) + " makes a group that it is not in", at);
-    }
-  }
-
   std::shared_ptr<fabric> over_;
+  group_key world_;
   std::map<std::vector<int>, std::uint64_t> made_;
 };
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What one rank knows of the health of its world: the first thing that went wrong and its own last operations.
+// What one rank knows of the health of its world: the first thing that went wrong, its own last operations and what it
+// heard of its peers'.
 // The first cause is kept for good; every later call gets it with its own call site.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -12,8 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "belay/backend/mpi/hearsay.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
+#include "belay/comm/flight_scene.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -21,9 +25,8 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-/// Operations of a rank run in two orders that never mix: those its own thread calls, and those it started,
-/// which its communication stream runs. Each has communicators of its own.
-enum class lane : std::uint8_t { caller, stream };
+/// Each has communicators of its own.
+using belay::lane;
 inline constexpr std::size_t lane_count = 2;
 inline constexpr lane lanes[] = {lane::caller, lane::stream};
 
@@ -36,6 +39,7 @@ struct first_cause {
   std::string message;
   std::string there;
   bool somebody_died = false;  // a process is gone: nothing that waits for all of them ends
+  std::uint64_t at_us = 0;     // when this rank knew, by its steady clock; set by `health::keep`
 };
 
 /// One call as its rank sees it: what an error tells of this side.
@@ -60,8 +64,15 @@ class health {
     const std::lock_guard lock(mutex_);
     if (stopped_.load(std::memory_order_relaxed)) return false;
     cause_ = std::move(why);
+    cause_.at_us = flight_microseconds(std::chrono::steady_clock::now());
     stopped_.store(true, std::memory_order_release);
     return true;
+  }
+
+  /// Why it stopped. Only after `stopped()`.
+  [[nodiscard]] first_cause cause() const {
+    const std::lock_guard lock(mutex_);
+    return cause_;
   }
 
   /// Whether the world stopped because a process is gone.
@@ -72,14 +83,12 @@ class health {
 
   /// The first cause as an error of this call. Only after `stopped()`.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
+    first_cause why = cause();
     comm_error::details what;
-    {
-      const std::lock_guard lock(mutex_);
-      what.fault = cause_.fault;
-      what.culprits = cause_.culprits;
-      what.message = cause_.message;
-      what.there = cause_.there;
-    }
+    what.fault = why.fault;
+    what.culprits = std::move(why.culprits);
+    what.message = std::move(why.message);
+    what.there = std::move(why.there);
     what.operation = name(mine.what);
     what.group = mine.group;
     what.operation_number = mine.number;
@@ -92,11 +101,15 @@ class health {
   [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return recorders_[index(which)]; }
   [[nodiscard]] const flight_recorder<>& recorder(lane which) const noexcept { return recorders_[index(which)]; }
 
+  [[nodiscard]] hearsay& heard(lane which) noexcept { return heard_[index(which)]; }
+  [[nodiscard]] const hearsay& heard(lane which) const noexcept { return heard_[index(which)]; }
+
  private:
   std::atomic<bool> stopped_{false};
   mutable std::mutex mutex_;
   first_cause cause_;
   flight_recorder<> recorders_[lane_count];
+  hearsay heard_[lane_count];
 };
 
 }  // namespace mpi

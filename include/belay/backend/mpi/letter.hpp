@@ -9,11 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/flight_recorder.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -38,6 +40,17 @@ struct group_key {
     fold(turn);
     return key;
   }
+
+  /// The first group of all ranks.
+  [[nodiscard]] static group_key of_world(int ranks) {
+    std::vector<int> everybody(static_cast<std::size_t>(ranks));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    return of(everybody, 0);
+  }
+  /// What people read: the same on all members; 0 for the world.
+  [[nodiscard]] std::uint32_t number(const group_key& world) const noexcept {
+    return *this == world ? 0 : static_cast<std::uint32_t>(second % 999'999) + 1;
+  }
 };
 
 enum class letter_kind : std::uint8_t {
@@ -59,7 +72,33 @@ struct letter {
   std::int32_t tag = 0;     // of an offer
   std::vector<std::size_t> send_counts;
   std::vector<std::size_t> receive_counts;
-  std::string text;  // where the call is; of `left`, what the rank did last
+  std::string text;  // where the call is
+
+  enum class parting { in_peace, stopped };  // stopped: it knows that the world has
+  /// The last letter of a rank that has done `last`.
+  [[nodiscard]] static letter farewell(const flight_record& last, parting how) {
+    letter out;
+    out.kind = letter_kind::left;
+    out.number = how == parting::stopped ? 1 : 0;
+    out.order = last.number;
+    out.bytes = last.bytes;
+    out.tag = static_cast<std::int32_t>(last.group);
+    out.print.what = last.what;
+    out.print.root = last.finished ? 1 : 0;
+    out.text = last.site;
+    return out;
+  }
+  [[nodiscard]] bool of_stopped() const noexcept { return number != 0; }
+  /// What the sender of a farewell did last.
+  [[nodiscard]] flight_record last_done() const {
+    const auto size = static_cast<std::size_t>(bytes);
+    return {print.what, print.root != 0, static_cast<std::uint32_t>(tag), order, size, 0, 0, text, false};
+  }
+  /// What the sender of an envelope or an offer has entered.
+  [[nodiscard]] flight_record entered(const group_key& world) const {
+    const std::uint64_t size = kind == letter_kind::offer ? bytes : print.bytes();
+    return {print.what, false, group.number(world), number, static_cast<std::size_t>(size), 0, 0, text, false};
+  }
 
   [[nodiscard]] std::vector<std::byte> packed() const {
     const header head{group.first,

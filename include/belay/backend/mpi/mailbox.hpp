@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "belay/backend/mpi/engine.hpp"
+#include "belay/backend/mpi/hearsay.hpp"
 #include "belay/backend/mpi/letter.hpp"
 #include "belay/core/config.hpp"
 
@@ -69,7 +70,9 @@ class outbox {
 /// Belongs to the thread of its lane.
 class mailbox {
  public:
-  mailbox(MPI_Comm comm, int ranks) : comm_(comm), peers_(static_cast<std::size_t>(ranks)) {}
+  /// Tells `heard` what peers have entered.
+  mailbox(MPI_Comm comm, int ranks, hearsay& heard)
+      : comm_(comm), world_(group_key::of_world(ranks)), heard_(&heard), peers_(static_cast<std::size_t>(ranks)) {}
   mailbox(const mailbox&) = delete;
   mailbox& operator=(const mailbox&) = delete;
 
@@ -139,19 +142,24 @@ class mailbox {
     peer& sender = peers_[static_cast<std::size_t>(from)];
     if (what.kind == letter_kind::left) {
       sender.left = true;
-      sender.told_to_stop = what.number != 0;
-      sender.seen = what.text;
+      sender.told_to_stop = what.of_stopped();
+      flight_record last = what.last_done();
+      sender.seen = last.text();
+      heard_->told(from, std::move(last), hearsay::telling::leaves);
       return;
     }
     if (what.kind == letter_kind::envelope || what.kind == letter_kind::offer) {
       sender.seen =
           std::string("last seen in ") + name(what.print.what) + " #" + std::to_string(what.number) + " at " + what.text;
       sender.site = what.text;
+      heard_->entered(from, what.entered(world_));
     }
     queues_[{what.group, what.kind, from}].push_back(std::move(what));
   }
 
   MPI_Comm comm_;
+  group_key world_;
+  hearsay* heard_;
   outbox out_;
   std::vector<std::byte> buffer_;
   std::vector<peer> peers_;

@@ -35,7 +35,7 @@ class notices {
 
   /// Tells all other ranks why the world stopped.
   void tell(const first_cause& why) {
-    std::vector<std::byte> text = packed(notice::stop, lane::caller, why);
+    std::vector<std::byte> text = packed(notice::stop, lane::caller, why, {});
     const std::lock_guard lock(mutex_);
     for (int rank = 0; rank < static_cast<int>(answers_.size()); ++rank) {
       if (rank == number_) continue;
@@ -51,7 +51,7 @@ class notices {
   void ask(int rank, lane which) {
     const std::lock_guard lock(mutex_);
     answers_[static_cast<std::size_t>(rank)].clear();
-    out_.send(comm_, rank, tag, packed(notice::ask, which, {}));
+    out_.send(comm_, rank, tag, packed(notice::ask, which, {}, {}));
   }
   /// What it answered; empty where it has not.
   [[nodiscard]] std::string answer(int rank) const {
@@ -87,21 +87,27 @@ class notices {
 
  private:
   static constexpr int tag = 2;
+  static constexpr std::size_t word_count = 12;
   enum class notice : std::uint8_t { stop, ask, answer };
 
-  static std::vector<std::byte> packed(notice kind, lane which, const first_cause& what) {
+  static std::vector<std::byte> packed(notice kind, lane which, const first_cause& what, const flight_record& last) {
     std::vector<std::byte> out;
     const auto put = [&](const void* from, std::size_t size) {
       const auto* bytes = static_cast<const std::byte*>(from);
       out.insert(out.end(), bytes, bytes + size);
     };
-    const std::uint32_t words[] = {static_cast<std::uint32_t>(kind),
-                                   static_cast<std::uint32_t>(which),
-                                   static_cast<std::uint32_t>(what.fault),
-                                   static_cast<std::uint32_t>(what.culprits.size()),
-                                   static_cast<std::uint32_t>(what.message.size()),
-                                   static_cast<std::uint32_t>(what.there.size()),
-                                   what.somebody_died ? 1U : 0U};
+    const std::uint64_t words[word_count] = {static_cast<std::uint64_t>(kind),
+                                             static_cast<std::uint64_t>(which),
+                                             static_cast<std::uint64_t>(what.fault),
+                                             what.culprits.size(),
+                                             what.message.size(),
+                                             what.there.size(),
+                                             what.somebody_died ? 1U : 0U,
+                                             static_cast<std::uint64_t>(last.what),
+                                             last.finished ? 1U : 0U,
+                                             last.group,
+                                             last.number,
+                                             last.bytes};
     put(words, sizeof words);
     put(what.culprits.data(), what.culprits.size() * sizeof(int));
     put(what.message.data(), what.message.size());
@@ -110,7 +116,7 @@ class notices {
   }
 
   void read(int from, std::span<const std::byte> bytes) {
-    std::uint32_t words[7];
+    std::uint64_t words[word_count];
     if (bytes.size() < sizeof words) return;
     std::memcpy(words, bytes.data(), sizeof words);
     const std::byte* at = bytes.data() + sizeof words;
@@ -130,10 +136,17 @@ class notices {
         const bool called = which == lane::caller;
         const flight_record aside = world_->recorder(called ? lane::stream : lane::caller).last();
         const std::string does = text_of(last, aside, called ? "started" : "called");
-        out_.send(comm_, from, tag, packed(notice::answer, which, {comm_fault::revoked, {}, does, last.site, false}));
+        const first_cause words_of_it{comm_fault::revoked, {}, does, last.site};
+        out_.send(comm_, from, tag, packed(notice::answer, which, words_of_it, last));
         break;
       }
-      case notice::answer: answers_[static_cast<std::size_t>(from)] = what.message; break;
+      case notice::answer: {
+        answers_[static_cast<std::size_t>(from)] = what.message;
+        flight_record last{static_cast<operation>(words[7]), words[8] != 0, static_cast<std::uint32_t>(words[9]), words[10],
+                           static_cast<std::size_t>(words[11]), 0, 0, what.there, false};
+        world_->heard(static_cast<lane>(words[1])).told(from, std::move(last), hearsay::telling::stays);
+        break;
+      }
     }
   }
 

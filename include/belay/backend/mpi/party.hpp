@@ -37,7 +37,7 @@ class party {
     fabric& over = *group_->over;
     call_ = {print.what, group_->id, group_->operations[index(lane_)]++, print.bytes(), at};
     if (over.stopped()) over.raise(call_);
-    over.recorder(lane_).enter(print.what, group_->id, call_.number, call_.bytes, at.file, at.line);
+    over.enter(lane_, call_);
     letters_.resize(group_->members.size());
     letter& mine = letters_[static_cast<std::size_t>(rank())];
     mine.kind = letter_kind::envelope;
@@ -72,7 +72,7 @@ class party {
     over.await(lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
   }
 
-  void leave() noexcept { group_->over->recorder(lane_).leave(); }
+  void leave() noexcept { group_->over->finish(lane_); }
 
   /// Compares what fingerprints cannot hold: `alike(a, b)` compares two ranks and `text(rank)` tells what one brought;
   /// unless all are alike, every rank throws `comm_error`.

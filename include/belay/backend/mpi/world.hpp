@@ -104,8 +104,10 @@ class world {
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
+    over->reporter().tell_at_last();
     if (!over->somebody_died()) {
-      engine_->finalise(std::min<clock::duration>(waits.timeout, std::chrono::seconds(10)), text_of(failure));
+      const auto limit = std::min<clock::duration>(waits.timeout, std::chrono::seconds(10));
+      engine_->finalise(limit, text_of(failure), [&] { over->reporter().tell_now(); });
     }
     if (failure) std::rethrow_exception(failure);
   }

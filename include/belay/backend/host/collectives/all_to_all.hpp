@@ -14,9 +14,9 @@
 
 #include "belay/backend/host/arithmetic.hpp"
 #include "belay/backend/host/collectives/moving.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/collective.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -90,15 +90,8 @@ void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Receiv
 
 template <transferable T, class Party>
 void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& at) {
-  check_length(out.size(), in.size(), "all_to_all: the output", at);
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_to_all", at);
-  const auto ranks = static_cast<std::size_t>(me.size());
-  if (in.size() % ranks != 0) {
-    throw usage_error("all_to_all: " + std::to_string(in.size()) + " elements do not divide among " +
-                          std::to_string(ranks) + " ranks; use all_to_all_v",
-                      at);
-  }
-  const std::size_t each = in.size_bytes() / ranks;
+  check_all_to_all(in, out, me.size(), at);
+  const std::size_t each = in.size_bytes() / static_cast<std::size_t>(me.size());
   const fingerprint print{operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0};
   if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
@@ -117,58 +110,30 @@ void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& 
 /// verdict before anything is written: the ranks with the most pairs that do not fit are to blame.
 template <class Party>
 void expect_equal_pairs(Party me) {
-  const int size = me.size();
   const auto sent = [&](int from, int to) { return me.point->send_counts_of(from)[static_cast<std::size_t>(to)]; };
   const auto expected = [&](int from, int to) { return me.point->receive_counts_of(to)[static_cast<std::size_t>(from)]; };
+  const int size = me.size();
   bool fits = true;
   for (int from = 0; from < size; ++from) {
     const auto theirs = me.point->send_counts_of(from);
     for (int to = 0; to < size; ++to) fits = fits && theirs[static_cast<std::size_t>(to)] == expected(from, to);
   }
   if (fits) return;
-  const auto unequal = [&](int who) {
-    int out = 0;
-    for (int q = 0; q < size; ++q) out += (sent(who, q) != expected(who, q)) + (sent(q, who) != expected(q, who));
-    return out;
-  };
-  int most = 0;
-  for (int q = 0; q < size; ++q) most = std::max(most, unequal(q));
+  const auto [ranks, from, to] = find_unequal_pairs(size, sent, expected).value();
   std::vector<int> culprits;
-  int first = -1;
-  for (int q = 0; q < size; ++q) {
-    if (unequal(q) < most) continue;
-    if (first < 0) first = q;
-    culprits.push_back(me.point->world_rank(q));
-  }
-  int from = 0, to = 0;  // the first pair of the first of them
-  for (int q = size - 1; q >= 0; --q) {
-    if (sent(q, first) != expected(q, first)) {
-      from = q;
-      to = first;
-    }
-    if (sent(first, q) != expected(first, q)) {
-      from = first;
-      to = q;
-    }
-  }
+  for (int rank : ranks) culprits.push_back(me.point->world_rank(rank));
   me.point->refuse(culprits,
                    "rank " + std::to_string(me.point->world_rank(from)) + " sends " + std::to_string(sent(from, to)) +
                        " elements to rank " + std::to_string(me.point->world_rank(to)) + " at " +
                        me.point->site_of(from) + ", which expects " + std::to_string(expected(from, to)) + " at " +
                        me.point->site_of(to),
-                   me.point->site_of(first));
+                   me.point->site_of(ranks.front()));
 }
 
 template <transferable T, class Party>
 void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
                   std::span<const std::size_t> receive_counts, const where& at) {
-  check_counts(send_counts, me.size(), "all_to_all_v", at);
-  check_counts(receive_counts, me.size(), "all_to_all_v", at);
-  check_length(in.size(), total_of(send_counts), "all_to_all_v: the input", at);
-  check_length(out.size(), total_of(receive_counts), "all_to_all_v: the output", at);
-  const bool exchanges = std::equal(send_counts.begin(), send_counts.end(), receive_counts.begin());
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), exchanges ? out.data() : nullptr,
-                "all_to_all_v", at);
+  check_all_to_all_v(in, send_counts, out, receive_counts, me.size(), at);
   const fingerprint print{operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0};
   contribution mine = brings(print, in, out, send_counts, receive_counts);
   // Nobody knows yet how much the others bring: who brings little puts it into its page in any case.

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rank at a meeting point, and what is checked there: first what this rank was given, before it meets
-// anybody; then, before anything is written, what only all contributions together can tell.
+// A rank at a meeting point, and what is checked there before anything is written: what only all contributions together
+// can tell.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
-#include <numeric>
 #include <span>
 #include <string>
 
 #include "belay/backend/host/meeting.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -51,49 +49,6 @@ template <class In, class Out>
                                   std::span<const std::size_t> send_counts = {},
                                   std::span<const std::size_t> receive_counts = {}) noexcept {
   return {print, in.data(), in.size_bytes(), out.data(), out.size_bytes(), send_counts, receive_counts};
-}
-
-/// Where a range begins in a packed buffer.
-template <class Count>
-[[nodiscard]] std::size_t offset_of(std::span<const Count> counts, int which) noexcept {
-  return std::accumulate(counts.begin(), counts.begin() + which, std::size_t{0});
-}
-template <class Count>
-[[nodiscard]] std::size_t total_of(std::span<const Count> counts) noexcept {
-  return offset_of(counts, static_cast<int>(counts.size()));
-}
-
-inline void check_counts(std::span<const std::size_t> counts, int ranks, const char* what, const where& at) {
-  if (counts.size() != static_cast<std::size_t>(ranks)) {
-    throw usage_error(std::string(what) + ": " + std::to_string(counts.size()) + " counts for a group of " +
-                          std::to_string(ranks) + " ranks",
-                      at);
-  }
-}
-inline void check_length(std::size_t given, std::size_t needed, const char* what, const where& at) {
-  if (given != needed) {
-    throw usage_error(
-        std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " + std::to_string(needed),
-        at);
-  }
-}
-inline void check_root(int root, int ranks, const char* what, const where& at) {
-  if (root < 0 || root >= ranks) {
-    throw usage_error(
-        std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks),
-        at);
-  }
-}
-/// Input and output may be the same memory only where the operation says so.
-inline void check_overlap(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes,
-                          const void* allowed, const char* what, const where& at) {
-  if (in_bytes == 0 || out_bytes == 0 || in == allowed) return;
-  const auto* a = static_cast<const std::byte*>(in);
-  const auto* b = static_cast<const std::byte*>(out);
-  const std::less<const std::byte*> before;
-  if (before(a, b + out_bytes) && before(b, a + in_bytes)) {
-    throw usage_error(std::string(what) + ": input and output overlap other than in place", at);
-  }
 }
 
 /// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a

@@ -10,7 +10,6 @@
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// "SIGKILL (9)", or "signal 40" for one without a name here.
 [[nodiscard]] inline std::string signal_name(int number) {
@@ -44,5 +43,4 @@ namespace host {
   return std::string(known) + " (" + std::to_string(number) + ")";
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -11,17 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "belay/backend/host/flight_picture.hpp"
-#include "belay/backend/host/health.hpp"
-#include "belay/backend/host/ranks_text.hpp"
-#include "belay/backend/host/signal_name.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/flight_picture.hpp"
 #include "belay/comm/flight_recorder.hpp"
+#include "belay/comm/flight_scene.hpp"
+#include "belay/comm/ranks_text.hpp"
+#include "belay/comm/signal_name.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// "12 us", "3.4 ms", "0.21 s"; nothing for 0.
 [[nodiscard]] inline std::string duration_text(std::uint64_t us) {
@@ -43,17 +42,14 @@ namespace host {
   return call.group == 0 ? out : out + " of group " + std::to_string(call.group);
 }
 
-/// Makes the sentence. Reads the world once, when it is made.
+/// Makes the sentence of a world, which outlives it. Reads who waits where once, when it is made.
 class flight_verdict {
  public:
-  explicit flight_verdict(const health& world) : world_(&world), open_(open_operations(world)) {
-    if (!world.stopped()) return;
-    cause_ = world.cause();
-    failed_ = true;
-  }
+  explicit flight_verdict(const flight_scene& world)
+      : world_(&world), open_(open_operations(world)), cause_(world.cause.value_or(first_cause{})) {}
 
   [[nodiscard]] std::string text() const {
-    if (!failed_) return "no rank has failed" + after("; ", waits());
+    if (!world_->cause) return "no rank has failed" + after("; ", waits());
     switch (cause_.fault) {
       case comm_fault::mismatch: return mismatch();
       case comm_fault::peer_failed: return ended() + after("; ", waits());
@@ -80,7 +76,7 @@ class flight_verdict {
   // "ranks 0, 1 have waited there for 0.21 s"; "rank 0 waits there" where nobody slept.
   [[nodiscard]] std::string waiting(const std::vector<int>& ranks, const open_operation& call,
                                     const std::string& place) const {
-    const std::uint64_t end = failed_ ? cause_.at_us : health::microseconds(health::clock::now());
+    const std::uint64_t end = world_->until_us;
     const bool one = ranks.size() == 1, slept = call.since_us > 0 && end > call.since_us;
     const char* const verb = slept ? (one ? " has waited " : " have waited ") : (one ? " waits " : " wait ");
     return ranks_text(ranks) + verb + place + (slept ? " for " + duration_text(end - call.since_us) : "");
@@ -95,7 +91,7 @@ class flight_verdict {
     for (const open_operation& call : open_) {
       std::vector<int> innocent;
       for (int rank : call.inside) {
-        if (!failed_ || !blamed(rank)) innocent.push_back(rank);
+        if (!world_->cause || !blamed(rank)) innocent.push_back(rank);
       }
       if (innocent.empty()) continue;
       out += (out.empty() ? "" : "; ") + waiting(innocent, call, "in " + place_of(call));
@@ -133,19 +129,20 @@ class flight_verdict {
   // "rank 2 is running, after all_gather #117 at train.cpp:87"
   [[nodiscard]] std::string whereabouts(int rank) const {
     const char* how = "is running";
-    switch (state_of(*world_, rank)) {
+    switch (world_->rank(rank).state) {
       case rank_state::running: break;
       case rank_state::stopped: how = "is stopped"; break;
       case rank_state::gone: how = "is gone"; break;
       case rank_state::left: how = "has left"; break;
+      case rank_state::unknown: how = "cannot be seen from here"; break;
     }
-    return "rank " + std::to_string(rank) + " " + how + ", " + world_->recorder(rank, lane::caller).last().text();
+    return "rank " + std::to_string(rank) + " " + how + ", " + world_->rank(rank).called.last().text();
   }
 
   [[nodiscard]] std::string ended() const {
     if (cause_.culprits.empty()) return cause_.message;
     const int rank = cause_.culprits.front();
-    const std::string where_it_was = world_->recorder(rank, lane::caller).last().text();
+    const std::string where_it_was = world_->rank(rank).called.last().text();
     if (cause_.signal > 0) {
       return "rank " + std::to_string(rank) + " was ended by " + signal_name(cause_.signal) + " " + where_it_was;
     }
@@ -171,14 +168,12 @@ class flight_verdict {
 
   static constexpr std::size_t most_told = 8;
 
-  const health* world_;
+  const flight_scene* world_;
   std::vector<open_operation> open_;
   first_cause cause_;
-  bool failed_ = false;
 };
 
 /// Why the world stopped, in one sentence; which ranks wait where when it has not.
-[[nodiscard]] inline std::string verdict(const health& world) { return flight_verdict(world).text(); }
+[[nodiscard]] inline std::string verdict(const flight_scene& world) { return flight_verdict(world).text(); }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

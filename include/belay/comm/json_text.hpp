@@ -11,7 +11,6 @@
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// Bytes of the UTF-8 character that `text` begins with; 0 where it begins with none (also one cut off, an overlong
 /// form, a surrogate, more than U+10FFFF).
@@ -53,5 +52,4 @@ inline void append_json(std::string& out, std::string_view text) {
   out += '"';
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What is checked of a call, the same on every backend: what this rank was given, before it meets anybody; and where
+// ranks bring counts for each other, which of them do not fit.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Where a range begins in a packed buffer.
+template <class Count>
+[[nodiscard]] std::size_t offset_of(std::span<const Count> counts, int which) noexcept {
+  return std::accumulate(counts.begin(), counts.begin() + which, std::size_t{0});
+}
+template <class Count>
+[[nodiscard]] std::size_t total_of(std::span<const Count> counts) noexcept {
+  return offset_of(counts, static_cast<int>(counts.size()));
+}
+
+inline void check_counts(std::span<const std::size_t> counts, int ranks, const char* what, const where& at) {
+  if (counts.size() == static_cast<std::size_t>(ranks)) return;
+  throw usage_error(std::string(what) + ": " + std::to_string(counts.size()) + " counts for a group of " +
+                        std::to_string(ranks) + " ranks",
+                    at);
+}
+inline void check_length(std::size_t given, std::size_t needed, const char* what, const where& at) {
+  if (given == needed) return;
+  throw usage_error(std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " +
+                        std::to_string(needed),
+                    at);
+}
+inline void check_root(int root, int ranks, const char* what, const where& at) {
+  if (root >= 0 && root < ranks) return;
+  throw usage_error(
+      std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks), at);
+}
+/// Input and output may be the same memory only where the operation says so.
+inline void check_overlap(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes,
+                          const void* allowed, const char* what, const where& at) {
+  if (in_bytes == 0 || out_bytes == 0 || in == allowed) return;
+  const auto* a = static_cast<const std::byte*>(in);
+  const auto* b = static_cast<const std::byte*>(out);
+  const std::less<const std::byte*> before;
+  if (before(a, b + out_bytes) && before(b, a + in_bytes)) {
+    throw usage_error(std::string(what) + ": input and output overlap other than in place", at);
+  }
+}
+
+template <class T>
+void check_all_to_all(std::span<const T> in, std::span<T> out, int ranks, const where& at) {
+  check_length(out.size(), in.size(), "all_to_all: the output", at);
+  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_to_all", at);
+  if (in.size() % static_cast<std::size_t>(ranks) == 0) return;
+  throw usage_error("all_to_all: " + std::to_string(in.size()) + " elements do not divide among " +
+                        std::to_string(ranks) + " ranks; use all_to_all_v",
+                    at);
+}
+/// In place where what goes to each rank is as much as what comes from it.
+template <class T>
+void check_all_to_all_v(std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
+                        std::span<const std::size_t> receive_counts, int ranks, const where& at) {
+  check_counts(send_counts, ranks, "all_to_all_v", at);
+  check_counts(receive_counts, ranks, "all_to_all_v", at);
+  check_length(in.size(), total_of(send_counts), "all_to_all_v: the input", at);
+  check_length(out.size(), total_of(receive_counts), "all_to_all_v: the output", at);
+  const bool exchanges = std::equal(send_counts.begin(), send_counts.end(), receive_counts.begin());
+  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), exchanges ? out.data() : nullptr,
+                "all_to_all_v", at);
+}
+
+/// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
+inline void check_members(std::span<const int> sorted, int ranks, int own, const where& at) {
+  if (sorted.empty()) throw usage_error("a group needs at least one rank", at);
+  if (sorted.front() < 0 || sorted.back() >= ranks) {
+    throw usage_error("a group names a rank outside of the world of " + std::to_string(ranks), at);
+  }
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    throw usage_error("a group names a rank twice", at);
+  }
+  if (!std::binary_search(sorted.begin(), sorted.end(), own)) {
+    throw usage_error("rank " + std::to_string(own) + " makes a group that it is not in", at);
+  }
+}
+
+/// Ranks of a group of which one sends another what it does not expect.
+struct unequal_pairs {
+  std::vector<int> culprits;  // who has the most pairs that do not fit
+  int from = 0, to = 0;       // the first pair of the first of them
+};
+
+/// Compares all pairs, as every rank does: nothing where what `sent(from, to)` gives is `expected(from, to)` for all.
+template <class Sent, class Expected>
+[[nodiscard]] std::optional<unequal_pairs> find_unequal_pairs(int ranks, Sent sent, Expected expected) {
+  const auto unequal = [&](int who) {
+    int out = 0;
+    for (int q = 0; q < ranks; ++q) out += (sent(who, q) != expected(who, q)) + (sent(q, who) != expected(q, who));
+    return out;
+  };
+  int most = 0;
+  for (int q = 0; q < ranks; ++q) most = std::max(most, unequal(q));
+  if (most == 0) return std::nullopt;
+  unequal_pairs out;
+  for (int q = 0; q < ranks; ++q) {
+    if (unequal(q) == most) out.culprits.push_back(q);
+  }
+  const int first = out.culprits.front();
+  for (int q = ranks - 1; q >= 0; --q) {
+    if (sent(q, first) != expected(q, first)) {
+      out.from = q;
+      out.to = first;
+    }
+    if (sent(first, q) != expected(first, q)) {
+      out.from = first;
+      out.to = q;
+    }
+  }
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI

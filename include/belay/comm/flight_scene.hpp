@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What is known of a world of ranks when it stopped: why, how each rank is, and what each did last. A backend fills it
+// in: from recorders that all ranks share, or from its own one and what the others have told.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/flight_recorder.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Operations of a rank run in two orders that never mix: those its own thread calls, and those it started, which its
+/// communication stream runs.
+enum class lane : std::uint8_t { caller, stream };
+
+/// Why a world stopped.
+struct first_cause {
+  comm_fault fault = comm_fault::revoked;
+  std::vector<int> culprits;  // ranks of the world
+  std::string message;
+  std::string there;
+  int signal = 0;
+  int exit_code = -1;
+  std::uint64_t at_us = 0;  // when, by the steady clock
+};
+
+/// How a rank is: `left` has ended its body, `gone` has lost its process before that; `unknown` runs on a machine of
+/// which nothing is known here.
+enum class rank_state { running, stopped, gone, left, unknown };
+
+[[nodiscard]] constexpr const char* name(rank_state state) noexcept {
+  switch (state) {
+    case rank_state::running: return "running";
+    case rank_state::stopped: return "stopped";
+    case rank_state::gone: return "gone";
+    case rank_state::left: return "left";
+    case rank_state::unknown: return "unknown";
+  }
+  return "unknown";
+}
+
+/// A group by its number, and its ranks of the world in group order.
+struct known_group {
+  std::uint32_t number = 0;
+  std::vector<int> members;
+};
+
+/// The operations of one rank in one lane: its recorder, which must outlive this, or what was heard of them.
+class flight_history {
+ public:
+  flight_history() = default;
+  explicit flight_history(const flight_recorder<>& own) noexcept : recorder_(&own) {}
+  /// The latest ones of `count`, the oldest first.
+  flight_history(std::vector<flight_record> heard, std::uint64_t count) noexcept
+      : heard_(std::move(heard)), count_(count) {}
+
+  /// Operations so far, and the oldest that may be kept.
+  [[nodiscard]] std::uint64_t count() const noexcept { return recorder_ != nullptr ? recorder_->count() : count_; }
+  [[nodiscard]] std::uint64_t first() const noexcept {
+    const std::uint64_t kept = recorder_ != nullptr ? recorder_->capacity() : heard_.size();
+    return count() > kept ? count() - kept : 0;
+  }
+  /// Operation `turn`; an empty record when it is not kept.
+  [[nodiscard]] flight_record operator[](std::uint64_t turn) const {
+    if (recorder_ != nullptr) return (*recorder_)[turn];
+    return turn < first() || turn >= count_ ? flight_record{} : heard_[turn - first()];
+  }
+  [[nodiscard]] flight_record last() const {
+    if (recorder_ != nullptr) return recorder_->last();
+    return heard_.empty() ? flight_record{} : heard_.back();
+  }
+
+ private:
+  const flight_recorder<>* recorder_ = nullptr;
+  std::vector<flight_record> heard_;
+  std::uint64_t count_ = 0;
+};
+
+struct flight_rank {
+  std::int64_t pid = 0;  // 0: a thread
+  rank_state state = rank_state::unknown;
+  flight_history called, started;
+
+  [[nodiscard]] const flight_history& of(lane which) const noexcept { return which == lane::caller ? called : started; }
+};
+
+/// A world as whoever tells of it sees it.
+struct flight_scene {
+  std::uint64_t job = 0;
+  std::uint64_t epoch = 0;  // how often survivors went on without others
+  std::string transport;    // "threads", "processes", "mpi"
+  int told_by = -1;         // the rank that knows its own operations, and of others what it heard; -1: all are known
+  std::optional<first_cause> cause;
+  std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
+  std::vector<flight_rank> ranks;
+  std::vector<known_group> groups;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks.size()); }
+  [[nodiscard]] const flight_rank& rank(int which) const noexcept { return ranks[static_cast<std::size_t>(which)]; }
+};
+
+/// A time as recorders keep it.
+[[nodiscard]] inline std::uint64_t flight_microseconds(std::chrono::steady_clock::time_point at) noexcept {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
+}
+
+}  // namespace belay::inline BELAY_ABI
