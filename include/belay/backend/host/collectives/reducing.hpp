@@ -81,20 +81,34 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
     return;
   }
   const auto half_of = [&](int q, std::size_t turn) { return reinterpret_cast<T*>(me.point->staging_of(q, turn)); };
+  const std::size_t room = me.point->staging_room() / sizeof(T);
+  const std::size_t turns = (out.size() + room - 1) / room;
+  const std::size_t most = (out.size() + turns - 1) / turns;
+  // Slices lie where they lie in the longest stretch: a result may still be read there while the slices beside it are
+  // filled for the turn after the next.
+  const auto slice_in = [&](stretch now, int q) {
+    const stretch whole = slice_of<T>(most, q, me.size());
+    return stretch{whole.first, clipped(whole, now.count)};
+  };
   const auto copy_slices = [&](stretch now, auto to, auto from) {
     for (int q = 0; q < me.size(); ++q) {
-      const stretch slice = slice_of<T>(now.count, q, me.size());
+      const stretch slice = slice_in(now, q);
       if (q != me.rank()) fast_copy(to(q) + slice.first, from(q) + slice.first, slice.count * sizeof(T), out.size_bytes());
     }
   };
-  const std::size_t most = me.point->staging_room() / sizeof(T);
+  const auto stage = [&](stretch now, std::size_t turn) {
+    copy_slices(now, [&](int) { return half_of(me.rank(), turn); }, [&](int) { return in.data() + now.first; });
+  };
+  const auto take = [&](stretch now, std::size_t turn) {
+    copy_slices(now, [&](int) { return out.data() + now.first; }, [&](int q) { return half_of(q, turn); });
+  };
   std::size_t turn = 0;
   stretch last;
   for (stretch now; now.first < out.size(); last = now, now.first += now.count, ++turn) {
     now.count = std::min(most, out.size() - now.first);
-    copy_slices(now, [&](int) { return half_of(me.rank(), turn); }, [&](int) { return in.data() + now.first; });
+    stage(now, turn);
     me.point->round();
-    const stretch mine = slice_of<T>(now.count, me.rank(), me.size());
+    const stretch mine = slice_in(now, me.rank());
     const auto source = [&](int q) {
       return (q == me.rank() ? in.data() + now.first : half_of(q, turn)) + mine.first;
     };
@@ -102,10 +116,10 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
       return (d == 0 ? out.data() + now.first : half_of(me.rank(), turn)) + mine.first;
     };
     reduce_seen<Op, T>(me, source, 2, target, mine.count, 0);
-    copy_slices(last, [&](int) { return out.data() + last.first; }, [&](int q) { return half_of(q, turn - 1); });
+    if (turn > 0) take(last, turn - 1);
   }
   me.point->round();
-  copy_slices(last, [&](int) { return out.data() + last.first; }, [&](int q) { return half_of(q, turn - 1); });
+  take(last, turn - 1);
 }
 
 /// The elements [first, first + out.size()) of what all ranks brought to a small operation, reduced.
