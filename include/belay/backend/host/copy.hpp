@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "belay/core/config.hpp"
 
@@ -57,12 +58,12 @@ inline constexpr copy_kind copy_kinds[] = {copy_kind::library, copy_kind::rep_mo
 typedef long long bytes_64 __attribute__((vector_size(64), aligned(1), may_alias));
 typedef long long bytes_32 __attribute__((vector_size(32), aligned(1), may_alias));
 
-// Whole blocks of four registers; `to` is aligned to a register where stores go around the caches. What is read so many
-// bytes later is fetched `ahead`: the processor itself does not look over the end of a page.
-__attribute__((target("avx512f"))) inline void copy_wide_64(std::byte* to, const std::byte* from,
-                                                            std::size_t bytes, std::size_t ahead) noexcept {
+// Whole blocks of four registers; `to` is aligned to a register where stores go around the caches. What is read `Ahead`
+// bytes later is fetched: the processor itself does not look over the end of a page.
+template <std::size_t Ahead>
+__attribute__((target("avx512f"))) void copy_wide_64(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 256) {
-    for (std::size_t line = 0; line < 256 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
+    for (std::size_t line = 0; line < 256 && Ahead > 0; line += 64) __builtin_prefetch(from + i + Ahead + line);
     const bytes_64* source = reinterpret_cast<const bytes_64*>(from + i);
     bytes_64* target = reinterpret_cast<bytes_64*>(to + i);
     const bytes_64 a = source[0], b = source[1], c = source[2], d = source[3];
@@ -72,10 +73,10 @@ __attribute__((target("avx512f"))) inline void copy_wide_64(std::byte* to, const
     target[3] = d;
   }
 }
-__attribute__((target("avx2"))) inline void copy_wide_32(std::byte* to, const std::byte* from,
-                                                         std::size_t bytes, std::size_t ahead) noexcept {
+template <std::size_t Ahead>
+__attribute__((target("avx2"))) void copy_wide_32(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 128) {
-    for (std::size_t line = 0; line < 128 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
+    for (std::size_t line = 0; line < 128 && Ahead > 0; line += 64) __builtin_prefetch(from + i + Ahead + line);
     const bytes_32* source = reinterpret_cast<const bytes_32*>(from + i);
     bytes_32* target = reinterpret_cast<bytes_32*>(to + i);
     const bytes_32 a = source[0], b = source[1], c = source[2], d = source[3];
@@ -85,10 +86,10 @@ __attribute__((target("avx2"))) inline void copy_wide_32(std::byte* to, const st
     target[3] = d;
   }
 }
-__attribute__((target("avx512f"))) inline void copy_streaming_64(std::byte* to, const std::byte* from,
-                                                                 std::size_t bytes, std::size_t ahead) noexcept {
+template <std::size_t Ahead>
+__attribute__((target("avx512f"))) void copy_streaming_64(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 256) {
-    for (std::size_t line = 0; line < 256 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
+    for (std::size_t line = 0; line < 256 && Ahead > 0; line += 64) __builtin_prefetch(from + i + Ahead + line);
     const bytes_64* source = reinterpret_cast<const bytes_64*>(from + i);
     bytes_64* target = reinterpret_cast<bytes_64*>(to + i);
     const bytes_64 a = source[0], b = source[1], c = source[2], d = source[3];
@@ -98,10 +99,10 @@ __attribute__((target("avx512f"))) inline void copy_streaming_64(std::byte* to, 
     asm volatile("vmovntdq %1, %0" : "=m"(target[3]) : "v"(d));
   }
 }
-__attribute__((target("avx2"))) inline void copy_streaming_32(std::byte* to, const std::byte* from,
-                                                              std::size_t bytes, std::size_t ahead) noexcept {
+template <std::size_t Ahead>
+__attribute__((target("avx2"))) void copy_streaming_32(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 128) {
-    for (std::size_t line = 0; line < 128 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
+    for (std::size_t line = 0; line < 128 && Ahead > 0; line += 64) __builtin_prefetch(from + i + Ahead + line);
     const bytes_32* source = reinterpret_cast<const bytes_32*>(from + i);
     bytes_32* target = reinterpret_cast<bytes_32*>(to + i);
     const bytes_32 a = source[0], b = source[1], c = source[2], d = source[3];
@@ -141,15 +142,18 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind 
     // Up to the first whole register of the target, then blocks of four, then what is left.
     const std::size_t head = (width - reinterpret_cast<std::uintptr_t>(target) % width) % width;
     if (head > 0) std::memcpy(target, source, head);
-    const std::size_t ahead = whole_bytes >= least_fetched_ahead ? fetched_ahead : 0;
     const std::size_t body = (bytes - head) / (4 * width) * (4 * width);
     target += head;
     source += head;
-    if (how == copy_kind::wide) {
-      width == 64 ? copy_wide_64(target, source, body, ahead) : copy_wide_32(target, source, body, ahead);
-    } else {
-      width == 64 ? copy_streaming_64(target, source, body, ahead) : copy_streaming_32(target, source, body, ahead);
-    }
+    const auto copy_body = [&](auto ahead) {
+      if (how == copy_kind::wide) {
+        width == 64 ? copy_wide_64<ahead()>(target, source, body) : copy_wide_32<ahead()>(target, source, body);
+      } else {
+        width == 64 ? copy_streaming_64<ahead()>(target, source, body) : copy_streaming_32<ahead()>(target, source, body);
+      }
+    };
+    if (whole_bytes >= least_fetched_ahead) copy_body(std::integral_constant<std::size_t, fetched_ahead>());
+    else copy_body(std::integral_constant<std::size_t, 0>());
     if (head + body < bytes) std::memcpy(target + body, source + body, bytes - head - body);
     if (how == copy_kind::streaming) order_streaming_stores();
     return;
