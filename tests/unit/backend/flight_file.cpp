@@ -225,9 +225,9 @@ TEST_CASE("started operations are told in a lane of their own") {
   });
   CHECK(flight["by_rank"][0]["lanes"]["stream"]["entries"][0]["op"] == "all_reduce");
   CHECK(flight["by_rank"][0]["lanes"]["caller"]["entries"].empty());
-  CHECK(contains(flight["verdict"],
-                 "rank 1 never entered started all_reduce #0 at s.cpp:4; ranks 0, 2 have waited there for "));
-  CHECK(contains(flight["verdict"], "ranks 0, 2 never entered barrier #0 at s.cpp:5; rank 1 has waited there for "));
+  // Whoever did not sleep yet when the first deadline passed "waits there"; the others "have waited there for" so long.
+  CHECK(contains(flight["verdict"], "rank 1 never entered started all_reduce #0 at s.cpp:4; rank"));
+  CHECK(contains(flight["verdict"], "ranks 0, 2 never entered barrier #0 at s.cpp:5; rank 1 "));
 }
 
 TEST_CASE("nothing is written where no folder is named, and a good run leaves nothing") {
