@@ -155,6 +155,16 @@ inline void choose_algorithm(options& out, bool given) {
   if (out.type == "fp8" && std::all_of(out.ops.begin(), out.ops.end(), reduces)) {
     return refuse("--type fp8 --op " + ops + ": fp8 is moved, never reduced; reduce bf16, fp16 or float");
   }
+  const auto makes_a_size = [&](op which) {
+    if (which == op::barrier) return true;
+    const std::vector<std::size_t> all = sweep(out.min, out.max, out.factor);
+    return std::any_of(all.begin(), all.end(),
+                       [&](std::size_t bytes) { return extent_of(which, bytes, element_bytes(out.type), out.ranks).count > 0; });
+  };
+  if (std::none_of(out.ops.begin(), out.ops.end(), makes_a_size)) {
+    return refuse("--min " + min + " --max " + max + ": no size between holds an element of --type " + out.type +
+                  " for each of " + std::to_string(out.ranks) + " ranks");
+  }
   if (out.root < 0 || out.root >= out.ranks) return refuse("--root " + std::to_string(out.root) + ": no such rank");
   if (out.has_peer("mpi") && out.as == "threads") {
     return refuse("--beside mpi: ranks that are threads share one MPI process; use --as processes");

@@ -3,12 +3,14 @@
 // belay-fr FILE: what a flight file says. The verdict first, then each rank's last operation, then the last operations
 // of all ranks side by side.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tools/belay_fr/alignment.hpp"
 #include "tools/belay_fr/flight.hpp"
@@ -79,34 +81,42 @@ std::string json_text(const flight& of, std::size_t count, int only) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Says why a run of several ranks failed, from the flight file it left"};
-  std::string file;
+  std::vector<std::string> files;
   int rank = -1;
   std::size_t count = 10;
   bool as_json = false;
-  app.add_option("FILE", file, "belay-flight-JOB.json, from the folder BELAY_FLIGHT_DIR")->required();
+  app.add_option("FILE", files, "belay-flight-JOB.json, from the folder BELAY_FLIGHT_DIR; several one after the other")
+      ->required();
   app.add_option("--rank", rank, "only this rank's operations, with all that is known of each");
   app.add_option("--last", count, "so many operations of each rank")->capture_default_str();
   app.add_flag("--json", as_json, "for programs: the same as JSON");
   CLI11_PARSE(app, argc, argv);
-  try {
+  const auto show = [&](const std::string& file) {
     const flight read = read_flight(file);
     if (rank < -1 || rank >= static_cast<int>(read.ranks.size())) {
       std::fprintf(stderr, "belay-fr: --rank %d: the file has ranks 0 to %zu\n", rank, read.ranks.size() - 1);
       return 2;
     }
-    std::string out;
+    std::string out = files.size() > 1 && !as_json ? "== " + file + " ==\n" : "";
     if (as_json) {
-      out = json_text(read, count, rank);
+      out += json_text(read, count, rank);
     } else {
-      out = head_text(read) + "\n" + ranks_table(read);
+      out += head_text(read) + "\n" + ranks_table(read);
       out += rank < 0 ? side_by_side(read, count).text() : rank_table(read, static_cast<std::size_t>(rank), count);
     }
     const bool written = std::fwrite(out.data(), 1, out.size(), stdout) == out.size() && std::fflush(stdout) == 0;
     return written ? 0 : 1;
-  } catch (const std::exception& problem) {
-    const std::string_view what = problem.what();
-    const std::string_view prefix = what.starts_with("belay: ") ? "belay: " : "";
-    std::fprintf(stderr, "belay-fr: %s\n", plain(what.substr(prefix.size())).c_str());
-    return 1;
+  };
+  int worst = 0;
+  for (const std::string& file : files) {
+    try {
+      worst = std::max(worst, show(file));
+    } catch (const std::exception& problem) {
+      const std::string_view what = problem.what();
+      const std::string_view prefix = what.starts_with("belay: ") ? "belay: " : "";
+      std::fprintf(stderr, "belay-fr: %s\n", plain(what.substr(prefix.size())).c_str());
+      worst = std::max(worst, 1);
+    }
   }
+  return worst;
 }

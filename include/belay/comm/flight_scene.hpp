@@ -33,9 +33,9 @@ struct first_cause {
   std::uint64_t at_us = 0;  // when, by the steady clock
 };
 
-/// How a rank is: `left` has ended its body, `gone` has lost its process before that; `unknown` runs on a machine of
-/// which nothing is known here.
-enum class rank_state { running, stopped, gone, left, unknown };
+/// How a rank is: `left` has ended its body, `gone` has lost its process before that, `absent` has not had one yet;
+/// `unknown` runs on a machine of which nothing is known here.
+enum class rank_state { running, stopped, gone, left, absent, unknown };
 
 [[nodiscard]] constexpr const char* name(rank_state state) noexcept {
   switch (state) {
@@ -43,6 +43,7 @@ enum class rank_state { running, stopped, gone, left, unknown };
     case rank_state::stopped: return "stopped";
     case rank_state::gone: return "gone";
     case rank_state::left: return "left";
+    case rank_state::absent: return "absent";
     case rank_state::unknown: return "unknown";
   }
   return "unknown";

@@ -114,6 +114,9 @@ class flight_verdict {
         if (!waits_somewhere(rank) && !holds(elsewhere, rank)) elsewhere.push_back(rank);
       }
     }
+    for (int rank = 0; rank < world_->size(); ++rank) {  // also one that was stopped inside of an operation
+      if (world_->rank(rank).state == rank_state::stopped && !holds(elsewhere, rank)) elsewhere.push_back(rank);
+    }
     std::sort(elsewhere.begin(), elsewhere.end());
     if (!out.empty() && elsewhere.empty() && open_.size() > 1) out += "; they wait for each other";
     for (std::size_t i = 0; i < elsewhere.size() && i < most_told; ++i) out += "; " + whereabouts(elsewhere[i]);
@@ -134,6 +137,7 @@ class flight_verdict {
       case rank_state::stopped: how = "is stopped"; break;
       case rank_state::gone: how = "is gone"; break;
       case rank_state::left: how = "has left"; break;
+      case rank_state::absent: how = "has not come"; break;
       case rank_state::unknown: how = "cannot be seen from here"; break;
     }
     return "rank " + std::to_string(rank) + " " + how + ", " + world_->rank(rank).called.last().text();

@@ -76,3 +76,18 @@ TEST_CASE("a rank that is known by its letter is neither said to wait in what ma
         "rank 1 never entered all_reduce #1 at a.cpp:1; ranks 0, 2 have waited there for 2.50 s; "
         "rank 1 cannot be seen from here, last seen in all_reduce #0 at a.cpp:0");
 }
+
+TEST_CASE("a rank that is stopped inside of an operation is told, and is not said to wait for the others") {
+  scene made;
+  made.world.groups = {{0, {0, 1}}, {1, {1, 2}}};
+  belay::flight_record stuck = record(4);
+  stuck.group = 1;
+  made.world.ranks[1] = {0, belay::rank_state::running, belay::flight_history({record(0), stuck}, 2), {}};
+  stuck.number = 3;
+  made.world.ranks[2] = {0, belay::rank_state::stopped, belay::flight_history({stuck}, 1), {}};
+  made.world.cause = belay::first_cause{belay::comm_fault::timeout, {1}, "late", ""};
+  const std::string said = belay::verdict(made.world);
+  CAPTURE(said);
+  CHECK(said.find("rank 2 is stopped, in ") != std::string::npos);
+  CHECK(said.find("wait for each other") == std::string::npos);
+}

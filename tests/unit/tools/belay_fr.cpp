@@ -124,6 +124,17 @@ TEST_CASE("--last, --rank and --json") {
   CHECK(has(belay_fr(file + " --rank 4"), "the file has ranks 0 to 3"));
 }
 
+TEST_CASE("several files are told one after the other, also beside one that cannot be read") {
+  const scratch folder;
+  const std::string file = flight_in(folder);
+  const outcome told = belay_fr(file + " " + (folder / "none.json") + " " + file);
+  CHECK(told.code == 1);
+  const std::size_t first = told.out.find("== " + file + " ==\nrank 2 was ended");
+  REQUIRE(first != std::string::npos);
+  CHECK(told.out.find("== " + file + " ==\n", first + 1) != std::string::npos);
+  CHECK(has(told, "none.json"));
+}
+
 TEST_CASE("a file that was cut off anywhere is refused with the byte where it ends") {
   const scratch folder;
   const std::string whole = content_of(flight_in(folder));

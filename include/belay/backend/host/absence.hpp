@@ -5,10 +5,12 @@
 // does instead.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "belay/backend/host/health.hpp"
 #include "belay/core/config.hpp"
@@ -52,6 +54,7 @@ class absence {
       why.fault = comm_fault::timeout;
       blame([](int) { return true; });
       why.message += " did not arrive in " + awaited + " within " + seconds(until_->limit()) + " s";
+      blame_stopped(why);
     }
     return why;
   }
@@ -61,6 +64,20 @@ class absence {
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
   [[nodiscard]] static std::string seconds(health::clock::duration time) {
     return std::to_string(std::chrono::duration<double>(time).count());
+  }
+  // Who did not arrive may itself wait for a rank that is stopped, in a group that this rank is no part of.
+  void blame_stopped(first_cause& why) const {
+    std::vector<int> stopped;
+    for (int rank = 0; rank < world_->ranks(); ++rank) {
+      if (world_->is_stopped(rank)) stopped.push_back(rank);
+    }
+    const auto blamed = [&](int rank) {
+      return std::find(why.culprits.begin(), why.culprits.end(), rank) != why.culprits.end();
+    };
+    if (stopped.empty() || std::any_of(stopped.begin(), stopped.end(), blamed)) return;
+    for (int rank : stopped) why.message += "; " + world_->whereabouts(rank, lane_) + " holds the others up";
+    why.culprits = stopped;
+    why.there = world_->site_of(stopped.front(), lane_);
   }
   template <class Absent>
   [[nodiscard]] static bool missing(Absent absent, int who, int q) {

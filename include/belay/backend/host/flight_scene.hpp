@@ -27,7 +27,7 @@ namespace host {
 [[nodiscard]] inline rank_state state_of(const health& world, int rank) noexcept {
   if (world.left(rank, lane::caller)) return rank_state::left;
   const pid_t pid = world.pid_of(rank);
-  if (pid == 0) return rank_state::running;  // a thread
+  if (pid == 0) return world.is_absent(rank) ? rank_state::absent : rank_state::running;  // a thread
   switch (state_of_process(pid)) {
     case process_state::stopped: return rank_state::stopped;
     case process_state::gone: return rank_state::gone;

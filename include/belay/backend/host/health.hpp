@@ -104,8 +104,18 @@ class health {
     ring_all();
   }
 
-  /// The first cause. Only after `stopped()`, or a `stop` that came too late.
+  /// The first cause, or, once the survivors have gone on elsewhere, that. Only after `stopped()`, or a `stop` that came
+  /// too late.
   [[nodiscard]] first_cause cause() const {
+    first_cause out = original_cause();
+    if (shared_.header().stop.revoked() && out.fault != comm_fault::revoked) {
+      out.message = "the survivors have gone on in a new world after " + std::string(name(out.fault)) + ": " + out.message;
+      out.fault = comm_fault::revoked;
+    }
+    return out;
+  }
+  /// The first cause for who is no rank, whatever the survivors did then.
+  [[nodiscard]] first_cause original_cause() const {
     control_header& header = shared_.header();
     first_cause out;
     // Another rank may be writing it; or have been killed at it.
@@ -122,10 +132,6 @@ class health {
     out.at_us = cause.at_us;
     out.message = cause.message.get();
     out.there = cause.there.get();
-    if (header.stop.revoked() && out.fault != comm_fault::revoked) {
-      out.message = "the survivors have gone on in a new world after " + std::string(name(out.fault)) + ": " + out.message;
-      out.fault = comm_fault::revoked;
-    }
     return out;
   }
 
@@ -169,7 +175,7 @@ class health {
   /// barrier #0 at train.cpp:85)": what it does in the other lane matters when it does nothing in this one.
   [[nodiscard]] std::string whereabouts(int rank, lane which) const {
     const flight_record here = recorder(rank, which).last(), aside = recorder(rank, other(which)).last();
-    return "rank " + std::to_string(rank) + " (" + (is_stopped(rank) ? "stopped, " : "") +
+    return "rank " + std::to_string(rank) + " (" + (is_stopped(rank) ? "stopped, " : is_absent(rank) ? "has not come, " : "") +
            text_of(here, aside, which == lane::caller ? "started" : "called") + ")";
   }
   /// Where it made its last call of this lane; of the other one, where it has made none here.
@@ -178,6 +184,10 @@ class health {
     return here.what != operation::none ? here.site : recorder(rank, other(which)).last().site;
   }
 
+  /// Whether no process has come as `rank` yet.
+  [[nodiscard]] bool is_absent(int rank) const noexcept {
+    return space() == address_space::several && pid_of(rank) == 0 && recorder(rank, lane::caller).count() == 0;
+  }
   /// Whether the process of `rank` has been stopped by a signal.
   [[nodiscard]] bool is_stopped(int rank) const noexcept {
     const pid_t pid = pid_of(rank);

@@ -103,7 +103,7 @@ class processes {
       all.expect(number, child);
     }
     see_them_end(all, watch);
-    if (const health* const failed = watch.failed()) last_cause_ = failed->cause();
+    if (const health* const failed = watch.failed()) last_cause_ = failed->original_cause();
     return watch.outcomes();
   }
 
