@@ -113,9 +113,9 @@ inline void choose_algorithm(options& out, bool given) {
   app.add_option("--factor", out.factor, "from one size to the next")
       ->check(CLI::Range(std::size_t{2}, std::size_t{1} << 20))
       ->capture_default_str();
-  app.add_option("--warmup", out.warmup, "samples before those that count")->check(CLI::NonNegativeNumber);
+  app.add_option("--warmup", out.warmup, "samples before those that count")->check(CLI::Range(0, 1'000'000));
   app.add_option("--iters", out.iters, "samples of each size (default 101, 41 above 64K, 15 above 4M)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--algorithm", out.algorithm,
                  "forces an algorithm instead of the library's choice: line, page, one_shot, push, pull, staged, kernel_copy")
       ->capture_default_str();

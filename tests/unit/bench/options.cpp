@@ -101,6 +101,16 @@ TEST_CASE("fp8 is moved: an operation that reduces is refused, in a list it is l
   CHECK(parse({"--type", "fp8", "--op", "all_reduce,all_gather"}).what);
 }
 
+TEST_CASE("sizes of which none holds an element for each rank are refused") {
+  const auto none = parse({"--min", "1", "--max", "3"});
+  CHECK(none.code == 2);
+  CHECK(has(none.said, "no size between holds an element"));
+  CHECK(parse({"--min", "1", "--max", "4"}).what);
+  CHECK(parse({"--min", "1", "--max", "3", "--op", "all_reduce,barrier"}).what);  // which has no size
+  CHECK(parse({"--op", "all_gather", "--ranks", "7", "--min", "8", "--max", "20"}).code == 2);
+  CHECK(parse({"--iters", "0"}).code == 2);
+}
+
 TEST_CASE("a file that cannot be written is refused, and which folder is missing is said") {
   const parsed nowhere = parse({"--json", "/nowhere/at/all.json"});
   CHECK(nowhere.code == 2);
