@@ -180,6 +180,29 @@ TEST_CASE("a rank that stays stopped when the others have given up does not keep
   CHECK(no_children());
 }
 
+TEST_CASE("a deadline before the stall limit: who is stopped is blamed, not who waits for it in another group") {
+  const auto body = [](auto& rank) {
+    const int pid = ::getpid();
+    std::vector<int> pids(3);
+    rank.world().all_gather(std::span<const int>(&pid, 1), std::span(pids));
+    if (rank.number() == 2) ::raise(SIGSTOP);
+    // Rank 1 waits for the stopped one, rank 0 for rank 1, and gives up first.
+    if (rank.number() == 1) return rank.group(std::vector<int>{1, 2}).barrier();
+    while (belay::host::state_of_process(pids[2]) != belay::host::process_state::stopped) std::this_thread::yield();
+    rank.group(std::vector<int>{0, 1}).within(300ms).barrier();
+  };
+  try {
+    processes{3, {.timeout = 20s, .stall_limit = 20s}}.run(body);
+    FAIL("nobody gave up");
+  } catch (const belay::comm_error& error) {
+    CAPTURE(error.what());
+    CHECK(error.about().fault == belay::comm_fault::timeout);
+    CHECK(error.about().culprits == std::vector<int>{2});
+    CHECK(error.about().message.find("rank 1 (") == 0);
+    CHECK(error.about().message.find("holds the others up") != std::string::npos);
+  }
+}
+
 TEST_CASE("the deadline of one call names who has not arrived and how it is") {
   const auto told = processes{2}.run([](auto& rank) {
     std::string out;
