@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -112,14 +113,9 @@ template <class Party>
 void expect_equal_pairs(Party me) {
   const auto sent = [&](int from, int to) { return me.point->send_counts_of(from)[static_cast<std::size_t>(to)]; };
   const auto expected = [&](int from, int to) { return me.point->receive_counts_of(to)[static_cast<std::size_t>(from)]; };
-  const int size = me.size();
-  bool fits = true;
-  for (int from = 0; from < size; ++from) {
-    const auto theirs = me.point->send_counts_of(from);
-    for (int to = 0; to < size; ++to) fits = fits && theirs[static_cast<std::size_t>(to)] == expected(from, to);
-  }
-  if (fits) return;
-  const auto [ranks, from, to] = find_unequal_pairs(size, sent, expected).value();
+  const std::optional<unequal_pairs> found = find_unequal_pairs(me.size(), sent, expected);
+  if (!found) return;
+  const auto [ranks, from, to] = *found;
   std::vector<int> culprits;
   for (int rank : ranks) culprits.push_back(me.point->world_rank(rank));
   me.point->refuse(culprits,
