@@ -154,6 +154,9 @@ bool is_told(Rank& rank, const mismatch_case& each, int odd_rank) {
   const bool odd = rank.number() == odd_rank;
   const call_groups groups(rank, odd_rank);
   call_memory memory(rank.number());
+  const bool by_deadline = each.how == mismatch_case::end::deadline;
+  // A rank that was slow to come is no part of the case.
+  if (by_deadline) rank.world().within(std::chrono::minutes(1)).barrier();
   const auto what = failure_of([&] {
     int line = 1;
     for (const odd_call& next : odd ? each.odd : each.usual) {
@@ -173,7 +176,7 @@ bool is_told(Rank& rank, const mismatch_case& each, int odd_rank) {
   ok = ok && memory.untouched();
   const auto again = failure_of([&] { rank.world().barrier(); });
   ok = ok && again.message == what.message && again.fault == what.fault && again.culprits == what.culprits;
-  if (each.how == mismatch_case::end::deadline) {
+  if (by_deadline) {
     // Whoever's deadline passes first tells where the others are instead.
     return ok && what.fault == belay::comm_fault::timeout && !what.culprits.empty() &&
            what.message.find(".cpp:") != std::string::npos;

@@ -130,7 +130,7 @@ struct block {
 }  // namespace
 
 TEST_CASE("a deadline's file says who never came, where it was, and who waited since when") {
-  const json flight = flight_of({.timeout = std::chrono::milliseconds(60)}, [](host::rank& rank) {
+  const json flight = flight_of({.timeout = std::chrono::milliseconds(500)}, [](host::rank& rank) {
     for (int k = 0; k < 5; ++k) rank.world().barrier(belay::where{"train.cpp", "", 87});
     std::vector<float> x(4), all(12);
     if (rank.number() != 2) rank.world().all_gather(x, std::span(all), belay::where{"train.cpp", "", 88});
@@ -163,14 +163,14 @@ TEST_CASE("a deadline's file says who never came, where it was, and who waited s
     longest = std::max(longest, last["waited_us"].get<int>());
     CHECK(lane["entries"][0]["finished"] == true);
   }
-  CHECK(longest >= 55000);
+  CHECK(longest >= 450000);
   CHECK(flight["by_rank"][2]["state"] == "running");
   CHECK(flight["by_rank"][2]["lanes"]["caller"]["entries"].size() == 5);
   CHECK(flight["groups"][0]["members"] == std::vector<int>{0, 1, 2});
 }
 
 TEST_CASE("ranks that wait for each other in different groups are told so") {
-  const json flight = flight_of({.timeout = std::chrono::milliseconds(60)}, [](host::rank& rank) {
+  const json flight = flight_of({.timeout = std::chrono::milliseconds(500)}, [](host::rank& rank) {
     const std::vector<int> left{0, 1}, right{1, 2}, outer{0, 2};
     const auto ring = [&](const std::vector<int>& members) {
       const auto group = rank.group(members);
@@ -216,7 +216,7 @@ TEST_CASE("a mismatch's file holds both calls; an exception's the text that was 
 }
 
 TEST_CASE("started operations are told in a lane of their own") {
-  const json flight = flight_of({.timeout = std::chrono::milliseconds(60)}, [](host::rank& rank) {
+  const json flight = flight_of({.timeout = std::chrono::milliseconds(500)}, [](host::rank& rank) {
     std::vector<float> x(3);
     if (rank.number() == 1)
       rank.world().barrier(belay::where{"s.cpp", "", 5});

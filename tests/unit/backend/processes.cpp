@@ -189,7 +189,7 @@ TEST_CASE("a deadline before the stall limit: who is stopped is blamed, not who 
     // Rank 1 waits for the stopped one, rank 0 for rank 1, and gives up first.
     if (rank.number() == 1) return rank.group(std::vector<int>{1, 2}).barrier();
     while (belay::host::state_of_process(pids[2]) != belay::host::process_state::stopped) std::this_thread::yield();
-    rank.group(std::vector<int>{0, 1}).within(300ms).barrier();
+    rank.group(std::vector<int>{0, 1}).within(1500ms).barrier();
   };
   try {
     processes{3, {.timeout = 20s, .stall_limit = 20s}}.run(body);
@@ -208,7 +208,7 @@ TEST_CASE("the deadline of one call names who has not arrived and how it is") {
     std::string out;
     if (rank.number() == 0) {
       try {
-        rank.world().within(50ms).barrier();
+        rank.world().within(1s).barrier();
       } catch (const belay::comm_error& error) {
         out = std::string(name(error.fault())) + ": " + error.about().message;
       }
