@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How a sample is taken. All contenders of a cell run in turn inside each sample, so that a machine that changes
-// changes for all of them; a time is that of the slowest rank.
+// How a sample is taken. All contenders of a cell run inside each sample, so that a machine that changes changes for
+// all of them; a time is that of the slowest rank.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <numeric>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -58,12 +60,13 @@ struct timing {
 [[nodiscard]] inline double timed(board& ranks, const disturbance_meter& meter, const contender& who,
                                   std::size_t bytes) {
   const int calls = calls_of(bytes);
-  // Some without a clock: each contender leaves lines in caches, and branches predicted, as it likes them. Large ones
-  // leave nothing.
+  // Some without a clock: each contender leaves lines in caches, and branches predicted, as it likes them, and a
+  // processor takes some ten microseconds until it is ready for its widest registers. Large ones leave nothing.
   if (bytes <= (std::size_t{4} << 20)) {
+    constexpr std::size_t enough = std::size_t{1} << 20;
     who.freshen();
     ranks.align();
-    who.run(bytes <= (std::size_t{64} << 10) ? 4 : 1);
+    who.run(static_cast<int>(std::clamp(enough / std::max(bytes, std::size_t{1}), std::size_t{1}, std::size_t{batch})));
   }
   for (int attempt = 0; attempt < 10; ++attempt) {
     const timing one = timed_once(ranks, meter, who, calls);
@@ -95,11 +98,16 @@ inline void take_samples(board& ranks, state_probe& probe, const std::vector<con
   std::vector<std::vector<double>> warm(all.size());
   std::vector<bool> dropped(all.size(), false);
   for (const contender& who : all) into.all.push_back({who.who, who.name, who.in_place, {}});
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 random(1);
   const disturbance_meter meter;
   machine_state before = probe();
   for (int i = -warmup; i < samples; ++i) {
     if (i == 0 && warmup > 1) drop_losers(all, warm, dropped);
-    for (std::size_t k = 0; k < all.size(); ++k) {
+    // Always another order, the same on all ranks: who comes after whom is nobody's advantage.
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t k : order) {
       double us = std::numeric_limits<double>::quiet_NaN();
       if (!dropped[k]) us = timed(ranks, meter, all[k], into.size.bytes);
       if (i >= 0) into.all[k].us.push_back(us);
