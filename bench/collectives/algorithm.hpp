@@ -42,8 +42,8 @@ namespace bench {
   known.staging_pays = !known.direct && !belay::host::single_copy_pays();
   known.rooted = has_root(which);
   known.in_place = in_place;
-  if (which == op::all_reduce) return belay::host::name(belay::host::choose_all_reduce(known, bytes));
   const belay::host::algorithm chosen = belay::host::choose(known, bytes);
+  if (which == op::all_reduce) return belay::host::name(chosen);
   const bool stores = chosen == belay::host::algorithm::push || chosen == belay::host::algorithm::one_shot;
   // What moves is stored into the peers or fetched from them; what ends in one place is fetched by whom it is for.
   const bool rooted = which == op::broadcast || which == op::scatter;

@@ -116,20 +116,8 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
   return bytes <= most_one_shot ? algorithm::one_shot : algorithm::push;
 }
 
-/// In place, what is stored into a peer's buffer are lines that the peer has just written and will write again: between
-/// these sizes fetching the finished slices takes half the time.
-inline constexpr std::size_t least_in_place_pull = 32 * 1024, most_in_place_pull = 2 * 1024 * 1024;
-
 /// Up to here a root stores into its peer's buffer; lines of a larger one are slower to get from the peer's caches.
 inline constexpr std::size_t most_stored_by_root = 128 * 1024;
-
-/// For an all_reduce, which stores each slice into every output.
-[[nodiscard]] constexpr algorithm choose_all_reduce(const way& known, std::size_t bytes) noexcept {
-  const bool between = bytes > least_in_place_pull && bytes < most_in_place_pull;
-  const algorithm how = choose(known, bytes);
-  const bool free = known.forced == algorithm::automatic;
-  return free && known.in_place && between && how == algorithm::push ? algorithm::pull : how;
-}
 
 /// Which copy for which size on this machine. Timed once a process, at the first copy that is large enough to differ.
 [[nodiscard]] inline const copy_choice& machine_copies() {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "belay/backend/host/copy.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 
@@ -22,10 +23,10 @@ void copy_elements(T* to, const T* from, std::size_t count) noexcept {
 }
 
 /// For i in [begin, begin + count): ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded to T once, is stored at
-/// index i + shift of every destination. `source(q)` and `destination(d)` give the arrays.
+/// index i of every destination. `source(q)` and `destination(d)` give the arrays.
 template <class Op, class T, class Source, class Destination>
 void reduce_elements(int sources, Source source, int destinations, Destination destination, std::size_t begin,
-                     std::size_t count, std::ptrdiff_t shift = 0) noexcept {
+                     std::size_t count) noexcept {
   using accumulator = accumulator_of<T>;
   constexpr std::size_t block = 4096 / sizeof(accumulator);
   alignas(64) accumulator total[block];
@@ -49,13 +50,26 @@ void reduce_elements(int sources, Source source, int destinations, Destination d
       result = rounded;
     }
     for (int d = 0; d < destinations; ++d) {
-      std::memcpy(destination(d) + (static_cast<std::ptrdiff_t>(first) + shift), result, length * sizeof(T));
+      std::memcpy(destination(d) + first, result, length * sizeof(T));
     }
   };
 
   const std::size_t end = begin + count;
+  const auto fetch_block = [&](std::size_t first) {
+    if (first >= end || count * sizeof(T) >= least_beyond_caches) return;
+    for (int d = 0; d < destinations; ++d) {
+      const T* const place = destination(d) + first;
+      for (int q = 0; q < sources; ++q) {
+        if (source(q) + first == place) fetch_to_write(place, std::min(block, end - first) * sizeof(T));
+      }
+    }
+  };
   std::size_t first = begin;
-  for (; first + block <= end; first += block) one_block(first, block);  // a constant trip count
+  fetch_block(first);
+  for (; first + block <= end; first += block) {
+    fetch_block(first + block);
+    one_block(first, block);  // a constant trip count
+  }
   if (first < end) one_block(first, end - first);
 }
 
@@ -64,8 +78,16 @@ void reduce_elements(int sources, Source source, int destinations, Destination d
 inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
                         std::size_t bytes) noexcept {
   alignas(64) std::byte held[4096];
+  const auto fetch_block = [=](std::size_t first) {
+    if (first >= bytes || bytes >= least_beyond_caches) return;
+    const std::size_t length = std::min(sizeof held, bytes - first);
+    if (to_a == from_a) fetch_to_write(to_a + first, length);
+    if (to_b == from_b) fetch_to_write(to_b + first, length);
+  };
+  fetch_block(0);
   for (std::size_t first = 0; first < bytes; first += sizeof held) {
     const std::size_t length = std::min(sizeof held, bytes - first);
+    fetch_block(first + sizeof held);
     std::memcpy(held, from_a + first, length);
     std::memcpy(to_a + first, from_b + first, length);
     std::memcpy(to_b + first, held, length);

@@ -117,6 +117,23 @@ __attribute__((target("avx2"))) void copy_streaming_32(std::byte* to, const std:
 /// From `least_fetched_ahead` on a copy's source may be in memory, and is fetched so many bytes ahead.
 inline constexpr std::size_t least_fetched_ahead = 256 * 1024, fetched_ahead = 512;
 
+/// So much and more is not in a peer's cache as a whole.
+inline constexpr std::size_t least_beyond_caches = 2 * 1024 * 1024;
+
+/// Begins to fetch a line for this core alone, to be written as well as read. A line that is in a peer's cache would
+/// otherwise be asked for twice: for a copy when it is read, for the line itself when it is written. A hint; processors
+/// that do not know it ignore it.
+inline void fetch_to_write(const void* line) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" : : "r"(line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+inline void fetch_to_write(const void* from, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 64) fetch_to_write(static_cast<const std::byte*>(from) + i);
+}
+
 /// Orders stores that went around the caches before whatever this thread stores afterwards: without it a flag may be
 /// seen before the bytes it speaks of.
 inline void order_streaming_stores() noexcept {

@@ -124,7 +124,7 @@ class basic_meeting {
     ways_of_all_ = offer::loads_and_stores | offer::kernel_copies;
     any_in_place_ = any_stages_ = false;
     for (int q = 0; q < size(); ++q) {
-      const offer theirs = offer_of(q);
+      const offer& theirs = offer_of(q);
       alike = alike && theirs.is_same_call(brought);
       ways_of_all_ &= theirs.head;
       any_stages_ = any_stages_ || (theirs.head & offer::staging_pays) != 0;
@@ -133,11 +133,9 @@ class basic_meeting {
     if (!alike) refuse_difference();
   }
 
-  /// What rank `who` brought to the present operation.
-  [[nodiscard]] offer offer_of(int who) const noexcept {
-    offer out;
-    std::memcpy(&out, way_.line_of(who).payload, sizeof out);
-    return out;
+  /// What rank `who` brought to the present operation, where it lies.
+  [[nodiscard]] const offer& offer_of(int who) const noexcept {
+    return *std::launder(reinterpret_cast<const offer*>(way_.line_of(who).payload));
   }
   [[nodiscard]] const void* own_input() const noexcept { return own_input_; }
   [[nodiscard]] const std::byte* input_of(int who) const noexcept { return memory_->resolve(offer_of(who).input); }

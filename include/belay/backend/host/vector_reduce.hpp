@@ -5,6 +5,7 @@
 // `reduce_elements`; what has no vector form here goes there.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -20,9 +21,11 @@ namespace host {
 /// Whether results are stored through the caches or around them.
 enum class store_kind : std::uint8_t { cached, streaming };
 
-/// From so many bytes of a source on it is fetched ahead. Two sources and two destinations are more streams than a copy:
-/// what comes out of caches is slower for it.
-inline constexpr std::size_t least_reduced_ahead = 2 * 1024 * 1024;
+/// What a source is fetched for ahead of its use: `to_write` where a destination is the same memory.
+enum class fetch_kind : std::uint8_t { none, to_read, to_write };
+
+/// What is written as well is fetched so many bytes ahead.
+inline constexpr std::size_t owned_ahead = 256;
 
 #if defined(__x86_64__)
 template <class T>
@@ -38,62 +41,78 @@ struct lanes<double> {
   typedef double of_32 __attribute__((vector_size(32), aligned(8), may_alias));
 };
 
+/// Elements for which a source is fetched at a time: four lines.
+template <class T>
+inline constexpr std::size_t fetched_block = 256 / sizeof(T);
+
+/// Of the block that comes so long after the one at `from`.
+template <class T>
+void fetch_block(const T* from, fetch_kind how) noexcept {
+  constexpr std::size_t bytes = fetched_block<T> * sizeof(T);
+  const auto* const first = reinterpret_cast<const std::byte*>(from);
+  if (how == fetch_kind::to_write) fetch_to_write(first + owned_ahead, bytes);
+  if (how != fetch_kind::to_read) return;
+  for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(first + fetched_ahead + line);
+}
+
 // (`auto` would drop the alignment of one element.)
-// `count` is a multiple of the lanes; sources are fetched so many elements `ahead`; both destinations are aligned to a
-// register where `how` is streaming. The two functions differ in the register only, which a template cannot be told.
+// `count` is a multiple of the lanes; both destinations are aligned to a register where `how` is streaming. The two
+// functions differ in the register only, which a template cannot be told.
 template <class Op, class T>
-__attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second,
-                                                      std::size_t count, store_kind how, std::size_t ahead) noexcept {
+__attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second, std::size_t count,
+                                                      store_kind how, fetch_kind of_first, fetch_kind of_second) noexcept {
   using vector = typename lanes<T>::of_64;
-  for (std::size_t i = 0; i < count; i += 64 / sizeof(T)) {
-    if (ahead > 0) {
-      __builtin_prefetch(first + i + ahead);
-      __builtin_prefetch(second + i + ahead);
-    }
-    const vector a = *reinterpret_cast<const vector*>(first + i);
-    const vector b = *reinterpret_cast<const vector*>(second + i);
-    vector r;
-    if constexpr (Op::code == reduction::sum) r = a + b;
-    else if constexpr (Op::code == reduction::product) r = a * b;
-    else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
-    else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
-    else r = ((a > b) | (a != a)) ? a : b;
-    vector& one = *reinterpret_cast<vector*>(to + i);
-    vector& other = *reinterpret_cast<vector*>(also_to + i);
-    if (how == store_kind::streaming) {
-      asm volatile("vmovntps %1, %0" : "=m"(one) : "v"(r));
-      if (also_to != to) asm volatile("vmovntps %1, %0" : "=m"(other) : "v"(r));
-    } else {
-      one = r;
-      if (also_to != to) other = r;
+  for (std::size_t begin = 0; begin < count; begin += fetched_block<T>) {
+    fetch_block(first + begin, of_first);
+    fetch_block(second + begin, of_second);
+    const std::size_t end = std::min(count, begin + fetched_block<T>);
+    for (std::size_t i = begin; i < end; i += 64 / sizeof(T)) {
+      const vector a = *reinterpret_cast<const vector*>(first + i);
+      const vector b = *reinterpret_cast<const vector*>(second + i);
+      vector r;
+      if constexpr (Op::code == reduction::sum) r = a + b;
+      else if constexpr (Op::code == reduction::product) r = a * b;
+      else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
+      else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
+      else r = ((a > b) | (a != a)) ? a : b;
+      vector& one = *reinterpret_cast<vector*>(to + i);
+      vector& other = *reinterpret_cast<vector*>(also_to + i);
+      if (how == store_kind::streaming) {
+        asm volatile("vmovntps %1, %0" : "=m"(one) : "v"(r));
+        if (also_to != to) asm volatile("vmovntps %1, %0" : "=m"(other) : "v"(r));
+      } else {
+        one = r;
+        if (also_to != to) other = r;
+      }
     }
   }
 }
 template <class Op, class T>
-__attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second,
-                                                   std::size_t count, store_kind how, std::size_t ahead) noexcept {
+__attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second, std::size_t count,
+                                                      store_kind how, fetch_kind of_first, fetch_kind of_second) noexcept {
   using vector = typename lanes<T>::of_32;
-  for (std::size_t i = 0; i < count; i += 32 / sizeof(T)) {
-    if (ahead > 0) {
-      __builtin_prefetch(first + i + ahead);
-      __builtin_prefetch(second + i + ahead);
-    }
-    const vector a = *reinterpret_cast<const vector*>(first + i);
-    const vector b = *reinterpret_cast<const vector*>(second + i);
-    vector r;
-    if constexpr (Op::code == reduction::sum) r = a + b;
-    else if constexpr (Op::code == reduction::product) r = a * b;
-    else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
-    else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
-    else r = ((a > b) | (a != a)) ? a : b;
-    vector& one = *reinterpret_cast<vector*>(to + i);
-    vector& other = *reinterpret_cast<vector*>(also_to + i);
-    if (how == store_kind::streaming) {
-      asm volatile("vmovntps %1, %0" : "=m"(one) : "x"(r));
-      if (also_to != to) asm volatile("vmovntps %1, %0" : "=m"(other) : "x"(r));
-    } else {
-      one = r;
-      if (also_to != to) other = r;
+  for (std::size_t begin = 0; begin < count; begin += fetched_block<T>) {
+    fetch_block(first + begin, of_first);
+    fetch_block(second + begin, of_second);
+    const std::size_t end = std::min(count, begin + fetched_block<T>);
+    for (std::size_t i = begin; i < end; i += 32 / sizeof(T)) {
+      const vector a = *reinterpret_cast<const vector*>(first + i);
+      const vector b = *reinterpret_cast<const vector*>(second + i);
+      vector r;
+      if constexpr (Op::code == reduction::sum) r = a + b;
+      else if constexpr (Op::code == reduction::product) r = a * b;
+      else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
+      else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
+      else r = ((a > b) | (a != a)) ? a : b;
+      vector& one = *reinterpret_cast<vector*>(to + i);
+      vector& other = *reinterpret_cast<vector*>(also_to + i);
+      if (how == store_kind::streaming) {
+        asm volatile("vmovntps %1, %0" : "=m"(one) : "x"(r));
+        if (also_to != to) asm volatile("vmovntps %1, %0" : "=m"(other) : "x"(r));
+      } else {
+        one = r;
+        if (also_to != to) other = r;
+      }
     }
   }
 }
@@ -119,12 +138,16 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
       const auto misaligned = [=](const T* p) { return reinterpret_cast<std::uintptr_t>(p) % width; };
       const std::size_t head = std::min(count, (width - misaligned(to)) % width / sizeof(T));
       const std::size_t body = (count - head) / (width / sizeof(T)) * (width / sizeof(T));
-      const std::size_t ahead = count * sizeof(T) >= least_reduced_ahead ? fetched_ahead / sizeof(T) : 0;
       T* const other = also_to == nullptr ? to : also_to;
+      const auto fetched = [=](const T* from) {
+        // Two sources and two destinations are more streams than a copy: reading out of caches is slower for a fetch.
+        if (count * sizeof(T) >= least_beyond_caches) return fetch_kind::to_read;
+        return from == to || from == other ? fetch_kind::to_write : fetch_kind::none;
+      };
       if (misaligned(to) % sizeof(T) != 0 || misaligned(other) != misaligned(to)) how = store_kind::cached;
       any(0, head);
-      if (width == 64) reduce_two_64<Op>(to + head, other + head, first + head, second + head, body, how, ahead);
-      else reduce_two_32<Op>(to + head, other + head, first + head, second + head, body, how, ahead);
+      (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head,
+                                                                  body, how, fetched(first), fetched(second));
       any(head + body, count - head - body);
       if (how == store_kind::streaming) order_streaming_stores();
       return;

@@ -30,7 +30,7 @@ namespace host {
 template <class Sent, class Received, class Party>
 void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Received received) {
   const auto in_place = [&](int q) {
-    const offer theirs = me.point->offer_of(q);
+    const offer& theirs = me.point->offer_of(q);
     return theirs.input == theirs.output;
   };
   const bool any_in_place = me.point->any_in_place();

@@ -194,7 +194,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
   const algorithm how = way_of_rooted(me, each);
   if (how != algorithm::staged && how != algorithm::kernel_copy) {
-    const offer roots = me.point->offer_of(root);
+    const offer& roots = me.point->offer_of(root);
     const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
     const std::size_t stored = in_place ? copied_by_peers(me, how, each) : each;
     std::byte* const place = me.point->output_of(root) + own * sizeof(T);
@@ -243,7 +243,7 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
       if (out.data() != in.data() + own) fast_copy(out.data(), in.data() + own, each);
     }
   } else if (how != algorithm::staged) {
-    const offer roots = me.point->offer_of(root);
+    const offer& roots = me.point->offer_of(root);
     const bool in_place = roots.output.is_at(roots.input, each * index_of(root));
     const std::size_t fetched = in_place ? copied_by_peers(me, how, each) : each;
     if (!is_root || !in_place) me.point->fetch(root, roots.input, first, out.data(), is_root ? each : fetched);

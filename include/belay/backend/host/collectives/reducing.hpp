@@ -161,7 +161,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
                       theirs.count * sizeof(T));
     }
   };
-  switch (choose_all_reduce(known_of(me), out.size_bytes())) {
+  switch (way_of(me, out.size_bytes())) {
     case algorithm::one_shot: {
       const auto source = [&](int q) { return me.template input_of<T>(q); };
       reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), footprint);
