@@ -52,6 +52,18 @@ TEST_CASE("streaming begins where it wins from then on, not where it once wins b
   CHECK(copy_choice(times).stream_from_bytes() == std::numeric_limits<std::size_t>::max());
 }
 
+TEST_CASE("of copies about as fast the usual one is chosen: the library's, and vectors from some megabytes on") {
+  copy_times times;
+  for (auto& row : times.us) row = {100, 100, 105, 99};
+  const copy_choice even(times);
+  CHECK(even.of(256 * kib) == copy_kind::library);
+  CHECK(even.of(1 * mib) == copy_kind::library);
+  CHECK(even.of(4 * mib) == copy_kind::wide);
+  CHECK(even.of(64 * mib) == copy_kind::wide);
+  times.us[5] = {100, 130, 130, 130};
+  CHECK(copy_choice(times).of(64 * mib) == copy_kind::library);
+}
+
 TEST_CASE("classes that were not timed are left to the library") {
   copy_times times = machine_of_performance_md();
   times.us[4] = times.us[5] = {};
@@ -82,5 +94,8 @@ TEST_CASE(
     return count;
   };
   CHECK(meetings() == meetings());
+  const copy_times large = belay::host::time_copies(
+      std::span(to), std::span(from), std::chrono::microseconds(0), [] {}, 256 * kib);
+  for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) CHECK((large.us[i][0] > 0) == (i == 2));
   CHECK(to == from);  // what was timed were copies
 }

@@ -124,13 +124,19 @@ inline constexpr std::size_t most_stored_by_root = 128 * 1024;
   static const copy_choice timed = probe_copies();
   return timed;
 }
+/// The same for copies of `least_large_copy` or more, at the first of them.
+[[nodiscard]] inline const copy_choice& large_machine_copies() {
+  static const copy_choice timed = probe_large_copies();
+  return timed;
+}
 
 /// Below this the library's copy and vectors differ by less than a call.
 inline constexpr std::size_t least_timed_copy = 128 * 1024;
 
 /// Copies by what is fastest here; a piece of `whole_bytes` that are copied after each other.
 inline void fast_copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
-  const copy_kind how = bytes >= least_timed_copy ? machine_copies().of(bytes)
+  const copy_kind how = bytes >= least_large_copy ? large_machine_copies().of(bytes)
+                        : bytes >= least_timed_copy ? machine_copies().of(bytes)
                         : bytes >= 4096           ? copy_kind::wide
                                                   : copy_kind::library;
   copy_bytes(to, from, bytes, how, whole_bytes);

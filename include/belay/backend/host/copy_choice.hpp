@@ -42,14 +42,17 @@ class copy_choice {
   /// The library's copy always, no streaming: what is chosen where nothing was timed.
   copy_choice() noexcept { kinds_.fill(copy_kind::library); }
 
-  /// The fastest of each class, if it beats the library by a tenth: less than that is chance. Streaming starts at the smallest class from which on it beats stores of the same
-  /// registers through the caches everywhere, as clearly. Classes without times are left to the library, which knows how large the
-  /// caches are: beyond them its copy, around them and over several pages at once, beats the others by a tenth.
+  /// The fastest of each class, if it beats the usual kind by a tenth: less than that is chance. Usual is the library, and
+  /// from some megabytes on vectors, which fetch ahead. Streaming starts at the smallest class from which on it beats
+  /// stores of the same registers through the caches everywhere, as clearly. Classes without times are left to the
+  /// library.
   explicit copy_choice(const copy_times& times) noexcept : copy_choice() {
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       const auto& row = times.us[i];
+      if (row[0] == 0) continue;
+      if (copy_times::sizes[i] >= least_usually_wide) kinds_[i] = copy_kind::wide;
       const auto least = std::min_element(row.begin(), row.end());
-      if (*least < margin * row[0]) kinds_[i] = copy_kinds[least - row.begin()];
+      if (*least < margin * row[static_cast<std::size_t>(kinds_[i])]) kinds_[i] = copy_kinds[least - row.begin()];
     }
     for (std::size_t i = kinds_.size(); i-- > 0;) {
       const auto& row = times.us[i];
@@ -72,22 +75,24 @@ class copy_choice {
 
  private:
   static constexpr double margin = 0.9;
+  static constexpr std::size_t least_usually_wide = std::size_t{4} << 20;
 
   std::array<copy_kind, copy_times::sizes.size()> kinds_;
   std::size_t stream_from_ = std::numeric_limits<std::size_t>::max();
 };
 
-/// Times every kind in every class that fits into `to` and `from`, for about `budget`: later classes are left out when
-/// it is spent. `meet()` is called before each timed copy; ranks that time together wait for each other there, and
+/// Times every kind in every class from `least` bytes on that fits into `to` and `from`, for about `budget`: later classes
+/// are left out when it is spent. `meet()` is called before each timed copy; ranks that time together wait for each other there, and
 /// give buffers of the same size and no budget, so that all make the same calls.
 template <class Meet>
 [[nodiscard]] copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from,
-                                     std::chrono::microseconds budget, Meet meet) {
+                                     std::chrono::microseconds budget, Meet meet, std::size_t least = 0) {
   using clock = std::chrono::steady_clock;
   const clock::time_point start = clock::now();
   copy_times out;
   for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) {
     const std::size_t bytes = copy_times::sizes[i];
+    if (bytes < least) continue;
     if (bytes > std::min(to.size(), from.size()) || (budget.count() > 0 && clock::now() - start > budget)) break;
     // The more often the smaller, because a clock's tick is not much shorter than a small copy.
     const int rounds = bytes > (std::size_t{1} << 20) ? 2 : bytes > (std::size_t{32} << 10) ? 4 : 9;
@@ -108,13 +113,21 @@ template <class Meet>
   return out;
 }
 
-/// The choice for this machine, from one thread's copies: 10 to 20 ms, and 8 MiB while it lasts.
-[[nodiscard]] inline copy_choice probe_copies() {
-  const std::size_t largest = std::size_t{4} << 20;
+/// From here on a copy is of the largest class, which is timed by itself: it takes as long as all others, and memory.
+inline constexpr std::size_t least_large_copy = std::size_t{8} << 20;
+
+/// The choice for this machine, from one thread's copies in the classes from `least` bytes to `largest`.
+[[nodiscard]] inline copy_choice probe_copies(std::size_t least, std::size_t largest) {
   const auto memory = std::make_unique<std::byte[]>(2 * largest);
   std::fill(memory.get(), memory.get() + 2 * largest, std::byte{1});
   return copy_choice(time_copies({memory.get(), largest}, {memory.get() + largest, largest},
-                                 std::chrono::milliseconds(20), [] {}));
+                                 std::chrono::milliseconds(20), [] {}, least));
+}
+/// For copies of less than `least_large_copy`: 10 to 20 ms, and 8 MiB while it lasts.
+[[nodiscard]] inline copy_choice probe_copies() { return probe_copies(0, std::size_t{4} << 20); }
+/// For larger ones: 60 to 100 ms, and 32 MiB while it lasts.
+[[nodiscard]] inline copy_choice probe_large_copies() {
+  return probe_copies(copy_times::sizes.back(), copy_times::sizes.back());
 }
 
 }  // namespace host
