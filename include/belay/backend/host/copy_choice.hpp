@@ -82,8 +82,8 @@ class copy_choice {
 };
 
 /// Times every kind in every class from `least` bytes on that fits into `to` and `from`, for about `budget`: later classes
-/// are left out when it is spent. `meet()` is called before each timed copy; ranks that time together wait for each other there, and
-/// give buffers of the same size and no budget, so that all make the same calls.
+/// are left out when it is spent. `meet()` is called before each timed copy; ranks that time together wait for each other
+/// there, and give buffers of the same size and no budget, so that all make the same calls.
 template <class Meet>
 [[nodiscard]] copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from,
                                      std::chrono::microseconds budget, Meet meet, std::size_t least = 0) {
