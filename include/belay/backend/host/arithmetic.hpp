@@ -55,13 +55,19 @@ void reduce_elements(int sources, Source source, int destinations, Destination d
   };
 
   const std::size_t end = begin + count;
+  // Of several destinations each belongs to the rank of the source beside it; a single one may be any rank's.
+  const auto is_source = [&](const T* place, int d) {
+    if (destinations > 1) return d < sources && source(d) == place;
+    for (int q = 0; q < sources; ++q) {
+      if (source(q) == place) return true;
+    }
+    return false;
+  };
   const auto fetch_block = [&](std::size_t first) {
     if (first >= end || count * sizeof(T) >= least_beyond_caches) return;
     for (int d = 0; d < destinations; ++d) {
-      const T* const place = destination(d) + first;
-      for (int q = 0; q < sources; ++q) {
-        if (source(q) + first == place) fetch_to_write(place, std::min(block, end - first) * sizeof(T));
-      }
+      const T* const place = destination(d);
+      if (is_source(place, d)) fetch_to_write(place + first, std::min(block, end - first) * sizeof(T));
     }
   };
   std::size_t first = begin;
