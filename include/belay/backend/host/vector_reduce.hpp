@@ -89,7 +89,7 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
 }
 template <class Op, class T>
 __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second, std::size_t count,
-                                                      store_kind how, fetch_kind of_first, fetch_kind of_second) noexcept {
+                                                   store_kind how, fetch_kind of_first, fetch_kind of_second) noexcept {
   using vector = typename lanes<T>::of_32;
   for (std::size_t begin = 0; begin < count; begin += fetched_block<T>) {
     fetch_block(first + begin, of_first);
