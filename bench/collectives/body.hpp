@@ -195,8 +195,10 @@ inline void report(const std::vector<cell>& cells, const options& what) {
   const bool mpi = what.has_peer("mpi") && mpi_available;
   const nlohmann::ordered_json machine = machine_json(rows, mpi ? mpi_version() : std::string());
   for (const auto& [state, of] : machine["states"].items()) {
-    std::printf("# state %s: round trip %.0f ns, two cores copy %.2f times what one does\n", state.c_str(),
-                1e3 * of["rtt_us"].get<double>(), of["copy_scaling"].get<double>());
+    if (of["rtt_us"].is_null()) continue;  // measured between two ranks with a core each
+    std::printf("# state %s: round trip %.0f ns", state.c_str(), 1e3 * of["rtt_us"].get<double>());
+    if (of["copy_scaling"].is_null()) std::printf("\n");
+    else std::printf(", two cores copy %.2f times what one does\n", of["copy_scaling"].get<double>());
   }
   if (!what.json.empty()) {
     nlohmann::ordered_json out{{"machine", machine}, {"results", nlohmann::ordered_json::array()}};

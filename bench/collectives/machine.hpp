@@ -47,8 +47,8 @@ namespace bench {
   }
   out["states"] = nlohmann::ordered_json::object();
   for (const auto& [state, values] : by_state) {
-    out["states"][state] = {{"rtt_us", percentile(values.first, 0.5)},
-                            {"copy_scaling", percentile(values.second, 0.5)}};
+    out["states"][state] = {{"rtt_us", measured(percentile(values.first, 0.5))},
+                            {"copy_scaling", measured(percentile(values.second, 0.5))}};
   }
   return out;
 }

@@ -182,7 +182,8 @@ inline void choose_algorithm(options& out, bool given) {
   if (out.oversubscribed()) {
     out.notes.push_back(std::to_string(out.ranks) + " ranks share " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) +
                         " cores: most of each time is waiting for a turn on a core, so all of it takes long (try --max "
-                        "64K --factor 8); a third of the samples is taken, and figures are those of this case only");
+                        "64K --factor 8); " + (out.iters > 0 ? "" : "a third of the samples is taken, and ") +
+                        "figures are those of this case only");
   }
   return out;
 }

@@ -163,6 +163,11 @@ struct row {
   return out;
 }
 
+/// Of what the machine does between two ranks with a core each: null where there was nothing to measure.
+[[nodiscard]] inline nlohmann::ordered_json measured(double value) {
+  return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
+
 /// The words that are the same in all rows of a run.
 struct run_words {
   std::string type, redop, as, buffers;
@@ -190,7 +195,7 @@ struct run_words {
       {"as", words.as},
       {"buffers", words.buffers},
       {"samples", one.samples},
-      {"rtt_us", one.rtt_us},
+      {"rtt_us", measured(one.rtt_us)},
       {"copy_us", one.copy_us ? nlohmann::ordered_json(*one.copy_us) : nlohmann::ordered_json(nullptr)},
       {"peers", nlohmann::ordered_json::object()}};
   for (const auto& [peer, us] : one.peers) out["peers"][peer] = us;
@@ -206,8 +211,8 @@ inline void print_table(const std::vector<row>& rows, const run_words& words, st
     const bool pair = i + 1 < rows.size() && rows[i + 1].in_place && !one.in_place && rows[i + 1].what == one.what &&
                       rows[i + 1].size.bytes == one.size.bytes && rows[i + 1].state == one.state;
     if (first || one.what != last) {
-      std::fprintf(to, "# %s, %d ranks as %s, %s buffers\n", name(one.what), words.ranks, words.as.c_str(),
-                   words.buffers.c_str());
+      std::fprintf(to, "# %s, %d rank%s as %s, %s buffers\n", name(one.what), words.ranks, words.ranks == 1 ? "" : "s",
+                   words.as.c_str(), words.buffers.c_str());
       std::fprintf(to, "# %10s %11s %7s %6s %5s |%41s |%41s\n", "", "", "", "", "", "out of place   ", "in place   ");
       std::fprintf(to, "# %10s %11s %7s %6s %5s | %9s %9s %7s %7s %5s | %9s %9s %7s %7s %5s | %s\n", "size", "count",
                    "type", "redop", "root", "time p50", "p99", "algbw", "busbw", "wrong", "time p50", "p99", "algbw",
