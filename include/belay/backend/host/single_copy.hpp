@@ -25,9 +25,8 @@ struct single_copy_times {
   double single = -1;
   double staged = 0;
 
-  /// Between ranks staging also waits in every round, and one of its copies reads what another core wrote: half as much
-  /// again.
-  [[nodiscard]] bool single_pays() const noexcept { return single >= 0 && single <= 1.5 * staged; }
+  /// Between ranks staging also waits in every round, and one of its copies reads what another core wrote: as much again.
+  [[nodiscard]] bool single_pays() const noexcept { return single >= 0 && single <= 2 * staged; }
 };
 
 /// Some milliseconds, and 8 MiB while it lasts.
