@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <functional>
 #include <numeric>
@@ -19,6 +20,13 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// What each of `ranks` gets of `total`, rounded down. A power of two divides by a shift: a division takes as long as
+/// ranks take to meet.
+[[nodiscard]] constexpr std::size_t share_of(std::size_t total, int ranks) noexcept {
+  const auto n = static_cast<unsigned>(ranks);
+  return std::has_single_bit(n) ? total >> std::countr_zero(n) : total / n;
+}
+
 /// Where a range begins in a packed buffer.
 template <class Count>
 [[nodiscard]] std::size_t offset_of(std::span<const Count> counts, int which) noexcept {
@@ -29,22 +37,32 @@ template <class Count>
   return offset_of(counts, static_cast<int>(counts.size()));
 }
 
+/// The words of a refusal are put together away from the calls that are right, which are short.
+template <class Words>
+[[noreturn, gnu::cold, gnu::noinline]] void refuse_call(Words words, const where& at) {
+  throw usage_error(words(), at);
+}
+
 inline void check_counts(std::span<const std::size_t> counts, int ranks, const char* what, const where& at) {
   if (counts.size() == static_cast<std::size_t>(ranks)) return;
-  throw usage_error(std::string(what) + ": " + std::to_string(counts.size()) + " counts for a group of " +
-                        std::to_string(ranks) + " ranks",
-                    at);
+  const auto words = [given = counts.size(), ranks, what] {
+    return std::string(what) + ": " + std::to_string(given) + " counts for a group of " + std::to_string(ranks) + " ranks";
+  };
+  refuse_call(words, at);
 }
 inline void check_length(std::size_t given, std::size_t needed, const char* what, const where& at) {
   if (given == needed) return;
-  throw usage_error(std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " +
-                        std::to_string(needed),
-                    at);
+  const auto words = [=] {
+    return std::string(what) + " holds " + std::to_string(given) + " elements; this call needs " + std::to_string(needed);
+  };
+  refuse_call(words, at);
 }
 inline void check_root(int root, int ranks, const char* what, const where& at) {
   if (root >= 0 && root < ranks) return;
-  throw usage_error(
-      std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks), at);
+  const auto words = [=] {
+    return std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks);
+  };
+  refuse_call(words, at);
 }
 /// Input and output may be the same memory only where the operation says so.
 inline void check_overlap(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes,
@@ -53,19 +71,20 @@ inline void check_overlap(const void* in, std::size_t in_bytes, const void* out,
   const auto* a = static_cast<const std::byte*>(in);
   const auto* b = static_cast<const std::byte*>(out);
   const std::less<const std::byte*> before;
-  if (before(a, b + out_bytes) && before(b, a + in_bytes)) {
-    throw usage_error(std::string(what) + ": input and output overlap other than in place", at);
-  }
+  if (!before(a, b + out_bytes) || !before(b, a + in_bytes)) return;
+  refuse_call([what] { return std::string(what) + ": input and output overlap other than in place"; }, at);
 }
 
 template <class T>
 void check_all_to_all(std::span<const T> in, std::span<T> out, int ranks, const where& at) {
   check_length(out.size(), in.size(), "all_to_all: the output", at);
   check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_to_all", at);
-  if (in.size() % static_cast<std::size_t>(ranks) == 0) return;
-  throw usage_error("all_to_all: " + std::to_string(in.size()) + " elements do not divide among " +
-                        std::to_string(ranks) + " ranks; use all_to_all_v",
-                    at);
+  if (share_of(in.size(), ranks) * static_cast<std::size_t>(ranks) == in.size()) return;
+  const auto words = [given = in.size(), ranks] {
+    return "all_to_all: " + std::to_string(given) + " elements do not divide among " + std::to_string(ranks) +
+           " ranks; use all_to_all_v";
+  };
+  refuse_call(words, at);
 }
 /// In place where what goes to each rank is as much as what comes from it.
 template <class T>

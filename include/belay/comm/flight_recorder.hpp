@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The last operations of a rank, so that an error can say what a missing peer was doing, and a dead rank's history
-// outlives it. One thread writes, any other, of any process that maps the memory, may read at any time: every word is an
-// atomic that tells its turn, so that words of different operations are not taken for one. Call sites are kept as text
+// outlives it. One thread writes, any other, of any process that maps the memory, may read at any time: an entry tells its
+// turn, and is looked at before and after, so that words of different operations are not taken for one. Call sites are kept as text
 // beside the entries, once each, because a pointer means nothing to another process. No clock is read: an operation
 // that does not wait must not pay for one.
 #pragma once
@@ -110,26 +110,27 @@ class site_table {
 template <std::size_t Capacity = 4096>
 class flight_recorder {
  public:
-  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes, const char* file,
-             int line) noexcept {
+  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes,
+                                    const char* file, int line) noexcept {
     const std::uint64_t turn = written_.load(std::memory_order_relaxed);
     if (file != last_file_ || line != last_line_) remember_site(file, line);
-    entry& slot = ring_[turn % Capacity];
-    slot.end.store(stamped(turn, 0), std::memory_order_relaxed);
-    slot.what.store(stamped(turn, static_cast<std::uint64_t>(what) | last_site_ << 8 | std::uint64_t{group} << 24),
-                    std::memory_order_relaxed);
-    slot.number.store(stamped(turn, number), std::memory_order_relaxed);
-    slot.bytes.store(stamped(turn, bytes), std::memory_order_relaxed);
+    open_ = &ring_[turn % Capacity];
+    // The word that tells the turn is first, and each is stored before the next: who reads in the meantime finds out.
+    open_->what.store(stamp_of(turn) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
+                      std::memory_order_relaxed);
+    open_->number.store(number, std::memory_order_release);
+    open_->bytes.store(bytes, std::memory_order_release);
+    open_->end.store(0, std::memory_order_release);
     written_.store(turn + 1, std::memory_order_release);
     // A rank comes here seldom enough to find the ring gone from its caches, and publishes nothing before it is written.
     __builtin_prefetch(&ring_[(turn + 4) % Capacity], 1);
   }
 
-  /// The operation entered last goes to sleep, at this time of the steady clock in microseconds.
-  void wait_from(std::uint64_t now_us) noexcept { end_last(now_us << 1); }
+  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in microseconds.
+  void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
 
-  /// The operation entered last is over; it slept for so many microseconds.
-  void leave(std::uint64_t waited_us = 0) noexcept { end_last(waited_us << 1 | 1); }
+  /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.
+  void leave(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
 
   /// For the writer: the number of the site of the operation entered last, and anybody's text of it.
   [[nodiscard]] std::uint16_t last_site() const noexcept {
@@ -143,21 +144,19 @@ class flight_recorder {
 
   /// Operation `turn` (from 0); an empty record when it is no longer, or not yet, in the ring.
   [[nodiscard]] flight_record operator[](std::uint64_t turn) const {
+    if (turn >= count()) return {};
     const entry& slot = ring_[turn % Capacity];
     const std::uint64_t what = slot.what.load(std::memory_order_acquire);
-    const std::uint64_t number = slot.number.load(std::memory_order_acquire);
-    const std::uint64_t bytes = slot.bytes.load(std::memory_order_acquire);
-    const std::uint64_t end = slot.end.load(std::memory_order_acquire);
-    for (const std::uint64_t word : {what, number, bytes, end}) {
-      if (word >> 48 != stamped(turn, 0) >> 48) return {};
-    }
     flight_record out;
-    out.number = number & low;
-    out.bytes = bytes & low;
+    out.number = slot.number.load(std::memory_order_acquire);
+    out.bytes = slot.bytes.load(std::memory_order_acquire);
+    const std::uint64_t end = slot.end.load(std::memory_order_acquire);
+    // Had one of them been of a later turn, the word that tells the turn would be too by now.
+    if (what >> 48 != stamp_of(turn) >> 48 || what != slot.what.load(std::memory_order_relaxed)) return {};
     out.what = static_cast<operation>(what & 0xff);
     out.group = static_cast<std::uint32_t>(what >> 24 & 0xffffff);
     out.finished = (end & 1) != 0;
-    (out.finished ? out.waited_us : out.waiting_us) = (end & low) >> 1;
+    (out.finished ? out.waited_us : out.waiting_us) = end >> 1;
     out.site = sites_.text(static_cast<std::uint16_t>(what >> 8));
     return out;
   }
@@ -174,31 +173,24 @@ class flight_recorder {
   }
 
  private:
-  // Each word has the entry's turn in its upper 16 bits (not 0 in the first lap, so that no word is all zeros), by which
-  // a reader knows words of different turns.
   struct entry {
-    std::atomic<std::uint64_t> what{0};  // operation, site, group
+    std::atomic<std::uint64_t> what{0};  // operation, site, group, and in the upper 16 bits the turn, counted from 1
     std::atomic<std::uint64_t> number{0};
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> end{0};  // microseconds, and whether it is over: slept, or since when it sleeps
   };
-  static constexpr std::uint64_t low = (std::uint64_t{1} << 48) - 1;
 
-  [[nodiscard]] static constexpr std::uint64_t stamped(std::uint64_t turn, std::uint64_t word) noexcept {
-    return (turn + 1) << 48 | (word & low);
-  }
-  void end_last(std::uint64_t word) noexcept {
-    const std::uint64_t turn = written_.load(std::memory_order_relaxed);
-    if (turn > 0) ring_[(turn - 1) % Capacity].end.store(stamped(turn - 1, word), std::memory_order_release);
-  }
-  void remember_site(const char* file, int line) noexcept {
+  [[nodiscard]] static constexpr std::uint64_t stamp_of(std::uint64_t turn) noexcept { return (turn + 1) << 48; }
+  [[gnu::cold, gnu::noinline]] void remember_site(const char* file, int line) noexcept {
     last_site_ = sites_.number_of(file, line);
     last_file_ = file;
     last_line_ = line;
   }
 
   std::atomic<std::uint64_t> written_{0};
-  const char* last_file_ = nullptr;  // of the writer: a loop calls from the same line again and again
+  // Of the writer, whose addresses mean nothing to others. A loop calls from the same line again and again.
+  entry* open_ = nullptr;  // entered last
+  const char* last_file_ = nullptr;
   int last_line_ = 0;
   std::uint64_t last_site_ = 0;
   alignas(64) std::array<entry, Capacity> ring_{};

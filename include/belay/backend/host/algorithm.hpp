@@ -102,6 +102,9 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
 
 /// For an operation of `bytes` a rank that is not small. A forced way that cannot be gone is not.
 [[nodiscard]] constexpr algorithm choose(const way& known, std::size_t bytes) noexcept {
+  // In place nobody may read all of what others write.
+  const algorithm usual = bytes <= most_one_shot && !known.in_place ? algorithm::one_shot : algorithm::push;
+  if (known.direct && known.forced == algorithm::automatic) return usual;
   if (known.forced == algorithm::staged) return known.forced;
   if (known.forced == algorithm::kernel_copy && known.kernel_copies) return known.forced;
   if (!known.direct) {
@@ -110,10 +113,7 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
     return single ? algorithm::kernel_copy : algorithm::staged;
   }
   if (known.forced == algorithm::push || known.forced == algorithm::pull) return known.forced;
-  // In place nobody may read all of what others write.
-  if (known.in_place) return algorithm::push;
-  if (known.forced == algorithm::one_shot) return known.forced;
-  return bytes <= most_one_shot ? algorithm::one_shot : algorithm::push;
+  return known.forced == algorithm::one_shot && !known.in_place ? known.forced : usual;
 }
 
 /// Up to here a root stores into its peer's buffer; lines of a larger one are slower to get from the peer's caches.
@@ -130,16 +130,21 @@ inline constexpr std::size_t most_stored_by_root = 128 * 1024;
   return timed;
 }
 
-/// Below this the library's copy and vectors differ by less than a call.
-inline constexpr std::size_t least_timed_copy = 128 * 1024;
+/// From here on copies are timed; below they are chosen by what they cost between two cores, which a probe within one
+/// rank does not see. The library's is best below a few KiB, one string instruction while its start matters less than the
+/// lines that it does not read.
+inline constexpr std::size_t least_timed_copy = 128 * 1024, least_string_copy = 4 * 1024, most_string_copy = 16 * 1024;
+
+[[nodiscard]] inline copy_kind kind_of_copy(std::size_t bytes) {
+  if (bytes >= least_large_copy) return large_machine_copies().of(bytes);
+  if (bytes >= least_timed_copy) return machine_copies().of(bytes);
+  if (bytes < least_string_copy) return copy_kind::library;
+  return bytes <= most_string_copy && strings_take_lines() ? copy_kind::rep_movsb : copy_kind::wide;
+}
 
 /// Copies by what is fastest here; a piece of `whole_bytes` that are copied after each other.
 inline void fast_copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
-  const copy_kind how = bytes >= least_large_copy ? large_machine_copies().of(bytes)
-                        : bytes >= least_timed_copy ? machine_copies().of(bytes)
-                        : bytes >= 4096           ? copy_kind::wide
-                                                  : copy_kind::library;
-  copy_bytes(to, from, bytes, how, whole_bytes);
+  copy_bytes(to, from, bytes, kind_of_copy(bytes), whole_bytes);
 }
 inline void fast_copy(void* to, const void* from, std::size_t bytes) { fast_copy(to, from, bytes, bytes); }
 

@@ -53,6 +53,16 @@ inline constexpr copy_kind copy_kinds[] = {copy_kind::library, copy_kind::rep_mo
   return 0;
 }
 
+/// Whether the string instruction takes a line over from a peer's cache without reading it first. Known of one maker's
+/// processors; others' may be slow at small copies.
+[[nodiscard]] inline bool strings_take_lines() noexcept {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 #if defined(__x86_64__)
 // 64 and 32 bytes of anything, anywhere. (`auto` would drop the alignment of 1.)
 typedef long long bytes_64 __attribute__((vector_size(64), aligned(1), may_alias));
@@ -156,10 +166,11 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind 
   if (width > 0 && how != copy_kind::library && bytes >= 8 * width) {
     auto* target = static_cast<std::byte*>(to);
     const auto* source = static_cast<const std::byte*>(from);
-    // Up to the first whole register of the target, then blocks of four, then what is left.
-    const std::size_t head = (width - reinterpret_cast<std::uintptr_t>(target) % width) % width;
+    // Up to the first whole register of the target, then blocks of four, then what is left. (The width is a power of two;
+    // a division takes longer than a small copy.)
+    const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(target)) & (width - 1);
     if (head > 0) std::memcpy(target, source, head);
-    const std::size_t body = (bytes - head) / (4 * width) * (4 * width);
+    const std::size_t body = (bytes - head) & ~(4 * width - 1);
     target += head;
     source += head;
     const auto copy_body = [&](auto ahead) {

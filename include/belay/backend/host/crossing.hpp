@@ -5,8 +5,10 @@
 // run exactly these steps.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "belay/backend/host/address_space.hpp"
@@ -27,7 +29,7 @@ enum class lines_are : std::uint8_t { missing, different, alike };
 template <class Hall>
 class crossing {
  public:
-  explicit crossing(Hall hall) noexcept : hall_(std::move(hall)) {}
+  explicit crossing(Hall hall) noexcept : hall_(std::move(hall)), mine_(&hall_.place_of(hall_.me())) {}
 
   [[nodiscard]] const Hall& hall() const noexcept { return hall_; }
   /// The present operation, counted from 1.
@@ -41,7 +43,7 @@ class crossing {
 
   /// This rank's line, written before, is there.
   void publish(std::uint32_t print) noexcept {
-    mine().publish({turn_, print});
+    mine_->publish({turn_, print});
     ring();
   }
   /// Returns when all lines are there, with whether all call what this rank's does.
@@ -61,13 +63,13 @@ class crossing {
 
   /// Before this rank touches what belongs to others. False: it must not, because the world has stopped.
   [[nodiscard]] bool step_inside() noexcept {
-    if (hall_.space() == address_space::one) mine().step_inside(turn_);  // nobody waits for a process; see withdraw
+    if (hall_.space() == address_space::one) mine_->step_inside(turn_);  // nobody waits for a process; see withdraw
     return !hall_.stopped(std::memory_order_seq_cst);
   }
   /// Returns when all ranks, each inside, have called it as often.
   template <class Wait>
   bool meet(Wait wait) {
-    mine().step_round(++rounds_);
+    mine_->step_round(++rounds_);
     ring();
     return await(wait, [round = rounds_](const auto& other, auto order) { return other.is_past(round, order); });
   }
@@ -83,7 +85,7 @@ class crossing {
 
   /// Instead of `leave` in a turn in which nobody touched more than lines and pages, which wait for the turn after next.
   void depart() noexcept {
-    if (hall_.space() == address_space::one) mine().step_outside(turn_);
+    if (hall_.space() == address_space::one) mine_->step_outside(turn_);
   }
 
   /// After the world has stopped, instead of `leave`. Among threads: returns when nobody uses what this rank brought.
@@ -97,11 +99,18 @@ class crossing {
   }
 
  private:
-  [[nodiscard]] auto& mine() const noexcept { return hall_.place_of(hall_.me()); }
   void ring() const noexcept { hall_.bell_of(hall_.me()).ring_sleepers(); }
   void step_outside() noexcept {
-    mine().step_outside(turn_);
+    mine_->step_outside(turn_);
     ring();
+  }
+  // (What need not be waited for stays short: this and the next are calls of their own.)
+  template <class Wait>
+  [[gnu::noinline]] lines_are await_line(int who, line_word mine, Wait& wait) const {
+    const auto& other = hall_.place_of(who);
+    const auto arrived = [&other, turn = mine.turn](std::memory_order order) { return other.arrived(turn, order); };
+    if (!arrived(std::memory_order_acquire) && !wait(who, arrived)) return lines_are::missing;
+    return other.print_of(mine.turn) == mine.print ? lines_are::alike : lines_are::different;
   }
   template <class Wait, class There>
   bool await(Wait& wait, There there) const {
@@ -114,6 +123,7 @@ class crossing {
   }
 
   Hall hall_;
+  std::remove_reference_t<decltype(hall_.place_of(0))>* mine_;
   std::uint32_t turn_ = 0;
   std::uint32_t rounds_ = 0;
 };

@@ -228,7 +228,7 @@ class group {
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     const party me = here(at);
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};
-    me.point->enter({print, nullptr, 0, nullptr, 0, {}, {}}, me.limit, at);  // all want the same
+    me.point->enter(contribution{.print = print}, me.limit, at);  // all want the same
     me.point->leave();
     region_service& source = *state_->regions();
     symmetric_region out;
@@ -243,7 +243,7 @@ class group {
     }
     const fingerprint telling{operation::make_symmetric, reduction::none, {element_code::opaque, sizeof told}, 0, 1, 0};
     me.point->swap(algorithm::line, telling, &told, sizeof told, me.limit, at);
-    std::memcpy(&told, me.point->brought_by(0), sizeof told);
+    std::memcpy(&told, me.point->brought()(0), sizeof told);
     if (told.bytes > 0) throw budget_error("symmetric memory", told.bytes, told.available, at);
     if (me.rank() != 0) out = source.open(told, me.size(), bytes, at);
     host::barrier(me, at);  // until here the first rank holds it for all

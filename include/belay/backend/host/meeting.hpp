@@ -23,6 +23,7 @@
 #include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/crossing.hpp"
 #include "belay/backend/host/group_memory.hpp"
+#include "belay/backend/host/hall.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/offer.hpp"
 #include "belay/backend/host/place.hpp"
@@ -39,31 +40,12 @@ namespace host {
 
 static_assert(place<>::line_room == line_bytes);
 
-/// What a group shares in one lane, as the steps of a meeting use it.
-class hall {
- public:
-  hall(health* world, std::span<const int> members, lane which, int me, place<>* places) noexcept
-      : world_(world), members_(members), lane_(which), me_(me), places_(places), own_bell_(&bell_of_member(me)) {}
+/// What all ranks brought to a small operation, or have in their pages in a larger one: as far apart from rank to rank.
+struct brought_data {
+  const std::byte* first = nullptr;
+  std::size_t apart = 0;
 
-  [[nodiscard]] int me() const noexcept { return me_; }
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  [[nodiscard]] place<>& place_of(int who) const noexcept { return places_[who]; }
-  [[nodiscard]] bell& bell_of(int who) const noexcept { return who == me_ ? *own_bell_ : bell_of_member(who); }
-  [[nodiscard]] bool stopped(std::memory_order order) const noexcept { return world_->stopped(order); }
-  [[nodiscard]] address_space space() const noexcept { return world_->space(); }
-  static void yield() noexcept { std_atomics::yield(); }
-
- private:
-  [[nodiscard]] bell& bell_of_member(int who) const noexcept {
-    return world_->bell_of(members_[static_cast<std::size_t>(who)], lane_);
-  }
-
-  health* world_;
-  std::span<const int> members_;
-  lane lane_;
-  int me_;
-  place<>* places_;
-  bell* own_bell_;  // rung in every operation
+  [[nodiscard]] const std::byte* operator()(int who) const noexcept { return first + static_cast<std::size_t>(who) * apart; }
 };
 
 /// What a meeting does besides: fingerprints are compared, the recorder is written, deadlines are kept. `unguarded` leaves
@@ -85,9 +67,6 @@ class basic_meeting {
 
   [[nodiscard]] int rank() const noexcept { return me_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  [[nodiscard]] health& world() const noexcept { return *world_; }
-  [[nodiscard]] const reach& memory() const noexcept { return *memory_; }
-  [[nodiscard]] lane which_lane() const noexcept { return lane_; }
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
 
   /// The way of an operation of which each rank brings at most `bytes`: line or page for `swap`, automatic for `enter`.
@@ -96,41 +75,27 @@ class basic_meeting {
   }
 
   /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there
-  /// and agree, to be read by `brought_by` until the next call; throws `comm_error` before that otherwise.
+  /// and agree, to be read by `brought` until the next call; throws `comm_error` before that otherwise.
   void swap(algorithm how, const fingerprint& print, const void* payload, std::size_t payload_bytes,
             health::clock::duration limit, const where& at) {
     // Where this is inlined all of the word but the size is constant.
     if (how == algorithm::line) swap_lines(print, compares ? small_print(print) : large_print, payload, payload_bytes, limit, at);
     else swap_pages(print, payload, payload_bytes, limit, at);
   }
-  /// The data of rank `who` in the present small operation, or what it has in its page in a larger one.
-  [[nodiscard]] const std::byte* brought_by(int who) const noexcept { return brought_ + index_of(who) * brought_stride_; }
+  /// The data of all ranks in the present small operation.
+  [[nodiscard]] brought_data brought() const noexcept { return brought_; }
 
   /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
   /// gone on otherwise.
   void enter(const contribution& mine, health::clock::duration limit, const where& at) {
     begin(mine.print, at);
-    limit_ = limit;
-    own_input_ = mine.input;
-    const offer brought = offer::of(mine, *memory_, world_->reads_others(world_rank(me_)));
-    bring_offer(brought);
-    if (!mine.send_counts.empty()) write_counts(mine);
+    enter_begun(mine, limit);
+  }
+  void enter(const counted_contribution& mine, health::clock::duration limit, const where& at) {
+    begin(mine.print, at);
+    write_counts(mine);
     bring_in_page(mine.input, mine.paged_bytes);
-    way_.publish(large_print);
-    deadline until(limit, *recorder_);
-    bool alike = all_lines(large_print, until);
-    waited_ = until.waited_us();
-    if (!way_.step_inside()) give_up(until);
-    ways_of_all_ = offer::loads_and_stores | offer::kernel_copies;
-    any_in_place_ = any_stages_ = false;
-    for (int q = 0; q < size(); ++q) {
-      const offer& theirs = offer_of(q);
-      alike = alike && theirs.is_same_call(brought);
-      ways_of_all_ &= theirs.head;
-      any_stages_ = any_stages_ || (theirs.head & offer::staging_pays) != 0;
-      any_in_place_ = any_in_place_ || theirs.input == theirs.output;
-    }
-    if (!alike) refuse_difference();
+    enter_begun(mine, limit);
   }
 
   /// What rank `who` brought to the present operation, where it lies.
@@ -142,15 +107,18 @@ class basic_meeting {
   [[nodiscard]] std::byte* output_of(int who) const noexcept { return memory_->resolve(offer_of(who).output); }
   [[nodiscard]] std::span<const std::uint64_t> send_counts_of(int who) const noexcept { return counts_of(who, 0); }
   [[nodiscard]] std::span<const std::uint64_t> receive_counts_of(int who) const noexcept { return counts_of(who, 1); }
+  /// What all ranks have in their pages.
+  [[nodiscard]] brought_data pages() const noexcept {
+    return {pages_ + way_.turn() % 2 * page_stride_, 2 * page_stride_};
+  }
   /// Every rank can load and store what every other brought.
   [[nodiscard]] bool all_direct() const noexcept { return (ways_of_all_ & offer::loads_and_stores) != 0; }
   /// Every rank may have the kernel copy what it cannot load.
   [[nodiscard]] bool all_copy() const noexcept { return (ways_of_all_ & offer::kernel_copies) != 0; }
   /// Some rank has found staging to be faster than that.
-  [[nodiscard]] bool any_stages() const noexcept { return any_stages_; }
-
+  [[nodiscard]] bool any_stages() const noexcept { return (ways_of_any_ & offer::staging_pays) != 0; }
   /// Some rank's output is its input.
-  [[nodiscard]] bool any_in_place() const noexcept { return any_in_place_; }
+  [[nodiscard]] bool any_in_place() const noexcept { return (ways_of_any_ & offer::in_place) != 0; }
   [[nodiscard]] algorithm forced_algorithm() const noexcept { return forced_; }
 
   /// Reads `bytes` at `offset` of the buffer that rank `who` brought: by loads where it is seen, else by the kernel.
@@ -218,8 +186,12 @@ class basic_meeting {
     world_->raise(call());
   }
 
-  /// Where rank `who` made the present call.
-  [[nodiscard]] std::string site_of(int who) const { return world_->site_of(world_rank(who), lane_); }
+  /// Where rank `who` made the present call. Its recorder tells that a moment after its line is there.
+  [[nodiscard]] std::string site_of(int who) const {
+    const auto patient_until = health::clock::now() + std::chrono::milliseconds(200);
+    while (!has_recorded(who) && health::clock::now() < patient_until) hall::yield();
+    return world_->site_of(world_rank(who), lane_);
+  }
 
  private:
   static constexpr bool compares = std::same_as<Guard, guarded>;
@@ -231,8 +203,8 @@ class basic_meeting {
     begin(print, at);
     copy_line(way_.line_of(me_).payload, payload, payload_bytes);
     way_.publish(word);
-    brought_ = way_.line_of(0).payload;
-    brought_stride_ = sizeof(place<>);
+    record(print);
+    brought_ = {way_.line_of(0).payload, sizeof(place<>)};
     deadline until(limit, *recorder_);
     if (!all_lines(word, until) && compares) refuse_difference();
     end(until);
@@ -240,38 +212,69 @@ class basic_meeting {
   void swap_pages(const fingerprint& print, const void* payload, std::size_t payload_bytes, health::clock::duration limit,
                   const where& at) {
     begin(print, at);
-    const offer told = offer::of(print);
-    bring_offer(told);
+    const offer& told = *::new (static_cast<void*>(way_.line_of(me_).payload)) offer(offer::of(print));
     bring_in_page(payload, payload_bytes);
     way_.publish(large_print);
+    record(print);
+    brought_ = pages();
     deadline until(limit, *recorder_);
     bool alike = all_lines(large_print, until);
-    for (int q = 0; q < size() && compares; ++q) alike = alike && offer_of(q).is_same_call(told);
+    for (int q = 0; q < size() && compares; ++q) alike = alike && (q == me_ || offer_of(q).is_same_call(told));
     if (!alike && compares) refuse_difference();
     end(until);
   }
 
-  void bring_offer(const offer& mine) noexcept { ::new (static_cast<void*>(way_.line_of(me_).payload)) offer(mine); }
-  // Into this rank's page, before its line; `brought_by` reads all ranks' pages then.
+  void enter_begun(const contribution& mine, health::clock::duration limit) {
+    limit_ = limit;
+    own_input_ = mine.input;
+    const offer& own = mine.write(way_.line_of(me_).payload, *memory_, world_->reads_others(world_rank(me_)));
+    way_.publish(large_print);
+    record(mine.print);
+    deadline until(limit, *recorder_);
+    bool alike = all_lines(large_print, until);
+    waited_ = until.waited_us();
+    if (!way_.step_inside()) give_up(until);
+    ways_of_all_ = ways_of_any_ = own.head;
+    for (int q = 0; q < size(); ++q) {
+      if (q == me_) continue;
+      const offer& theirs = offer_of(q);
+      alike = alike && theirs.is_same_call(own);
+      ways_of_all_ &= theirs.head;
+      ways_of_any_ |= theirs.head;
+    }
+    if (!alike) refuse_difference();
+  }
+
+  // Into this rank's page, before its line.
   void bring_in_page(const void* data, std::size_t bytes) noexcept {
-    brought_ = pages_ + way_.turn() % 2 * page_stride_;
-    brought_stride_ = 2 * page_stride_;
     if (bytes > 0) std::memcpy(pages_ + (index_of(me_) * 2 + way_.turn() % 2) * page_stride_, data, bytes);
   }
 
   void begin(const fingerprint& print, const where& at) {
-    if (world_->stopped()) world_->raise({print.what, group_, number_, print.bytes(), at});
-    print_ = &print;
+    if (world_->stopped()) refuse_late(print, at);
     at_ = &at;
     ++number_;
-    if constexpr (compares) recorder_->enter(print.what, group_, number_ - 1, print.bytes(), at.file, at.line);
     way_.next_turn();
+  }
+  [[nodiscard]] bool has_recorded(int who) const {
+    const flight_record last = world_->recorder(world_rank(who), lane_).last();
+    return last.what != operation::none && last.group == group_ && last.number + 1 >= number_;
+  }
+  // Once this rank's line is on its way: peers need not wait for it.
+  void record(const fingerprint& print) noexcept {
+    if constexpr (compares) recorder_->enter(print.what, group_, number_ - 1, print.bytes(), at_->file, at_->line);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_late(fingerprint print, const where& at) const {
+    world_->raise({print.what, group_, number_, print.bytes(), at});
   }
   void end(const deadline& until) noexcept {
     if constexpr (compares) recorder_->leave(until.waited_us());
   }
   // The present call, for an error.
-  [[nodiscard]] call_site call() const noexcept { return {print_->what, group_, number_ - 1, print_->bytes(), *at_}; }
+  [[nodiscard]] call_site call() const noexcept {
+    const fingerprint print = print_of(me_);
+    return {print.what, group_, number_ - 1, print.bytes(), *at_};
+  }
 
   // Returns when all lines are there, with whether they call the same.
   [[nodiscard]] bool all_lines(std::uint32_t word, deadline& until) {
@@ -288,8 +291,9 @@ class basic_meeting {
       return true;
     }
   };
+  // (A call of its own: what needs no waiting stays short.)
   template <class Done>
-  void await(int who, Done done, deadline& until) {
+  [[gnu::noinline]] void await(int who, Done done, deadline& until) {
     if constexpr (std::same_as<Guard, unguarded>) {
       while (!done(std::memory_order_acquire)) relax();
       return;
@@ -305,12 +309,12 @@ class basic_meeting {
   }
 
   // After the world has stopped.
-  [[noreturn]] void give_up(const deadline& until) {
+  [[noreturn, gnu::cold]] void give_up(const deadline& until) {
     way_.withdraw();
     world_->raise(call(), until.seconds());
   }
 
-  void write_counts(const contribution& mine) noexcept {
+  void write_counts(const counted_contribution& mine) noexcept {
     const auto write = [&](std::span<const std::size_t> counts, int kind) {
       std::copy(counts.begin(), counts.end(), counts_at(me_, kind));
     };
@@ -328,7 +332,7 @@ class basic_meeting {
     const std::uint32_t word = way_.print_of(who);
     return word == large_print ? offer_of(who).print() : print_of_word(word);
   }
-  [[noreturn]] void refuse_difference() {
+  [[noreturn, gnu::cold]] void refuse_difference() {
     const auto alike = [&](int a, int b) { return print_of(a) == print_of(b); };
     const difference found = describe(alike, [&](int q) { return print_of(q).text(); });
     refuse(found.culprits, found.message, found.there);
@@ -380,15 +384,12 @@ class basic_meeting {
   crossing<hall> way_;
   std::uint64_t number_ = 0;  // of operations begun
   std::uint64_t waited_ = 0;
-  const std::byte* brought_ = nullptr;  // by the first rank, in its line or page
-  std::size_t brought_stride_ = 0;      // from rank to rank
+  brought_data brought_;
   const void* own_input_ = nullptr;
-  std::uint64_t ways_of_all_ = 0;
-  bool any_in_place_ = false;
-  bool any_stages_ = false;
+  std::uint64_t ways_of_all_ = 0;  // bits of offers
+  std::uint64_t ways_of_any_ = 0;
   health::clock::duration limit_{};
-  const fingerprint* print_ = nullptr;  // of the present call, as long as that lasts
-  const where* at_ = nullptr;
+  const where* at_ = nullptr;  // of the present call, as long as that lasts
 };
 
 using meeting = basic_meeting<>;

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <new>
 #include <span>
 
 #include "belay/backend/host/algorithm.hpp"
@@ -21,18 +21,6 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a rank brings to an operation of any size. The buffers and the fingerprint are valid from `enter` to `leave`.
-struct contribution {
-  const fingerprint& print;
-  const void* input = nullptr;
-  std::size_t input_bytes = 0;
-  void* output = nullptr;
-  std::size_t output_bytes = 0;
-  std::span<const std::size_t> send_counts;
-  std::span<const std::size_t> receive_counts;
-  std::size_t paged_bytes = 0;  // of the input, which also go along in this rank's page
-};
-
 /// The payload of a larger operation's line. Whole words: they are stored and loaded one by one where they lie, and
 /// nobody waits for small stores to be put together.
 struct offer {
@@ -43,35 +31,23 @@ struct offer {
   memory_reference input;
   memory_reference output;
 
+  [[nodiscard]] static std::uint64_t head_of(const fingerprint& print) noexcept {
+    return static_cast<std::uint64_t>(print.what) | static_cast<std::uint64_t>(print.how) << 8 |
+           std::uint64_t{print.type.kind} << 16 | std::uint64_t{print.type.bytes} << 32;
+  }
   /// Of no buffers.
   [[nodiscard]] static offer of(const fingerprint& print) noexcept {
-    offer out;
-    out.head = static_cast<std::uint64_t>(print.what) | static_cast<std::uint64_t>(print.how) << 8 |
-               std::uint64_t{print.type.kind} << 16 | std::uint64_t{print.type.bytes} << 32;
-    out.root = print.root;
-    out.count = print.count;
-    out.shape = print.shape;
-    return out;
-  }
-  [[nodiscard]] static offer of(const contribution& mine, const reach& memory, bool reads_others) {
-    offer out = of(mine.print);
-    out.input = memory.refer(mine.input, mine.input_bytes);
-    out.output = memory.refer(mine.output, mine.output_bytes);
-    const bool seen = (mine.input_bytes == 0 || memory.direct(out.input)) &&
-                      (mine.output_bytes == 0 || memory.direct(out.output));
-    out.head |= (seen ? loads_and_stores : 0) | (reads_others ? kernel_copies : 0);
-    const bool large = std::max(mine.input_bytes, mine.output_bytes) >= least_kernel_copy;
-    if (!seen && large && reads_others && !single_copy_pays()) out.head |= staging_pays;
-    return out;
+    return {head_of(print), print.root, print.count, print.shape, {}, {}};
   }
 
-  /// How peers get at the buffers and this rank at theirs, as bits of `head`.
+  /// Bits of `head` that are no part of the call.
   static constexpr std::uint64_t loads_and_stores = std::uint64_t{1} << 24, kernel_copies = std::uint64_t{2} << 24,
-                                 staging_pays = std::uint64_t{4} << 24;
+                                 staging_pays = std::uint64_t{4} << 24, in_place = std::uint64_t{8} << 24;
+  static constexpr std::uint64_t ways = loads_and_stores | kernel_copies | staging_pays | in_place;
 
   [[nodiscard]] bool is_same_call(const offer& other) const noexcept {
-    return ((head ^ other.head) & ~(loads_and_stores | kernel_copies | staging_pays)) == 0 && root == other.root &&
-           count == other.count && shape == other.shape;
+    return (((head ^ other.head) & ~ways) | static_cast<std::uint64_t>(root ^ other.root) | (count ^ other.count) |
+            (shape ^ other.shape)) == 0;
   }
   [[nodiscard]] fingerprint print() const noexcept {
     return {static_cast<operation>(head & 0xff),
@@ -83,6 +59,36 @@ struct offer {
   }
 };
 static_assert(sizeof(offer) <= place<>::line_room);
+
+/// What a rank brings to a larger operation. The buffers are valid from `enter` to `leave`.
+struct contribution {
+  fingerprint print;
+  const void* input = nullptr;
+  std::size_t input_bytes = 0;
+  void* output = nullptr;
+  std::size_t output_bytes = 0;
+
+  /// As an offer at `place`, where peers will read it, which tells how they get at the buffers and this rank at theirs.
+  offer& write(void* place, const reach& memory, bool reads_others) const {
+    const memory_reference in = memory.refer(input, input_bytes), out = memory.refer(output, output_bytes);
+    std::uint64_t head = offer::head_of(print) | (reads_others ? offer::kernel_copies : 0) | (in == out ? offer::in_place : 0);
+    if ((memory.direct(in) || input_bytes == 0) && (memory.direct(out) || output_bytes == 0)) head |= offer::loads_and_stores;
+    else if (reads_others && staging_beats_kernel()) head |= offer::staging_pays;
+    return *::new (place) offer{head, print.root, print.count, print.shape, in, out};
+  }
+
+ private:
+  [[nodiscard, gnu::cold]] bool staging_beats_kernel() const {
+    return std::max(input_bytes, output_bytes) >= least_kernel_copy && !single_copy_pays();
+  }
+};
+
+/// The same with counts for the ranks.
+struct counted_contribution : contribution {
+  std::span<const std::size_t> send_counts = {};
+  std::span<const std::size_t> receive_counts = {};
+  std::size_t paged_bytes = 0;  // of the input, which also go along in this rank's page
+};
 
 /// The word of a small operation says exactly what it is: operation, reduction, type, bytes, root.
 [[nodiscard]] constexpr std::uint32_t small_print(const fingerprint& print) noexcept {

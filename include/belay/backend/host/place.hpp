@@ -33,21 +33,21 @@ struct line_word {
   [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return std::uint64_t{turn} << 32 | print; }
 };
 
-/// Copies up to a line, fewer than 64 bytes, without a call.
+/// Copies up to a line, fewer than 64 bytes, without a call: by two pieces of a size that may overlap.
 inline void copy_line(std::byte* to, const void* from, std::size_t bytes) noexcept {
-  const auto* source = static_cast<const std::byte*>(from);
-  const auto move = [&](auto size) {
-    if ((bytes & size()) == 0) return;
+  const auto* const source = static_cast<const std::byte*>(from);
+  const auto by = [&](auto size) {
+    if (bytes < size()) return false;
     std::memcpy(to, source, size());
-    to += size();
-    source += size();
+    std::memcpy(to + bytes - size(), source + bytes - size(), size());
+    return true;
   };
-  move(std::integral_constant<std::size_t, 32>());
-  move(std::integral_constant<std::size_t, 16>());
-  move(std::integral_constant<std::size_t, 8>());
-  move(std::integral_constant<std::size_t, 4>());
-  move(std::integral_constant<std::size_t, 2>());
-  move(std::integral_constant<std::size_t, 1>());
+  if (bytes == 0 || by(std::integral_constant<std::size_t, 32>()) || by(std::integral_constant<std::size_t, 16>()) ||
+      by(std::integral_constant<std::size_t, 8>()) || by(std::integral_constant<std::size_t, 4>()) ||
+      by(std::integral_constant<std::size_t, 2>())) {
+    return;
+  }
+  *to = *source;
 }
 
 template <atomics_policy Atomics = std_atomics>

@@ -41,16 +41,16 @@ void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Receiv
       bytes += sent(from, to).bytes;
     }
   }
-  const algorithm how = way_of(me, bytes / static_cast<std::size_t>(me.size()));
+  const algorithm how = way_of(me, share_of(bytes, me.size()));
   if (stores_into_peers(how) && !any_in_place) {
     for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
-      const int q = (me.rank() + k) % me.size();
+      const int q = me.behind(k);
       const part mine = sent(me.rank(), q);
       fast_copy(me.point->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes);
     }
   } else if (how != algorithm::staged && how != algorithm::kernel_copy) {
     for (int k = 0; k < me.size(); ++k) {
-      const int q = (me.rank() + k) % me.size();
+      const int q = me.behind(k);
       const part mine = received(me.rank(), q);
       if (mine.bytes == 0) continue;
       const auto input = [&](int of) { return me.point->input_of(of) + sent(of, of == q ? me.rank() : q).first; };
@@ -65,7 +65,7 @@ void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Receiv
     }
   } else if (!any_in_place && how == algorithm::kernel_copy) {
     for (int k = 0; k < me.size(); ++k) {
-      const int q = (me.rank() + k) % me.size();
+      const int q = me.behind(k);
       const part mine = received(me.rank(), q);
       me.point->fetch(q, me.point->offer_of(q).input, sent(q, me.rank()).first, out + mine.first, mine.bytes);
     }
@@ -92,13 +92,14 @@ void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Receiv
 template <transferable T, class Party>
 void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& at) {
   check_all_to_all(in, out, me.size(), at);
-  const std::size_t each = in.size_bytes() / static_cast<std::size_t>(me.size());
+  const std::size_t each = share_of(in.size_bytes(), me.size());
   const fingerprint print{operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0};
   if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
+    const brought_data brought = me.point->brought();
     std::byte* to = bytes_of(out);
     const std::size_t first = each * static_cast<std::size_t>(me.rank());
-    for (int q = 0; q < me.size() && each > 0; ++q, to += each) std::memcpy(to, me.point->brought_by(q) + first, each);
+    for (int q = 0; q < me.size() && each > 0; ++q, to += each) std::memcpy(to, brought(q) + first, each);
     return;
   }
   me.point->enter(brings(print, in, out), me.limit, at);
@@ -131,7 +132,7 @@ void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> 
                   std::span<const std::size_t> receive_counts, const where& at) {
   check_all_to_all_v(in, send_counts, out, receive_counts, me.size(), at);
   const fingerprint print{operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0};
-  contribution mine = brings(print, in, out, send_counts, receive_counts);
+  counted_contribution mine = brings(print, in, out, send_counts, receive_counts);
   // Nobody knows yet how much the others bring: who brings little puts it into its page in any case.
   const bool pages = me.point->forced_algorithm() == algorithm::automatic;
   if (pages && in.size_bytes() <= most_parts_in_all_pages(me.size())) mine.paged_bytes = in.size_bytes();
@@ -148,7 +149,7 @@ void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> 
     for (int q = 0; q < me.size(); ++q) {
       const part from = in_vector(me.point->send_counts_of(q), me.rank());
       const std::size_t to = in_vector(me.point->receive_counts_of(me.rank()), q).first;
-      if (from.bytes > 0) std::memcpy(bytes_of(out) + to, me.point->brought_by(q) + from.first, from.bytes);
+      if (from.bytes > 0) std::memcpy(bytes_of(out) + to, me.point->pages()(q) + from.first, from.bytes);
     }
     me.point->depart();
     return;

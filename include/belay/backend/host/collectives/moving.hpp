@@ -46,20 +46,16 @@ template <class Party>
 template <class Party>
 [[nodiscard]] std::size_t copied_by_peers(Party me, algorithm how, std::size_t bytes) noexcept {
   if (bytes <= most_stored_by_root || !stores_into_peers(how)) return bytes;
-  return (bytes - bytes / static_cast<std::size_t>(me.size())) / 64 * 64;
+  return (bytes - share_of(bytes, me.size())) / 64 * 64;
 }
 
 /// Bytes of a block that is copied to several places in turn: it stays in the cache meanwhile.
 inline constexpr std::size_t block_to_all = 256 * 1024;
 
-/// Everybody's part to everybody: `from(q)` is rank q's part in its input, `to(q)` its place in this rank's output.
+/// Everybody's part to everybody, `bytes` in all: `from(q)` is rank q's part in its input, `to(q)` its place in this
+/// rank's output.
 template <class From, class To, class Party>
-void gather_parts(Party me, const std::byte* in, std::byte* out, From from, To to) {
-  std::size_t longest = 0, bytes = 0;
-  for (int q = 0; q < me.size(); ++q) {
-    longest = std::max(longest, from(q).bytes);
-    bytes += from(q).bytes;
-  }
+void gather_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes, From from, To to) {
   const algorithm how = way_of(me, bytes);
   const part own = from(me.rank());
   if (stores_into_peers(how)) {
@@ -68,7 +64,7 @@ void gather_parts(Party me, const std::byte* in, std::byte* out, From from, To t
       now.count = std::min(block_to_all, own.bytes - now.first);
       const std::byte* const block = in + own.first + now.first;
       for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
-        std::byte* const place = me.point->output_of((me.rank() + k) % me.size()) + to(me.rank()) + now.first;
+        std::byte* const place = me.point->output_of(me.behind(k)) + to(me.rank()) + now.first;
         if (place != block) fast_copy(place, block, now.count, own.bytes);
       }
     }
@@ -76,12 +72,14 @@ void gather_parts(Party me, const std::byte* in, std::byte* out, From from, To t
   }
   if (how != algorithm::staged) {
     for (int k = 0; k < me.size(); ++k) {
-      const int q = (me.rank() + k) % me.size();
+      const int q = me.behind(k);
       if (q == me.rank() && out + to(q) == in + from(q).first) continue;
       me.point->fetch(q, me.point->offer_of(q).input, from(q).first, out + to(q), from(q).bytes);
     }
     return;
   }
+  std::size_t longest = 0;
+  for (int q = 0; q < me.size(); ++q) longest = std::max(longest, from(q).bytes);
   through_staging<std::byte>(
       me, longest, 1,
       [&](stretch now, std::byte* half) { fast_copy(half, in + own.first + now.first, clipped(now, own.bytes)); },
@@ -111,13 +109,14 @@ void all_gather(Party me, std::span<const T> in, std::span<T> out, const where& 
   const std::size_t each = in.size_bytes();
   if (const algorithm how = me.point->small_way(each, sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), each, me.limit, at);
+    const brought_data brought = me.point->brought();
     std::byte* to = bytes_of(out);
-    for (int q = 0; q < me.size() && each > 0; ++q, to += each) std::memcpy(to, me.point->brought_by(q), each);
+    for (int q = 0; q < me.size() && each > 0; ++q, to += each) std::memcpy(to, brought(q), each);
     return;
   }
   me.point->enter(brings(print, in, out), me.limit, at);
   gather_parts(
-      me, bytes_of(in), bytes_of(out), [&](int) { return part{0, each}; },
+      me, bytes_of(in), bytes_of(out), out.size_bytes(), [&](int) { return part{0, each}; },
       [&](int q) { return static_cast<std::size_t>(q) * each; });
   me.point->leave();
 }
@@ -132,7 +131,7 @@ void all_gather_v(Party me, std::span<T> inout, std::span<const std::size_t> cou
   expect_same_counts(me);
   const auto first = [&](int q) { return offset_of(counts, q) * sizeof(T); };
   gather_parts(
-      me, bytes_of(inout), bytes_of(inout),
+      me, bytes_of(inout), bytes_of(inout), inout.size_bytes(),
       [&](int q) { return part{first(q), counts[static_cast<std::size_t>(q)] * sizeof(T)}; }, first);
   me.point->leave();
 }
@@ -145,7 +144,7 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
   const bool is_root = me.rank() == root;
   if (const algorithm how = me.point->small_way(bytes, sizeof(T), root); how != algorithm::automatic) {
     me.point->swap(how, print, inout.data(), is_root ? bytes : 0, me.limit, at);
-    if (!is_root && bytes > 0) std::memcpy(inout.data(), me.point->brought_by(root), bytes);
+    if (!is_root && bytes > 0) std::memcpy(inout.data(), me.point->brought()(root), bytes);
     return;
   }
   me.point->enter(brings(print, inout, inout), me.limit, at);
@@ -186,7 +185,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   if (const algorithm how = me.point->small_way(each, sizeof(T), root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? 0 : each, me.limit, at);
     for (int q = 0; q < me.size() && is_root && each > 0; ++q, to += each) {
-      const std::byte* const from = q == root ? bytes_of(in) : me.point->brought_by(q);
+      const std::byte* const from = q == root ? bytes_of(in) : me.point->brought()(q);
       if (to != from) std::memcpy(to, from, each);
     }
     return;
@@ -232,7 +231,7 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
   const std::size_t first = own * sizeof(T);
   if (const algorithm how = me.point->small_way(all, sizeof(T), root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? all : 0, me.limit, at);
-    if (each > 0) std::memcpy(out.data(), me.point->brought_by(root) + first, each);
+    if (each > 0) std::memcpy(out.data(), me.point->brought()(root) + first, each);
     return;
   }
   me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);

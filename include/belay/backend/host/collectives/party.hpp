@@ -25,6 +25,8 @@ struct basic_party {
 
   [[nodiscard]] int rank() const noexcept { return point->rank(); }
   [[nodiscard]] int size() const noexcept { return point->size(); }
+  /// The rank `k` places behind this one, in a circle, for k of 0 to size - 1.
+  [[nodiscard]] int behind(int k) const noexcept { return rank() + k < size() ? rank() + k : rank() + k - size(); }
   /// What rank `who` brought, where it is seen from here.
   template <class T>
   [[nodiscard]] const T* input_of(int who) const noexcept {
@@ -34,21 +36,20 @@ struct basic_party {
   [[nodiscard]] T* output_of(int who) const noexcept {
     return reinterpret_cast<T*>(point->output_of(who));
   }
-  /// What rank `who` brought to a small operation.
-  template <class T>
-  [[nodiscard]] const T* brought_by(int who) const noexcept {
-    return reinterpret_cast<const T*>(point->brought_by(who));
-  }
 };
 
 using party = basic_party<meeting>;
 
 /// A larger operation's buffers.
 template <class In, class Out>
-[[nodiscard]] contribution brings(const fingerprint& print, std::span<In> in, std::span<Out> out,
-                                  std::span<const std::size_t> send_counts = {},
-                                  std::span<const std::size_t> receive_counts = {}) noexcept {
-  return {print, in.data(), in.size_bytes(), out.data(), out.size_bytes(), send_counts, receive_counts};
+[[nodiscard]] contribution brings(const fingerprint& print, std::span<In> in, std::span<Out> out) noexcept {
+  return {print, in.data(), in.size_bytes(), out.data(), out.size_bytes()};
+}
+template <class In, class Out>
+[[nodiscard]] counted_contribution brings(const fingerprint& print, std::span<In> in, std::span<Out> out,
+                                          std::span<const std::size_t> send_counts,
+                                          std::span<const std::size_t> receive_counts = {}) noexcept {
+  return {brings(print, in, out), send_counts, receive_counts};
 }
 
 /// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a

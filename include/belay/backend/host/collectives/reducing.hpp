@@ -22,9 +22,8 @@ namespace host {
 /// A rank's share of `length` elements, whole cache lines.
 template <class T>
 [[nodiscard]] stretch slice_of(std::size_t length, int rank, int ranks) noexcept {
-  const auto n = static_cast<std::size_t>(ranks);
   constexpr std::size_t line = 64 / sizeof(T) > 0 ? 64 / sizeof(T) : 1;
-  const std::size_t slice = ((length + n - 1) / n + line - 1) / line * line;
+  const std::size_t slice = (share_of(length + static_cast<std::size_t>(ranks) - 1, ranks) + line - 1) / line * line;
   const std::size_t begin = std::min(length, slice * static_cast<std::size_t>(rank));
   return {begin, std::min(slice, length - begin)};
 }
@@ -125,16 +124,19 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
 /// The elements [first, first + out.size()) of what all ranks brought to a small operation, reduced.
 template <class Op, class T, class Party>
 void reduce_brought(Party me, std::size_t first, std::span<T> out) {
-  const auto source = [&](int q) { return me.template brought_by<T>(q) + first; };
+  const auto source = [brought = me.point->brought(), first](int q) {
+    return reinterpret_cast<const T*>(brought(q)) + first;
+  };
   if (out.size_bytes() > line_bytes) {
     reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), 0);
     return;
   }
   using accumulator = accumulator_of<T>;
+  const int ranks = me.size();
   for (std::size_t i = 0; i < out.size(); ++i) {
     auto total = static_cast<accumulator>(source(0)[i]);
-    for (int q = 1; q < me.size(); ++q) total = Op::apply(total, static_cast<accumulator>(source(q)[i]));
-    if constexpr (finishing<Op>) total = Op::finish(total, me.size());
+    for (int q = 1; q < ranks; ++q) total = Op::apply(total, static_cast<accumulator>(source(q)[i]));
+    if constexpr (finishing<Op>) total = Op::finish(total, ranks);
     out[i] = static_cast<T>(total);
   }
 }
@@ -155,7 +157,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
   const auto fetch_slices = [&] {
     me.point->round();  // everybody's slice is done
     for (int k = 1; k < me.size(); ++k) {
-      const int q = (me.rank() + k) % me.size();
+      const int q = me.behind(k);
       const stretch theirs = slice_of<T>(out.size(), q, me.size());
       me.point->fetch(q, me.point->offer_of(q).output, theirs.first * sizeof(T), out.data() + theirs.first,
                       theirs.count * sizeof(T));
