@@ -122,8 +122,7 @@ class flight_recorder {
     open_->bytes.store(bytes, std::memory_order_release);
     open_->end.store(0, std::memory_order_release);
     written_.store(turn + 1, std::memory_order_release);
-    // A rank comes here seldom enough to find the ring gone from its caches, and publishes nothing before it is written.
-    __builtin_prefetch(&ring_[(turn + 4) % Capacity], 1);
+    __builtin_prefetch(&ring_[(turn + 4) % Capacity], 1);  // who comes seldom finds the ring gone from its caches
   }
 
   /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in microseconds.
