@@ -5,7 +5,6 @@
 // run exactly these steps.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
@@ -103,14 +102,6 @@ class crossing {
   void step_outside() noexcept {
     mine_->step_outside(turn_);
     ring();
-  }
-  // (What need not be waited for stays short: this and the next are calls of their own.)
-  template <class Wait>
-  [[gnu::noinline]] lines_are await_line(int who, line_word mine, Wait& wait) const {
-    const auto& other = hall_.place_of(who);
-    const auto arrived = [&other, turn = mine.turn](std::memory_order order) { return other.arrived(turn, order); };
-    if (!arrived(std::memory_order_acquire) && !wait(who, arrived)) return lines_are::missing;
-    return other.print_of(mine.turn) == mine.print ? lines_are::alike : lines_are::different;
   }
   template <class Wait, class There>
   bool await(Wait& wait, There there) const {

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "belay/backend/host/absence.hpp"
-#include "belay/backend/host/address_space.hpp"
 #include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/crossing.hpp"
 #include "belay/backend/host/group_memory.hpp"
@@ -33,7 +32,6 @@
 #include "belay/comm/ranks_text.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/policies.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -114,12 +115,19 @@ class processes {
     return out;
   }
 
-  static void expect_one_thread(where at) {
+  [[nodiscard]] static int threads_alive() {
     int threads = 0;
     if (DIR* const list = ::opendir("/proc/self/task")) {
       while (const dirent* const entry = ::readdir(list)) threads += entry->d_name[0] != '.';
       ::closedir(list);
     }
+    return threads;
+  }
+  static void expect_one_thread(where at) {
+    // One that has been joined is listed until the kernel has done with it.
+    const auto patient_until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    int threads = threads_alive();
+    for (; threads > 1 && std::chrono::steady_clock::now() < patient_until; threads = threads_alive()) ::sched_yield();
     if (threads > 1) {
       throw usage_error("ranks as processes are forked, and " + std::to_string(threads - 1) +
                             " other threads of this process are alive: they would hold their locks in the children for "
@@ -129,10 +137,11 @@ class processes {
   }
 
   // Until all are gone. Once the world has failed, one that is stopped when the others are over is not waited for; nor
-  // is one that has not noticed within the time that a call may take.
+  // is one that has not noticed within the time that a call may take, or 5 seconds: a core may be long in coming.
   void see_them_end(holder<world_watch>& all, const world_watch& watch) const {
     using clock = std::chrono::steady_clock;
-    const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
+    const auto patience = std::chrono::duration_cast<clock::duration>(
+        std::max<std::chrono::duration<double>>(options_.timeout, std::chrono::seconds(5)));
     auto failed_at = clock::time_point::max();
     while (!all.all_over()) {
       all.step(clock::now() + std::chrono::milliseconds(50));
