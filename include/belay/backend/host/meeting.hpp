@@ -84,12 +84,12 @@ class basic_meeting {
   [[nodiscard]] brought_data brought() const noexcept { return brought_; }
 
   /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
-  /// gone on otherwise.
-  void enter(const contribution& mine, health::clock::duration limit, const where& at) {
+  /// gone on otherwise. (Calls of their own, so that small operations, beside which they stand, stay short.)
+  [[gnu::noinline]] void enter(const contribution& mine, health::clock::duration limit, const where& at) {
     begin(mine.print, at);
     enter_begun(mine, limit);
   }
-  void enter(const counted_contribution& mine, health::clock::duration limit, const where& at) {
+  [[gnu::noinline]] void enter(const counted_contribution& mine, health::clock::duration limit, const where& at) {
     begin(mine.print, at);
     write_counts(mine);
     bring_in_page(mine.input, mine.paged_bytes);
