@@ -2,9 +2,9 @@
 //
 // The last operations of a rank, so that an error can say what a missing peer was doing, and a dead rank's history
 // outlives it. One thread writes, any other, of any process that maps the memory, may read at any time: an entry tells its
-// turn, and is looked at before and after, so that words of different operations are not taken for one. Call sites are kept as text
-// beside the entries, once each, because a pointer means nothing to another process. No clock is read: an operation
-// that does not wait must not pay for one.
+// turn, and is looked at before and after, so that words of different operations are not taken for one. Call sites are
+// kept as text beside the entries, once each, because a pointer means nothing to another process. No clock is read: an
+// operation that does not wait must not pay for one.
 #pragma once
 
 #include <array>
@@ -110,8 +110,8 @@ class site_table {
 template <std::size_t Capacity = 4096>
 class flight_recorder {
  public:
-  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes,
-                                    const char* file, int line) noexcept {
+  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes, const char* file,
+             int line) noexcept {
     const std::uint64_t turn = written_.load(std::memory_order_relaxed);
     if (file != last_file_ || line != last_line_) remember_site(file, line);
     open_ = &ring_[turn % Capacity];
@@ -125,7 +125,8 @@ class flight_recorder {
     __builtin_prefetch(&ring_[(turn + 4) % Capacity], 1);  // who comes seldom finds the ring gone from its caches
   }
 
-  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in microseconds.
+  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
+  /// microseconds.
   void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
 
   /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.

@@ -135,6 +135,7 @@ inline constexpr std::size_t most_stored_by_root = 128 * 1024;
 /// lines that it does not read.
 inline constexpr std::size_t least_timed_copy = 128 * 1024, least_string_copy = 4 * 1024, most_string_copy = 16 * 1024;
 
+/// What is fastest here for a copy of `bytes`.
 [[nodiscard]] inline copy_kind kind_of_copy(std::size_t bytes) {
   if (bytes >= least_large_copy) return large_machine_copies().of(bytes);
   if (bytes >= least_timed_copy) return machine_copies().of(bytes);

@@ -107,7 +107,7 @@ class basic_meeting {
   [[nodiscard]] std::span<const std::uint64_t> receive_counts_of(int who) const noexcept { return counts_of(who, 1); }
   /// What all ranks have in their pages.
   [[nodiscard]] brought_data pages() const noexcept {
-    return {pages_ + way_.turn() % 2 * page_stride_, 2 * page_stride_};
+    return {page_of(0), 2 * page_stride_};
   }
   /// Every rank can load and store what every other brought.
   [[nodiscard]] bool all_direct() const noexcept { return (ways_of_all_ & offer::loads_and_stores) != 0; }
@@ -243,9 +243,12 @@ class basic_meeting {
     if (!alike) refuse_difference();
   }
 
+  [[nodiscard]] std::byte* page_of(int who) const noexcept {
+    return pages_ + (index_of(who) * 2 + way_.turn() % 2) * page_stride_;
+  }
   // Into this rank's page, before its line.
   void bring_in_page(const void* data, std::size_t bytes) noexcept {
-    if (bytes > 0) std::memcpy(pages_ + (index_of(me_) * 2 + way_.turn() % 2) * page_stride_, data, bytes);
+    if (bytes > 0) std::memcpy(page_of(me_), data, bytes);
   }
 
   void begin(const fingerprint& print, const where& at) {

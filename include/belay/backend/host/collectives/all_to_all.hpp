@@ -23,25 +23,18 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// All parts to where they go. `sent(from, to)` is a part in the input of `from`, `received(to, from)` its place in
+/// All parts to where they go, `bytes` a rank on average. `sent(from, to)` is a part in the input of `from`, `received(to, from)` its place in
 /// the output of `to`. Each rank fetches its own; but where one of a pair works in place, what either sends lies
 /// where the other's shall be, and each moves a half of both; or, where buffers are not seen, all parts go through
 /// staging.
 template <class Sent, class Received, class Party>
-void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Received received) {
+void move_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes, Sent sent, Received received) {
   const auto in_place = [&](int q) {
     const offer& theirs = me.point->offer_of(q);
     return theirs.input == theirs.output;
   };
   const bool any_in_place = me.point->any_in_place();
-  std::size_t longest = 0, bytes = 0;
-  for (int from = 0; from < me.size(); ++from) {
-    for (int to = 0; to < me.size(); ++to) {
-      longest = std::max(longest, sent(from, to).bytes);
-      bytes += sent(from, to).bytes;
-    }
-  }
-  const algorithm how = way_of(me, share_of(bytes, me.size()));
+  const algorithm how = way_of(me, bytes);
   if (stores_into_peers(how) && !any_in_place) {
     for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
       const int q = me.behind(k);
@@ -70,6 +63,10 @@ void move_parts(Party me, const std::byte* in, std::byte* out, Sent sent, Receiv
       me.point->fetch(q, me.point->offer_of(q).input, sent(q, me.rank()).first, out + mine.first, mine.bytes);
     }
   } else {
+    std::size_t longest = 0;
+    for (int from = 0; from < me.size(); ++from) {
+      for (int to = 0; to < me.size(); ++to) longest = std::max(longest, sent(from, to).bytes);
+    }
     through_staging<std::byte>(
         me, longest, static_cast<std::size_t>(me.size()),
         [&](stretch now, std::byte* half) {
@@ -104,7 +101,7 @@ void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& 
   }
   me.point->enter(brings(print, in, out), me.limit, at);
   const auto part_for = [&](int, int other) { return part{each * static_cast<std::size_t>(other), each}; };
-  move_parts(me, bytes_of(in), bytes_of(out), part_for, part_for);
+  move_parts(me, bytes_of(in), bytes_of(out), in.size_bytes(), part_for, part_for);
   me.point->leave();
 }
 
@@ -142,8 +139,11 @@ void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> 
     return part{offset_of(counts, which) * sizeof(T), counts[static_cast<std::size_t>(which)] * sizeof(T)};
   };
   bool all_in_pages = pages;
+  std::size_t total = 0;
   for (int q = 0; q < me.size(); ++q) {
-    all_in_pages = all_in_pages && total_of(me.point->send_counts_of(q)) * sizeof(T) <= most_parts_in_all_pages(me.size());
+    const std::size_t theirs = total_of(me.point->send_counts_of(q)) * sizeof(T);
+    all_in_pages = all_in_pages && theirs <= most_parts_in_all_pages(me.size());
+    total += theirs;
   }
   if (all_in_pages) {
     for (int q = 0; q < me.size(); ++q) {
@@ -155,7 +155,8 @@ void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> 
     return;
   }
   move_parts(
-      me, bytes_of(in), bytes_of(out), [&](int from, int to) { return in_vector(me.point->send_counts_of(from), to); },
+      me, bytes_of(in), bytes_of(out), share_of(total, me.size()),
+      [&](int from, int to) { return in_vector(me.point->send_counts_of(from), to); },
       [&](int to, int from) { return in_vector(me.point->receive_counts_of(to), from); });
   me.point->leave();
 }
