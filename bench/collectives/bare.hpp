@@ -5,9 +5,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <numeric>
-#include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "belay/backend/host/collectives.hpp"
@@ -16,10 +17,13 @@
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/meeting.hpp"
 #include "belay/backend/host/reach.hpp"
+#include "belay/comm/communicator.hpp"
+#include "belay/core/where.hpp"
 #include "collectives/operation.hpp"
 
 namespace bench {
 
+/// A group as the library's handle is one. Copies are the same one.
 class bare {
  public:
   [[nodiscard]] static bool can(op what, std::size_t bytes) noexcept {
@@ -30,24 +34,38 @@ class bare {
   }
 
   /// `memory` of `bytes(ranks)` is zero at first and seen by all ranks, as by processes.
-  bare(std::byte* memory, int rank, int ranks)
-      : members_(static_cast<std::size_t>(ranks)),
-        health_(belay::host::control::make(memory, shape(ranks))),  // all write the same
-        reach_(belay::host::address_space::several) {
-    std::iota(members_.begin(), members_.end(), 0);
-    const belay::host::group_memory places(memory + belay::host::control::bytes_for(shape(ranks)), ranks);
-    meeting_.emplace(health_, reach_, members_, belay::host::lane::caller, 0U, rank, places);
-  }
-  bare(const bare&) = delete;
-  bare& operator=(const bare&) = delete;
+  bare(std::byte* memory, int rank, int ranks) : state_(std::make_shared<state>(memory, rank, ranks)) {}
 
-  void barrier() { belay::host::barrier(here(), belay::where::current()); }
-  void all_reduce(std::span<const float> in, std::span<float> out) {
-    belay::host::all_reduce<float>(here(), in, out, belay::sum, belay::where::current());
+  [[nodiscard]] int rank() const noexcept { return state_->meeting.rank(); }
+  [[nodiscard]] int size() const noexcept { return state_->meeting.size(); }
+
+  void barrier(belay::where at = belay::where::current()) const { belay::host::barrier(here(), at); }
+  template <belay::reducible T, belay::reduction_tag Op>
+  void all_reduce(std::span<T> inout, Op op, belay::where at = belay::where::current()) const {
+    belay::host::all_reduce<T>(here(), inout, inout, op, at);
+  }
+  template <belay::reducible T, belay::reduction_tag Op>
+  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+                  belay::where at = belay::where::current()) const {
+    belay::host::all_reduce<T>(here(), in, out, op, at);
   }
 
  private:
-  using meeting = belay::host::basic_meeting<belay::host::unguarded>;
+  using unguarded_meeting = belay::host::basic_meeting<belay::host::unguarded>;
+
+  struct state {
+    state(std::byte* memory, int rank, int ranks)
+        : members(static_cast<std::size_t>(ranks)),
+          health(belay::host::control::make(memory, shape(ranks))),  // all write the same
+          reach(belay::host::address_space::several),
+          meeting(health, reach, numbered(members), belay::host::lane::caller, 0U, rank,
+                  {memory + belay::host::control::bytes_for(shape(ranks)), ranks}) {}
+
+    std::vector<int> members;
+    belay::host::health health;
+    belay::host::reach reach;
+    unguarded_meeting meeting;
+  };
 
   [[nodiscard]] static belay::host::control_shape shape(int ranks) noexcept {
     belay::host::control_shape out;
@@ -55,12 +73,16 @@ class bare {
     out.space = belay::host::address_space::several;
     return out;
   }
-  [[nodiscard]] belay::host::basic_party<meeting> here() noexcept { return {&*meeting_, {}}; }
+  [[nodiscard]] static std::span<const int> numbered(std::vector<int>& members) noexcept {
+    std::iota(members.begin(), members.end(), 0);
+    return members;
+  }
+  [[nodiscard]] belay::host::basic_party<unguarded_meeting> here() const noexcept { return {&state_->meeting, limit_}; }
 
-  std::vector<int> members_;
-  belay::host::health health_;
-  belay::host::reach reach_;
-  std::optional<meeting> meeting_;
+  std::shared_ptr<state> state_;
+  belay::host::health::clock::duration limit_{};
 };
+
+static_assert(belay::communicator<bare> && belay::can_all_reduce<bare, float>);
 
 }  // namespace bench

@@ -94,6 +94,8 @@ class measurement {
     out.algorithm[1] = algorithm_of(what_, which, size, true);
     subject_->prepare(size);
     if (mpi_) mpi_->prepare(which, size);
+    const std::unique_ptr<subject> bare_subject = bare_ && bare::can(which, size.bytes) ? make_bare_subject(which) : nullptr;
+    if (bare_subject) bare_subject->prepare(size);
     std::vector<contender> all;
     const auto add = [&](part who, std::string name, bool in_place, std::function<void()> freshen,
                          std::function<void(int)> run) {
@@ -110,15 +112,8 @@ class measurement {
           });
         }
       }
-      if (bare_ && bare::can(which, size.bytes)) {
-        add(part::bare, "bare", in_place, fresh, [this, which, size, in_place](int calls) {
-          const std::span to(reinterpret_cast<float*>(out_), size.count);
-          const std::span<const float> from = in_place ? to : std::span(reinterpret_cast<const float*>(in_), size.count);
-          for (int i = 0; i < calls; ++i) {
-            if (which == op::barrier) bare_->barrier();
-            else bare_->all_reduce(from, to);
-          }
-        });
+      if (bare_subject) {
+        add(part::bare, "bare", in_place, fresh, [&, in_place](int calls) { bare_subject->run(in_place, calls); });
       }
       if (mpi_ && mpi_->can(which)) {
         add(part::mpi, "mpi", in_place, [this, in_place] { mpi_->freshen(in_place); }, [this, in_place](int calls) {
@@ -141,6 +136,13 @@ class measurement {
     take_samples(board_, probe_, all, what_.warmup, what_.samples(size.bytes), out);
     if (what_.check) check(which, size, out);
     return out;
+  }
+
+  [[nodiscard]] std::unique_ptr<subject> make_bare_subject(op which) const {
+    float* const in = reinterpret_cast<float*>(in_);
+    float* const out = reinterpret_cast<float*>(out_);
+    if (which == op::barrier) return std::make_unique<meeter<bare, float>>(*bare_, which, in, out, what_.root);
+    return std::make_unique<all_reducer<bare, float, belay::sum_t>>(*bare_, which, in, out, what_.root);
   }
 
   void check(op which, extent size, cell& into) {

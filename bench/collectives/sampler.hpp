@@ -35,43 +35,38 @@ inline constexpr int batch = 40;
 
 [[nodiscard]] constexpr int calls_of(std::size_t bytes) noexcept { return bytes < 4096 ? batch : 1; }
 
-/// Slowest rank's microseconds of a call, and of how long some rank was kept from its core meanwhile.
-struct timing {
-  double us = 0;
-  double disturbed_us = 0;
-};
-
-[[nodiscard]] inline timing timed_once(board& ranks, const disturbance_meter& meter, const contender& who, int calls) {
+/// Slowest rank's microseconds of a call, just as it is.
+[[nodiscard]] inline double timed_once(board& ranks, const contender& who, int calls) {
   who.freshen();
-  ranks.align();
-  const double kept = meter.us();
   ranks.align();
   const double start = now_us();
   who.run(calls);
-  const double mine = now_us() - start;
-  timing out;
-  out.us = ranks.largest(mine) / calls;
-  out.disturbed_us = ranks.largest(meter.us() - kept);
-  return out;
+  return ranks.largest(now_us() - start) / calls;
 }
 
-/// The same, again where something else had a core for more than a hundredth of the time; NaN after ten times. Where
-/// ranks share cores they disturb each other, and that is part of what is measured.
+/// Runs it without a clock: each contender leaves lines in caches, and branches predicted, as it likes them, and a processor
+/// takes some ten microseconds until it is ready for its widest registers. Large ones leave nothing.
+inline void warm_up(board& ranks, const contender& who, std::size_t bytes) {
+  if (bytes > (std::size_t{4} << 20)) return;
+  constexpr std::size_t enough = std::size_t{1} << 20;
+  who.freshen();
+  ranks.align();
+  who.run(static_cast<int>(std::clamp(enough / std::max(bytes, std::size_t{1}), std::size_t{1}, std::size_t{batch})));
+}
+
+/// Slowest rank's microseconds of a call once it is warm; taken again where something else had a core for more than a
+/// hundredth of the time, NaN after ten times. Where ranks share cores they disturb each other, and that is part of what is
+/// measured.
 [[nodiscard]] inline double timed(board& ranks, const disturbance_meter& meter, const contender& who,
                                   std::size_t bytes) {
   const int calls = calls_of(bytes);
-  // Some without a clock: each contender leaves lines in caches, and branches predicted, as it likes them, and a
-  // processor takes some ten microseconds until it is ready for its widest registers. Large ones leave nothing.
-  if (bytes <= (std::size_t{4} << 20)) {
-    constexpr std::size_t enough = std::size_t{1} << 20;
-    who.freshen();
-    ranks.align();
-    who.run(static_cast<int>(std::clamp(enough / std::max(bytes, std::size_t{1}), std::size_t{1}, std::size_t{batch})));
-  }
   for (int attempt = 0; attempt < 10; ++attempt) {
-    const timing one = timed_once(ranks, meter, who, calls);
-    const bool shared = ranks.how() == manners::give_core_away;
-    if (shared || one.disturbed_us <= 0.01 * one.us * calls) return one.us;
+    // Nothing but the call's own code between warming up and timing: to ask the kernel leaves none of it in the caches.
+    const double kept = meter.us();
+    warm_up(ranks, who, bytes);
+    const double us = timed_once(ranks, who, calls);
+    const double disturbed = ranks.largest(meter.us() - kept);
+    if (ranks.how() == manners::give_core_away || disturbed <= 0.01 * us * calls) return us;
   }
   return std::numeric_limits<double>::quiet_NaN();
 }

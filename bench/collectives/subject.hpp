@@ -90,6 +90,19 @@ class buffers_of : public subject {
   pattern<T> pattern_;
 };
 
+/// A barrier. This one and `all_reducer` are classes of their own because `bare` is called by them too, in the same way.
+template <class Group, class T>
+class meeter final : public buffers_of<Group, T> {
+ public:
+  using buffers_of<Group, T>::buffers_of;
+
+  [[nodiscard]] bool offers(bool in_place) const override { return !in_place; }
+  void run(bool, int calls) override {
+    for (int i = 0; i < calls; ++i) belay::barrier(this->group_);
+  }
+  [[nodiscard]] std::size_t wrong(bool) const override { return 0; }
+};
+
 template <class Group, class T>
 class mover final : public buffers_of<Group, T> {
  public:
@@ -99,7 +112,6 @@ class mover final : public buffers_of<Group, T> {
     switch (this->what_) {
       case op::all_gather_v:
       case op::broadcast: return in_place;
-      case op::barrier:
       case op::send_recv: return !in_place;
       default: return true;
     }
@@ -120,8 +132,7 @@ class mover final : public buffers_of<Group, T> {
       case op::broadcast: return part_wrong(this->out_, this->root_, 0);
       case op::scatter:
         return part_wrong(in_place && this->is_root() ? this->own_part() : this->out_, this->root_, mine);
-      case op::send_recv: return part_wrong(this->out_, last(), 0);
-      default: return 0;
+      default: return part_wrong(this->out_, last(), 0);
     }
   }
 
@@ -149,13 +160,12 @@ class mover final : public buffers_of<Group, T> {
       case op::scatter:
         belay::scatter(group, root ? in : none, this->part_at(own ? this->own_part() : this->out_), this->root_);
         return;
-      case op::send_recv: {
+      default: {
         const belay::p2p both[] = {belay::p2p::send(next(), this->part_at(this->in_)),
                                    belay::p2p::receive(last(), this->part_at(this->out_))};
         belay::exchange(group, both);
         return;
       }
-      default: belay::barrier(group); return;
     }
   }
 
@@ -173,26 +183,19 @@ class mover final : public buffers_of<Group, T> {
 };
 
 template <class Group, class T, class Op>
-class reducer final : public buffers_of<Group, T> {
+class all_reducer final : public buffers_of<Group, T> {
  public:
   using buffers_of<Group, T>::buffers_of;
 
-  [[nodiscard]] bool offers(bool in_place) const override {
-    return in_place || this->what_ == op::reduce_scatter || (this->what_ == op::all_reduce && two_buffers);
-  }
+  [[nodiscard]] bool offers(bool in_place) const override { return in_place || two_buffers; }
 
   void run(bool in_place, int calls) override {
     for (int i = 0; i < calls; ++i) call(in_place);
   }
 
-  [[nodiscard]] std::size_t wrong(bool in_place) const override {
-    const bool scattered = this->what_ == op::reduce_scatter || this->what_ == op::reduce_scatter_v;
-    if (this->what_ == op::reduce && !this->is_root()) return 0;
-    const std::size_t first = scattered ? this->rank() * this->size_.count : 0;
-    const T* const result = scattered && in_place ? this->own_part() : this->out_;
-    const int ranks = this->group_.size();
-    return this->count_wrong(result, [&](std::size_t i) {
-      return this->pattern_.template reduced<Op>(ranks, first + i, this->round_);
+  [[nodiscard]] std::size_t wrong(bool) const override {
+    return this->count_wrong(this->out_, [this, ranks = this->group_.size()](std::size_t i) {
+      return this->pattern_.template reduced<Op>(ranks, i, this->round_);
     });
   }
 
@@ -202,6 +205,42 @@ class reducer final : public buffers_of<Group, T> {
   };
 
   void call(bool in_place) const {
+    const std::span<T> out = this->part_at(this->out_);
+    if constexpr (two_buffers) {
+      if (!in_place) {
+        this->group_.all_reduce(std::span<const T>(this->in_, this->size_.count), out, Op{});
+        return;
+      }
+    }
+    belay::all_reduce(this->group_, out, Op{});
+  }
+};
+
+/// What else reduces.
+template <class Group, class T, class Op>
+class reducer final : public buffers_of<Group, T> {
+ public:
+  using buffers_of<Group, T>::buffers_of;
+
+  [[nodiscard]] bool offers(bool in_place) const override { return in_place || this->what_ == op::reduce_scatter; }
+
+  void run(bool in_place, int calls) override {
+    for (int i = 0; i < calls; ++i) call(in_place);
+  }
+
+  [[nodiscard]] std::size_t wrong(bool in_place) const override {
+    const bool scattered = this->what_ != op::reduce;
+    if (!scattered && !this->is_root()) return 0;
+    const std::size_t first = scattered ? this->rank() * this->size_.count : 0;
+    const T* const result = scattered && in_place ? this->own_part() : this->out_;
+    const int ranks = this->group_.size();
+    return this->count_wrong(result, [&](std::size_t i) {
+      return this->pattern_.template reduced<Op>(ranks, first + i, this->round_);
+    });
+  }
+
+ private:
+  void call(bool in_place) const {
     const Group& group = this->group_;
     const std::span<T> out = this->part_at(this->out_);
     switch (this->what_) {
@@ -210,16 +249,8 @@ class reducer final : public buffers_of<Group, T> {
         else belay::reduce_scatter(group, this->all_at(this->in_), out, Op{});
         return;
       case op::reduce_scatter_v: belay::reduce_scatter_v(group, this->all_at(this->out_), this->counts_, Op{}); return;
-      case op::reduce: belay::reduce(group, out, Op{}, this->root_); return;
-      default: break;
+      default: belay::reduce(group, out, Op{}, this->root_); return;
     }
-    if constexpr (two_buffers) {
-      if (!in_place) {
-        group.all_reduce(std::span<const T>(this->in_, this->size_.count), out, Op{});
-        return;
-      }
-    }
-    belay::all_reduce(group, out, Op{});
   }
 };
 
@@ -229,9 +260,11 @@ template <class T, class Group>
                                                        std::byte* in_bytes, std::byte* out_bytes) {
   T* const in = reinterpret_cast<T*>(in_bytes);
   T* const out = reinterpret_cast<T*>(out_bytes);
+  if (which == op::barrier) return std::make_unique<meeter<Group, T>>(group, which, in, out, what.root);
   if (!reduces(which)) return std::make_unique<mover<Group, T>>(group, which, in, out, what.root);
   if constexpr (belay::reducible<T>) {
     const auto reducing = [&]<class Op>(Op) -> std::unique_ptr<subject> {
+      if (which == op::all_reduce) return std::make_unique<all_reducer<Group, T, Op>>(group, which, in, out, what.root);
       return std::make_unique<reducer<Group, T, Op>>(group, which, in, out, what.root);
     };
     if (what.redop == "prod") return reducing(belay::product);

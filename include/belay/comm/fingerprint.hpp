@@ -93,13 +93,25 @@ struct fingerprint {
 
   [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(count) * type.bytes; }
 
-  /// "all_reduce of 12 x F32 (sum)"
+  /// "all_reduce of 12 x F32 (sum)"; of a count vector that the hash alone is known of, "with counts #" and its end.
   [[nodiscard]] std::string text() const {
+    return call_text() + (shape == 0 ? std::string() : " with counts #" + std::to_string(shape % 1000000));
+  }
+  /// "all_gather_v of 6 x F32 with counts 1, 2, 3": of the first eight ranks.
+  template <class Counts>
+  [[nodiscard]] std::string text_with(const Counts& counts) const {
+    constexpr std::size_t most = 8;
+    std::string out = call_text() + " with counts";
+    for (std::size_t i = 0; i < counts.size() && i < most; ++i) out += (i == 0 ? " " : ", ") + std::to_string(counts[i]);
+    return out + (counts.size() > most ? ", ..." : "");
+  }
+
+ private:
+  [[nodiscard]] std::string call_text() const {
     std::string out = belay::name(what);
     if (type.bytes > 0) out += " of " + std::to_string(count) + " x " + type.text();
     if (how != reduction::none) out += std::string(" (") + belay::name(how) + ")";
     if (root >= 0) out += " with root " + std::to_string(root);
-    if (shape != 0) out += " with counts #" + std::to_string(shape % 1000000);
     return out;
   }
 };

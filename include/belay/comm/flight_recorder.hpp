@@ -50,6 +50,27 @@ struct flight_record {
   return out;
 }
 
+/// "train.cpp:88" as it is kept: the end of a long path, which is what tells files apart.
+struct call_line {
+  char characters[112] = {};
+
+  void set(const char* file, int line) noexcept {
+    char digits[16];
+    std::size_t count = 0;
+    for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
+      digits[count++] = static_cast<char>('0' + rest % 10);
+    }
+    const std::size_t room = sizeof characters - 1 - count - 1;
+    const std::size_t length = std::strlen(file);
+    const std::size_t kept = length < room ? length : room;
+    std::memset(characters, 0, sizeof characters);
+    std::memcpy(characters, file + (length - kept), kept);
+    characters[kept] = ':';
+    for (std::size_t i = 0; i < count; ++i) characters[kept + 1 + i] = digits[count - 1 - i];
+  }
+  [[nodiscard]] std::string get() const { return std::string(characters, ::strnlen(characters, sizeof characters)); }
+};
+
 /// The text of the call sites of one rank: each is written once, by that rank, and never changes.
 template <std::size_t Capacity = 512>
 class site_table {
@@ -66,7 +87,7 @@ class site_table {
       site& here = sites_[place];
       if (here.line == line && here.file == address) return static_cast<std::uint16_t>(place);
       if (here.file == 0) {
-        write(here, file, line);
+        here.text.set(file, line);
         here.file = address;
         here.line = line;
         return static_cast<std::uint16_t>(place);
@@ -75,36 +96,52 @@ class site_table {
     return unknown;
   }
 
-  /// "train.cpp:88"; only for a number that was published after it was given.
-  [[nodiscard]] std::string text(std::uint16_t number) const {
-    if (number >= Capacity) return "a site that was not kept";
-    const site& here = sites_[number];
-    return std::string(here.text, ::strnlen(here.text, sizeof here.text));
-  }
+  /// "train.cpp:88"; only for a number that was published after it was given, and none is unknown.
+  [[nodiscard]] std::string text(std::uint16_t number) const { return sites_[number % Capacity].text.get(); }
 
  private:
   struct site {
     std::uintptr_t file = 0;  // the key; an address of the process that writes
     int line = 0;
-    char text[108] = {};
+    call_line text;
   };
 
-  // The end of a long path is what tells files apart.
-  static void write(site& here, const char* file, int line) noexcept {
-    char digits[16];
-    std::size_t count = 0;
-    for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
-      digits[count++] = static_cast<char>('0' + rest % 10);
+  std::array<site, Capacity> sites_{};
+};
+
+/// The site called last of those for which the table has no room: overwritten by the next one.
+class latest_site {
+ public:
+  /// The writer: from operation `turn` on, counted from 1.
+  void set(std::uint64_t turn, const char* file, int line) noexcept {
+    call_line text;
+    text.set(file, line);
+    since_.store(0, std::memory_order_relaxed);
+    // Whoever reads one of these words sees, in the word that tells the turn, that they are being written.
+    for (std::size_t i = 0; i < words; ++i) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, text.characters + i * sizeof word, sizeof word);
+      text_[i].store(word, std::memory_order_release);
     }
-    const std::size_t room = sizeof here.text - 1 - count - 1;
-    const std::size_t length = std::strlen(file);
-    const std::size_t kept = length < room ? length : room;
-    std::memcpy(here.text, file + (length - kept), kept);
-    here.text[kept] = ':';
-    for (std::size_t i = 0; i < count; ++i) here.text[kept + 1 + i] = digits[count - 1 - i];
+    since_.store(turn, std::memory_order_release);
+  }
+  /// The site of operation `turn`, if it is the one kept.
+  [[nodiscard]] std::string of(std::uint64_t turn) const {
+    const std::uint64_t since = since_.load(std::memory_order_acquire);
+    call_line text;
+    for (std::size_t i = 0; i < words; ++i) {
+      const std::uint64_t word = text_[i].load(std::memory_order_acquire);
+      std::memcpy(text.characters + i * sizeof word, &word, sizeof word);
+    }
+    const bool kept = since != 0 && since <= turn && since == since_.load(std::memory_order_relaxed);
+    return kept ? text.get() : "a site that was not kept";
   }
 
-  std::array<site, Capacity> sites_{};
+ private:
+  static constexpr std::size_t words = sizeof(call_line) / sizeof(std::uint64_t);
+
+  std::atomic<std::uint64_t> since_{0};  // 0: none, or being written
+  std::array<std::atomic<std::uint64_t>, words> text_{};
 };
 
 template <std::size_t Capacity = 4096>
@@ -136,7 +173,7 @@ class flight_recorder {
   [[nodiscard]] std::uint16_t last_site() const noexcept {
     return count() == 0 ? site_table<>::unknown : static_cast<std::uint16_t>(last_site_);
   }
-  [[nodiscard]] std::string site_text(std::uint16_t number) const { return sites_.text(number); }
+  [[nodiscard]] std::string site_text(std::uint16_t number) const { return text_of(number, count()); }
 
   /// Operations entered so far.
   [[nodiscard]] std::uint64_t count() const noexcept { return written_.load(std::memory_order_acquire); }
@@ -157,7 +194,7 @@ class flight_recorder {
     out.group = static_cast<std::uint32_t>(what >> 24 & 0xffffff);
     out.finished = (end & 1) != 0;
     (out.finished ? out.waited_us : out.waiting_us) = end >> 1;
-    out.site = sites_.text(static_cast<std::uint16_t>(what >> 8));
+    out.site = text_of(static_cast<std::uint16_t>(what >> 8), turn + 1);
     return out;
   }
 
@@ -181,10 +218,15 @@ class flight_recorder {
   };
 
   [[nodiscard]] static constexpr std::uint64_t stamp_of(std::uint64_t turn) noexcept { return (turn + 1) << 48; }
+  // Of an operation that enters.
   [[gnu::cold, gnu::noinline]] void remember_site(const char* file, int line) noexcept {
     last_site_ = sites_.number_of(file, line);
     last_file_ = file;
     last_line_ = line;
+    if (last_site_ == site_table<>::unknown) latest_.set(written_.load(std::memory_order_relaxed) + 1, file, line);
+  }
+  [[nodiscard]] std::string text_of(std::uint16_t site, std::uint64_t turn) const {
+    return site == site_table<>::unknown ? latest_.of(turn) : sites_.text(site);
   }
 
   std::atomic<std::uint64_t> written_{0};
@@ -195,6 +237,7 @@ class flight_recorder {
   std::uint64_t last_site_ = 0;
   alignas(64) std::array<entry, Capacity> ring_{};
   site_table<> sites_;
+  latest_site latest_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 
 TEST_CASE("the recorder keeps the last operations and says which one is open") {
@@ -45,6 +46,47 @@ TEST_CASE("what a rank does in the other order of operations is told where it do
   CHECK(text() == "after barrier #0 at a.cpp:1, and in started all_reduce #7 of group 2 at b.cpp:2");
   started->leave();
   CHECK(text() == "after barrier #0 at a.cpp:1");
+}
+
+TEST_CASE("a present call's line is told however many lines have called before") {
+  auto recorder = std::make_unique<belay::flight_recorder<4>>();
+  const auto call = [&](std::uint64_t k) { recorder->enter(belay::operation::barrier, 0, k, 0, "many.cpp", static_cast<int>(k)); };
+  for (std::uint64_t k = 0; k < 2000; ++k) {
+    call(k);
+    REQUIRE(recorder->last().site == "many.cpp:" + std::to_string(k));
+    REQUIRE(recorder->site_text(recorder->last_site()) == "many.cpp:" + std::to_string(k));
+    recorder->leave();
+  }
+  // One text is kept for all lines beyond the table: that of the latest of them.
+  CHECK((*recorder)[1999].site == "many.cpp:1999");
+  CHECK((*recorder)[1998].site == "a site that was not kept");
+  // It stays as long as that line calls, and while a line of the table does.
+  call(1999);
+  CHECK((*recorder)[1999].site == "many.cpp:1999");
+  CHECK((*recorder)[2000].site == "many.cpp:1999");
+  call(0);
+  CHECK(recorder->last().site == "many.cpp:0");
+  CHECK((*recorder)[2000].site == "many.cpp:1999");
+}
+
+TEST_CASE("a reader never takes one line's text for another's, nor half of it") {
+  auto recorder = std::make_unique<belay::flight_recorder<2>>();
+  for (int line = 0; line < 2000; ++line) recorder->enter(belay::operation::barrier, 0, 0, 0, "first.cpp", line);
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    for (std::uint64_t k = 10000; k < 30000; ++k) {
+      recorder->enter(belay::operation::barrier, 0, k, 0, k % 2 == 0 ? "even.cpp" : "a/longer/name/odd.cpp", static_cast<int>(k));
+    }
+    over = true;
+  });
+  bool right = true;
+  while (!over) {
+    const auto seen = recorder->last();
+    if (seen.what == belay::operation::none || seen.number < 10000 || seen.site == "a site that was not kept") continue;
+    right = right && seen.site == (seen.number % 2 == 0 ? "even.cpp:" : "a/longer/name/odd.cpp:") + std::to_string(seen.number);
+  }
+  writer.join();
+  CHECK(right);
 }
 
 TEST_CASE("a reader never sees half of one entry and half of another") {

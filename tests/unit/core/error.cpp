@@ -61,7 +61,7 @@ TEST_CASE("a communication error says who, in which operation, and which line th
   CHECK(std::string(failed.what()) ==
         "layer.cpp:10: belay: peer_failed in all_reduce #17, rank 3 at reader.cpp:99: bad data");
   about.culprits = {1, 2};
-  CHECK(contains(comm_error(about).what(), ", ranks 1 2 at"));
+  CHECK(contains(comm_error(about).what(), ", ranks 1, 2 at"));
   about.culprits = {};
   CHECK_FALSE(contains(comm_error(about).what(), "rank"));
 }

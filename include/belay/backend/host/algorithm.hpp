@@ -84,8 +84,8 @@ inline constexpr std::size_t most_in_all_pages = 256;
 
 /// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
 /// along where the ranks meet: in a line or a page. Otherwise automatic. `root` is negative where there is none.
-[[nodiscard]] constexpr algorithm choose_small(algorithm forced, std::size_t bytes, std::size_t element_bytes, int ranks,
-                                               int root) noexcept {
+[[nodiscard, gnu::always_inline]] constexpr algorithm choose_small(algorithm forced, std::size_t bytes,
+                                                                   std::size_t element_bytes, int ranks, int root) noexcept {
   const bool free = forced == algorithm::automatic || forced == algorithm::line;
   if (free && bytes <= line_bytes && element_bytes <= line_bytes && ranks < 511) return algorithm::line;
   const std::size_t most = free && root < 0 ? std::min(page_bytes(ranks), most_in_all_pages) : page_bytes(ranks);
@@ -100,10 +100,15 @@ inline constexpr std::size_t least_kernel_copy = 128 * 1024;
 /// Up to here a staged all_reduce is one_shot too: slices take one more meeting.
 inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
 
+/// For an operation of `bytes` a rank that is not small, where every rank sees every buffer and nothing is forced.
+[[nodiscard]] constexpr algorithm choose_usual(std::size_t bytes, bool in_place) noexcept {
+  // In place nobody may read all of what others write.
+  return bytes <= most_one_shot && !in_place ? algorithm::one_shot : algorithm::push;
+}
+
 /// For an operation of `bytes` a rank that is not small. A forced way that cannot be gone is not.
 [[nodiscard]] constexpr algorithm choose(const way& known, std::size_t bytes) noexcept {
-  // In place nobody may read all of what others write.
-  const algorithm usual = bytes <= most_one_shot && !known.in_place ? algorithm::one_shot : algorithm::push;
+  const algorithm usual = choose_usual(bytes, known.in_place);
   if (known.direct && known.forced == algorithm::automatic) return usual;
   if (known.forced == algorithm::staged) return known.forced;
   if (known.forced == algorithm::kernel_copy && known.kernel_copies) return known.forced;
@@ -148,6 +153,19 @@ inline void fast_copy(void* to, const void* from, std::size_t bytes, std::size_t
   copy_bytes(to, from, bytes, kind_of_copy(bytes), whole_bytes);
 }
 inline void fast_copy(void* to, const void* from, std::size_t bytes) { fast_copy(to, from, bytes, bytes); }
+
+/// From the second of these on what ranks store into each other's buffers does not fit into the caches next to the cores, up
+/// to the third it does into the one behind them. There, and up to the first, the string instruction takes lines over that
+/// vectors would read first.
+inline constexpr std::size_t most_short_push = 32 * 1024, least_string_push = 512 * 1024, most_string_push = 4 * 1024 * 1024;
+
+/// Copies as `fast_copy` a piece of the `moved` bytes that a rank stores into its peers' and its own buffers.
+inline void push_copy(void* to, const void* from, std::size_t bytes, std::size_t moved) {
+  const bool strings = bytes >= least_string_copy &&
+                       (moved <= most_short_push || (moved >= least_string_push && moved < most_string_push)) &&
+                       strings_take_lines();
+  copy_bytes(to, from, bytes, strings ? copy_kind::rep_movsb : kind_of_copy(bytes), moved);
+}
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -152,42 +152,53 @@ inline void order_streaming_stores() noexcept {
 #endif
 }
 
+/// Copies `bytes` by vectors, `wide` or `streaming`; false, and nothing, where the processor lacks them or there are few.
+/// See `copy_bytes`. (A call of its own, so that small copies stay short.)
+[[gnu::noinline]] inline bool copy_by_vectors([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                                              [[maybe_unused]] std::size_t bytes, [[maybe_unused]] copy_kind how,
+                                              [[maybe_unused]] std::size_t whole_bytes) noexcept {
+#if defined(__x86_64__)
+  const auto width = static_cast<std::size_t>(vector_bytes());
+  if (width == 0 || bytes < 8 * width) return false;
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  // Up to the first whole register of the target, then blocks of four, then what is left. (The width is a power of two;
+  // a division takes longer than a small copy.)
+  const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(target)) & (width - 1);
+  if (head > 0) std::memcpy(target, source, head);
+  const std::size_t body = (bytes - head) & ~(4 * width - 1);
+  target += head;
+  source += head;
+  const auto copy_body = [&](auto ahead) {
+    if (how == copy_kind::wide) {
+      width == 64 ? copy_wide_64<ahead()>(target, source, body) : copy_wide_32<ahead()>(target, source, body);
+    } else {
+      width == 64 ? copy_streaming_64<ahead()>(target, source, body) : copy_streaming_32<ahead()>(target, source, body);
+    }
+  };
+  if (whole_bytes >= least_fetched_ahead) copy_body(std::integral_constant<std::size_t, fetched_ahead>());
+  else copy_body(std::integral_constant<std::size_t, 0>());
+  if (head + body < bytes) std::memcpy(target + body, source + body, bytes - head - body);
+  if (how == copy_kind::streaming) order_streaming_stores();
+  return true;
+#else
+  return false;
+#endif
+}
+
 /// Copies `bytes` by `how`, or as the library does where the processor lacks it; a piece of `whole_bytes` that are copied
 /// after each other. The ranges do not overlap, but for `to` being `from`, where nothing is done. What was streamed is
 /// ordered before later stores of this thread.
 inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind how, std::size_t whole_bytes) noexcept {
   if (bytes == 0 || to == from) return;
 #if defined(__x86_64__)
-  const auto width = static_cast<std::size_t>(vector_bytes());
-  if (width > 0 && how == copy_kind::rep_movsb) {
+  if (how == copy_kind::rep_movsb && !watched()) {
     asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
     return;
   }
-  if (width > 0 && how != copy_kind::library && bytes >= 8 * width) {
-    auto* target = static_cast<std::byte*>(to);
-    const auto* source = static_cast<const std::byte*>(from);
-    // Up to the first whole register of the target, then blocks of four, then what is left. (The width is a power of two;
-    // a division takes longer than a small copy.)
-    const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(target)) & (width - 1);
-    if (head > 0) std::memcpy(target, source, head);
-    const std::size_t body = (bytes - head) & ~(4 * width - 1);
-    target += head;
-    source += head;
-    const auto copy_body = [&](auto ahead) {
-      if (how == copy_kind::wide) {
-        width == 64 ? copy_wide_64<ahead()>(target, source, body) : copy_wide_32<ahead()>(target, source, body);
-      } else {
-        width == 64 ? copy_streaming_64<ahead()>(target, source, body) : copy_streaming_32<ahead()>(target, source, body);
-      }
-    };
-    if (whole_bytes >= least_fetched_ahead) copy_body(std::integral_constant<std::size_t, fetched_ahead>());
-    else copy_body(std::integral_constant<std::size_t, 0>());
-    if (head + body < bytes) std::memcpy(target + body, source + body, bytes - head - body);
-    if (how == copy_kind::streaming) order_streaming_stores();
-    return;
-  }
 #endif
-  std::memcpy(to, from, bytes);
+  const bool vectors = how == copy_kind::wide || how == copy_kind::streaming;
+  if (!vectors || !copy_by_vectors(to, from, bytes, how, whole_bytes)) std::memcpy(to, from, bytes);
 }
 
 inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind how) noexcept {

@@ -38,6 +38,12 @@ class crossing {
   /// The present operation's line of rank `who`.
   [[nodiscard]] auto& line_of(int who) const noexcept { return hall_.place_of(who).line_of(turn_); }
   [[nodiscard]] std::uint32_t print_of(int who) const noexcept { return hall_.place_of(who).print_of(turn_); }
+  /// The rank `k` places behind this one, in a circle. Loops over all peers begin at the first of them: for two ranks they
+  /// end where they began, which a processor guesses right however long a call has not been made.
+  [[nodiscard]] int behind(int k) const noexcept {
+    const int q = hall_.me() + k;
+    return q < hall_.size() ? q : q - hall_.size();
+  }
   [[nodiscard]] bool has_come(int who) const noexcept { return hall_.place_of(who).has_come(turn_); }
 
   /// This rank's line, written before, is there.
@@ -50,7 +56,8 @@ class crossing {
   [[nodiscard]] lines_are await_lines(std::uint32_t print, Wait wait) const {
     const line_word mine{turn_, print};
     lines_are out = lines_are::alike;
-    for (int q = 0; q < hall_.size(); ++q) {
+    for (int k = 1; k < hall_.size(); ++k) {
+      const int q = behind(k);
       const auto& other = hall_.place_of(q);
       if (other.calls(mine)) continue;
       const auto arrived = [&other, turn = turn_](std::memory_order order) { return other.arrived(turn, order); };
@@ -92,8 +99,8 @@ class crossing {
   void withdraw() noexcept {
     if (hall_.space() != address_space::one) return;
     step_outside();
-    for (int q = 0; q < hall_.size(); ++q) {
-      while (q != hall_.me() && hall_.place_of(q).is_inside(turn_)) hall_.yield();
+    for (int k = 1; k < hall_.size(); ++k) {
+      while (hall_.place_of(behind(k)).is_inside(turn_)) hall_.yield();
     }
   }
 
@@ -105,7 +112,8 @@ class crossing {
   }
   template <class Wait, class There>
   bool await(Wait& wait, There there) const {
-    for (int q = 0; q < hall_.size(); ++q) {
+    for (int k = 1; k < hall_.size(); ++k) {
+      const int q = behind(k);
       const auto& other = hall_.place_of(q);
       const auto done = [&](std::memory_order order) { return there(other, order); };
       if (!done(std::memory_order_acquire) && !wait(q, done)) return false;

@@ -21,6 +21,7 @@
 #include "belay/backend/host/absence.hpp"
 #include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/crossing.hpp"
+#include "belay/backend/host/difference.hpp"
 #include "belay/backend/host/group_memory.hpp"
 #include "belay/backend/host/hall.hpp"
 #include "belay/backend/host/health.hpp"
@@ -29,7 +30,6 @@
 #include "belay/backend/host/reach.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/ranks_text.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -37,14 +37,6 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 static_assert(place<>::line_room == line_bytes);
-
-/// What all ranks brought to a small operation, or have in their pages in a larger one: as far apart from rank to rank.
-struct brought_data {
-  const std::byte* first = nullptr;
-  std::size_t apart = 0;
-
-  [[nodiscard]] const std::byte* operator()(int who) const noexcept { return first + static_cast<std::size_t>(who) * apart; }
-};
 
 /// What a meeting does besides: fingerprints are compared, the recorder is written, deadlines are kept. `unguarded` leaves
 /// these out and is for a benchmark alone, which shows what they cost.
@@ -61,39 +53,54 @@ class basic_meeting {
         recorder_(&world.recorder(members[index_of(me)], which)), pages_(shared.pages(which)),
         page_stride_(shared.from_page_to_page()), counts_(shared.counts(which)),
         forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
+        reads_others_(world.reads_others(members[index_of(me)])),
         way_({&world, members, which, me, shared.places(which)}) {}
 
   [[nodiscard]] int rank() const noexcept { return me_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  /// The rank `k` places behind this one, in a circle, for k of 0 to size - 1.
+  [[nodiscard]] int behind(int k) const noexcept { return way_.behind(k); }
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
 
   /// The way of an operation of which each rank brings at most `bytes`: line or page for `swap`, automatic for `enter`.
-  [[nodiscard]] algorithm small_way(std::size_t bytes, std::size_t element_bytes, int root = -1) const noexcept {
+  [[nodiscard, gnu::always_inline]] inline algorithm small_way(std::size_t bytes, std::size_t element_bytes,
+                                                               int root = -1) const noexcept {
     return choose_small(forced_, bytes, element_bytes, size(), root);
   }
 
+  // What says what a call is, mostly constants, goes from where they are known straight into this rank's line, in `swap`
+  // and in `enter`; the rest are calls of their own, so that callers stay short. Handed on in memory, fields that are
+  // written one by one and read in pairs keep a processor waiting for longer than it takes to compare them.
+
   /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there
   /// and agree, to be read by `brought` until the next call; throws `comm_error` before that otherwise.
-  void swap(algorithm how, const fingerprint& print, const void* payload, std::size_t payload_bytes,
-            health::clock::duration limit, const where& at) {
-    // Where this is inlined all of the word but the size is constant.
-    if (how == algorithm::line) swap_lines(print, compares ? small_print(print) : large_print, payload, payload_bytes, limit, at);
-    else swap_pages(print, payload, payload_bytes, limit, at);
+  [[gnu::always_inline]] inline void swap(algorithm how, const fingerprint& print, const void* payload,
+                                          std::size_t payload_bytes, health::clock::duration limit, const where& at) {
+    begin(print, at);
+    if (how == algorithm::line) {
+      swap_lines(compares ? small_print(print) : large_print, payload, payload_bytes, limit);
+    } else {
+      ::new (static_cast<void*>(way_.line_of(me_).payload)) offer(offer::of(print));
+      swap_pages(print.what, print.bytes(), payload, payload_bytes, limit);
+    }
   }
   /// The data of all ranks in the present small operation.
   [[nodiscard]] brought_data brought() const noexcept { return brought_; }
 
   /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
-  /// gone on otherwise. (Calls of their own, so that small operations, beside which they stand, stay short.)
-  [[gnu::noinline]] void enter(const contribution& mine, health::clock::duration limit, const where& at) {
+  /// gone on otherwise.
+  [[gnu::always_inline]] inline void enter(const contribution& mine, health::clock::duration limit, const where& at) {
     begin(mine.print, at);
-    enter_begun(mine, limit);
+    bring(mine);
+    enter_with_all(mine.print.what, mine.print.bytes(), limit);
   }
-  [[gnu::noinline]] void enter(const counted_contribution& mine, health::clock::duration limit, const where& at) {
+  [[gnu::always_inline]] inline void enter(const counted_contribution& mine, health::clock::duration limit, const where& at) {
     begin(mine.print, at);
-    write_counts(mine);
+    write_counts(mine.send_counts, 0);
+    write_counts(mine.receive_counts, 1);
     bring_in_page(mine.input, mine.paged_bytes);
-    enter_begun(mine, limit);
+    bring(mine);
+    enter_with_all(mine.print.what, mine.print.bytes(), limit);
   }
 
   /// What rank `who` brought to the present operation, where it lies.
@@ -184,6 +191,11 @@ class basic_meeting {
     world_->raise(call());
   }
 
+  /// What rank `who` calls.
+  [[nodiscard]] std::string call_text(int who) const {
+    const fingerprint print = print_of(who);
+    return print.shape == 0 ? print.text() : print.text_with(send_counts_of(who));
+  }
   /// Where rank `who` made the present call. Its recorder tells that a moment after its line is there.
   [[nodiscard]] std::string site_of(int who) const {
     const auto patient_until = health::clock::now() + std::chrono::milliseconds(200);
@@ -196,46 +208,45 @@ class basic_meeting {
 
   [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
 
-  void swap_lines(const fingerprint& print, std::uint32_t word, const void* payload, std::size_t payload_bytes,
-                  health::clock::duration limit, const where& at) {
-    begin(print, at);
+  [[gnu::noinline]] void swap_lines(std::uint32_t word, const void* payload, std::size_t payload_bytes,
+                                    health::clock::duration limit) {
     copy_line(way_.line_of(me_).payload, payload, payload_bytes);
     way_.publish(word);
-    record(print);
+    record(operation_of_word(word), bytes_of_word(word));
     brought_ = {way_.line_of(0).payload, sizeof(place<>)};
     deadline until(limit, *recorder_);
     if (!all_lines(word, until) && compares) refuse_difference();
     end(until);
   }
-  void swap_pages(const fingerprint& print, const void* payload, std::size_t payload_bytes, health::clock::duration limit,
-                  const where& at) {
-    begin(print, at);
-    const offer& told = *::new (static_cast<void*>(way_.line_of(me_).payload)) offer(offer::of(print));
+  [[gnu::noinline]] void swap_pages(operation what, std::size_t bytes, const void* payload, std::size_t payload_bytes,
+                                    health::clock::duration limit) {
     bring_in_page(payload, payload_bytes);
     way_.publish(large_print);
-    record(print);
+    record(what, bytes);
     brought_ = pages();
     deadline until(limit, *recorder_);
     bool alike = all_lines(large_print, until);
-    for (int q = 0; q < size() && compares; ++q) alike = alike && (q == me_ || offer_of(q).is_same_call(told));
+    for (int k = 1; k < size() && compares; ++k) alike = alike && offer_of(behind(k)).is_same_call(offer_of(me_));
     if (!alike && compares) refuse_difference();
     end(until);
   }
 
-  void enter_begun(const contribution& mine, health::clock::duration limit) {
-    limit_ = limit;
+  [[gnu::always_inline]] inline void bring(const contribution& mine) {
     own_input_ = mine.input;
-    const offer& own = mine.write(way_.line_of(me_).payload, *memory_, world_->reads_others(world_rank(me_)));
+    mine.write(way_.line_of(me_).payload, *memory_, reads_others_);
+  }
+  [[gnu::noinline]] void enter_with_all(operation what, std::size_t bytes, health::clock::duration limit) {
+    limit_ = limit;
     way_.publish(large_print);
-    record(mine.print);
+    record(what, bytes);
     deadline until(limit, *recorder_);
     bool alike = all_lines(large_print, until);
     waited_ = until.waited_us();
     if (!way_.step_inside()) give_up(until);
+    const offer& own = offer_of(me_);
     ways_of_all_ = ways_of_any_ = own.head;
-    for (int q = 0; q < size(); ++q) {
-      if (q == me_) continue;
-      const offer& theirs = offer_of(q);
+    for (int k = 1; k < size(); ++k) {
+      const offer& theirs = offer_of(behind(k));
       alike = alike && theirs.is_same_call(own);
       ways_of_all_ &= theirs.head;
       ways_of_any_ |= theirs.head;
@@ -251,7 +262,7 @@ class basic_meeting {
     if (bytes > 0) std::memcpy(page_of(me_), data, bytes);
   }
 
-  void begin(const fingerprint& print, const where& at) {
+  [[gnu::always_inline]] inline void begin(const fingerprint& print, const where& at) {
     if (world_->stopped()) refuse_late(print, at);
     at_ = &at;
     ++number_;
@@ -262,8 +273,8 @@ class basic_meeting {
     return last.what != operation::none && last.group == group_ && last.number + 1 >= number_;
   }
   // Once this rank's line is on its way: peers need not wait for it.
-  void record(const fingerprint& print) noexcept {
-    if constexpr (compares) recorder_->enter(print.what, group_, number_ - 1, print.bytes(), at_->file, at_->line);
+  void record(operation what, std::size_t bytes) noexcept {
+    if constexpr (compares) recorder_->enter(what, group_, number_ - 1, bytes, at_->file, at_->line);
   }
   [[noreturn, gnu::cold, gnu::noinline]] void refuse_late(fingerprint print, const where& at) const {
     world_->raise({print.what, group_, number_, print.bytes(), at});
@@ -286,8 +297,13 @@ class basic_meeting {
     basic_meeting* self;
     deadline* until;
 
+    // Most peers are about to arrive: who first prepares for more is late for them.
     template <class Done>
     bool operator()(int who, Done done) const {
+      for (int looks = 0; looks < 32; ++looks) {
+        relax();
+        if (done(std::memory_order_acquire)) return true;
+      }
       self->await(who, done, *until);
       return true;
     }
@@ -315,12 +331,8 @@ class basic_meeting {
     world_->raise(call(), until.seconds());
   }
 
-  void write_counts(const counted_contribution& mine) noexcept {
-    const auto write = [&](std::span<const std::size_t> counts, int kind) {
-      std::copy(counts.begin(), counts.end(), counts_at(me_, kind));
-    };
-    write(mine.send_counts, 0);
-    write(mine.receive_counts, 1);
+  void write_counts(std::span<const std::size_t> counts, int kind) noexcept {
+    std::copy(counts.begin(), counts.end(), counts_at(me_, kind));
   }
   [[nodiscard]] std::uint64_t* counts_at(int who, int kind) const noexcept {
     return counts_ + ((index_of(who) * 2 + way_.turn() % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
@@ -335,40 +347,13 @@ class basic_meeting {
   }
   [[noreturn, gnu::cold]] void refuse_difference() {
     const auto alike = [&](int a, int b) { return print_of(a) == print_of(b); };
-    const difference found = describe(alike, [&](int q) { return print_of(q).text(); });
+    const difference found = describe(alike, [&](int q) { return call_text(q); });
     refuse(found.culprits, found.message, found.there);
   }
 
-  struct difference {
-    std::vector<int> culprits;
-    std::string message, there;
-  };
-
-  // The smaller camp is to blame; between equals everybody is named.
   template <class Alike, class Text>
   [[nodiscard]] difference describe(Alike alike, Text text) const {
-    difference out;
-    int largest = 0;
-    const auto camp = [&](int who) {
-      int votes = 0;
-      for (int q = 0; q < size(); ++q) votes += alike(q, who);
-      return votes;
-    };
-    for (int q = 0; q < size(); ++q) largest = std::max(largest, camp(q));
-    std::vector<std::pair<std::string, std::vector<int>>> calls;  // equal ones are told once
-    for (int q = 0; q < size(); ++q) {
-      const std::string site = site_of(q);
-      const std::string call = text(q) + " at " + site;
-      const auto known = std::find_if(calls.begin(), calls.end(), [&](const auto& each) { return each.first == call; });
-      if (known == calls.end()) calls.push_back({call, {world_rank(q)}});
-      else known->second.push_back(world_rank(q));
-      if (camp(q) < largest || 2 * largest <= size()) out.culprits.push_back(world_rank(q));
-      if (camp(q) < largest && out.there.empty()) out.there = site;
-    }
-    for (const auto& [call, ranks] : calls) {
-      out.message += (out.message.empty() ? "" : ", ") + ranks_text(ranks) + (ranks.size() == 1 ? " calls " : " call ") + call;
-    }
-    return out;
+    return difference_among(size(), alike, [&](int q) { return called{world_rank(q), text(q), site_of(q)}; });
   }
 
   health* world_;
@@ -382,6 +367,7 @@ class basic_meeting {
   std::size_t page_stride_;
   std::uint64_t* counts_;
   algorithm forced_;
+  bool reads_others_;
   crossing<hall> way_;
   std::uint64_t number_ = 0;  // of operations begun
   std::uint64_t waited_ = 0;

@@ -31,12 +31,12 @@ struct offer {
   memory_reference input;
   memory_reference output;
 
-  [[nodiscard]] static std::uint64_t head_of(const fingerprint& print) noexcept {
+  [[nodiscard, gnu::always_inline]] static inline std::uint64_t head_of(const fingerprint& print) noexcept {
     return static_cast<std::uint64_t>(print.what) | static_cast<std::uint64_t>(print.how) << 8 |
            std::uint64_t{print.type.kind} << 16 | std::uint64_t{print.type.bytes} << 32;
   }
   /// Of no buffers.
-  [[nodiscard]] static offer of(const fingerprint& print) noexcept {
+  [[nodiscard, gnu::always_inline]] static inline offer of(const fingerprint& print) noexcept {
     return {head_of(print), print.root, print.count, print.shape, {}, {}};
   }
 
@@ -69,17 +69,17 @@ struct contribution {
   std::size_t output_bytes = 0;
 
   /// As an offer at `place`, where peers will read it, which tells how they get at the buffers and this rank at theirs.
-  offer& write(void* place, const reach& memory, bool reads_others) const {
+  [[gnu::always_inline]] inline void write(void* place, const reach& memory, bool reads_others) const {
     const memory_reference in = memory.refer(input, input_bytes), out = memory.refer(output, output_bytes);
     std::uint64_t head = offer::head_of(print) | (reads_others ? offer::kernel_copies : 0) | (in == out ? offer::in_place : 0);
     if ((memory.direct(in) || input_bytes == 0) && (memory.direct(out) || output_bytes == 0)) head |= offer::loads_and_stores;
-    else if (reads_others && staging_beats_kernel()) head |= offer::staging_pays;
-    return *::new (place) offer{head, print.root, print.count, print.shape, in, out};
+    else if (reads_others && staging_beats_kernel(std::max(input_bytes, output_bytes))) head |= offer::staging_pays;
+    ::new (place) offer{head, print.root, print.count, print.shape, in, out};
   }
 
  private:
-  [[nodiscard, gnu::cold]] bool staging_beats_kernel() const {
-    return std::max(input_bytes, output_bytes) >= least_kernel_copy && !single_copy_pays();
+  [[nodiscard, gnu::cold]] static bool staging_beats_kernel(std::size_t bytes) {
+    return bytes >= least_kernel_copy && !single_copy_pays();
   }
 };
 
@@ -90,8 +90,16 @@ struct counted_contribution : contribution {
   std::size_t paged_bytes = 0;  // of the input, which also go along in this rank's page
 };
 
+/// What all ranks brought to a small operation, or have in their pages in a larger one: as far apart from rank to rank.
+struct brought_data {
+  const std::byte* first = nullptr;
+  std::size_t apart = 0;
+
+  [[nodiscard]] const std::byte* operator()(int who) const noexcept { return first + static_cast<std::size_t>(who) * apart; }
+};
+
 /// The word of a small operation says exactly what it is: operation, reduction, type, bytes, root.
-[[nodiscard]] constexpr std::uint32_t small_print(const fingerprint& print) noexcept {
+[[nodiscard, gnu::always_inline]] constexpr std::uint32_t small_print(const fingerprint& print) noexcept {
   const auto what = static_cast<std::uint32_t>(print.what);
   const auto how = static_cast<std::uint32_t>(print.how);
   const bool opaque = print.type.kind == element_code::opaque;
@@ -104,9 +112,12 @@ struct counted_contribution : contribution {
 /// The word of a larger one only says that it is; what, the payload says.
 inline constexpr std::uint32_t large_print = 15;
 
+[[nodiscard]] constexpr operation operation_of_word(std::uint32_t word) noexcept { return static_cast<operation>(word & 15); }
+[[nodiscard]] constexpr std::size_t bytes_of_word(std::uint32_t word) noexcept { return word >> 17 & 63; }
+
 [[nodiscard]] inline fingerprint print_of_word(std::uint32_t word) noexcept {
   fingerprint out;
-  out.what = static_cast<operation>(word & 15);
+  out.what = operation_of_word(word);
   out.how = static_cast<reduction>(word >> 4 & 7);
   const std::uint32_t kind = word >> 7 & 15;
   if (kind == 15) {
@@ -114,7 +125,7 @@ inline constexpr std::uint32_t large_print = 15;
   } else {
     out.type = {static_cast<std::uint8_t>(kind), static_cast<std::uint32_t>(size_bytes(static_cast<dtype>(kind)))};
   }
-  out.count = out.type.bytes == 0 ? 0 : (word >> 17 & 63) / out.type.bytes;
+  out.count = out.type.bytes == 0 ? 0 : bytes_of_word(word) / out.type.bytes;
   out.root = static_cast<std::int32_t>(word >> 23) - 1;
   return out;
 }

@@ -34,7 +34,7 @@ struct line_word {
 };
 
 /// Copies up to a line, fewer than 64 bytes, without a call: by two pieces of a size that may overlap.
-inline void copy_line(std::byte* to, const void* from, std::size_t bytes) noexcept {
+[[gnu::always_inline]] inline void copy_line(std::byte* to, const void* from, std::size_t bytes) noexcept {
   const auto* const source = static_cast<const std::byte*>(from);
   const auto by = [&](auto size) {
     if (bytes < size()) return false;

@@ -143,7 +143,8 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
       const auto fetched = [=](const T* from) {
         // Two sources and two destinations are more streams than a copy: reading out of caches is slower for a fetch.
         if (count * sizeof(T) >= least_beyond_caches) return fetch_kind::to_read;
-        return from == to || from == other ? fetch_kind::to_write : fetch_kind::none;
+        // Of two destinations one is a peer's; a single one is this rank's, and what it holds is already here.
+        return also_to != nullptr && (from == to || from == other) ? fetch_kind::to_write : fetch_kind::none;
       };
       if (misaligned(to) % sizeof(T) != 0 || misaligned(other) != misaligned(to)) how = store_kind::cached;
       any(0, head);

@@ -27,7 +27,7 @@ inline void expect_same_counts(party& me) {
   me.expect_alike(alike, [&](int q) {
     std::ptrdiff_t place = me.size();
     for (int other = 0; other < me.size(); ++other) place = std::min(place, first_difference(0, other));
-    return me.of(q).print.text() + ", " + std::to_string(me.of(q).send_counts[static_cast<std::size_t>(place)]) +
+    return me.call_text(q) + ", " + std::to_string(me.of(q).send_counts[static_cast<std::size_t>(place)]) +
            " of them for rank " + std::to_string(me.world_rank(static_cast<int>(place)));
   });
 }

@@ -4,7 +4,6 @@
 // Every rank gets every other's letter, so all come to the same verdict before anything is written.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -14,6 +13,7 @@
 #include "belay/backend/mpi/group_state.hpp"
 #include "belay/backend/mpi/letter.hpp"
 #include "belay/backend/mpi/mover.hpp"
+#include "belay/comm/blame.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -81,23 +81,22 @@ class party {
     bool same = true;
     for (int q = 1; q < size(); ++q) same = same && alike(0, q);
     if (same) return;
-    // The smaller camp is to blame; between equals everybody is named.
-    int largest = 0;
-    const auto camp = [&](int who) {
-      int votes = 0;
-      for (int q = 0; q < size(); ++q) votes += alike(q, who);
-      return votes;
-    };
-    for (int q = 0; q < size(); ++q) largest = std::max(largest, camp(q));
+    const blame found = blame_among(size(), alike);
     first_cause why;
     why.fault = comm_fault::mismatch;
     for (int q = 0; q < size(); ++q) {
       why.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at ";
       why.message += of(q).text;
-      if (camp(q) < largest || 2 * largest <= size()) why.culprits.push_back(world_rank(q));
-      if (camp(q) < largest && why.there.empty()) why.there = of(q).text;
     }
+    for (int q : found.ranks) why.culprits.push_back(world_rank(q));
+    if (found.odd >= 0) why.there = of(found.odd).text;
     refuse(std::move(why));
+  }
+
+  /// What rank `q` calls.
+  [[nodiscard]] std::string call_text(int q) const {
+    const fingerprint& print = of(q).print;
+    return print.shape == 0 ? print.text() : print.text_with(of(q).send_counts);
   }
 
   /// Stops the world because the contributions do not fit together; every rank of the group does in the same situation.
@@ -134,7 +133,7 @@ class party {
   void compare() {
     const auto alike = [&](int a, int b) { return of(a).print == of(b).print && of(a).order == of(b).order; };
     expect_alike(alike, [&](int q) {
-      return of(q).print.text() + (of(q).order == group_->order ? "" : " in a group of another order of ranks");
+      return call_text(q) + (of(q).order == group_->order ? "" : " in a group of another order of ranks");
     });
   }
 

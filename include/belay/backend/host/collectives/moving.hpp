@@ -52,32 +52,10 @@ template <class Party>
 /// Bytes of a block that is copied to several places in turn: it stays in the cache meanwhile.
 inline constexpr std::size_t block_to_all = 256 * 1024;
 
-/// Everybody's part to everybody, `bytes` in all: `from(q)` is rank q's part in its input, `to(q)` its place in this
-/// rank's output.
+/// See `gather_parts`, where buffers are not seen. (A call of its own: where they are, all is short.)
 template <class From, class To, class Party>
-void gather_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes, From from, To to) {
-  const algorithm how = way_of(me, bytes);
+[[gnu::noinline]] void gather_parts_staged(Party me, const std::byte* in, std::byte* out, From from, To to) {
   const part own = from(me.rank());
-  if (stores_into_peers(how)) {
-    // A block to everybody before the next one: only the first of its copies reads beyond the caches.
-    for (stretch now; now.first < own.bytes; now.first += now.count) {
-      now.count = std::min(block_to_all, own.bytes - now.first);
-      const std::byte* const block = in + own.first + now.first;
-      for (int k = 0; k < me.size(); ++k) {  // everybody begins at another peer
-        std::byte* const place = me.point->output_of(me.behind(k)) + to(me.rank()) + now.first;
-        if (place != block) fast_copy(place, block, now.count, own.bytes);
-      }
-    }
-    return;
-  }
-  if (how != algorithm::staged) {
-    for (int k = 0; k < me.size(); ++k) {
-      const int q = me.behind(k);
-      if (q == me.rank() && out + to(q) == in + from(q).first) continue;
-      me.point->fetch(q, me.point->offer_of(q).input, from(q).first, out + to(q), from(q).bytes);
-    }
-    return;
-  }
   std::size_t longest = 0;
   for (int q = 0; q < me.size(); ++q) longest = std::max(longest, from(q).bytes);
   through_staging<std::byte>(
@@ -89,6 +67,34 @@ void gather_parts(Party me, const std::byte* in, std::byte* out, std::size_t byt
           fast_copy(out + to(q) + now.first, halves(q), n);
         }
       });
+}
+
+/// Everybody's part to everybody, `bytes` in all: `from(q)` is rank q's part in its input, `to(q)` its place in this
+/// rank's output.
+template <class From, class To, class Party>
+void gather_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes, From from, To to) {
+  const algorithm how = way_of(me, bytes);
+  if (how == algorithm::staged) return gather_parts_staged(me, in, out, from, to);
+  if (!stores_into_peers(how)) {
+    for (int k = 0; k < me.size(); ++k) {
+      const int q = me.behind(k);
+      if (q == me.rank() && out + to(q) == in + from(q).first) continue;
+      me.point->fetch(q, me.point->offer_of(q).input, from(q).first, out + to(q), from(q).bytes);
+    }
+    return;
+  }
+  // A block to everybody before the next one: only the first of its copies reads beyond the caches.
+  const part own = from(me.rank());
+  const bool in_place = out + to(me.rank()) == in + own.first;
+  const std::size_t moved = own.bytes * static_cast<std::size_t>(me.size() - (in_place ? 1 : 0));
+  for (stretch now; now.first < own.bytes; now.first += now.count) {
+    now.count = std::min(block_to_all, own.bytes - now.first);
+    const std::byte* const block = in + own.first + now.first;
+    if (!in_place) push_copy(out + to(me.rank()) + now.first, block, now.count, moved);
+    for (int k = 1; k < me.size(); ++k) {  // everybody begins at another peer
+      push_copy(me.point->output_of(me.behind(k)) + to(me.rank()) + now.first, block, now.count, moved);
+    }
+  }
 }
 
 template <class T>

@@ -26,7 +26,7 @@ struct basic_party {
   [[nodiscard]] int rank() const noexcept { return point->rank(); }
   [[nodiscard]] int size() const noexcept { return point->size(); }
   /// The rank `k` places behind this one, in a circle, for k of 0 to size - 1.
-  [[nodiscard]] int behind(int k) const noexcept { return rank() + k < size() ? rank() + k : rank() + k - size(); }
+  [[nodiscard]] int behind(int k) const noexcept { return point->behind(k); }
   /// What rank `who` brought, where it is seen from here.
   template <class T>
   [[nodiscard]] const T* input_of(int who) const noexcept {
@@ -64,7 +64,7 @@ void expect_same_counts(Party me) {
   me.point->expect_alike(alike, [&](int q) {
     std::ptrdiff_t place = me.size();
     for (int other = 0; other < me.size(); ++other) place = std::min(place, first_difference(0, other));
-    return me.point->offer_of(q).print().text() + ", " + std::to_string(counts(q)[static_cast<std::size_t>(place)]) +
+    return me.point->call_text(q) + ", " + std::to_string(counts(q)[static_cast<std::size_t>(place)]) +
            " of them for rank " + std::to_string(me.point->world_rank(static_cast<int>(place)));
   });
 }

@@ -69,7 +69,10 @@ template <class Party>
 }
 /// The way of an operation of `bytes` a rank.
 template <class Party>
-[[nodiscard]] algorithm way_of(Party me, std::size_t bytes) noexcept { return choose(known_of(me), bytes); }
+[[nodiscard]] algorithm way_of(Party me, std::size_t bytes) noexcept {
+  const bool usual = me.point->all_direct() && me.point->forced_algorithm() == algorithm::automatic;
+  return usual ? choose_usual(bytes, me.point->any_in_place()) : choose(known_of(me), bytes);
+}
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
