@@ -96,10 +96,12 @@ TEST_CASE("a rank that throws or returns early: one file, one verdict, also unde
       // Its own last words, not a guess of the others.
       CHECK(failed.rank(1)["last_called"]["number"] == 5);
       CHECK(failed.rank(1)["last_called"]["finished"] == true);
-      CHECK(failed.rank(0)["last_called"]["number"] == 6);
+      // All had the result of #5; who is slow to go on hears of the failure before it calls #6.
+      const bool had_gone_on = failed.rank(0)["last_called"]["number"] == 6;
+      if (!had_gone_on) CHECK(failed.rank(0)["last_called"]["number"] == 5);
       CHECK(failed.rank(0)["last_called"]["bytes"] == 400'000);
-      CHECK(failed.rank(0)["last_called"]["finished"] == false);
-      CHECK(failed.presence(6, 1) == "never");
+      CHECK(failed.rank(0)["last_called"]["finished"] == !had_gone_on);
+      if (had_gone_on) CHECK(failed.presence(6, 1) == "never");
       CHECK(failed.presence(4, 2) == "finished");
       CHECK(failed.presence(0, 0) == "finished");
     }

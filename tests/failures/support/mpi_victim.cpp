@@ -41,6 +41,8 @@ int main(int argc, char** argv) {
       std::vector<float> x(100'000, 1.0F);
       for (int step = 0; step < 10; ++step) {
         rank.world().all_reduce(std::span(x), belay::maximum);
+        // Everyone has the result of #5 before anyone fails.
+        if (step == 5) MPI_Barrier(MPI_COMM_WORLD);
         if (step == 5 && rank.number() == 1 && !fail(mode, rank)) return;
       }
     });
