@@ -159,12 +159,16 @@ inline void fast_copy(void* to, const void* from, std::size_t bytes) { fast_copy
 /// vectors would read first.
 inline constexpr std::size_t most_short_push = 32 * 1024, least_string_push = 512 * 1024, most_string_push = 4 * 1024 * 1024;
 
-/// Copies as `fast_copy` a piece of the `moved` bytes that a rank stores into its peers' and its own buffers.
-inline void push_copy(void* to, const void* from, std::size_t bytes, std::size_t moved) {
-  const bool strings = bytes >= least_string_copy &&
-                       (moved <= most_short_push || (moved >= least_string_push && moved < most_string_push)) &&
-                       strings_take_lines();
-  copy_bytes(to, from, bytes, strings ? copy_kind::rep_movsb : kind_of_copy(bytes), moved);
+/// Copies as `fast_copy` a piece of the `moved` bytes that a rank stores into its peers' and its own buffers, out of `read`
+/// ones of its own.
+inline void push_copy(void* to, const void* from, std::size_t bytes, std::size_t read, std::size_t moved) {
+  // A copy of n bytes reads as many as it stores.
+  copy_kind how = kind_of_copy((read + moved) / 2);
+  const bool takes_over = moved <= most_short_push || (moved >= least_string_push && moved < most_string_push);
+  if (takes_over && how != copy_kind::streaming && bytes >= least_string_copy && strings_take_lines()) {
+    how = copy_kind::rep_movsb;
+  }
+  copy_bytes(to, from, bytes, how, moved);
 }
 
 }  // namespace host

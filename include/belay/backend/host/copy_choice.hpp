@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -22,9 +23,9 @@ namespace host {
 /// Microseconds of each kind of copy (the best of a few) in classes of size; 0: not measured. Ranks that want one
 /// choice merge their times by `slowest_of` first.
 struct copy_times {
-  static constexpr std::array<std::size_t, 6> sizes{
-      std::size_t{4} << 10, std::size_t{32} << 10, std::size_t{256} << 10, std::size_t{1} << 20, std::size_t{4} << 20,
-      std::size_t{16} << 20};
+  static constexpr std::array<std::size_t, 7> sizes{
+      std::size_t{4} << 10, std::size_t{32} << 10, std::size_t{256} << 10, std::size_t{1} << 20,
+      std::size_t{3} << 19, std::size_t{4} << 20,  std::size_t{16} << 20};
 
   std::array<std::array<double, std::size(copy_kinds)>, sizes.size()> us{};
 
@@ -43,30 +44,28 @@ class copy_choice {
   copy_choice() noexcept { kinds_.fill(copy_kind::library); }
 
   /// The fastest of each class, if it beats the usual kind by a tenth: less than that is chance. Usual is the library, and
-  /// from some megabytes on vectors, which fetch ahead. Streaming starts at the smallest class from which on it beats
-  /// stores of the same registers through the caches everywhere, as clearly. Classes without times are left to the
-  /// library.
+  /// from some megabytes on vectors, which fetch ahead. Streaming starts at the class from which on it gains most, all
+  /// in all, over stores of the same registers through the caches: one disturbed timing does not decide. A twentieth is no
+  /// gain. Classes without times are left to the library.
   explicit copy_choice(const copy_times& times) noexcept : copy_choice() {
-    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+    double gained = 0, most_gained = 0;
+    for (std::size_t i = kinds_.size(); i-- > 0;) {
       const auto& row = times.us[i];
       if (row[0] == 0) continue;
       if (copy_times::sizes[i] >= least_usually_wide) kinds_[i] = copy_kind::wide;
       const auto least = std::min_element(row.begin(), row.end());
       if (*least < margin * row[static_cast<std::size_t>(kinds_[i])]) kinds_[i] = copy_kinds[least - row.begin()];
-    }
-    for (std::size_t i = kinds_.size(); i-- > 0;) {
-      const auto& row = times.us[i];
-      if (row[0] == 0) continue;
-      if (row[static_cast<std::size_t>(copy_kind::streaming)] >= margin * row[static_cast<std::size_t>(copy_kind::wide)]) break;
-      stream_from_ = copy_times::sizes[i];
+      gained += std::log(0.95 * row[static_cast<std::size_t>(copy_kind::wide)] / row[static_cast<std::size_t>(copy_kind::streaming)]);
+      if (gained <= most_gained) continue;
+      most_gained = gained;
+      stream_from_ = least_of_class(i);
     }
   }
 
   /// For a copy of `bytes` in one piece: that of the class nearest to it.
   [[nodiscard]] copy_kind of(std::size_t bytes) const noexcept {
-    constexpr std::size_t largest = copy_times::sizes.back();
     std::size_t i = 0;
-    while (i + 1 < kinds_.size() && (bytes >= largest || bytes * bytes >= copy_times::sizes[i] * copy_times::sizes[i + 1])) ++i;
+    while (i + 1 < kinds_.size() && bytes >= least_of_class(i + 1)) ++i;
     return kinds_[i];
   }
   /// Whether what each rank reads and writes `bytes` of is better stored around the caches.
@@ -76,6 +75,11 @@ class copy_choice {
  private:
   static constexpr double margin = 0.9;
   static constexpr std::size_t least_usually_wide = std::size_t{4} << 20;
+  // Where class i begins: in the geometric middle between the one below and it.
+  [[nodiscard]] static std::size_t least_of_class(std::size_t i) noexcept {
+    const auto size = [](std::size_t k) { return static_cast<double>(copy_times::sizes[k]); };
+    return i == 0 ? 0 : static_cast<std::size_t>(std::ceil(std::sqrt(size(i - 1) * size(i))));
+  }
 
   std::array<copy_kind, copy_times::sizes.size()> kinds_;
   std::size_t stream_from_ = std::numeric_limits<std::size_t>::max();
@@ -121,9 +125,9 @@ inline constexpr std::size_t least_large_copy = std::size_t{8} << 20;
   const auto memory = std::make_unique<std::byte[]>(2 * largest);
   std::fill(memory.get(), memory.get() + 2 * largest, std::byte{1});
   return copy_choice(time_copies({memory.get(), largest}, {memory.get() + largest, largest},
-                                 std::chrono::milliseconds(20), [] {}, least));
+                                 std::chrono::milliseconds(40), [] {}, least));
 }
-/// For copies of less than `least_large_copy`: 10 to 20 ms, and 8 MiB while it lasts.
+/// For copies of less than `least_large_copy`: 15 to 40 ms, and 8 MiB while it lasts.
 [[nodiscard]] inline copy_choice probe_copies() { return probe_copies(0, std::size_t{4} << 20); }
 /// For larger ones: 60 to 100 ms, and 32 MiB while it lasts.
 [[nodiscard]] inline copy_choice probe_large_copies() {

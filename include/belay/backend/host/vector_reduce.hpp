@@ -41,15 +41,9 @@ struct lanes<double> {
   typedef double of_32 __attribute__((vector_size(32), aligned(8), may_alias));
 };
 
-/// Elements for which a source is fetched at a time: four lines.
-template <class T>
-inline constexpr std::size_t fetched_block = 256 / sizeof(T);
-
-/// Of the block that comes so long after the one at `from`.
-template <class T>
-void fetch_block(const T* from, fetch_kind how) noexcept {
-  constexpr std::size_t bytes = fetched_block<T> * sizeof(T);
-  const auto* const first = reinterpret_cast<const std::byte*>(from);
+/// Of a source, what comes so long after the `bytes` at `from`.
+inline void fetch_ahead(const void* from, std::size_t bytes, fetch_kind how) noexcept {
+  const auto* const first = static_cast<const std::byte*>(from);
   if (how == fetch_kind::to_write) fetch_to_write(first + owned_ahead, bytes);
   if (how != fetch_kind::to_read) return;
   for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(first + fetched_ahead + line);
@@ -62,58 +56,90 @@ template <class Op, class T>
 __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second, std::size_t count,
                                                       store_kind how, fetch_kind of_first, fetch_kind of_second) noexcept {
   using vector = typename lanes<T>::of_64;
-  for (std::size_t begin = 0; begin < count; begin += fetched_block<T>) {
-    fetch_block(first + begin, of_first);
-    fetch_block(second + begin, of_second);
-    const std::size_t end = std::min(count, begin + fetched_block<T>);
-    for (std::size_t i = begin; i < end; i += 64 / sizeof(T)) {
-      const vector a = *reinterpret_cast<const vector*>(first + i);
-      const vector b = *reinterpret_cast<const vector*>(second + i);
-      vector r;
-      if constexpr (Op::code == reduction::sum) r = a + b;
-      else if constexpr (Op::code == reduction::product) r = a * b;
-      else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
-      else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
-      else r = ((a > b) | (a != a)) ? a : b;
-      vector& one = *reinterpret_cast<vector*>(to + i);
-      vector& other = *reinterpret_cast<vector*>(also_to + i);
-      if (how == store_kind::streaming) {
-        asm volatile("vmovntps %1, %0" : "=m"(one) : "v"(r));
-        if (also_to != to) asm volatile("vmovntps %1, %0" : "=m"(other) : "v"(r));
-      } else {
-        one = r;
-        if (also_to != to) other = r;
-      }
-    }
+  constexpr std::size_t each = 64 / sizeof(T);
+  const auto reduce = [=](vector& r, std::size_t i) __attribute__((target("avx512f"), always_inline)) {
+    const vector a = *reinterpret_cast<const vector*>(first + i);
+    const vector b = *reinterpret_cast<const vector*>(second + i);
+    if constexpr (Op::code == reduction::sum) r = a + b;
+    else if constexpr (Op::code == reduction::product) r = a * b;
+    else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
+    else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
+    else r = ((a > b) | (a != a)) ? a : b;
+  };
+  const auto store = [=](T* place, const vector& r) __attribute__((target("avx512f"), always_inline)) {
+    vector& there = *reinterpret_cast<vector*>(place);
+    if (how == store_kind::streaming) asm volatile("vmovntps %1, %0" : "=m"(there) : "v"(r));
+    else there = r;
+  };
+  std::size_t i = 0;
+  // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
+  for (; i + 4 * each <= count; i += 4 * each) {
+    fetch_ahead(first + i, 4 * 64, of_first);
+    fetch_ahead(second + i, 4 * 64, of_second);
+    vector w, x, y, z;
+    reduce(w, i);
+    reduce(x, i + each);
+    reduce(y, i + 2 * each);
+    reduce(z, i + 3 * each);
+    const auto store_all = [&](T* place) __attribute__((target("avx512f"), always_inline)) {
+      store(place, w);
+      store(place + each, x);
+      store(place + 2 * each, y);
+      store(place + 3 * each, z);
+    };
+    store_all(to + i);
+    if (also_to != to) store_all(also_to + i);
+  }
+  for (; i < count; i += each) {
+    vector result;
+    reduce(result, i);
+    store(to + i, result);
+    if (also_to != to) store(also_to + i, result);
   }
 }
 template <class Op, class T>
 __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second, std::size_t count,
                                                    store_kind how, fetch_kind of_first, fetch_kind of_second) noexcept {
   using vector = typename lanes<T>::of_32;
-  for (std::size_t begin = 0; begin < count; begin += fetched_block<T>) {
-    fetch_block(first + begin, of_first);
-    fetch_block(second + begin, of_second);
-    const std::size_t end = std::min(count, begin + fetched_block<T>);
-    for (std::size_t i = begin; i < end; i += 32 / sizeof(T)) {
-      const vector a = *reinterpret_cast<const vector*>(first + i);
-      const vector b = *reinterpret_cast<const vector*>(second + i);
-      vector r;
-      if constexpr (Op::code == reduction::sum) r = a + b;
-      else if constexpr (Op::code == reduction::product) r = a * b;
-      else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
-      else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
-      else r = ((a > b) | (a != a)) ? a : b;
-      vector& one = *reinterpret_cast<vector*>(to + i);
-      vector& other = *reinterpret_cast<vector*>(also_to + i);
-      if (how == store_kind::streaming) {
-        asm volatile("vmovntps %1, %0" : "=m"(one) : "x"(r));
-        if (also_to != to) asm volatile("vmovntps %1, %0" : "=m"(other) : "x"(r));
-      } else {
-        one = r;
-        if (also_to != to) other = r;
-      }
-    }
+  constexpr std::size_t each = 32 / sizeof(T);
+  const auto reduce = [=](vector& r, std::size_t i) __attribute__((target("avx2"), always_inline)) {
+    const vector a = *reinterpret_cast<const vector*>(first + i);
+    const vector b = *reinterpret_cast<const vector*>(second + i);
+    if constexpr (Op::code == reduction::sum) r = a + b;
+    else if constexpr (Op::code == reduction::product) r = a * b;
+    else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
+    else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
+    else r = ((a > b) | (a != a)) ? a : b;
+  };
+  const auto store = [=](T* place, const vector& r) __attribute__((target("avx2"), always_inline)) {
+    vector& there = *reinterpret_cast<vector*>(place);
+    if (how == store_kind::streaming) asm volatile("vmovntps %1, %0" : "=m"(there) : "x"(r));
+    else there = r;
+  };
+  std::size_t i = 0;
+  // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
+  for (; i + 4 * each <= count; i += 4 * each) {
+    fetch_ahead(first + i, 4 * 32, of_first);
+    fetch_ahead(second + i, 4 * 32, of_second);
+    vector w, x, y, z;
+    reduce(w, i);
+    reduce(x, i + each);
+    reduce(y, i + 2 * each);
+    reduce(z, i + 3 * each);
+    const auto store_all = [&](T* place) __attribute__((target("avx2"), always_inline)) {
+      store(place, w);
+      store(place + each, x);
+      store(place + 2 * each, y);
+      store(place + 3 * each, z);
+    };
+    store_all(to + i);
+    if (also_to != to) store_all(also_to + i);
+  }
+  for (; i < count; i += each) {
+    vector result;
+    reduce(result, i);
+    store(to + i, result);
+    if (also_to != to) store(also_to + i, result);
   }
 }
 #endif
@@ -146,7 +172,9 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
         // Of two destinations one is a peer's; a single one is this rank's, and what it holds is already here.
         return also_to != nullptr && (from == to || from == other) ? fetch_kind::to_write : fetch_kind::none;
       };
-      if (misaligned(to) % sizeof(T) != 0 || misaligned(other) != misaligned(to)) how = store_kind::cached;
+      // Where a destination is a source its lines have been read: to store around the caches would first throw them out.
+      const bool in_place = first == to || first == other || second == to || second == other;
+      if (in_place || misaligned(to) % sizeof(T) != 0 || misaligned(other) != misaligned(to)) how = store_kind::cached;
       any(0, head);
       (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head,
                                                                   body, how, fetched(first), fetched(second));

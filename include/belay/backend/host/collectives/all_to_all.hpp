@@ -37,11 +37,11 @@ void move_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes
   const algorithm how = way_of(me, bytes);
   if (stores_into_peers(how) && !any_in_place) {
     const part own = sent(me.rank(), me.rank());
-    push_copy(out + received(me.rank(), me.rank()).first, in + own.first, own.bytes, bytes);
+    push_copy(out + received(me.rank(), me.rank()).first, in + own.first, own.bytes, bytes, bytes);
     for (int k = 1; k < me.size(); ++k) {  // everybody begins at another peer
       const int q = me.behind(k);
       const part mine = sent(me.rank(), q);
-      push_copy(me.point->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes, bytes);
+      push_copy(me.point->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes, bytes, bytes);
     }
   } else if (how != algorithm::staged && how != algorithm::kernel_copy) {
     for (int k = 0; k < me.size(); ++k) {

@@ -90,9 +90,9 @@ void gather_parts(Party me, const std::byte* in, std::byte* out, std::size_t byt
   for (stretch now; now.first < own.bytes; now.first += now.count) {
     now.count = std::min(block_to_all, own.bytes - now.first);
     const std::byte* const block = in + own.first + now.first;
-    if (!in_place) push_copy(out + to(me.rank()) + now.first, block, now.count, moved);
+    if (!in_place) push_copy(out + to(me.rank()) + now.first, block, now.count, own.bytes, moved);
     for (int k = 1; k < me.size(); ++k) {  // everybody begins at another peer
-      push_copy(me.point->output_of(me.behind(k)) + to(me.rank()) + now.first, block, now.count, moved);
+      push_copy(me.point->output_of(me.behind(k)) + to(me.rank()) + now.first, block, now.count, own.bytes, moved);
     }
   }
 }

@@ -29,16 +29,17 @@ template <class T>
 }
 
 /// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
-/// add floats, around the caches where the machine wants that for what the operation touches in all.
+/// add floats, around the caches where the machine wants that for a copy that touches as much as the operation does:
+/// of `like_copy_of` bytes.
 template <class Op, class T, class Source, class Destination, class Party>
 void reduce_seen(Party me, Source source, int destinations, Destination destination, std::size_t count,
-                 std::size_t footprint) {
+                 std::size_t like_copy_of) {
   if (count == 0) return;
   if (me.size() != 2 || destinations > 2) {
     reduce_elements<Op, T>(me.size(), source, destinations, destination, 0, count);
     return;
   }
-  const bool streams = footprint >= least_timed_copy && machine_copies().streams(footprint);
+  const bool streams = like_copy_of >= least_timed_copy && machine_copies().streams(like_copy_of);
   reduce_two<Op, T>(destination(0), destinations == 2 ? destination(1) : nullptr, source(0), source(1), count,
                     streams ? store_kind::streaming : store_kind::cached);
 }
@@ -153,7 +154,8 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
   }
   me.point->enter(brings(print, in, out), me.limit, at);
   const stretch mine = slice_of<T>(out.size(), me.rank(), me.size());
-  const std::size_t footprint = out.size_bytes();
+  // This rank's input and output, and of the peers' what they have of a slice.
+  const std::size_t like_copy_of = in.size_bytes() + (in.size_bytes() - mine.count * sizeof(T)) / 2;
   const auto fetch_slices = [&] {
     me.point->round();  // everybody's slice is done
     for (int k = 1; k < me.size(); ++k) {
@@ -166,12 +168,12 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
   switch (way_of(me, out.size_bytes())) {
     case algorithm::one_shot: {
       const auto source = [&](int q) { return me.template input_of<T>(q); };
-      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), footprint);
+      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), like_copy_of);
       break;
     }
     case algorithm::pull: {
       const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
-      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data() + mine.first; }, mine.count, footprint);
+      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data() + mine.first; }, mine.count, like_copy_of);
       fetch_slices();
       break;
     }
@@ -183,7 +185,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
     default: {
       const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
       const auto destination = [&](int q) { return me.template output_of<T>(q) + mine.first; };
-      reduce_seen<Op, T>(me, source, me.size(), destination, mine.count, footprint);
+      reduce_seen<Op, T>(me, source, me.size(), destination, mine.count, like_copy_of);
       break;
     }
   }
