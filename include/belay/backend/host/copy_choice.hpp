@@ -43,22 +43,28 @@ class copy_choice {
   /// The library's copy always, no streaming: what is chosen where nothing was timed.
   copy_choice() noexcept { kinds_.fill(copy_kind::library); }
 
-  /// The fastest of each class, if it beats the usual kind by a tenth: less than that is chance. Usual is the library, and
-  /// from some megabytes on vectors, which fetch ahead. Streaming starts at the class from which on it gains most, all
-  /// in all, over stores of the same registers through the caches: one disturbed timing does not decide. A twentieth is no
-  /// gain. Classes without times are left to the library.
+  /// Streaming starts at the class from which on it gains most, all in all, over stores of the same registers through the
+  /// caches: one disturbed timing does not decide. A twentieth is no gain. Then the fastest of each class, if it beats the
+  /// usual kind by a tenth: less than that is chance. Usual is the library, and from some megabytes on what streams or else
+  /// vectors, which fetch ahead. Classes without times are left to the library.
   explicit copy_choice(const copy_times& times) noexcept : copy_choice() {
+    const auto us = [&](std::size_t i, copy_kind how) { return times.us[i][static_cast<std::size_t>(how)]; };
     double gained = 0, most_gained = 0;
     for (std::size_t i = kinds_.size(); i-- > 0;) {
-      const auto& row = times.us[i];
-      if (row[0] == 0) continue;
-      if (copy_times::sizes[i] >= least_usually_wide) kinds_[i] = copy_kind::wide;
-      const auto least = std::min_element(row.begin(), row.end());
-      if (*least < margin * row[static_cast<std::size_t>(kinds_[i])]) kinds_[i] = copy_kinds[least - row.begin()];
-      gained += std::log(0.95 * row[static_cast<std::size_t>(copy_kind::wide)] / row[static_cast<std::size_t>(copy_kind::streaming)]);
+      if (us(i, copy_kind::library) == 0) continue;
+      gained += std::log(0.95 * us(i, copy_kind::wide) / us(i, copy_kind::streaming));
       if (gained <= most_gained) continue;
       most_gained = gained;
       stream_from_ = least_of_class(i);
+    }
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      const auto& row = times.us[i];
+      if (us(i, copy_kind::library) == 0) continue;
+      const std::size_t bytes = copy_times::sizes[i];
+      if (bytes >= least_usually_streaming && streams(bytes)) kinds_[i] = copy_kind::streaming;
+      else if (bytes >= least_usually_wide) kinds_[i] = copy_kind::wide;
+      const auto least = std::min_element(row.begin(), row.end());
+      if (*least < margin * us(i, kinds_[i])) kinds_[i] = copy_kinds[least - row.begin()];
     }
   }
 
@@ -74,7 +80,7 @@ class copy_choice {
 
  private:
   static constexpr double margin = 0.9;
-  static constexpr std::size_t least_usually_wide = std::size_t{4} << 20;
+  static constexpr std::size_t least_usually_streaming = std::size_t{3} << 19, least_usually_wide = std::size_t{4} << 20;
   // Where class i begins: in the geometric middle between the one below and it.
   [[nodiscard]] static std::size_t least_of_class(std::size_t i) noexcept {
     const auto size = [](std::size_t k) { return static_cast<double>(copy_times::sizes[k]); };
@@ -100,14 +106,19 @@ template <class Meet>
     if (bytes > std::min(to.size(), from.size()) || (budget.count() > 0 && clock::now() - start > budget)) break;
     // The more often the smaller, because a clock's tick is not much shorter than a small copy.
     const int rounds = bytes > (std::size_t{1} << 20) ? 2 : bytes > (std::size_t{32} << 10) ? 4 : 9;
+    const std::size_t places = std::min(to.size(), from.size()) / bytes;
     for (int round = 0; round < rounds; ++round) {
+      // Somewhere else each time: which lines of a cache the pages share is chance.
+      const std::size_t place = static_cast<std::size_t>(round) % places * bytes;
+      std::byte* const target = to.data() + place;
+      std::byte* const source = from.data() + place;
       for (std::size_t k = 0; k < std::size(copy_kinds); ++k) {
-        copy_bytes(to.data(), from.data(), bytes, copy_kinds[k]);  // brings the target where this kind leaves it
+        copy_bytes(target, source, bytes, copy_kinds[k]);  // brings the target where this kind leaves it
         // Fresh bytes, and never zeros: stores of zeros are faster than those of anything else.
-        for (std::size_t line = 0; line < bytes; line += 64) from[line] = static_cast<std::byte>(line / 64 % 255 + 1);
+        for (std::size_t line = 0; line < bytes; line += 64) source[line] = static_cast<std::byte>(line / 64 % 255 + 1);
         meet();
         const clock::time_point before = clock::now();
-        copy_bytes(to.data(), from.data(), bytes, copy_kinds[k]);
+        copy_bytes(target, source, bytes, copy_kinds[k]);
         const double us = std::chrono::duration<double, std::micro>(clock::now() - before).count();
         double& best = out.us[i][k];
         best = round == 0 ? us : std::min(best, us);

@@ -29,7 +29,7 @@ struct alignas(64) letter_box {
 };
 
 /// Where a rank sleeps while its transfers wait; its peers ring.
-struct alignas(64) transfer_desk {
+struct alignas(apart_bytes) transfer_desk {
   bell ring;
 };
 
@@ -62,7 +62,9 @@ class group_memory {
   [[nodiscard]] std::size_t piece_room() const noexcept { return piece_room(size_); }
 
  private:
-  [[nodiscard]] static constexpr std::size_t up(std::size_t bytes) noexcept { return (bytes + 63) / 64 * 64; }
+  [[nodiscard]] static constexpr std::size_t up(std::size_t bytes) noexcept {
+    return (bytes + apart_bytes - 1) / apart_bytes * apart_bytes;
+  }
   // Who reads a page is read ahead for, past its end, where it would take the next turn's lines from their writer.
   [[nodiscard]] static constexpr std::size_t page_stride(std::size_t n) noexcept { return 2 * page_bytes(static_cast<int>(n)); }
   // Boxes are many in a large group.
@@ -79,7 +81,7 @@ class group_memory {
     return pages_offset(n) + n * 2 * page_stride(n);
   }
   [[nodiscard]] static constexpr std::size_t lane_offset(std::size_t n, std::size_t which) noexcept {
-    return up(n * sizeof(std::int32_t)) + which * (boxes_offset(n) + n * n * box_bytes(n));
+    return up(n * sizeof(std::int32_t)) + which * up(boxes_offset(n) + n * n * box_bytes(n));
   }
   [[nodiscard]] std::size_t pair(int from, int to) const noexcept {
     return static_cast<std::size_t>(from) * size_ + static_cast<std::size_t>(to);

@@ -238,6 +238,7 @@ class basic_meeting {
   [[gnu::noinline]] void enter_with_all(operation what, std::size_t bytes, health::clock::duration limit) {
     limit_ = limit;
     way_.publish(large_print);
+    way_.prepare_to_leave();
     record(what, bytes);
     deadline until(limit, *recorder_);
     bool alike = all_lines(large_print, until);

@@ -50,17 +50,20 @@ struct line_word {
   *to = *source;
 }
 
+/// What different ranks write lies so far apart: processors fetch lines in pairs.
+inline constexpr std::size_t apart_bytes = 128;
+
 template <atomics_policy Atomics = std_atomics>
-struct alignas(64) place {
+struct alignas(apart_bytes) place {
   static constexpr std::size_t line_room = 56;
 
-  struct alignas(64) line {
+  struct alignas(apart_bytes) line {
     typename Atomics::template atomic<std::uint64_t> word{0};
     std::byte payload[line_room] = {};
   };
 
   line lines[2];
-  alignas(64) typename Atomics::template atomic<std::uint32_t> inside{0};
+  alignas(apart_bytes) typename Atomics::template atomic<std::uint32_t> inside{0};
   typename Atomics::template atomic<std::uint32_t> outside{0};
   typename Atomics::template atomic<std::uint32_t> rounds{0};
 
