@@ -23,24 +23,29 @@ namespace bench {
   if (what.as == "mpi") return "messages";
   if (which == op::barrier) return "line";
   if (which == op::send_recv) return what.as == "threads" || what.buffers == "symmetric" ? "pull" : "letter";
-  const std::size_t element = element_bytes(what.type), bytes = size.count * element;
+  const std::size_t element = element_bytes(what.type), each = size.count * element, all = size.elements() * element;
   const belay::host::algorithm forced = forced_algorithm(what);
   // A rank brings to these what it gives, elsewhere all.
   const bool part = which == op::all_gather || which == op::gather;
   const bool counts = which == op::all_gather_v || which == op::reduce_scatter_v || which == op::all_to_all_v;
+  using belay::host::pages_of;
+  const bool in_parts = which == op::all_to_all || which == op::reduce_scatter;
   const belay::host::algorithm small = belay::host::choose_small(
-      forced, part ? bytes : size.elements() * element, element, what.ranks, has_root(which) ? what.root : -1);
+      forced, part ? each : all, element, what.ranks,
+      has_root(which) ? pages_of::root : in_parts ? pages_of::all_in_parts : pages_of::all);
   if (!counts && small != belay::host::algorithm::automatic) return belay::host::name(small);
   const std::size_t most_parts = belay::host::most_parts_in_all_pages(what.ranks);
-  if (which == op::all_to_all_v && forced == belay::host::algorithm::automatic && size.elements() * element <= most_parts) {
+  if (which == op::all_to_all_v && forced == belay::host::algorithm::automatic && all <= most_parts) {
     return belay::host::name(belay::host::algorithm::page);
   }
+  const std::size_t bytes = which == op::gather || which == op::scatter ? each : all;
   belay::host::way known;
   known.forced = forced;
   known.direct = what.as == "threads" || what.buffers == "symmetric";
   known.kernel_copies = true;  // as the library finds where it may
-  known.staging_pays = !known.direct && !belay::host::single_copy_pays();
-  known.rooted = has_root(which);
+  known.staging_pays = !known.direct && !belay::host::single_copy_pays(bytes);
+  known.slices = which == op::all_reduce;
+  known.root_reduces = which == op::reduce;
   known.in_place = in_place;
   const belay::host::algorithm chosen = belay::host::choose(known, bytes);
   if (which == op::all_reduce) return belay::host::name(chosen);

@@ -64,7 +64,8 @@ struct way {
   bool direct = true;         // every rank sees every buffer
   bool kernel_copies = false;  // the kernel copies for every rank
   bool staging_pays = false;   // and is slower than two copies
-  bool rooted = false;         // one rank has what all others want, or wants what they have
+  bool slices = false;         // of the bytes each rank fetches a slice at a time
+  bool root_reduces = false;   // one rank wants the reduction of what all have
   bool in_place = false;      // some rank's output is its input
 };
 
@@ -82,20 +83,26 @@ inline constexpr std::size_t most_in_all_pages = 256;
   return std::min(page_bytes(ranks), 2 * most_in_all_pages);
 }
 
+/// Who writes pages, and what of them a peer reads.
+enum class pages_of : std::uint8_t { all, all_in_parts, root };
+
 /// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
-/// along where the ranks meet: in a line or a page. Otherwise automatic. `root` is negative where there is none.
+/// along where the ranks meet: in a line or a page. Otherwise automatic.
 [[nodiscard, gnu::always_inline]] constexpr algorithm choose_small(algorithm forced, std::size_t bytes,
-                                                                   std::size_t element_bytes, int ranks, int root) noexcept {
+                                                                   std::size_t element_bytes, int ranks, pages_of which) noexcept {
   const bool free = forced == algorithm::automatic || forced == algorithm::line;
   if (free && bytes <= line_bytes && element_bytes <= line_bytes && ranks < 511) return algorithm::line;
-  const std::size_t most = free && root < 0 ? std::min(page_bytes(ranks), most_in_all_pages) : page_bytes(ranks);
+  const std::size_t usual = which == pages_of::root           ? page_bytes(ranks)
+                            : which == pages_of::all_in_parts ? most_parts_in_all_pages(ranks)
+                                                              : std::min(page_bytes(ranks), most_in_all_pages);
+  const std::size_t most = free ? usual : page_bytes(ranks);
   return (free || forced == algorithm::page) && bytes <= most ? algorithm::page : algorithm::automatic;
 }
 
 /// Up to here each rank reduces all: a second exchange of slices costs more than the arithmetic twice.
 inline constexpr std::size_t most_one_shot = 2 * 1024;
-/// From here on the kernel's single copy beats two through staging, where it does at all (see single_copy.hpp).
-inline constexpr std::size_t least_kernel_copy = 128 * 1024;
+/// From here on the kernel's single copy may beat two through staging (see single_copy.hpp).
+inline constexpr std::size_t least_kernel_copy = 32 * 1024;
 
 /// Up to here a staged all_reduce is one_shot too: slices take one more meeting.
 inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
@@ -113,8 +120,9 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
   if (known.forced == algorithm::staged) return known.forced;
   if (known.forced == algorithm::kernel_copy && known.kernel_copies) return known.forced;
   if (!known.direct) {
-    // A root fills staging while the others empty it; they alone would call the kernel.
-    const bool single = known.kernel_copies && !known.staging_pays && !known.rooted && bytes >= least_kernel_copy;
+    // What a root reduces the others stage meanwhile; it alone would call the kernel.
+    const std::size_t least = known.slices ? 2 * least_kernel_copy : least_kernel_copy;
+    const bool single = known.kernel_copies && !known.staging_pays && !known.root_reduces && bytes >= least;
     return single ? algorithm::kernel_copy : algorithm::staged;
   }
   if (known.forced == algorithm::push || known.forced == algorithm::pull) return known.forced;

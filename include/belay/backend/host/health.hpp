@@ -60,6 +60,22 @@ class health {
     return {which == lane::caller ? spins_ : spins_ / 10, 0};
   }
 
+  /// Looks whether `done(order)` for as long as peers may take to move `bytes`, and returns whether it was: to wake up from a
+  /// sleep takes longer than most operations. A peer that died meanwhile is seen after one wait's spin.
+  template <class Done>
+  [[nodiscard, gnu::noinline]] bool spin_while_moved(std::size_t bytes, lane which, Done done) const {
+    constexpr std::size_t least_moved = 64 * 1024;  // in the time that a wait spins for
+    constexpr std::size_t most = std::size_t{64} << 20;
+    const int looks = before_sleep(which).spins;
+    for (std::size_t moved = 0; moved < std::min(bytes, most) && !stopped(); moved += least_moved) {
+      for (int i = 0; i < looks; ++i) {
+        if (done(std::memory_order_acquire)) return true;
+        relax();
+      }
+    }
+    return false;
+  }
+
   /// This process's or thread's rank has come: what its peers need to know. `spins` is how many looks take the time
   /// that a wait shall spin for.
   void arrive(int rank, pid_t pid, const core_set& cores, int spins) noexcept {

@@ -64,8 +64,8 @@ class basic_meeting {
 
   /// The way of an operation of which each rank brings at most `bytes`: line or page for `swap`, automatic for `enter`.
   [[nodiscard, gnu::always_inline]] inline algorithm small_way(std::size_t bytes, std::size_t element_bytes,
-                                                               int root = -1) const noexcept {
-    return choose_small(forced_, bytes, element_bytes, size(), root);
+                                                               pages_of which = pages_of::all) const noexcept {
+    return choose_small(forced_, bytes, element_bytes, size(), which);
   }
 
   // What says what a call is, mostly constants, goes from where they are known straight into this rank's line, in `swap`
@@ -149,7 +149,7 @@ class basic_meeting {
   /// Between `enter` and `leave`: returns when all ranks have called it as often.
   void round() {
     deadline until(limit_, *recorder_);
-    way_.meet(waiting{this, &until});
+    way_.meet(waiting{this, &until, moved_bytes_});
   }
 
   /// Instead of `leave` where all ranks used no more than what is in pages.
@@ -161,7 +161,7 @@ class basic_meeting {
   /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
   void leave() {
     deadline until(limit_, *recorder_);
-    if (!way_.leave(waiting{this, &until})) give_up(until);
+    if (!way_.leave(waiting{this, &until, moved_bytes_})) give_up(until);
     recorder_->leave(waited_ + until.waited_us());
   }
 
@@ -237,6 +237,7 @@ class basic_meeting {
   }
   [[gnu::noinline]] void enter_with_all(operation what, std::size_t bytes, health::clock::duration limit) {
     limit_ = limit;
+    moved_bytes_ = bytes * members_.size();
     way_.publish(large_print);
     way_.prepare_to_leave();
     record(what, bytes);
@@ -297,6 +298,7 @@ class basic_meeting {
   struct waiting {
     basic_meeting* self;
     deadline* until;
+    std::size_t moved_bytes = 0;  // by peers that are inside
 
     // Most peers are about to arrive: who first prepares for more is late for them.
     template <class Done>
@@ -305,7 +307,7 @@ class basic_meeting {
         relax();
         if (done(std::memory_order_acquire)) return true;
       }
-      self->await(who, done, *until);
+      if (!self->world_->spin_while_moved(moved_bytes, self->lane_, done)) self->await(who, done, *until);
       return true;
     }
   };
@@ -376,6 +378,7 @@ class basic_meeting {
   const void* own_input_ = nullptr;
   std::uint64_t ways_of_all_ = 0;  // bits of offers
   std::uint64_t ways_of_any_ = 0;
+  std::size_t moved_bytes_ = 0;  // in the present larger operation, about
   health::clock::duration limit_{};
   const where* at_ = nullptr;  // of the present call, as long as that lasts
 };

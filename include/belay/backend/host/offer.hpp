@@ -79,7 +79,7 @@ struct contribution {
 
  private:
   [[nodiscard, gnu::cold]] static bool staging_beats_kernel(std::size_t bytes) {
-    return bytes >= least_kernel_copy && !single_copy_pays();
+    return bytes >= least_kernel_copy && !single_copy_pays(bytes);
   }
 };
 

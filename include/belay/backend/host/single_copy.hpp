@@ -29,10 +29,10 @@ struct single_copy_times {
   [[nodiscard]] bool single_pays() const noexcept { return single >= 0 && single <= 2 * staged; }
 };
 
-/// Some milliseconds, and 8 MiB while it lasts.
-[[nodiscard]] inline single_copy_times time_single_copy() {
+/// Of copies of `bytes`, in blocks of 256 KiB where they are staged. Of 4 MiB some milliseconds, and 8 MiB while it lasts.
+[[nodiscard]] inline single_copy_times time_single_copy(std::size_t bytes) {
   using clock = std::chrono::steady_clock;
-  constexpr std::size_t bytes = std::size_t{4} << 20, block = std::size_t{256} << 10;
+  const std::size_t block = std::min(bytes, std::size_t{256} << 10);
   const auto memory = std::make_unique<std::byte[]>(2 * bytes + block);
   std::byte* const from = memory.get();
   std::byte* const to = from + bytes;
@@ -41,7 +41,7 @@ struct single_copy_times {
   single_copy_times out;
   const auto best_of = [](auto copy) {
     double best = -1;
-    for (int round = 0; round < 3; ++round) {
+    for (int round = 0; round < 5; ++round) {
       const clock::time_point before = clock::now();
       if (!copy()) return -1.0;
       const double us = std::chrono::duration<double, std::micro>(clock::now() - before).count();
@@ -60,9 +60,15 @@ struct single_copy_times {
   return out;
 }
 
-/// The verdict for this machine. Timed once a process, at the first large operation on memory that peers do not see.
-[[nodiscard]] inline bool single_copy_pays() {
-  static const bool pays = time_single_copy().single_pays();
+/// The verdict for copies of `bytes` on this machine. Small and large ones are timed once a process each, at the first
+/// operation of that size on memory that peers do not see.
+[[nodiscard]] inline bool single_copy_pays(std::size_t bytes) {
+  constexpr std::size_t least_large = 128 * 1024;
+  if (bytes < least_large) {
+    static const bool pays = time_single_copy(least_kernel_copy).single_pays();
+    return pays;
+  }
+  static const bool pays = time_single_copy(std::size_t{4} << 20).single_pays();
   return pays;
 }
 

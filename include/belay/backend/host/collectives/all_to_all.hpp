@@ -65,24 +65,27 @@ void move_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes
       me.point->fetch(q, me.point->offer_of(q).input, sent(q, me.rank()).first, out + mine.first, mine.bytes);
     }
   } else {
+    const part own = sent(me.rank(), me.rank());
+    fast_copy(out + received(me.rank(), me.rank()).first, in + own.first, own.bytes);  // nothing in place
     std::size_t longest = 0;
     for (int from = 0; from < me.size(); ++from) {
-      for (int to = 0; to < me.size(); ++to) longest = std::max(longest, sent(from, to).bytes);
+      for (int to = 0; to < me.size(); ++to) longest = std::max(longest, from == to ? 0 : sent(from, to).bytes);
     }
     through_staging<std::byte>(
         me, longest, static_cast<std::size_t>(me.size()),
         [&](stretch now, std::byte* half) {
-          for (int q = 0; q < me.size(); ++q, half += now.count) {
+          for (int k = 1; k < me.size(); ++k) {
+            const int q = me.behind(k);
             const part mine = sent(me.rank(), q);
-            const std::size_t n = clipped(now, mine.bytes);
-            fast_copy(half, in + mine.first + now.first, n);
+            fast_copy(half + index_of(q) * now.count, in + mine.first + now.first, clipped(now, mine.bytes));
           }
         },
         [&](stretch now, auto halves) {
-          for (int q = 0; q < me.size(); ++q) {
+          for (int k = 1; k < me.size(); ++k) {
+            const int q = me.behind(k);
             const part mine = received(me.rank(), q);
-            const std::size_t n = clipped(now, mine.bytes);
-            fast_copy(out + mine.first + now.first, halves(q) + static_cast<std::size_t>(me.rank()) * now.count, n);
+            const std::byte* const place = halves(q) + index_of(me.rank()) * now.count;
+            fast_copy(out + mine.first + now.first, place, clipped(now, mine.bytes));
           }
         });
   }
@@ -93,7 +96,7 @@ void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& 
   check_all_to_all(in, out, me.size(), at);
   const std::size_t each = share_of(in.size_bytes(), me.size());
   const fingerprint print{operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::all_in_parts); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
     const brought_data brought = me.point->brought();
     std::byte* to = bytes_of(out);

@@ -148,13 +148,13 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
   const fingerprint print{operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0};
   const std::size_t bytes = inout.size_bytes();
   const bool is_root = me.rank() == root;
-  if (const algorithm how = me.point->small_way(bytes, sizeof(T), root); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(bytes, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, inout.data(), is_root ? bytes : 0, me.limit, at);
     if (!is_root && bytes > 0) std::memcpy(inout.data(), me.point->brought()(root), bytes);
     return;
   }
   me.point->enter(brings(print, inout, inout), me.limit, at);
-  const algorithm how = way_of_rooted(me, bytes);
+  const algorithm how = way_of(me, bytes);
   if (root_stores(me, how, bytes)) {
     if (is_root) fast_copy(me.point->output_of(1 - root), inout.data(), bytes);
   } else if (how != algorithm::staged) {
@@ -188,7 +188,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   const fingerprint print{operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0};
   const std::size_t each = in.size_bytes();
   std::byte* to = bytes_of(out);
-  if (const algorithm how = me.point->small_way(each, sizeof(T), root); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(each, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? 0 : each, me.limit, at);
     for (int q = 0; q < me.size() && is_root && each > 0; ++q, to += each) {
       const std::byte* const from = q == root ? bytes_of(in) : me.point->brought()(q);
@@ -197,7 +197,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  const algorithm how = way_of_rooted(me, each);
+  const algorithm how = way_of(me, each);
   if (how != algorithm::staged && how != algorithm::kernel_copy) {
     const offer& roots = me.point->offer_of(root);
     const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
@@ -235,13 +235,13 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
   const fingerprint print{operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0};
   const std::size_t each = out.size_bytes(), all = each * static_cast<std::size_t>(me.size());
   const std::size_t first = own * sizeof(T);
-  if (const algorithm how = me.point->small_way(all, sizeof(T), root); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(all, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? all : 0, me.limit, at);
     if (each > 0) std::memcpy(out.data(), me.point->brought()(root) + first, each);
     return;
   }
   me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);
-  const algorithm how = way_of_rooted(me, each);
+  const algorithm how = way_of(me, each);
   if (root_stores(me, how, each)) {
     if (is_root) {
       fast_copy(me.point->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);

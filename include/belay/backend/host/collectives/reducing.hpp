@@ -165,7 +165,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
                       theirs.count * sizeof(T));
     }
   };
-  switch (way_of(me, out.size_bytes())) {
+  switch (way_of(me, out.size_bytes(), {.slices = true})) {
     case algorithm::one_shot: {
       const auto source = [&](int q) { return me.template input_of<T>(q); };
       reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), like_copy_of);
@@ -201,13 +201,13 @@ void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, con
     check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "reduce", at);
   }
   const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), root); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
     if (is_root) reduce_brought<Op, T>(me, 0, out);
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  switch (way_of_rooted(me, in.size_bytes())) {
+  switch (way_of(me, in.size_bytes(), {.root_reduces = true})) {
     case algorithm::kernel_copy:
       if (is_root) reduce_fetched<Op, T>(me, 0, out);
       break;
@@ -286,7 +286,7 @@ void reduce_scatter(Party me, std::span<const T> in, std::span<T> out, Op, const
   check_length(in.size(), first(me.size()), "reduce_scatter: the input", at);
   check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), own, "reduce_scatter", at);
   const fingerprint print{operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::all_in_parts); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
     reduce_brought<Op, T>(me, first(me.rank()), out);
     return;

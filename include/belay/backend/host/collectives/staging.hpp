@@ -48,30 +48,17 @@ void through_staging(Party me, std::size_t length, std::size_t parts, Fill fill,
   return now.first >= count ? 0 : std::min(now.count, count - now.first);
 }
 
-/// What is known of an operation once all have entered.
+/// The way of an operation of `bytes` a rank, once all have entered; `kind` is what is special about it.
 template <class Party>
-[[nodiscard]] way known_of(Party me) noexcept {
-  way known;
-  known.forced = me.point->forced_algorithm();
-  known.direct = me.point->all_direct();
-  known.kernel_copies = me.point->all_copy();
-  known.staging_pays = me.point->any_stages();
-  known.in_place = me.point->any_in_place();
-  return known;
-}
-
-/// The way of an operation with a root.
-template <class Party>
-[[nodiscard]] algorithm way_of_rooted(Party me, std::size_t bytes) noexcept {
-  way known = known_of(me);
-  known.rooted = true;
-  return choose(known, bytes);
-}
-/// The way of an operation of `bytes` a rank.
-template <class Party>
-[[nodiscard]] algorithm way_of(Party me, std::size_t bytes) noexcept {
+[[nodiscard]] algorithm way_of(Party me, std::size_t bytes, way kind = {}) noexcept {
   const bool usual = me.point->all_direct() && me.point->forced_algorithm() == algorithm::automatic;
-  return usual ? choose_usual(bytes, me.point->any_in_place()) : choose(known_of(me), bytes);
+  if (usual) return choose_usual(bytes, me.point->any_in_place());
+  kind.forced = me.point->forced_algorithm();
+  kind.direct = me.point->all_direct();
+  kind.kernel_copies = me.point->all_copy();
+  kind.staging_pays = me.point->any_stages();
+  kind.in_place = me.point->any_in_place();
+  return choose(kind, bytes);
 }
 
 }  // namespace host
