@@ -54,7 +54,9 @@ namespace bench {
   const bool rooted = which == op::broadcast || which == op::scatter;
   const bool gathers = which == op::all_gather || which == op::all_gather_v || which == op::gather;
   const bool changes_places = which == op::all_to_all || which == op::all_to_all_v;
-  const bool root_stores = rooted && what.ranks == 2 && bytes <= belay::host::most_stored_by_root;
+  const bool free_root = which == op::broadcast || in_place;
+  const std::size_t most = free_root ? belay::host::most_stored_by_free_root : belay::host::most_stored_by_root;
+  const bool root_stores = rooted && what.ranks == 2 && bytes <= most;
   if (stores) return root_stores || gathers || (changes_places && !in_place) ? "push" : "pull";
   return belay::host::name(chosen);
 }

@@ -131,6 +131,8 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
 
 /// Up to here a root stores into its peer's buffer; lines of a larger one are slower to get from the peer's caches.
 inline constexpr std::size_t most_stored_by_root = 128 * 1024;
+/// The same of a root that has nothing to copy for itself: it and its peer are sooner done when each copies a part.
+inline constexpr std::size_t most_stored_by_free_root = 8 * 1024;
 
 /// Which copy for which size on this machine. Timed once a process, at the first copy that is large enough to differ.
 [[nodiscard]] inline const copy_choice& machine_copies() {

@@ -35,17 +35,17 @@ struct part {
   return how == algorithm::push || how == algorithm::one_shot;
 }
 
-/// The same for a root with one peer, as far as caches go. More of them fetch at the same time.
+/// The same for a root with one peer, up to `most` bytes. More of them fetch at the same time.
 template <class Party>
-[[nodiscard]] bool root_stores(Party me, algorithm how, std::size_t bytes) noexcept {
-  return me.size() == 2 && bytes <= most_stored_by_root && stores_into_peers(how);
+[[nodiscard]] bool root_stores(Party me, algorithm how, std::size_t bytes, std::size_t most) noexcept {
+  return me.size() == 2 && bytes <= most && stores_into_peers(how);
 }
 
-/// Of `bytes` that go between each peer and a root that has nothing to copy for itself, how many the peer copies. The
-/// root takes its share of the work: the end of each part, which is what its caches may still hold.
+/// Of more than `most_unshared` bytes that go between each peer and a root that has nothing to copy for itself, how many the
+/// peer copies. The root takes its share of the work: the end of each part, which is what its caches may still hold.
 template <class Party>
-[[nodiscard]] std::size_t copied_by_peers(Party me, algorithm how, std::size_t bytes) noexcept {
-  if (bytes <= most_stored_by_root || !stores_into_peers(how)) return bytes;
+[[nodiscard]] std::size_t copied_by_peers(Party me, algorithm how, std::size_t bytes, std::size_t most_unshared) noexcept {
+  if (bytes <= most_unshared || !stores_into_peers(how)) return bytes;
   return (bytes - share_of(bytes, me.size())) / 64 * 64;
 }
 
@@ -155,10 +155,10 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
   }
   me.point->enter(brings(print, inout, inout), me.limit, at);
   const algorithm how = way_of(me, bytes);
-  if (root_stores(me, how, bytes)) {
+  if (root_stores(me, how, bytes, most_stored_by_free_root)) {
     if (is_root) fast_copy(me.point->output_of(1 - root), inout.data(), bytes);
   } else if (how != algorithm::staged) {
-    const std::size_t fetched = copied_by_peers(me, how, bytes);
+    const std::size_t fetched = copied_by_peers(me, how, bytes, most_stored_by_free_root);
     if (!is_root) me.point->fetch(root, me.point->offer_of(root).input, 0, inout.data(), fetched);
     for (int q = 0; q < me.size() && is_root && fetched < bytes; ++q) {
       if (q != root) fast_copy(me.point->output_of(q) + fetched, bytes_of(inout) + fetched, bytes - fetched);
@@ -201,7 +201,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   if (how != algorithm::staged && how != algorithm::kernel_copy) {
     const offer& roots = me.point->offer_of(root);
     const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
-    const std::size_t stored = in_place ? copied_by_peers(me, how, each) : each;
+    const std::size_t stored = in_place ? copied_by_peers(me, how, each, most_stored_by_root) : each;
     std::byte* const place = me.point->output_of(root) + own * sizeof(T);
     if (place != bytes_of(in)) fast_copy(place, in.data(), stored);
     for (int q = 0; q < me.size() && is_root && stored < each; ++q) {
@@ -242,15 +242,15 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
   }
   me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);
   const algorithm how = way_of(me, each);
-  if (root_stores(me, how, each)) {
+  const offer& roots = me.point->offer_of(root);
+  const bool in_place = roots.output.is_at(roots.input, each * index_of(root));
+  if (root_stores(me, how, each, in_place ? most_stored_by_free_root : most_stored_by_root)) {
     if (is_root) {
       fast_copy(me.point->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);
       if (out.data() != in.data() + own) fast_copy(out.data(), in.data() + own, each);
     }
   } else if (how != algorithm::staged) {
-    const offer& roots = me.point->offer_of(root);
-    const bool in_place = roots.output.is_at(roots.input, each * index_of(root));
-    const std::size_t fetched = in_place ? copied_by_peers(me, how, each) : each;
+    const std::size_t fetched = in_place ? copied_by_peers(me, how, each, most_stored_by_free_root) : each;
     if (!is_root || !in_place) me.point->fetch(root, roots.input, first, out.data(), is_root ? each : fetched);
     for (int q = 0; q < me.size() && is_root && fetched < each; ++q) {
       if (q == root) continue;
