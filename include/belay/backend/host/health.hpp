@@ -64,9 +64,9 @@ class health {
   /// sleep takes longer than most operations. A peer that died meanwhile is seen after one wait's spin.
   template <class Done>
   [[nodiscard, gnu::noinline]] bool spin_while_moved(std::size_t bytes, lane which, Done done) const {
-    constexpr std::size_t least_moved = 64 * 1024;  // in the time that a wait spins for
+    constexpr std::size_t least_moved = 64 * 1024;  // in the time that a wait spins for, unless that is set to be long
     constexpr std::size_t most = std::size_t{64} << 20;
-    const int looks = before_sleep(which).spins;
+    const int looks = std::min(before_sleep(which).spins, 2000);
     for (std::size_t moved = 0; moved < std::min(bytes, most) && !stopped(); moved += least_moved) {
       for (int i = 0; i < looks; ++i) {
         if (done(std::memory_order_acquire)) return true;
