@@ -41,7 +41,10 @@ struct copy_times {
 class copy_choice {
  public:
   /// The library's copy always, no streaming: what is chosen where nothing was timed.
-  copy_choice() noexcept { kinds_.fill(copy_kind::library); }
+  copy_choice() noexcept {
+    kinds_.fill(copy_kind::library);
+    for (std::size_t i = 1; i < kinds_.size(); ++i) least_of_class_[i] = middle_of(copy_times::sizes[i - 1], copy_times::sizes[i]);
+  }
 
   /// Streaming starts at the class from which on it gains most, all in all, over stores of the same registers through the
   /// caches: one disturbed timing does not decide. A twentieth is no gain. Then the fastest of each class, if it beats the
@@ -55,7 +58,7 @@ class copy_choice {
       gained += std::log(0.95 * us(i, copy_kind::wide) / us(i, copy_kind::streaming));
       if (gained <= most_gained) continue;
       most_gained = gained;
-      stream_from_ = least_of_class(i);
+      stream_from_ = least_of_class_[i];
     }
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       const auto& row = times.us[i];
@@ -71,7 +74,7 @@ class copy_choice {
   /// For a copy of `bytes` in one piece: that of the class nearest to it.
   [[nodiscard]] copy_kind of(std::size_t bytes) const noexcept {
     std::size_t i = 0;
-    while (i + 1 < kinds_.size() && bytes >= least_of_class(i + 1)) ++i;
+    while (i + 1 < kinds_.size() && bytes >= least_of_class_[i + 1]) ++i;
     return kinds_[i];
   }
   /// Whether what each rank reads and writes `bytes` of is better stored around the caches.
@@ -81,13 +84,12 @@ class copy_choice {
  private:
   static constexpr double margin = 0.9;
   static constexpr std::size_t least_usually_streaming = std::size_t{3} << 19, least_usually_wide = std::size_t{4} << 20;
-  // Where class i begins: in the geometric middle between the one below and it.
-  [[nodiscard]] static std::size_t least_of_class(std::size_t i) noexcept {
-    const auto size = [](std::size_t k) { return static_cast<double>(copy_times::sizes[k]); };
-    return i == 0 ? 0 : static_cast<std::size_t>(std::ceil(std::sqrt(size(i - 1) * size(i))));
+  [[nodiscard]] static std::size_t middle_of(std::size_t a, std::size_t b) noexcept {
+    return static_cast<std::size_t>(std::ceil(std::sqrt(static_cast<double>(a) * static_cast<double>(b))));
   }
 
   std::array<copy_kind, copy_times::sizes.size()> kinds_;
+  std::array<std::size_t, copy_times::sizes.size()> least_of_class_{};  // the geometric middle between it and the one below
   std::size_t stream_from_ = std::numeric_limits<std::size_t>::max();
 };
 

@@ -66,7 +66,7 @@ void move_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes
     }
   } else {
     const part own = sent(me.rank(), me.rank());
-    fast_copy(out + received(me.rank(), me.rank()).first, in + own.first, own.bytes);  // nothing in place
+    fast_copy(out + received(me.rank(), me.rank()).first, in + own.first, own.bytes);  // (in place: nothing)
     std::size_t longest = 0;
     for (int from = 0; from < me.size(); ++from) {
       for (int to = 0; to < me.size(); ++to) longest = std::max(longest, from == to ? 0 : sent(from, to).bytes);
