@@ -136,6 +136,33 @@ TEST_CASE("every end of a process is named by all others and by the parent") {
   }
 }
 
+TEST_CASE("who dies while a peer has its memory copied is told with its signal, not as memory that cannot be read") {
+  for (int attempt = 0; attempt < 30; ++attempt) {
+    const auto ends = processes{2}.outcomes([attempt](auto& rank) {
+      std::vector<float> x(1 << 20);
+      std::atomic<int> done{0};
+      std::thread killer;
+      if (rank.number() == 1) {
+        killer = std::thread([&] {
+          while (done.load() < 2) belay::relax();
+          // Another moment of the third call each time.
+          for (int i = 0; i < attempt * 400; ++i) belay::relax();
+          ::kill(::getpid(), SIGKILL);
+        });
+      }
+      try {
+        for (;; ++done) rank.world().all_reduce(std::span(x), belay::maximum);
+      } catch (const belay::comm_error& error) {
+        return std::to_string(error.about().signal) + " " + error.what();
+      }
+    });
+    CAPTURE(attempt);
+    CAPTURE(ends[0].result);
+    CHECK(ends[1].code == SIGKILL);
+    CHECK(ends[0].result.find(std::to_string(SIGKILL) + " ") == 0);
+  }
+}
+
 TEST_CASE("a body that throws is told to all, with its words") {
   const auto ends = processes{3}.outcomes([](auto& rank) {
     rank.world().barrier();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -192,6 +193,7 @@ class post_office {
     if (const std::byte* const seen = memory_->resolve(from)) {
       std::memmove(transfer.data, seen, transfer.bytes);
     } else if (!read_process(world_->pid_of(world_rank(transfer.peer)), from.offset(), transfer.data, transfer.bytes)) {
+      world_->await_verdict(errno);
       const int sender = world_rank(transfer.peer);
       world_->stop({comm_fault::peer_failed,
                     {sender},

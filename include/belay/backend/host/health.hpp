@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -20,6 +21,7 @@
 #include "belay/comm/wait_word.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -74,6 +76,13 @@ class health {
       }
     }
     return false;
+  }
+
+  /// After a read of a peer's memory has failed with `error`: unless the kernel forbids it, the peer has died, and who watches
+  /// it is about to tell how. Returns when the world has stopped, after a second otherwise.
+  void await_verdict(int error) const {
+    const auto patient_until = clock::now() + std::chrono::seconds(1);
+    while (error != EPERM && !stopped() && clock::now() < patient_until) std_atomics::yield();
   }
 
   /// This process's or thread's rank has come: what its peers need to know. `spins` is how many looks take the time

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -134,6 +135,7 @@ class basic_meeting {
     } else if (who == me_) {
       std::memcpy(to, reinterpret_cast<const std::byte*>(from.offset()) + offset, bytes);
     } else if (!read_process(world_->pid_of(world_rank(who)), from.offset() + offset, to, bytes)) {
+      world_->await_verdict(errno);
       fail(comm_fault::peer_failed, {world_rank(who)},
            "rank " + std::to_string(world_rank(me_)) + " cannot read " + std::to_string(bytes) + " bytes of " +
                world_->whereabouts(world_rank(who), lane_));
