@@ -193,13 +193,10 @@ class post_office {
     if (const std::byte* const seen = memory_->resolve(from)) {
       std::memmove(transfer.data, seen, transfer.bytes);
     } else if (!read_process(world_->pid_of(world_rank(transfer.peer)), from.offset(), transfer.data, transfer.bytes)) {
-      world_->await_verdict(errno);
       const int sender = world_rank(transfer.peer);
-      world_->stop({comm_fault::peer_failed,
-                    {sender},
-                    "rank " + std::to_string(world_rank(me_)) + " cannot read " + std::to_string(transfer.bytes) +
-                        " bytes of " + world_->whereabouts(sender, lane_),
-                    world_->site_of(sender, lane_)});
+      first_cause why = world_->unreadable(world_rank(me_), sender, lane_, transfer.bytes, errno);
+      why.there = world_->site_of(sender, lane_);
+      world_->stop(why);
       there.flap.refuse();
       desk(transfer.peer).ring.ring();
       fail(now);

@@ -78,13 +78,6 @@ class health {
     return false;
   }
 
-  /// After a read of a peer's memory has failed with `error`: unless the kernel forbids it, the peer has died, and who watches
-  /// it is about to tell how. Returns when the world has stopped, after a second otherwise.
-  void await_verdict(int error) const {
-    const auto patient_until = clock::now() + std::chrono::seconds(1);
-    while (error != EPERM && !stopped() && clock::now() < patient_until) std_atomics::yield();
-  }
-
   /// This process's or thread's rank has come: what its peers need to know. `spins` is how many looks take the time
   /// that a wait shall spin for.
   void arrive(int rank, pid_t pid, const core_set& cores, int spins) noexcept {
@@ -207,6 +200,17 @@ class health {
   [[nodiscard]] std::string site_of(int rank, lane which) const {
     const flight_record here = recorder(rank, which).last();
     return here.what != operation::none ? here.site : recorder(rank, other(which)).last().site;
+  }
+  /// Why rank `reader` could not read `bytes` of the memory of rank `owner`, where that failed with `error`. Unless the kernel
+  /// forbids it the owner has died, and who watches it is about to tell how: returns when the world has stopped, after a
+  /// second otherwise.
+  [[nodiscard]] first_cause unreadable(int reader, int owner, lane which, std::size_t bytes, int error) const {
+    const auto patient_until = clock::now() + std::chrono::seconds(1);
+    while (error != EPERM && !stopped() && clock::now() < patient_until) std_atomics::yield();
+    return {comm_fault::peer_failed,
+            {owner},
+            "rank " + std::to_string(reader) + " cannot read " + std::to_string(bytes) + " bytes of " + whereabouts(owner, which),
+            ""};
   }
 
   /// Whether no process has come as `rank` yet.

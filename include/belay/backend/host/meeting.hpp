@@ -135,10 +135,7 @@ class basic_meeting {
     } else if (who == me_) {
       std::memcpy(to, reinterpret_cast<const std::byte*>(from.offset()) + offset, bytes);
     } else if (!read_process(world_->pid_of(world_rank(who)), from.offset() + offset, to, bytes)) {
-      world_->await_verdict(errno);
-      fail(comm_fault::peer_failed, {world_rank(who)},
-           "rank " + std::to_string(world_rank(me_)) + " cannot read " + std::to_string(bytes) + " bytes of " +
-               world_->whereabouts(world_rank(who), lane_));
+      fail(world_->unreadable(world_rank(me_), world_rank(who), lane_, bytes, errno));
     }
   }
   /// Where rank `who` puts, in turn, what its peers cannot see: one of two halves.
@@ -181,14 +178,12 @@ class basic_meeting {
   /// Stops the world because the contributions do not fit together; every rank of the group calls it in the
   /// same situation.
   [[noreturn]] void refuse(std::vector<int> culprits, const std::string& message, const std::string& there) {
-    world_->stop({comm_fault::mismatch, std::move(culprits), message, there});
-    way_.withdraw();
-    world_->raise(call());
+    fail({comm_fault::mismatch, std::move(culprits), message, there});
   }
 
-  /// The rank cannot go on, in words.
-  [[noreturn]] void fail(comm_fault fault, std::vector<int> culprits, const std::string& message) {
-    world_->stop({fault, std::move(culprits), message, ""});
+  /// Stops the world because this rank cannot go on.
+  [[noreturn]] void fail(const first_cause& why) {
+    world_->stop(why);
     way_.withdraw();
     world_->raise(call());
   }
