@@ -150,6 +150,12 @@ inline constexpr std::size_t most_stored_by_free_root = 8 * 1024;
 /// lines that it does not read.
 inline constexpr std::size_t least_timed_copy = 128 * 1024, least_string_copy = 4 * 1024, most_string_copy = 16 * 1024;
 
+/// Whether what each rank reads and writes `bytes` of is better stored around the caches.
+[[nodiscard]] inline bool stores_around(std::size_t bytes) {
+  if (bytes >= least_large_copy) return large_machine_copies().streams(bytes);
+  return bytes >= least_timed_copy && machine_copies().streams(bytes);
+}
+
 /// What is fastest here for a copy of `bytes`.
 [[nodiscard]] inline copy_kind kind_of_copy(std::size_t bytes) {
   if (bytes >= least_large_copy) return large_machine_copies().of(bytes);

@@ -243,7 +243,7 @@ class group {
     }
     const fingerprint telling{operation::make_symmetric, reduction::none, {element_code::opaque, sizeof told}, 0, 1, 0};
     me.point->swap(algorithm::line, telling, &told, sizeof told, me.limit, at);
-    std::memcpy(&told, me.point->brought()(0), sizeof told);
+    if (me.rank() != 0) std::memcpy(&told, me.point->brought()(0), sizeof told);
     if (told.bytes > 0) throw budget_error("symmetric memory", told.bytes, told.available, at);
     if (me.rank() != 0) out = source.open(told, me.size(), bytes, at);
     host::barrier(me, at);  // until here the first rank holds it for all

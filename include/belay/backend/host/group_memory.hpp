@@ -46,7 +46,7 @@ class group_memory {
   [[nodiscard]] std::int32_t* members() const noexcept { return reinterpret_cast<std::int32_t*>(first_); }
   [[nodiscard]] place<>* places(lane which) const noexcept { return at<place<>>(which, 0); }
   /// Of each rank: two turns of two vectors of a count for each rank.
-  [[nodiscard]] std::uint64_t* counts(lane which) const noexcept { return at<std::uint64_t>(which, counts_offset(size_)); }
+  [[nodiscard]] std::size_t* counts(lane which) const noexcept { return at<std::size_t>(which, counts_offset(size_)); }
   /// Where ranks put what they bring to a small operation and a line does not hold: of each rank two, one for each of
   /// two turns, all as far apart.
   [[nodiscard]] std::byte* pages(lane which) const noexcept { return at<std::byte>(which, pages_offset(size_)); }
@@ -72,7 +72,7 @@ class group_memory {
   [[nodiscard]] static constexpr std::size_t box_bytes(std::size_t n) noexcept { return sizeof(letter_box) + piece_room(n); }
   [[nodiscard]] static constexpr std::size_t counts_offset(std::size_t n) noexcept { return n * sizeof(place<>); }
   [[nodiscard]] static constexpr std::size_t desks_offset(std::size_t n) noexcept {
-    return counts_offset(n) + up(n * n * 4 * sizeof(std::uint64_t));
+    return counts_offset(n) + up(n * n * 4 * sizeof(std::size_t));
   }
   [[nodiscard]] static constexpr std::size_t pages_offset(std::size_t n) noexcept {
     return desks_offset(n) + n * sizeof(transfer_desk);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -74,14 +75,15 @@ class basic_meeting {
   // written one by one and read in pairs keep a processor waiting for longer than it takes to compare them.
 
   /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there
-  /// and agree, to be read by `brought` until the next call; throws `comm_error` before that otherwise.
+  /// and agree, to be read by `brought` until the next call or until the payload is no more; throws `comm_error` before that
+  /// otherwise.
   [[gnu::always_inline]] inline void swap(algorithm how, const fingerprint& print, const void* payload,
                                           std::size_t payload_bytes, health::clock::duration limit, const where& at) {
     begin(print, at);
     if (how == algorithm::line) {
       swap_lines(compares ? small_print(print) : large_print, payload, payload_bytes, limit);
     } else {
-      ::new (static_cast<void*>(way_.line_of(me_).payload)) offer(offer::of(print));
+      put(offer::of(print));
       swap_pages(print.what, print.bytes(), payload, payload_bytes, limit);
     }
   }
@@ -97,26 +99,28 @@ class basic_meeting {
   }
   [[gnu::always_inline]] inline void enter(const counted_contribution& mine, health::clock::duration limit, const where& at) {
     begin(mine.print, at);
-    write_counts(mine.send_counts, 0);
-    write_counts(mine.receive_counts, 1);
+    own_counts_ = {mine.send_counts, mine.receive_counts};
+    for (std::size_t kind = 0; kind < own_counts_.size(); ++kind) {
+      std::copy(own_counts_[kind].begin(), own_counts_[kind].end(), counts_at(me_, kind));
+    }
     bring_in_page(mine.input, mine.paged_bytes);
     bring(mine);
     enter_with_all(mine.print.what, mine.print.bytes(), limit);
   }
 
-  /// What rank `who` brought to the present operation, where it lies.
+  /// What rank `who` brought to the present operation: this rank's from its own memory (see brought_data), others' where it
+  /// lies.
   [[nodiscard]] const offer& offer_of(int who) const noexcept {
+    if (who == me_) return own_;
     return *std::launder(reinterpret_cast<const offer*>(way_.line_of(who).payload));
   }
   [[nodiscard]] const void* own_input() const noexcept { return own_input_; }
   [[nodiscard]] const std::byte* input_of(int who) const noexcept { return memory_->resolve(offer_of(who).input); }
   [[nodiscard]] std::byte* output_of(int who) const noexcept { return memory_->resolve(offer_of(who).output); }
-  [[nodiscard]] std::span<const std::uint64_t> send_counts_of(int who) const noexcept { return counts_of(who, 0); }
-  [[nodiscard]] std::span<const std::uint64_t> receive_counts_of(int who) const noexcept { return counts_of(who, 1); }
-  /// What all ranks have in their pages.
-  [[nodiscard]] brought_data pages() const noexcept {
-    return {page_of(0), 2 * page_stride_};
-  }
+  [[nodiscard]] std::span<const std::size_t> send_counts_of(int who) const noexcept { return counts_of(who, 0); }
+  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int who) const noexcept { return counts_of(who, 1); }
+  /// What all ranks have in their pages; of this rank, what it put there.
+  [[nodiscard]] brought_data pages() const noexcept { return pages_beside(own_input_); }
   /// Every rank can load and store what every other brought.
   [[nodiscard]] bool all_direct() const noexcept { return (ways_of_all_ & offer::loads_and_stores) != 0; }
   /// Every rank may have the kernel copy what it cannot load.
@@ -210,7 +214,7 @@ class basic_meeting {
     copy_line(way_.line_of(me_).payload, payload, payload_bytes);
     way_.publish(word);
     record(operation_of_word(word), bytes_of_word(word));
-    brought_ = {way_.line_of(0).payload, sizeof(place<>)};
+    brought_ = {way_.line_of(0).payload, sizeof(place<>), me_, static_cast<const std::byte*>(payload)};
     deadline until(limit, *recorder_);
     if (!all_lines(word, until) && compares) refuse_difference();
     end(until);
@@ -220,17 +224,22 @@ class basic_meeting {
     bring_in_page(payload, payload_bytes);
     way_.publish(large_print);
     record(what, bytes);
-    brought_ = pages();
+    brought_ = pages_beside(payload);
     deadline until(limit, *recorder_);
     bool alike = all_lines(large_print, until);
-    for (int k = 1; k < size() && compares; ++k) alike = alike && offer_of(behind(k)).is_same_call(offer_of(me_));
+    for (int k = 1; k < size() && compares; ++k) alike = alike && offer_of(behind(k)).is_same_call(own_);
     if (!alike && compares) refuse_difference();
     end(until);
   }
 
   [[gnu::always_inline]] inline void bring(const contribution& mine) {
     own_input_ = mine.input;
-    mine.write(way_.line_of(me_).payload, *memory_, reads_others_);
+    put(mine.as_offer(*memory_, reads_others_));
+  }
+  // Into this rank's line, and into memory that is nobody else's.
+  [[gnu::always_inline]] inline void put(const offer& mine) noexcept {
+    ::new (static_cast<void*>(way_.line_of(me_).payload)) offer(mine);
+    own_ = mine;
   }
   [[gnu::noinline]] void enter_with_all(operation what, std::size_t bytes, health::clock::duration limit) {
     limit_ = limit;
@@ -242,11 +251,10 @@ class basic_meeting {
     bool alike = all_lines(large_print, until);
     waited_ = until.waited_us();
     if (!way_.step_inside()) give_up(until);
-    const offer& own = offer_of(me_);
-    ways_of_all_ = ways_of_any_ = own.head;
+    ways_of_all_ = ways_of_any_ = own_.head;
     for (int k = 1; k < size(); ++k) {
       const offer& theirs = offer_of(behind(k));
-      alike = alike && theirs.is_same_call(own);
+      alike = alike && theirs.is_same_call(own_);
       ways_of_all_ &= theirs.head;
       ways_of_any_ |= theirs.head;
     }
@@ -255,6 +263,9 @@ class basic_meeting {
 
   [[nodiscard]] std::byte* page_of(int who) const noexcept {
     return pages_ + (index_of(who) * 2 + way_.turn() % 2) * page_stride_;
+  }
+  [[nodiscard]] brought_data pages_beside(const void* own) const noexcept {
+    return {page_of(0), 2 * page_stride_, me_, static_cast<const std::byte*>(own)};
   }
   // Into this rank's page, before its line.
   void bring_in_page(const void* data, std::size_t bytes) noexcept {
@@ -331,14 +342,11 @@ class basic_meeting {
     world_->raise(call(), until.seconds());
   }
 
-  void write_counts(std::span<const std::size_t> counts, int kind) noexcept {
-    std::copy(counts.begin(), counts.end(), counts_at(me_, kind));
+  [[nodiscard]] std::size_t* counts_at(int who, std::size_t kind) const noexcept {
+    return counts_ + ((index_of(who) * 2 + way_.turn() % 2) * 2 + kind) * members_.size();
   }
-  [[nodiscard]] std::uint64_t* counts_at(int who, int kind) const noexcept {
-    return counts_ + ((index_of(who) * 2 + way_.turn() % 2) * 2 + static_cast<std::size_t>(kind)) * members_.size();
-  }
-  [[nodiscard]] std::span<const std::uint64_t> counts_of(int who, int kind) const noexcept {
-    return {counts_at(who, kind), members_.size()};
+  [[nodiscard]] std::span<const std::size_t> counts_of(int who, std::size_t kind) const noexcept {
+    return who == me_ ? own_counts_[kind] : std::span<const std::size_t>(counts_at(who, kind), members_.size());
   }
 
   [[nodiscard]] fingerprint print_of(int who) const noexcept {
@@ -365,13 +373,15 @@ class basic_meeting {
   flight_recorder<>* recorder_;
   std::byte* pages_;
   std::size_t page_stride_;
-  std::uint64_t* counts_;
+  std::size_t* counts_;
   algorithm forced_;
   bool reads_others_;
   crossing<hall> way_;
   std::uint64_t number_ = 0;  // of operations begun
   std::uint64_t waited_ = 0;
   brought_data brought_;
+  offer own_;  // of the present operation, as are
+  std::array<std::span<const std::size_t>, 2> own_counts_;
   const void* own_input_ = nullptr;
   std::uint64_t ways_of_all_ = 0;  // bits of offers
   std::uint64_t ways_of_any_ = 0;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 
 #include "belay/backend/host/algorithm.hpp"
@@ -68,13 +67,13 @@ struct contribution {
   void* output = nullptr;
   std::size_t output_bytes = 0;
 
-  /// As an offer at `place`, where peers will read it, which tells how they get at the buffers and this rank at theirs.
-  [[gnu::always_inline]] inline void write(void* place, const reach& memory, bool reads_others) const {
+  /// As an offer, which tells how peers get at the buffers and this rank at theirs.
+  [[nodiscard, gnu::always_inline]] inline offer as_offer(const reach& memory, bool reads_others) const {
     const memory_reference in = memory.refer(input, input_bytes), out = memory.refer(output, output_bytes);
     std::uint64_t head = offer::head_of(print) | (reads_others ? offer::kernel_copies : 0) | (in == out ? offer::in_place : 0);
     if ((memory.direct(in) || input_bytes == 0) && (memory.direct(out) || output_bytes == 0)) head |= offer::loads_and_stores;
     else if (reads_others && staging_beats_kernel(std::max(input_bytes, output_bytes))) head |= offer::staging_pays;
-    ::new (place) offer{head, print.root, print.count, print.shape, in, out};
+    return {head, print.root, print.count, print.shape, in, out};
   }
 
  private:
@@ -90,12 +89,18 @@ struct counted_contribution : contribution {
   std::size_t paged_bytes = 0;  // of the input, which also go along in this rank's page
 };
 
-/// What all ranks brought to a small operation, or have in their pages in a larger one: as far apart from rank to rank.
+/// What all ranks brought to a small operation, or have in their pages in a larger one: peers' as far apart from rank to
+/// rank, this rank's where its caller has it. (What a rank has just published a peer may have taken into its own cache; to
+/// read it back would cost as much as to read the peer's.)
 struct brought_data {
   const std::byte* first = nullptr;
   std::size_t apart = 0;
+  int me = 0;
+  const std::byte* own = nullptr;
 
-  [[nodiscard]] const std::byte* operator()(int who) const noexcept { return first + static_cast<std::size_t>(who) * apart; }
+  [[nodiscard]] const std::byte* operator()(int who) const noexcept {
+    return who == me ? own : first + static_cast<std::size_t>(who) * apart;
+  }
 };
 
 /// The word of a small operation says exactly what it is: operation, reduction, type, bytes, root.

@@ -101,7 +101,7 @@ void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& 
     const brought_data brought = me.point->brought();
     std::byte* to = bytes_of(out);
     const std::size_t first = each * static_cast<std::size_t>(me.rank());
-    for (int q = 0; q < me.size() && each > 0; ++q, to += each) std::memcpy(to, brought(q) + first, each);
+    for (int q = 0; q < me.size(); ++q, to += each) copy_elements(to, brought(q) + first, each);
     return;
   }
   me.point->enter(brings(print, in, out), me.limit, at);
@@ -140,7 +140,7 @@ void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> 
   if (pages && in.size_bytes() <= most_parts_in_all_pages(me.size())) mine.paged_bytes = in.size_bytes();
   me.point->enter(mine, me.limit, at);
   expect_equal_pairs(me);
-  const auto in_vector = [](std::span<const std::uint64_t> counts, int which) {
+  const auto in_vector = [](std::span<const std::size_t> counts, int which) {
     return part{offset_of(counts, which) * sizeof(T), counts[static_cast<std::size_t>(which)] * sizeof(T)};
   };
   bool all_in_pages = pages;
@@ -154,7 +154,7 @@ void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> 
     for (int q = 0; q < me.size(); ++q) {
       const part from = in_vector(me.point->send_counts_of(q), me.rank());
       const std::size_t to = in_vector(me.point->receive_counts_of(me.rank()), q).first;
-      if (from.bytes > 0) std::memcpy(bytes_of(out) + to, me.point->pages()(q) + from.first, from.bytes);
+      copy_elements(bytes_of(out) + to, me.point->pages()(q) + from.first, from.bytes);
     }
     me.point->depart();
     return;

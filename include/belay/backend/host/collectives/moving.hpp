@@ -117,7 +117,7 @@ void all_gather(Party me, std::span<const T> in, std::span<T> out, const where& 
     me.point->swap(how, print, in.data(), each, me.limit, at);
     const brought_data brought = me.point->brought();
     std::byte* to = bytes_of(out);
-    for (int q = 0; q < me.size() && each > 0; ++q, to += each) std::memcpy(to, brought(q), each);
+    for (int q = 0; q < me.size(); ++q, to += each) copy_elements(to, brought(q), each);
     return;
   }
   me.point->enter(brings(print, in, out), me.limit, at);
@@ -150,7 +150,7 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
   const bool is_root = me.rank() == root;
   if (const algorithm how = me.point->small_way(bytes, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, inout.data(), is_root ? bytes : 0, me.limit, at);
-    if (!is_root && bytes > 0) std::memcpy(inout.data(), me.point->brought()(root), bytes);
+    copy_elements(bytes_of(inout), me.point->brought()(root), bytes);
     return;
   }
   me.point->enter(brings(print, inout, inout), me.limit, at);
@@ -190,10 +190,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   std::byte* to = bytes_of(out);
   if (const algorithm how = me.point->small_way(each, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? 0 : each, me.limit, at);
-    for (int q = 0; q < me.size() && is_root && each > 0; ++q, to += each) {
-      const std::byte* const from = q == root ? bytes_of(in) : me.point->brought()(q);
-      if (to != from) std::memcpy(to, from, each);
-    }
+    for (int q = 0; q < me.size() && is_root; ++q, to += each) copy_elements(to, me.point->brought()(q), each);
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
@@ -237,7 +234,7 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
   const std::size_t first = own * sizeof(T);
   if (const algorithm how = me.point->small_way(all, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? all : 0, me.limit, at);
-    if (each > 0) std::memcpy(out.data(), me.point->brought()(root) + first, each);
+    copy_elements(bytes_of(out), me.point->brought()(root) + first, each);
     return;
   }
   me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);

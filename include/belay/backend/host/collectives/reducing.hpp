@@ -39,9 +39,8 @@ void reduce_seen(Party me, Source source, int destinations, Destination destinat
     reduce_elements<Op, T>(me.size(), source, destinations, destination, 0, count);
     return;
   }
-  const bool streams = like_copy_of >= least_timed_copy && machine_copies().streams(like_copy_of);
   reduce_two<Op, T>(destination(0), destinations == 2 ? destination(1) : nullptr, source(0), source(1), count,
-                    streams ? store_kind::streaming : store_kind::cached);
+                    stores_around(like_copy_of) ? store_kind::streaming : store_kind::cached);
 }
 
 /// What a rank reduces where not all buffers are seen: `count` elements from `first` of all inputs into `out`.
