@@ -7,7 +7,7 @@
 #include <string>
 
 #include "belay/backend/host/algorithm.hpp"
-#include "belay/backend/host/single_copy.hpp"
+#include "belay/backend/host/manner.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/options.hpp"
 
@@ -16,6 +16,12 @@ namespace bench {
 /// The one that is forced, or none. Throws input_error for a name that is none.
 [[nodiscard]] inline belay::host::algorithm forced_algorithm(const options& what) {
   return what.algorithm == "auto" ? belay::host::algorithm::automatic : belay::host::algorithm_named(what.algorithm);
+}
+
+/// What was found by trying, over what is usual.
+[[nodiscard]] inline std::string text_of(belay::host::manner found, const std::string& usual) {
+  const std::string way = found.how == belay::host::algorithm::automatic ? usual : belay::host::name(found.how);
+  return found.by == belay::host::touch::usual ? way : way + ", " + belay::host::name(found.by);
 }
 
 /// Of a call of this size, in place or not.
@@ -28,14 +34,10 @@ namespace bench {
   // A rank brings to these what it gives, elsewhere all.
   const bool part = which == op::all_gather || which == op::gather;
   const bool counts = which == op::all_gather_v || which == op::reduce_scatter_v || which == op::all_to_all_v;
-  using belay::host::pages_of;
-  const bool in_parts = which == op::all_to_all || which == op::reduce_scatter;
-  const belay::host::algorithm small = belay::host::choose_small(
-      forced, part ? each : all, element, what.ranks,
-      has_root(which) ? pages_of::root : in_parts ? pages_of::all_in_parts : pages_of::all);
+  const belay::host::algorithm small = belay::host::choose_small(forced, part ? each : all, element, what.ranks);
   if (!counts && small != belay::host::algorithm::automatic) return belay::host::name(small);
-  const std::size_t most_parts = belay::host::most_parts_in_all_pages(what.ranks);
-  if (which == op::all_to_all_v && forced == belay::host::algorithm::automatic && all <= most_parts) {
+  const std::size_t page = belay::host::page_bytes(what.ranks);
+  if (which == op::all_to_all_v && forced == belay::host::algorithm::automatic && all <= page) {
     return belay::host::name(belay::host::algorithm::page);
   }
   const std::size_t bytes = which == op::gather || which == op::scatter ? each : all;
@@ -43,7 +45,6 @@ namespace bench {
   known.forced = forced;
   known.direct = what.as == "threads" || what.buffers == "symmetric";
   known.kernel_copies = true;  // as the library finds where it may
-  known.staging_pays = !known.direct && !belay::host::single_copy_pays(bytes);
   known.slices = which == op::all_reduce;
   known.root_reduces = which == op::reduce;
   known.in_place = in_place;

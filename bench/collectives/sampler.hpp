@@ -47,7 +47,7 @@ inline constexpr int batch = 40;
 /// Runs it without a clock: each contender leaves lines in caches, and branches predicted, as it likes them, and a processor
 /// takes some ten microseconds until it is ready for its widest registers. Large ones leave nothing.
 inline void warm_up(board& ranks, const contender& who, std::size_t bytes) {
-  if (bytes > (std::size_t{4} << 20)) return;
+  if (bytes > (std::size_t{16} << 20)) return;
   constexpr std::size_t enough = std::size_t{1} << 20;
   who.freshen();
   ranks.align();

@@ -98,7 +98,6 @@ TEST_CASE("the way is chosen by what all ranks know, and a forced one that canno
   CHECK(choose({.direct = false, .kernel_copies = true}, 1 << 10) == algorithm::staged);
   CHECK(choose({.direct = false, .kernel_copies = true}, 40 << 10) == algorithm::kernel_copy);
   CHECK(choose({.direct = false, .kernel_copies = true, .slices = true}, 40 << 10) == algorithm::staged);
-  CHECK(choose({.direct = false, .kernel_copies = true, .staging_pays = true}, 1 << 20) == algorithm::staged);
   CHECK(choose({.direct = false, .kernel_copies = true, .root_reduces = true}, 1 << 20) == algorithm::staged);
   CHECK(choose({.forced = algorithm::one_shot, .in_place = true}, 1 << 20) == algorithm::push);
   CHECK(choose({.forced = algorithm::push, .direct = false}, 1 << 20) == algorithm::staged);
@@ -107,20 +106,15 @@ TEST_CASE("the way is chosen by what all ranks know, and a forced one that canno
 
 TEST_CASE("what is small goes along where the ranks meet, unless another way is forced") {
   using belay::host::choose_small;
-  using belay::host::pages_of;
-  CHECK(choose_small(algorithm::automatic, 56, 4, 2, pages_of::all) == algorithm::line);
-  CHECK(choose_small(algorithm::automatic, 57, 1, 2, pages_of::all) == algorithm::page);
-  CHECK(choose_small(algorithm::automatic, 0, 64, 2, pages_of::all) == algorithm::page);  // no word for such an element
-  CHECK(choose_small(algorithm::automatic, 256, 4, 2, pages_of::all) == algorithm::page);
-  CHECK(choose_small(algorithm::automatic, 260, 4, 2, pages_of::all) == algorithm::automatic);
-  CHECK(choose_small(algorithm::automatic, 512, 4, 2, pages_of::all_in_parts) == algorithm::page);
-  CHECK(choose_small(algorithm::automatic, 516, 4, 2, pages_of::all_in_parts) == algorithm::automatic);
-  CHECK(choose_small(algorithm::automatic, 2048, 4, 2, pages_of::root) == algorithm::page);
-  CHECK(choose_small(algorithm::automatic, 2052, 4, 2, pages_of::root) == algorithm::automatic);
-  CHECK(choose_small(algorithm::page, 8, 4, 2, pages_of::all) == algorithm::page);
-  CHECK(choose_small(algorithm::page, 2048, 4, 2, pages_of::all) == algorithm::page);
-  CHECK(choose_small(algorithm::push, 8, 4, 2, pages_of::all) == algorithm::automatic);
-  CHECK(choose_small(algorithm::automatic, 512, 4, 100, pages_of::root) == algorithm::automatic);
+  CHECK(choose_small(algorithm::automatic, 56, 4, 2) == algorithm::line);
+  CHECK(choose_small(algorithm::automatic, 57, 1, 2) == algorithm::page);
+  CHECK(choose_small(algorithm::automatic, 0, 64, 2) == algorithm::page);  // no word for such an element
+  CHECK(choose_small(algorithm::automatic, 2048, 4, 2) == algorithm::page);
+  CHECK(choose_small(algorithm::automatic, 2052, 4, 2) == algorithm::automatic);
+  CHECK(choose_small(algorithm::page, 8, 4, 2) == algorithm::page);
+  CHECK(choose_small(algorithm::page, 2048, 4, 2) == algorithm::page);
+  CHECK(choose_small(algorithm::push, 8, 4, 2) == algorithm::automatic);
+  CHECK(choose_small(algorithm::automatic, 512, 4, 100) == algorithm::automatic);
 }
 
 TEST_CASE("a way is named in the environment; a name that is none lists them") {

@@ -11,7 +11,7 @@
 #include <vector>
 
 using belay::host::reduce_two;
-using belay::host::store_kind;
+using belay::host::touch;
 
 namespace {
 
@@ -50,7 +50,7 @@ bool same_bits(const T* a, const std::vector<T>& b) {
 }
 
 template <class Op, class T>
-void check_all_ways(std::size_t count, std::size_t shift, std::size_t other_shift, store_kind how) {
+void check_all_ways(std::size_t count, std::size_t shift, std::size_t other_shift, touch by) {
   CAPTURE(count);
   CAPTURE(shift);
   const std::vector<T> first = numbers<T>(count, 1), second = numbers<T>(count, 2);
@@ -58,7 +58,7 @@ void check_all_ways(std::size_t count, std::size_t shift, std::size_t other_shif
   const T mark = static_cast<T>(77);
 
   std::vector<T> one(count + shift + 64, mark), other(count + other_shift + 64, mark);
-  reduce_two<Op, T>(one.data() + shift, other.data() + other_shift, first.data(), second.data(), count, how);
+  reduce_two<Op, T>(one.data() + shift, other.data() + other_shift, first.data(), second.data(), count, by, 1);
   REQUIRE(same_bits(one.data() + shift, right));
   REQUIRE(same_bits(other.data() + other_shift, right));
   REQUIRE(one[shift + count] == mark);  // nothing beyond the end
@@ -66,22 +66,22 @@ void check_all_ways(std::size_t count, std::size_t shift, std::size_t other_shif
   if (shift > 0) REQUIRE(one[shift - 1] == mark);
 
   std::vector<T> alone(count + shift + 64, mark);
-  reduce_two<Op, T>(alone.data() + shift, nullptr, first.data(), second.data(), count, how);
+  reduce_two<Op, T>(alone.data() + shift, nullptr, first.data(), second.data(), count, by, 1);
   REQUIRE(same_bits(alone.data() + shift, right));
   REQUIRE(alone[shift + count] == mark);
 
   // In place on both sides, as all_reduce does.
   std::vector<T> mine = first, theirs = second;
-  reduce_two<Op, T>(mine.data(), theirs.data(), mine.data(), theirs.data(), count, how);
+  reduce_two<Op, T>(mine.data(), theirs.data(), mine.data(), theirs.data(), count, by, 1);
   REQUIRE(same_bits(mine.data(), right));
   REQUIRE(same_bits(theirs.data(), right));
 }
 
 template <class Op, class T>
 void check_operation() {
-  for (const store_kind how : {store_kind::cached, store_kind::streaming}) {
-    for (std::size_t count = 0; count < 150; ++count) check_all_ways<Op, T>(count, count % 19, count % 5, how);
-    for (std::size_t shift = 0; shift < 20; ++shift) check_all_ways<Op, T>(4099, shift, shift, how);
+  for (const touch by : {touch::usual, touch::cached, touch::fetched, touch::owned, touch::around, touch::around_peers}) {
+    for (std::size_t count = 0; count < 150; ++count) check_all_ways<Op, T>(count, count % 19, count % 5, by);
+    for (std::size_t shift = 0; shift < 20; ++shift) check_all_ways<Op, T>(4099, shift, shift, by);
   }
 }
 

@@ -63,7 +63,6 @@ struct way {
   algorithm forced = algorithm::automatic;
   bool direct = true;         // every rank sees every buffer
   bool kernel_copies = false;  // the kernel copies for every rank
-  bool staging_pays = false;   // and is slower than two copies
   bool slices = false;         // of the bytes each rank fetches a slice at a time
   bool root_reduces = false;   // one rank wants the reduction of what all have
   bool in_place = false;      // some rank's output is its input
@@ -72,36 +71,23 @@ struct way {
 /// Bytes that a line holds.
 inline constexpr std::size_t line_bytes = 56;
 
-/// Bytes of a page in a group of `ranks`.
+/// Bytes of a page in a group of `ranks`. To put that much into a page costs less than to meet a second time.
 [[nodiscard]] constexpr std::size_t page_bytes(int ranks) noexcept {
   return ranks <= 8 ? 2048 : ranks <= 64 ? 1024 : 256;
 }
-/// Up to here every rank may write a page of its own: more lines on their way cost more than to meet a second time.
-inline constexpr std::size_t most_in_all_pages = 256;
-/// The same where each peer reads only its part of a page.
-[[nodiscard]] constexpr std::size_t most_parts_in_all_pages(int ranks) noexcept {
-  return std::min(page_bytes(ranks), 2 * most_in_all_pages);
-}
-
-/// Who writes pages, and what of them a peer reads.
-enum class pages_of : std::uint8_t { all, all_in_parts, root };
 
 /// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
 /// along where the ranks meet: in a line or a page. Otherwise automatic.
 [[nodiscard, gnu::always_inline]] constexpr algorithm choose_small(algorithm forced, std::size_t bytes,
-                                                                   std::size_t element_bytes, int ranks, pages_of which) noexcept {
+                                                                   std::size_t element_bytes, int ranks) noexcept {
   const bool free = forced == algorithm::automatic || forced == algorithm::line;
   if (free && bytes <= line_bytes && element_bytes <= line_bytes && ranks < 511) return algorithm::line;
-  const std::size_t usual = which == pages_of::root           ? page_bytes(ranks)
-                            : which == pages_of::all_in_parts ? most_parts_in_all_pages(ranks)
-                                                              : std::min(page_bytes(ranks), most_in_all_pages);
-  const std::size_t most = free ? usual : page_bytes(ranks);
-  return (free || forced == algorithm::page) && bytes <= most ? algorithm::page : algorithm::automatic;
+  return (free || forced == algorithm::page) && bytes <= page_bytes(ranks) ? algorithm::page : algorithm::automatic;
 }
 
 /// Up to here each rank reduces all: a second exchange of slices costs more than the arithmetic twice.
 inline constexpr std::size_t most_one_shot = 2 * 1024;
-/// From here on the kernel's single copy may beat two through staging (see single_copy.hpp).
+/// From here on the kernel's single copy usually beats two through staging.
 inline constexpr std::size_t least_kernel_copy = 32 * 1024;
 
 /// Up to here a staged all_reduce is one_shot too: slices take one more meeting.
@@ -122,7 +108,7 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
   if (!known.direct) {
     // What a root reduces the others stage meanwhile; it alone would call the kernel.
     const std::size_t least = known.slices ? 2 * least_kernel_copy : least_kernel_copy;
-    const bool single = known.kernel_copies && !known.staging_pays && !known.root_reduces && bytes >= least;
+    const bool single = known.kernel_copies && !known.root_reduces && bytes >= least;
     return single ? algorithm::kernel_copy : algorithm::staged;
   }
   if (known.forced == algorithm::push || known.forced == algorithm::pull) return known.forced;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "belay/backend/host/absence.hpp"
+#include "belay/backend/host/algorithm.hpp"
 #include "belay/backend/host/group_memory.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/letter.hpp"
@@ -191,7 +192,9 @@ class post_office {
   void fetch(session& now, const p2p& transfer, letter_box& there) {
     const memory_reference from = memory_reference::of(there.reference);
     if (const std::byte* const seen = memory_->resolve(from)) {
-      std::memmove(transfer.data, seen, transfer.bytes);
+      // (What a rank sends to itself may overlap.)
+      if (transfer.peer == me_) std::memmove(transfer.data, seen, transfer.bytes);
+      else fast_copy(transfer.data, seen, transfer.bytes);
     } else if (!read_process(world_->pid_of(world_rank(transfer.peer)), from.offset(), transfer.data, transfer.bytes)) {
       const int sender = world_rank(transfer.peer);
       first_cause why = world_->unreadable(world_rank(me_), sender, lane_, transfer.bytes, errno);

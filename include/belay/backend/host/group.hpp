@@ -224,6 +224,9 @@ class group {
     }, {}, at);
   }
 
+  /// The manner in which this rank's last blocking operation went that no line or page held: a usual one tells no more.
+  [[nodiscard]] manner last_manner() const noexcept { return state_->meeting(lane::caller).chosen(); }
+
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     const party me = here(at);

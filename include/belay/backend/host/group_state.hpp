@@ -43,7 +43,7 @@ class group_state {
 
  private:
   [[nodiscard]] group_memory memory() const noexcept { return {share_.memory, size()}; }
-  [[nodiscard]] host::meeting meeting_of(lane which, int me) const noexcept {
+  [[nodiscard]] host::meeting meeting_of(lane which, int me) const {
     return {*world_, regions_->memory(), members_, which, id(), me, memory()};
   }
   [[nodiscard]] post_office exchange_of(lane which, int me) const {

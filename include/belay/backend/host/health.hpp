@@ -54,11 +54,14 @@ class health {
   [[nodiscard]] clock::duration timeout() const noexcept { return std::chrono::nanoseconds(shared_.shape().timeout_ns); }
   [[nodiscard]] clock::duration stall_limit() const noexcept { return std::chrono::nanoseconds(shared_.shape().stall_ns); }
 
+  /// There are fewer cores than ranks: who waits has most likely what its peer needs.
+  [[nodiscard]] bool shares_cores() const noexcept {
+    return shared_.header().cores.load(std::memory_order_relaxed) < ranks();
+  }
   /// How long a wait looks before it sleeps: some 20 microseconds where a core is free for each rank, since then a
-  /// peer is about to arrive; where not, it needs this core.
+  /// peer is about to arrive; where not, it gives the core away between looks.
   [[nodiscard]] patience before_sleep(lane which) const noexcept {
-    const int cores = shared_.header().cores.load(std::memory_order_relaxed);
-    if (cores < ranks()) return {which == lane::caller ? 30 : 4, which == lane::caller ? 60 : 0};
+    if (shares_cores()) return {which == lane::caller ? 1 : 4, which == lane::caller ? 60 : 0};
     return {which == lane::caller ? spins_ : spins_ / 10, 0};
   }
 
@@ -68,6 +71,7 @@ class health {
   [[nodiscard, gnu::noinline]] bool spin_while_moved(std::size_t bytes, lane which, Done done) const {
     constexpr std::size_t least_moved = 64 * 1024;  // in the time that a wait spins for, unless that is set to be long
     constexpr std::size_t most = std::size_t{64} << 20;
+    if (shares_cores()) return false;
     const int looks = std::min(before_sleep(which).spins, 2000);
     for (std::size_t moved = 0; moved < std::min(bytes, most) && !stopped(); moved += least_moved) {
       for (int i = 0; i < looks; ++i) {

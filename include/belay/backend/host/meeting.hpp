@@ -27,6 +27,7 @@
 #include "belay/backend/host/group_memory.hpp"
 #include "belay/backend/host/hall.hpp"
 #include "belay/backend/host/health.hpp"
+#include "belay/backend/host/manner_choice.hpp"
 #include "belay/backend/host/offer.hpp"
 #include "belay/backend/host/place.hpp"
 #include "belay/backend/host/reach.hpp"
@@ -50,13 +51,13 @@ template <class Guard = guarded>
 class basic_meeting {
  public:
   basic_meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
-                group_memory shared) noexcept
+                group_memory shared)
       : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me),
         recorder_(&world.recorder(members[index_of(me)], which)), pages_(shared.pages(which)),
         page_stride_(shared.from_page_to_page()), counts_(shared.counts(which)),
         forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
-        reads_others_(world.reads_others(members[index_of(me)])),
-        way_({&world, members, which, me, shared.places(which)}) {}
+        reads_others_(world.reads_others(members[index_of(me)])), way_({&world, members, which, me, shared.places(which)}),
+        manner_(size(), me, forced_) {}
 
   [[nodiscard]] int rank() const noexcept { return me_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
@@ -65,18 +66,16 @@ class basic_meeting {
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
 
   /// The way of an operation of which each rank brings at most `bytes`: line or page for `swap`, automatic for `enter`.
-  [[nodiscard, gnu::always_inline]] inline algorithm small_way(std::size_t bytes, std::size_t element_bytes,
-                                                               pages_of which = pages_of::all) const noexcept {
-    return choose_small(forced_, bytes, element_bytes, size(), which);
+  [[nodiscard, gnu::always_inline]] inline algorithm small_way(std::size_t bytes, std::size_t element_bytes) const noexcept {
+    return choose_small(forced_, bytes, element_bytes, size());
   }
 
   // What says what a call is, mostly constants, goes from where they are known straight into this rank's line, in `swap`
   // and in `enter`; the rest are calls of their own, so that callers stay short. Handed on in memory, fields that are
   // written one by one and read in pairs keep a processor waiting for longer than it takes to compare them.
 
-  /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there
-  /// and agree, to be read by `brought` until the next call or until the payload is no more; throws `comm_error` before that
-  /// otherwise.
+  /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there and
+  /// agree, to be read by `brought` until the next call or the payload's end; throws `comm_error` before that otherwise.
   [[gnu::always_inline]] inline void swap(algorithm how, const fingerprint& print, const void* payload,
                                           std::size_t payload_bytes, health::clock::duration limit, const where& at) {
     begin(print, at);
@@ -125,17 +124,17 @@ class basic_meeting {
   [[nodiscard]] bool all_direct() const noexcept { return (ways_of_all_ & offer::loads_and_stores) != 0; }
   /// Every rank may have the kernel copy what it cannot load.
   [[nodiscard]] bool all_copy() const noexcept { return (ways_of_all_ & offer::kernel_copies) != 0; }
-  /// Some rank has found staging to be faster than that.
-  [[nodiscard]] bool any_stages() const noexcept { return (ways_of_any_ & offer::staging_pays) != 0; }
   /// Some rank's output is its input.
   [[nodiscard]] bool any_in_place() const noexcept { return (ways_of_any_ & offer::in_place) != 0; }
   [[nodiscard]] algorithm forced_algorithm() const noexcept { return forced_; }
+  /// How the present operation is to be done, the same on all ranks.
+  [[nodiscard]] manner chosen() const noexcept { return manner_.chosen(); }
 
   /// Reads `bytes` at `offset` of the buffer that rank `who` brought: by loads where it is seen, else by the kernel.
-  void fetch(int who, memory_reference from, std::size_t offset, void* to, std::size_t bytes) {
+  void fetch(int who, memory_reference from, std::size_t offset, void* to, std::size_t bytes, touch by = touch::usual) {
     if (bytes == 0) return;
     if (const std::byte* const seen = memory_->resolve(from)) {
-      fast_copy(to, seen + offset, bytes);
+      copy_by(by, to, seen + offset, bytes);
     } else if (who == me_) {
       std::memcpy(to, reinterpret_cast<const std::byte*>(from.offset()) + offset, bytes);
     } else if (!read_process(world_->pid_of(world_rank(who)), from.offset() + offset, to, bytes)) {
@@ -166,6 +165,7 @@ class basic_meeting {
     deadline until(limit_, *recorder_);
     if (!way_.leave(waiting{this, &until, moved_bytes_})) give_up(until);
     recorder_->leave(waited_ + until.waited_us());
+    manner_.end();
   }
 
   /// Between `enter` and `leave`: compares what fingerprints cannot hold. `alike(a, b)` compares two ranks and
@@ -234,7 +234,9 @@ class basic_meeting {
 
   [[gnu::always_inline]] inline void bring(const contribution& mine) {
     own_input_ = mine.input;
-    put(mine.as_offer(*memory_, reads_others_));
+    offer said = mine.as_offer(*memory_, reads_others_);
+    manner_.ask(said, std::max(mine.input_bytes, mine.output_bytes));
+    put(said);
   }
   // Into this rank's line, and into memory that is nobody else's.
   [[gnu::always_inline]] inline void put(const offer& mine) noexcept {
@@ -259,6 +261,7 @@ class basic_meeting {
       ways_of_any_ |= theirs.head;
     }
     if (!alike) refuse_difference();
+    manner_.agree(offer_of(0), ways_of_all_ ^ ways_of_any_);
   }
 
   [[nodiscard]] std::byte* page_of(int who) const noexcept {
@@ -311,7 +314,7 @@ class basic_meeting {
     // Most peers are about to arrive: who first prepares for more is late for them.
     template <class Done>
     bool operator()(int who, Done done) const {
-      for (int looks = 0; looks < 32; ++looks) {
+      for (int looks = self->world_->shares_cores() ? 32 : 0; looks < 32; ++looks) {
         relax();
         if (done(std::memory_order_acquire)) return true;
       }
@@ -377,6 +380,7 @@ class basic_meeting {
   algorithm forced_;
   bool reads_others_;
   crossing<hall> way_;
+  manner_choice manner_;
   std::uint64_t number_ = 0;  // of operations begun
   std::uint64_t waited_ = 0;
   brought_data brought_;

@@ -11,9 +11,9 @@
 #include <span>
 
 #include "belay/backend/host/algorithm.hpp"
+#include "belay/backend/host/manner.hpp"
 #include "belay/backend/host/place.hpp"
 #include "belay/backend/host/reach.hpp"
-#include "belay/backend/host/single_copy.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 
@@ -41,8 +41,10 @@ struct offer {
 
   /// Bits of `head` that are no part of the call.
   static constexpr std::uint64_t loads_and_stores = std::uint64_t{1} << 24, kernel_copies = std::uint64_t{2} << 24,
-                                 staging_pays = std::uint64_t{4} << 24, in_place = std::uint64_t{8} << 24;
-  static constexpr std::uint64_t ways = loads_and_stores | kernel_copies | staging_pays | in_place;
+                                 in_place = std::uint64_t{4} << 24;
+  static constexpr int first_manner_bit = 28;
+  static constexpr std::uint64_t manner_bits = std::uint64_t{15} << first_manner_bit;
+  static constexpr std::uint64_t ways = loads_and_stores | kernel_copies | in_place | manner_bits;
 
   [[nodiscard]] bool is_same_call(const offer& other) const noexcept {
     return (((head ^ other.head) & ~ways) | static_cast<std::uint64_t>(root ^ other.root) | (count ^ other.count) |
@@ -56,6 +58,20 @@ struct offer {
             count,
             shape};
   }
+  /// What the first rank of `ranks` brings tells of the call.
+  [[nodiscard]] call_kind kind(int ranks) const noexcept {
+    const fingerprint call = print();
+    const bool floats = call.type.kind == element_code_of<float>().kind || call.type.kind == element_code_of<double>().kind;
+    return {call.what,
+            ranks,
+            floats && ranks == 2,
+            (head & loads_and_stores) != 0,
+            (head & kernel_copies) != 0,
+            (head & in_place) != 0};
+  }
+  /// Of which of `manners_of` it shall be done.
+  [[nodiscard]] std::size_t manner_index() const noexcept { return head >> first_manner_bit & 15; }
+  void set_manner_index(std::size_t index) noexcept { head |= std::uint64_t{index} << first_manner_bit; }
 };
 static_assert(sizeof(offer) <= place<>::line_room);
 
@@ -72,13 +88,7 @@ struct contribution {
     const memory_reference in = memory.refer(input, input_bytes), out = memory.refer(output, output_bytes);
     std::uint64_t head = offer::head_of(print) | (reads_others ? offer::kernel_copies : 0) | (in == out ? offer::in_place : 0);
     if ((memory.direct(in) || input_bytes == 0) && (memory.direct(out) || output_bytes == 0)) head |= offer::loads_and_stores;
-    else if (reads_others && staging_beats_kernel(std::max(input_bytes, output_bytes))) head |= offer::staging_pays;
     return {head, print.root, print.count, print.shape, in, out};
-  }
-
- private:
-  [[nodiscard, gnu::cold]] static bool staging_beats_kernel(std::size_t bytes) {
-    return bytes >= least_kernel_copy && !single_copy_pays(bytes);
   }
 };
 

@@ -12,6 +12,7 @@
 
 #include "belay/backend/host/arithmetic.hpp"
 #include "belay/backend/host/copy.hpp"
+#include "belay/backend/host/manner.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 
@@ -26,6 +27,14 @@ enum class fetch_kind : std::uint8_t { none, to_read, to_write };
 
 /// What is written as well is fetched so many bytes ahead.
 inline constexpr std::size_t owned_ahead = 256;
+
+/// How a reduction of two ranks stores and fetches.
+struct reduction_plan {
+  store_kind to = store_kind::cached, also_to = store_kind::cached;
+  fetch_kind first = fetch_kind::none, second = fetch_kind::none;
+
+  [[nodiscard]] bool streams() const noexcept { return to == store_kind::streaming || also_to == store_kind::streaming; }
+};
 
 #if defined(__x86_64__)
 template <class T>
@@ -50,11 +59,11 @@ inline void fetch_ahead(const void* from, std::size_t bytes, fetch_kind how) noe
 }
 
 // (`auto` would drop the alignment of one element.)
-// `count` is a multiple of the lanes; both destinations are aligned to a register where `how` is streaming. The two
+// `count` is a multiple of the lanes; both destinations are aligned to a register where one is streamed to. The two
 // functions differ in the register only, which a template cannot be told.
 template <class Op, class T>
 __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second, std::size_t count,
-                                                      store_kind how, fetch_kind of_first, fetch_kind of_second) noexcept {
+                                                      reduction_plan plan) noexcept {
   using vector = typename lanes<T>::of_64;
   constexpr std::size_t each = 64 / sizeof(T);
   const auto reduce = [=](vector& r, std::size_t i) __attribute__((target("avx512f"), always_inline)) {
@@ -66,7 +75,7 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
     else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
     else r = ((a > b) | (a != a)) ? a : b;
   };
-  const auto store = [=](T* place, const vector& r) __attribute__((target("avx512f"), always_inline)) {
+  const auto store = [=](T* place, const vector& r, store_kind how) __attribute__((target("avx512f"), always_inline)) {
     vector& there = *reinterpret_cast<vector*>(place);
     if (how == store_kind::streaming) asm volatile("vmovntps %1, %0" : "=m"(there) : "v"(r));
     else there = r;
@@ -74,32 +83,32 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
   std::size_t i = 0;
   // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
   for (; i + 4 * each <= count; i += 4 * each) {
-    fetch_ahead(first + i, 4 * 64, of_first);
-    fetch_ahead(second + i, 4 * 64, of_second);
+    fetch_ahead(first + i, 4 * 64, plan.first);
+    fetch_ahead(second + i, 4 * 64, plan.second);
     vector w, x, y, z;
     reduce(w, i);
     reduce(x, i + each);
     reduce(y, i + 2 * each);
     reduce(z, i + 3 * each);
-    const auto store_all = [&](T* place) __attribute__((target("avx512f"), always_inline)) {
-      store(place, w);
-      store(place + each, x);
-      store(place + 2 * each, y);
-      store(place + 3 * each, z);
+    const auto store_all = [&](T* place, store_kind how) __attribute__((target("avx512f"), always_inline)) {
+      store(place, w, how);
+      store(place + each, x, how);
+      store(place + 2 * each, y, how);
+      store(place + 3 * each, z, how);
     };
-    store_all(to + i);
-    if (also_to != to) store_all(also_to + i);
+    store_all(to + i, plan.to);
+    if (also_to != to) store_all(also_to + i, plan.also_to);
   }
   for (; i < count; i += each) {
     vector result;
     reduce(result, i);
-    store(to + i, result);
-    if (also_to != to) store(also_to + i, result);
+    store(to + i, result, plan.to);
+    if (also_to != to) store(also_to + i, result, plan.also_to);
   }
 }
 template <class Op, class T>
 __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second, std::size_t count,
-                                                   store_kind how, fetch_kind of_first, fetch_kind of_second) noexcept {
+                                                   reduction_plan plan) noexcept {
   using vector = typename lanes<T>::of_32;
   constexpr std::size_t each = 32 / sizeof(T);
   const auto reduce = [=](vector& r, std::size_t i) __attribute__((target("avx2"), always_inline)) {
@@ -111,7 +120,7 @@ __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* f
     else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
     else r = ((a > b) | (a != a)) ? a : b;
   };
-  const auto store = [=](T* place, const vector& r) __attribute__((target("avx2"), always_inline)) {
+  const auto store = [=](T* place, const vector& r, store_kind how) __attribute__((target("avx2"), always_inline)) {
     vector& there = *reinterpret_cast<vector*>(place);
     if (how == store_kind::streaming) asm volatile("vmovntps %1, %0" : "=m"(there) : "x"(r));
     else there = r;
@@ -119,37 +128,62 @@ __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* f
   std::size_t i = 0;
   // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
   for (; i + 4 * each <= count; i += 4 * each) {
-    fetch_ahead(first + i, 4 * 32, of_first);
-    fetch_ahead(second + i, 4 * 32, of_second);
+    fetch_ahead(first + i, 4 * 32, plan.first);
+    fetch_ahead(second + i, 4 * 32, plan.second);
     vector w, x, y, z;
     reduce(w, i);
     reduce(x, i + each);
     reduce(y, i + 2 * each);
     reduce(z, i + 3 * each);
-    const auto store_all = [&](T* place) __attribute__((target("avx2"), always_inline)) {
-      store(place, w);
-      store(place + each, x);
-      store(place + 2 * each, y);
-      store(place + 3 * each, z);
+    const auto store_all = [&](T* place, store_kind how) __attribute__((target("avx2"), always_inline)) {
+      store(place, w, how);
+      store(place + each, x, how);
+      store(place + 2 * each, y, how);
+      store(place + 3 * each, z, how);
     };
-    store_all(to + i);
-    if (also_to != to) store_all(also_to + i);
+    store_all(to + i, plan.to);
+    if (also_to != to) store_all(also_to + i, plan.also_to);
   }
   for (; i < count; i += each) {
     vector result;
     reduce(result, i);
-    store(to + i, result);
-    if (also_to != to) store(also_to + i, result);
+    store(to + i, result, plan.to);
+    if (also_to != to) store(also_to + i, result, plan.also_to);
   }
 }
 #endif
 
+/// How `reduce_two` goes about `count` elements; `own` is the destination that is this rank's, 0 or 1.
+template <class T>
+[[nodiscard]] reduction_plan plan_reduction(const T* to, const T* also_to, const T* first, const T* second, std::size_t count,
+                                            touch by, int own) noexcept {
+  const auto is_destination = [=](const T* source) { return source == to || source == also_to; };
+  const bool beyond_caches = count * sizeof(T) >= least_beyond_caches;
+  const auto fetched = [=](const T* source) {
+    switch (by) {
+      case touch::cached: return fetch_kind::none;
+      case touch::fetched:
+      case touch::around: return fetch_kind::to_read;
+      default: break;
+    }
+    if (by == touch::owned && is_destination(source)) return fetch_kind::to_write;
+    // Two sources and two destinations are more streams than a copy: reading out of caches is slower for a fetch.
+    if (beyond_caches) return fetch_kind::to_read;
+    // Of two destinations one is a peer's; a single one is this rank's, and what it holds is already here.
+    return also_to != nullptr && is_destination(source) ? fetch_kind::to_write : fetch_kind::none;
+  };
+  const auto stored = [=](int destination) {
+    const bool around = by == touch::around || (by == touch::around_peers && destination != own);
+    return around ? store_kind::streaming : store_kind::cached;
+  };
+  return {stored(0), stored(1), fetched(first), fetched(second)};
+}
+
 /// `to[i]` and, unless it is null, `also_to[i]` become the reduction of `first[i]` and `second[i]`, in this order, as
-/// of two ranks. Destinations may be sources at the same index, not shifted. What was streamed is ordered before
-/// later stores of this thread.
+/// of two ranks; `own` is the destination that is this rank's, 0 or 1. Destinations may be sources at the same index, not
+/// shifted. What was streamed is ordered before later stores of this thread.
 template <class Op, class T>
-void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t count,
-                store_kind how = store_kind::cached) noexcept {
+void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t count, touch by = touch::usual, int own = 0) noexcept {
   const auto any = [=](std::size_t begin, std::size_t length) {
     if (length == 0) return;
     const auto source = [=](int q) { return q == 0 ? first : second; };
@@ -166,20 +200,12 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
       const std::size_t head = std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(to)) & (width - 1)) / sizeof(T));
       const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
       T* const other = also_to == nullptr ? to : also_to;
-      const auto fetched = [=](const T* from) {
-        // Two sources and two destinations are more streams than a copy: reading out of caches is slower for a fetch.
-        if (count * sizeof(T) >= least_beyond_caches) return fetch_kind::to_read;
-        // Of two destinations one is a peer's; a single one is this rank's, and what it holds is already here.
-        return also_to != nullptr && (from == to || from == other) ? fetch_kind::to_write : fetch_kind::none;
-      };
-      // Where a destination is a source its lines have been read: to store around the caches would first throw them out.
-      const bool in_place = first == to || first == other || second == to || second == other;
-      if (in_place || misaligned(to) % sizeof(T) != 0 || misaligned(other) != misaligned(to)) how = store_kind::cached;
+      reduction_plan plan = plan_reduction<T>(to, also_to, first, second, count, by, own);
+      if (misaligned(to) % sizeof(T) != 0 || misaligned(other) != misaligned(to)) plan.to = plan.also_to = store_kind::cached;
       any(0, head);
-      (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head,
-                                                                  body, how, fetched(first), fetched(second));
+      (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head, body, plan);
       any(head + body, count - head - body);
-      if (how == store_kind::streaming) order_streaming_stores();
+      if (plan.streams()) order_streaming_stores();
       return;
     }
   }

@@ -34,14 +34,14 @@ void move_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes
     return theirs.input == theirs.output;
   };
   const bool any_in_place = me.point->any_in_place();
-  const algorithm how = way_of(me, bytes);
+  const auto [how, by] = manner_of(me, bytes);
   if (stores_into_peers(how) && !any_in_place) {
     const part own = sent(me.rank(), me.rank());
-    push_copy(out + received(me.rank(), me.rank()).first, in + own.first, own.bytes, bytes, bytes);
+    push_by(by, out + received(me.rank(), me.rank()).first, in + own.first, own.bytes, bytes, bytes);
     for (int k = 1; k < me.size(); ++k) {  // everybody begins at another peer
       const int q = me.behind(k);
       const part mine = sent(me.rank(), q);
-      push_copy(me.point->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes, bytes, bytes);
+      push_by(by, me.point->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes, bytes, bytes);
     }
   } else if (how != algorithm::staged && how != algorithm::kernel_copy) {
     for (int k = 0; k < me.size(); ++k) {
@@ -51,7 +51,7 @@ void move_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes
       const auto input = [&](int of) { return me.point->input_of(of) + sent(of, of == q ? me.rank() : q).first; };
       const auto output = [&](int of) { return me.point->output_of(of) + received(of, of == q ? me.rank() : q).first; };
       if (!in_place(me.rank()) && !in_place(q)) {
-        fast_copy(out + mine.first, me.point->input_of(q) + sent(q, me.rank()).first, mine.bytes);
+        copy_by(by, out + mine.first, me.point->input_of(q) + sent(q, me.rank()).first, mine.bytes);
       } else if (q != me.rank()) {  // either of the two moves one half of both parts
         const std::size_t half = mine.bytes / 2 / 64 * 64;
         const std::size_t first = me.rank() < q ? 0 : half, length = me.rank() < q ? half : mine.bytes - half;
@@ -96,7 +96,7 @@ void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& 
   check_all_to_all(in, out, me.size(), at);
   const std::size_t each = share_of(in.size_bytes(), me.size());
   const fingerprint print{operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::all_in_parts); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
     const brought_data brought = me.point->brought();
     std::byte* to = bytes_of(out);
@@ -137,7 +137,7 @@ void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> 
   counted_contribution mine = brings(print, in, out, send_counts, receive_counts);
   // Nobody knows yet how much the others bring: who brings little puts it into its page in any case.
   const bool pages = me.point->forced_algorithm() == algorithm::automatic;
-  if (pages && in.size_bytes() <= most_parts_in_all_pages(me.size())) mine.paged_bytes = in.size_bytes();
+  if (pages && in.size_bytes() <= page_bytes(me.size())) mine.paged_bytes = in.size_bytes();
   me.point->enter(mine, me.limit, at);
   expect_equal_pairs(me);
   const auto in_vector = [](std::span<const std::size_t> counts, int which) {
@@ -147,7 +147,7 @@ void all_to_all_v(Party me, std::span<const T> in, std::span<const std::size_t> 
   std::size_t total = 0;
   for (int q = 0; q < me.size(); ++q) {
     const std::size_t theirs = total_of(me.point->send_counts_of(q)) * sizeof(T);
-    all_in_pages = all_in_pages && theirs <= most_parts_in_all_pages(me.size());
+    all_in_pages = all_in_pages && theirs <= page_bytes(me.size());
     total += theirs;
   }
   if (all_in_pages) {

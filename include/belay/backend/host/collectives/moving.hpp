@@ -73,13 +73,13 @@ template <class From, class To, class Party>
 /// rank's output.
 template <class From, class To, class Party>
 void gather_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes, From from, To to) {
-  const algorithm how = way_of(me, bytes);
-  if (how == algorithm::staged) return gather_parts_staged(me, in, out, from, to);
-  if (!stores_into_peers(how)) {
+  const manner chosen = manner_of(me, bytes);
+  if (chosen.how == algorithm::staged) return gather_parts_staged(me, in, out, from, to);
+  if (!stores_into_peers(chosen.how)) {
     for (int k = 0; k < me.size(); ++k) {
       const int q = me.behind(k);
       if (q == me.rank() && out + to(q) == in + from(q).first) continue;
-      me.point->fetch(q, me.point->offer_of(q).input, from(q).first, out + to(q), from(q).bytes);
+      me.point->fetch(q, me.point->offer_of(q).input, from(q).first, out + to(q), from(q).bytes, chosen.by);
     }
     return;
   }
@@ -90,9 +90,10 @@ void gather_parts(Party me, const std::byte* in, std::byte* out, std::size_t byt
   for (stretch now; now.first < own.bytes; now.first += now.count) {
     now.count = std::min(block_to_all, own.bytes - now.first);
     const std::byte* const block = in + own.first + now.first;
-    if (!in_place) push_copy(out + to(me.rank()) + now.first, block, now.count, own.bytes, moved);
+    const auto store = [&](std::byte* place) { push_by(chosen.by, place, block, now.count, own.bytes, moved); };
+    if (!in_place) store(out + to(me.rank()) + now.first);
     for (int k = 1; k < me.size(); ++k) {  // everybody begins at another peer
-      push_copy(me.point->output_of(me.behind(k)) + to(me.rank()) + now.first, block, now.count, own.bytes, moved);
+      store(me.point->output_of(me.behind(k)) + to(me.rank()) + now.first);
     }
   }
 }
@@ -148,20 +149,20 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
   const fingerprint print{operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0};
   const std::size_t bytes = inout.size_bytes();
   const bool is_root = me.rank() == root;
-  if (const algorithm how = me.point->small_way(bytes, sizeof(T), pages_of::root); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(bytes, sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, inout.data(), is_root ? bytes : 0, me.limit, at);
     copy_elements(bytes_of(inout), me.point->brought()(root), bytes);
     return;
   }
   me.point->enter(brings(print, inout, inout), me.limit, at);
-  const algorithm how = way_of(me, bytes);
+  const auto [how, by] = manner_of(me, bytes);
   if (root_stores(me, how, bytes, most_stored_by_free_root)) {
-    if (is_root) fast_copy(me.point->output_of(1 - root), inout.data(), bytes);
+    if (is_root) copy_by(by, me.point->output_of(1 - root), inout.data(), bytes);
   } else if (how != algorithm::staged) {
     const std::size_t fetched = copied_by_peers(me, how, bytes, most_stored_by_free_root);
-    if (!is_root) me.point->fetch(root, me.point->offer_of(root).input, 0, inout.data(), fetched);
+    if (!is_root) me.point->fetch(root, me.point->offer_of(root).input, 0, inout.data(), fetched, by);
     for (int q = 0; q < me.size() && is_root && fetched < bytes; ++q) {
-      if (q != root) fast_copy(me.point->output_of(q) + fetched, bytes_of(inout) + fetched, bytes - fetched);
+      if (q != root) copy_by(by, me.point->output_of(q) + fetched, bytes_of(inout) + fetched, bytes - fetched);
     }
   } else {
     through_staging<std::byte>(
@@ -188,21 +189,21 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   const fingerprint print{operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0};
   const std::size_t each = in.size_bytes();
   std::byte* to = bytes_of(out);
-  if (const algorithm how = me.point->small_way(each, sizeof(T), pages_of::root); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(each, sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? 0 : each, me.limit, at);
     for (int q = 0; q < me.size() && is_root; ++q, to += each) copy_elements(to, me.point->brought()(q), each);
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  const algorithm how = way_of(me, each);
+  const auto [how, by] = manner_of(me, each);
   if (how != algorithm::staged && how != algorithm::kernel_copy) {
     const offer& roots = me.point->offer_of(root);
     const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
     const std::size_t stored = in_place ? copied_by_peers(me, how, each, most_stored_by_root) : each;
     std::byte* const place = me.point->output_of(root) + own * sizeof(T);
-    if (place != bytes_of(in)) fast_copy(place, in.data(), stored);
+    if (place != bytes_of(in)) copy_by(by, place, in.data(), stored);
     for (int q = 0; q < me.size() && is_root && stored < each; ++q) {
-      if (q != root) fast_copy(to + each * index_of(q) + stored, me.point->input_of(q) + stored, each - stored);
+      if (q != root) copy_by(by, to + each * index_of(q) + stored, me.point->input_of(q) + stored, each - stored);
     }
   } else if (how == algorithm::kernel_copy) {
     for (int q = 0; q < me.size() && is_root; ++q, to += each) {
@@ -232,26 +233,26 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
   const fingerprint print{operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0};
   const std::size_t each = out.size_bytes(), all = each * static_cast<std::size_t>(me.size());
   const std::size_t first = own * sizeof(T);
-  if (const algorithm how = me.point->small_way(all, sizeof(T), pages_of::root); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(all, sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? all : 0, me.limit, at);
     copy_elements(bytes_of(out), me.point->brought()(root) + first, each);
     return;
   }
   me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);
-  const algorithm how = way_of(me, each);
+  const auto [how, by] = manner_of(me, each);
   const offer& roots = me.point->offer_of(root);
   const bool in_place = roots.output.is_at(roots.input, each * index_of(root));
   if (root_stores(me, how, each, in_place ? most_stored_by_free_root : most_stored_by_root)) {
     if (is_root) {
-      fast_copy(me.point->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);
-      if (out.data() != in.data() + own) fast_copy(out.data(), in.data() + own, each);
+      copy_by(by, me.point->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);
+      if (out.data() != in.data() + own) copy_by(by, out.data(), in.data() + own, each);
     }
   } else if (how != algorithm::staged) {
     const std::size_t fetched = in_place ? copied_by_peers(me, how, each, most_stored_by_free_root) : each;
-    if (!is_root || !in_place) me.point->fetch(root, roots.input, first, out.data(), is_root ? each : fetched);
+    if (!is_root || !in_place) me.point->fetch(root, roots.input, first, out.data(), is_root ? each : fetched, by);
     for (int q = 0; q < me.size() && is_root && fetched < each; ++q) {
       if (q == root) continue;
-      fast_copy(me.point->output_of(q) + fetched, bytes_of(in) + each * index_of(q) + fetched, each - fetched);
+      copy_by(by, me.point->output_of(q) + fetched, bytes_of(in) + each * index_of(q) + fetched, each - fetched);
     }
   } else {
     through_staging<std::byte>(

@@ -29,18 +29,24 @@ template <class T>
 }
 
 /// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
-/// add floats, around the caches where the machine wants that for a copy that touches as much as the operation does:
-/// of `like_copy_of` bytes.
+/// add floats, `by` tells how. Usually around the caches where the machine wants that for a copy that touches as much as
+/// the operation does: of `like_copy_of` bytes.
 template <class Op, class T, class Source, class Destination, class Party>
 void reduce_seen(Party me, Source source, int destinations, Destination destination, std::size_t count,
-                 std::size_t like_copy_of) {
+                 std::size_t like_copy_of, touch by = touch::usual) {
   if (count == 0) return;
   if (me.size() != 2 || destinations > 2) {
     reduce_elements<Op, T>(me.size(), source, destinations, destination, 0, count);
     return;
   }
-  reduce_two<Op, T>(destination(0), destinations == 2 ? destination(1) : nullptr, source(0), source(1), count,
-                    stores_around(like_copy_of) ? store_kind::streaming : store_kind::cached);
+  T* const to = destination(0);
+  T* const also_to = destinations == 2 ? destination(1) : nullptr;
+  const T* const first = source(0);
+  const T* const second = source(1);
+  // Where a destination is a source its lines have been read: to store around the caches would first throw them out.
+  const bool in_place = first == to || first == also_to || second == to || second == also_to;
+  if (by == touch::usual && !in_place && stores_around(like_copy_of)) by = touch::around;
+  reduce_two<Op, T>(to, also_to, first, second, count, by, destinations == 2 ? me.rank() : 0);
 }
 
 /// What a rank reduces where not all buffers are seen: `count` elements from `first` of all inputs into `out`.
@@ -164,10 +170,11 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
                       theirs.count * sizeof(T));
     }
   };
-  switch (way_of(me, out.size_bytes(), {.slices = true})) {
+  const manner chosen = manner_of(me, out.size_bytes(), {.slices = true});
+  switch (chosen.how) {
     case algorithm::one_shot: {
       const auto source = [&](int q) { return me.template input_of<T>(q); };
-      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), like_copy_of);
+      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), like_copy_of, chosen.by);
       break;
     }
     case algorithm::pull: {
@@ -184,7 +191,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
     default: {
       const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
       const auto destination = [&](int q) { return me.template output_of<T>(q) + mine.first; };
-      reduce_seen<Op, T>(me, source, me.size(), destination, mine.count, like_copy_of);
+      reduce_seen<Op, T>(me, source, me.size(), destination, mine.count, like_copy_of, chosen.by);
       break;
     }
   }
@@ -200,13 +207,14 @@ void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, con
     check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "reduce", at);
   }
   const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::root); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
     if (is_root) reduce_brought<Op, T>(me, 0, out);
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  switch (way_of(me, in.size_bytes(), {.root_reduces = true})) {
+  const manner chosen = manner_of(me, in.size_bytes(), {.root_reduces = true});
+  switch (chosen.how) {
     case algorithm::kernel_copy:
       if (is_root) reduce_fetched<Op, T>(me, 0, out);
       break;
@@ -221,7 +229,7 @@ void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, con
       const stretch mine = slice_of<T>(in.size(), me.rank(), me.size());
       const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
       const auto destination = [&](int) { return me.template output_of<T>(root) + mine.first; };
-      reduce_seen<Op, T>(me, source, 1, destination, mine.count, in.size_bytes());
+      reduce_seen<Op, T>(me, source, 1, destination, mine.count, in.size_bytes(), chosen.by);
       break;
     }
   }
@@ -239,7 +247,8 @@ void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first
     total += count(q);
   }
   const auto ranks = static_cast<std::size_t>(me.size());
-  switch (way_of(me, total * sizeof(T))) {
+  const manner chosen = manner_of(me, total * sizeof(T));
+  switch (chosen.how) {
     case algorithm::kernel_copy: reduce_fetched<Op, T>(me, begin, out); break;
     case algorithm::staged:
       through_staging<T>(
@@ -258,7 +267,7 @@ void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first
       break;
     default: {
       const auto source = [&](int q) { return me.template input_of<T>(q) + begin; };
-      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), total * sizeof(T));
+      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), total * sizeof(T), chosen.by);
       break;
     }
   }
@@ -285,7 +294,7 @@ void reduce_scatter(Party me, std::span<const T> in, std::span<T> out, Op, const
   check_length(in.size(), first(me.size()), "reduce_scatter: the input", at);
   check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), own, "reduce_scatter", at);
   const fingerprint print{operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::all_in_parts); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
     reduce_brought<Op, T>(me, first(me.rank()), out);
     return;

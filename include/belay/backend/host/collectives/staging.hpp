@@ -48,17 +48,25 @@ void through_staging(Party me, std::size_t length, std::size_t parts, Fill fill,
   return now.first >= count ? 0 : std::min(now.count, count - now.first);
 }
 
-/// The way of an operation of `bytes` a rank, once all have entered; `kind` is what is special about it.
+/// The usual way of an operation of `bytes` a rank, once all have entered; `kind` is what is special about it.
 template <class Party>
-[[nodiscard]] algorithm way_of(Party me, std::size_t bytes, way kind = {}) noexcept {
+[[nodiscard]] algorithm usual_way_of(Party me, std::size_t bytes, way kind = {}) noexcept {
   const bool usual = me.point->all_direct() && me.point->forced_algorithm() == algorithm::automatic;
   if (usual) return choose_usual(bytes, me.point->any_in_place());
   kind.forced = me.point->forced_algorithm();
   kind.direct = me.point->all_direct();
   kind.kernel_copies = me.point->all_copy();
-  kind.staging_pays = me.point->any_stages();
   kind.in_place = me.point->any_in_place();
   return choose(kind, bytes);
+}
+
+/// How an operation of `bytes` a rank is done.
+template <class Party>
+[[nodiscard]] manner manner_of(Party me, std::size_t bytes, way kind = {}) noexcept {
+  manner out = me.point->chosen();
+  const bool impossible = out.how == algorithm::one_shot && me.point->any_in_place();
+  if (out.how == algorithm::automatic || impossible) out.how = usual_way_of(me, bytes, kind);
+  return out;
 }
 
 }  // namespace host

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The manners in which an operation can be done: which way its bytes go, and how memory is touched on that way. All give
+// the same bits. Which is fastest depends on the machine, on where its ranks run and on what their caches hold, so a group
+// tries them (see trials.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "belay/backend/host/algorithm.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// `usual`: as one rank's copies are fastest on this machine. `cached`: through the caches. `fetched`: what is read is
+/// fetched ahead. `owned`: what is read and then written is fetched ahead to be written. `around`: stores go around the
+/// caches; `around_peers`: those into peers' buffers do. `string`: by one string instruction.
+enum class touch : std::uint8_t { usual, cached, fetched, owned, around, around_peers, string };
+
+[[nodiscard]] constexpr const char* name(touch how) noexcept {
+  constexpr const char* names[] = {"usual", "cached", "fetched", "owned", "around", "around_peers", "string"};
+  return names[static_cast<std::size_t>(how)];
+}
+
+struct manner {
+  algorithm how = algorithm::automatic;  // what `choose` says
+  touch by = touch::usual;
+
+  [[nodiscard]] bool operator==(const manner&) const = default;
+};
+
+inline constexpr std::size_t least_tried_seen = 4 * 1024 * 1024, least_tried_unseen = 16 * 1024;
+
+/// What is known of a larger operation before ranks have met.
+struct call_kind {
+  operation what = operation::none;
+  int ranks = 1;
+  bool by_vectors = false;  // reductions are, see reduce_two
+  bool direct = false;      // ranks see each other's buffers
+  bool kernel_copies = false;
+  bool in_place = false;
+
+  /// From so many bytes of the larger buffer on manners are tried. Below caches hold what was moved last: calls in a loop
+  /// that never changes its input would teach what is wrong for all others.
+  [[nodiscard]] constexpr std::size_t least_tried() const noexcept { return direct ? least_tried_seen : least_tried_unseen; }
+};
+
+/// What comes into question, the usual manner first.
+[[nodiscard]] inline std::span<const manner> manners_of(const call_kind& call) noexcept {
+  using enum touch;
+  constexpr auto push = algorithm::push, pull = algorithm::pull, usually = algorithm::automatic;
+  static constexpr manner usual_only[] = {{}};
+  static constexpr manner unseen[] = {{}, {algorithm::staged, usual}, {algorithm::kernel_copy, usual}};
+  static constexpr manner sums[] = {{}, {usually, cached}, {usually, fetched}, {usually, around_peers}, {usually, around}};
+  static constexpr manner sums_in_place[] = {{}, {usually, cached}, {usually, fetched}, {usually, owned}, {usually, around}};
+  static constexpr manner other_sums[] = {{}, {pull, usual}};
+  static constexpr manner moves[] = {{},          {push, cached}, {push, string}, {push, around}, {pull, cached}, {pull, string},
+                                     {pull, around}};
+  static constexpr manner rooted_moves[] = {{}, {usually, cached}, {usually, string}, {usually, around}};
+  const bool exchanges = call.what == operation::all_to_all || call.what == operation::all_to_all_v;
+  if (call.ranks < 2 || (exchanges && call.in_place)) return usual_only;
+  const bool moves_bytes = call.what != operation::make_symmetric && call.what != operation::barrier;
+  if (!call.direct) return call.kernel_copies && moves_bytes ? unseen : std::span<const manner>(usual_only);
+  switch (call.what) {
+    case operation::all_reduce:
+    case operation::reduce_scatter:
+    case operation::reduce_scatter_v:
+    case operation::reduce:
+      if (call.by_vectors) return call.in_place ? sums_in_place : std::span<const manner>(sums);
+      return call.what == operation::all_reduce ? other_sums : std::span<const manner>(usual_only);
+    case operation::all_gather:
+    case operation::all_gather_v:
+    case operation::all_to_all:
+    case operation::all_to_all_v: return moves;
+    case operation::broadcast:
+    case operation::gather:
+    case operation::scatter: return rooted_moves;
+    default: return usual_only;
+  }
+}
+
+/// The kind of copy that a manner other than the usual one asks for.
+[[nodiscard]] constexpr copy_kind kind_of_copy(touch by) noexcept {
+  return by == touch::string ? copy_kind::rep_movsb : by == touch::around ? copy_kind::streaming : copy_kind::wide;
+}
+/// `fast_copy` in the usual manner, or another.
+inline void copy_by(touch by, void* to, const void* from, std::size_t bytes) {
+  copy_bytes(to, from, bytes, by == touch::usual ? kind_of_copy(bytes) : kind_of_copy(by));
+}
+/// The same of `push_copy`.
+inline void push_by(touch by, void* to, const void* from, std::size_t bytes, std::size_t read, std::size_t moved) {
+  if (by == touch::usual) push_copy(to, from, bytes, read, moved);
+  else copy_bytes(to, from, bytes, kind_of_copy(by), moved);
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
