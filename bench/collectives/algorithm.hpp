@@ -34,12 +34,15 @@ namespace bench {
   // A rank brings to these what it gives, elsewhere all.
   const bool part = which == op::all_gather || which == op::gather;
   const bool counts = which == op::all_gather_v || which == op::reduce_scatter_v || which == op::all_to_all_v;
-  const belay::host::algorithm small = belay::host::choose_small(forced, part ? each : all, element, what.ranks);
+  using belay::host::pages_of;
+  const bool in_parts = which == op::all_to_all || which == op::reduce_scatter;
+  const pages_of pages = has_root(which) ? pages_of::root : in_parts ? pages_of::all_in_parts : pages_of::all;
+  const belay::host::algorithm small = belay::host::choose_small(forced, part ? each : all, element, what.ranks, pages);
   if (!counts && small != belay::host::algorithm::automatic) return belay::host::name(small);
   const std::size_t page = belay::host::page_bytes(what.ranks);
-  if (which == op::all_to_all_v && forced == belay::host::algorithm::automatic && all <= page) {
-    return belay::host::name(belay::host::algorithm::page);
-  }
+  const bool unseen = what.as == "processes" && what.buffers == "ordinary" && (which == op::all_reduce || which == op::all_gather);
+  const bool paged = (which == op::all_to_all_v && all <= page) || (unseen && (part ? each : all) <= page);
+  if (paged && forced == belay::host::algorithm::automatic) return belay::host::name(belay::host::algorithm::page);
   const std::size_t bytes = which == op::gather || which == op::scatter ? each : all;
   belay::host::way known;
   known.forced = forced;

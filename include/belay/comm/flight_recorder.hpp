@@ -154,7 +154,7 @@ class flight_recorder {
     open_ = &ring_[turn % Capacity];
     // The word that tells the turn is first, and each is stored before the next: who reads in the meantime finds out.
     open_->what.store(stamp_of(turn) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
-                      std::memory_order_relaxed);
+                      std::memory_order_release);
     open_->number.store(number, std::memory_order_release);
     open_->bytes.store(bytes, std::memory_order_release);
     open_->end.store(0, std::memory_order_release);
@@ -190,6 +190,8 @@ class flight_recorder {
     const std::uint64_t end = slot.end.load(std::memory_order_acquire);
     // Had one of them been of a later turn, the word that tells the turn would be too by now.
     if (what >> 48 != stamp_of(turn) >> 48 || what != slot.what.load(std::memory_order_relaxed)) return {};
+    // That word tells the turn but for multiples of 65,536; who is kept from reading for so long sees it here.
+    if (count() > turn + Capacity) return {};
     out.what = static_cast<operation>(what & 0xff);
     out.group = static_cast<std::uint32_t>(what >> 24 & 0xffffff);
     out.finished = (end & 1) != 0;

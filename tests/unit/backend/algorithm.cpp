@@ -106,15 +106,20 @@ TEST_CASE("the way is chosen by what all ranks know, and a forced one that canno
 
 TEST_CASE("what is small goes along where the ranks meet, unless another way is forced") {
   using belay::host::choose_small;
-  CHECK(choose_small(algorithm::automatic, 56, 4, 2) == algorithm::line);
-  CHECK(choose_small(algorithm::automatic, 57, 1, 2) == algorithm::page);
-  CHECK(choose_small(algorithm::automatic, 0, 64, 2) == algorithm::page);  // no word for such an element
-  CHECK(choose_small(algorithm::automatic, 2048, 4, 2) == algorithm::page);
-  CHECK(choose_small(algorithm::automatic, 2052, 4, 2) == algorithm::automatic);
-  CHECK(choose_small(algorithm::page, 8, 4, 2) == algorithm::page);
-  CHECK(choose_small(algorithm::page, 2048, 4, 2) == algorithm::page);
-  CHECK(choose_small(algorithm::push, 8, 4, 2) == algorithm::automatic);
-  CHECK(choose_small(algorithm::automatic, 512, 4, 100) == algorithm::automatic);
+  using belay::host::pages_of;
+  CHECK(choose_small(algorithm::automatic, 56, 4, 2, pages_of::all) == algorithm::line);
+  CHECK(choose_small(algorithm::automatic, 57, 1, 2, pages_of::all) == algorithm::page);
+  CHECK(choose_small(algorithm::automatic, 0, 64, 2, pages_of::all) == algorithm::page);  // no word for such an element
+  CHECK(choose_small(algorithm::automatic, 1024, 4, 2, pages_of::all) == algorithm::page);
+  CHECK(choose_small(algorithm::automatic, 1028, 4, 2, pages_of::all) == algorithm::automatic);
+  for (const pages_of which : {pages_of::all_in_parts, pages_of::root}) {
+    CHECK(choose_small(algorithm::automatic, 2048, 4, 2, which) == algorithm::page);
+    CHECK(choose_small(algorithm::automatic, 2052, 4, 2, which) == algorithm::automatic);
+  }
+  CHECK(choose_small(algorithm::page, 8, 4, 2, pages_of::all) == algorithm::page);
+  CHECK(choose_small(algorithm::page, 2048, 4, 2, pages_of::all) == algorithm::page);
+  CHECK(choose_small(algorithm::push, 8, 4, 2, pages_of::all) == algorithm::automatic);
+  CHECK(choose_small(algorithm::automatic, 512, 4, 100, pages_of::root) == algorithm::automatic);
 }
 
 TEST_CASE("a way is named in the environment; a name that is none lists them") {

@@ -22,6 +22,14 @@ TEST_CASE("the recorder keeps the last operations and says which one is open") {
   CHECK((*recorder)[6].what == belay::operation::none);  // not yet
 }
 
+TEST_CASE("an entry is not taken for one of 65,536 operations later, whose turn looks the same") {
+  auto recorder = std::make_unique<belay::flight_recorder<4>>();
+  constexpr std::uint64_t later = std::uint64_t{1} << 16;
+  for (std::uint64_t k = 0; k <= later; ++k) recorder->enter(belay::operation::barrier, 0, k, 0, "a.cpp", 1);
+  CHECK((*recorder)[0].what == belay::operation::none);
+  CHECK((*recorder)[later].number == later);
+}
+
 TEST_CASE("an operation that sleeps tells since when, and in the end how long it slept") {
   auto recorder = std::make_unique<belay::flight_recorder<4>>();
   recorder->enter(belay::operation::barrier, 0, 0, 0, "a.cpp", 1);

@@ -71,18 +71,25 @@ struct way {
 /// Bytes that a line holds.
 inline constexpr std::size_t line_bytes = 56;
 
-/// Bytes of a page in a group of `ranks`. To put that much into a page costs less than to meet a second time.
+/// Bytes of a page in a group of `ranks`.
 [[nodiscard]] constexpr std::size_t page_bytes(int ranks) noexcept {
   return ranks <= 8 ? 2048 : ranks <= 64 ? 1024 : 256;
 }
 
+/// Up to here every peer may read all of a rank's page: more lines on their way cost more than to meet a second time.
+inline constexpr std::size_t most_in_all_pages = 1024;
+
+/// Who writes pages, and what of them a peer reads.
+enum class pages_of : std::uint8_t { all, all_in_parts, root };
+
 /// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
 /// along where the ranks meet: in a line or a page. Otherwise automatic.
 [[nodiscard, gnu::always_inline]] constexpr algorithm choose_small(algorithm forced, std::size_t bytes,
-                                                                   std::size_t element_bytes, int ranks) noexcept {
+                                                                   std::size_t element_bytes, int ranks, pages_of which) noexcept {
   const bool free = forced == algorithm::automatic || forced == algorithm::line;
   if (free && bytes <= line_bytes && element_bytes <= line_bytes && ranks < 511) return algorithm::line;
-  return (free || forced == algorithm::page) && bytes <= page_bytes(ranks) ? algorithm::page : algorithm::automatic;
+  const std::size_t most = free && which == pages_of::all ? std::min(page_bytes(ranks), most_in_all_pages) : page_bytes(ranks);
+  return (free || forced == algorithm::page) && bytes <= most ? algorithm::page : algorithm::automatic;
 }
 
 /// Up to here each rank reduces all: a second exchange of slices costs more than the arithmetic twice.

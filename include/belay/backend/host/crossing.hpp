@@ -53,7 +53,9 @@ class crossing {
     ring();
   }
   /// Between `publish` and `leave`, while there is time: gets back from peers what `leave` will write.
-  void prepare_to_leave() const noexcept { fetch_to_write(&mine_->outside); }
+  void prepare_to_leave() const noexcept {
+    if (early_fetches_pay()) fetch_to_write(&mine_->outside);
+  }
   /// Returns when all lines are there, with whether all call what this rank's does.
   template <class Wait>
   [[nodiscard]] lines_are await_lines(std::uint32_t print, Wait wait) const {
@@ -87,7 +89,7 @@ class crossing {
   template <class Wait>
   [[nodiscard]] bool leave(Wait wait) {
     step_outside();
-    fetch_to_write(&mine_->line_of(turn_ + 1));
+    if (early_fetches_pay()) fetch_to_write(&mine_->line_of(turn_ + 1));
     const auto outside = [turn = turn_](const auto& other, auto order) { return other.is_outside(turn, order); };
     if (!await(wait, outside)) return false;
     return hall_.space() == address_space::one || !hall_.stopped(std::memory_order_seq_cst);

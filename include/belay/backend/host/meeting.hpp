@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -22,6 +21,7 @@
 
 #include "belay/backend/host/absence.hpp"
 #include "belay/backend/host/algorithm.hpp"
+#include "belay/backend/host/count_vectors.hpp"
 #include "belay/backend/host/crossing.hpp"
 #include "belay/backend/host/difference.hpp"
 #include "belay/backend/host/group_memory.hpp"
@@ -54,7 +54,7 @@ class basic_meeting {
                 group_memory shared)
       : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me),
         recorder_(&world.recorder(members[index_of(me)], which)), pages_(shared.pages(which)),
-        page_stride_(shared.from_page_to_page()), counts_(shared.counts(which)),
+        page_stride_(shared.from_page_to_page()), counts_(shared.counts(which), me, size()),
         forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
         reads_others_(world.reads_others(members[index_of(me)])), way_({&world, members, which, me, shared.places(which)}),
         manner_(size(), me, forced_) {}
@@ -66,8 +66,9 @@ class basic_meeting {
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
 
   /// The way of an operation of which each rank brings at most `bytes`: line or page for `swap`, automatic for `enter`.
-  [[nodiscard, gnu::always_inline]] inline algorithm small_way(std::size_t bytes, std::size_t element_bytes) const noexcept {
-    return choose_small(forced_, bytes, element_bytes, size());
+  [[nodiscard, gnu::always_inline]] inline algorithm small_way(std::size_t bytes, std::size_t element_bytes,
+                                                               pages_of which = pages_of::all) const noexcept {
+    return choose_small(forced_, bytes, element_bytes, size(), which);
   }
 
   // What says what a call is, mostly constants, goes from where they are known straight into this rank's line, in `swap`
@@ -98,10 +99,7 @@ class basic_meeting {
   }
   [[gnu::always_inline]] inline void enter(const counted_contribution& mine, health::clock::duration limit, const where& at) {
     begin(mine.print, at);
-    own_counts_ = {mine.send_counts, mine.receive_counts};
-    for (std::size_t kind = 0; kind < own_counts_.size(); ++kind) {
-      std::copy(own_counts_[kind].begin(), own_counts_[kind].end(), counts_at(me_, kind));
-    }
+    counts_.bring(way_.turn(), mine.send_counts, mine.receive_counts);
     bring_in_page(mine.input, mine.paged_bytes);
     bring(mine);
     enter_with_all(mine.print.what, mine.print.bytes(), limit);
@@ -116,14 +114,20 @@ class basic_meeting {
   [[nodiscard]] const void* own_input() const noexcept { return own_input_; }
   [[nodiscard]] const std::byte* input_of(int who) const noexcept { return memory_->resolve(offer_of(who).input); }
   [[nodiscard]] std::byte* output_of(int who) const noexcept { return memory_->resolve(offer_of(who).output); }
-  [[nodiscard]] std::span<const std::size_t> send_counts_of(int who) const noexcept { return counts_of(who, 0); }
-  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int who) const noexcept { return counts_of(who, 1); }
+  [[nodiscard]] std::span<const std::size_t> send_counts_of(int who) const noexcept {
+    return counts_.of(way_.turn(), who, count_vectors::sent);
+  }
+  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int who) const noexcept {
+    return counts_.of(way_.turn(), who, count_vectors::received);
+  }
   /// What all ranks have in their pages; of this rank, what it put there.
   [[nodiscard]] brought_data pages() const noexcept { return pages_beside(own_input_); }
   /// Every rank can load and store what every other brought.
   [[nodiscard]] bool all_direct() const noexcept { return (ways_of_all_ & offer::loads_and_stores) != 0; }
   /// Every rank may have the kernel copy what it cannot load.
   [[nodiscard]] bool all_copy() const noexcept { return (ways_of_all_ & offer::kernel_copies) != 0; }
+  /// Every rank has put what peers do not see into its page.
+  [[nodiscard]] bool all_in_pages() const noexcept { return (ways_of_all_ & offer::in_page) != 0; }
   /// Some rank's output is its input.
   [[nodiscard]] bool any_in_place() const noexcept { return (ways_of_any_ & offer::in_place) != 0; }
   [[nodiscard]] algorithm forced_algorithm() const noexcept { return forced_; }
@@ -235,6 +239,10 @@ class basic_meeting {
   [[gnu::always_inline]] inline void bring(const contribution& mine) {
     own_input_ = mine.input;
     offer said = mine.as_offer(*memory_, reads_others_);
+    if (!said.is_seen() && forced_ == algorithm::automatic && mine.input_bytes <= page_bytes(size())) {
+      bring_in_page(mine.input, mine.input_bytes);
+      said.head |= offer::in_page;
+    }
     manner_.ask(said, std::max(mine.input_bytes, mine.output_bytes));
     put(said);
   }
@@ -345,13 +353,6 @@ class basic_meeting {
     world_->raise(call(), until.seconds());
   }
 
-  [[nodiscard]] std::size_t* counts_at(int who, std::size_t kind) const noexcept {
-    return counts_ + ((index_of(who) * 2 + way_.turn() % 2) * 2 + kind) * members_.size();
-  }
-  [[nodiscard]] std::span<const std::size_t> counts_of(int who, std::size_t kind) const noexcept {
-    return who == me_ ? own_counts_[kind] : std::span<const std::size_t>(counts_at(who, kind), members_.size());
-  }
-
   [[nodiscard]] fingerprint print_of(int who) const noexcept {
     const std::uint32_t word = way_.print_of(who);
     return word == large_print ? offer_of(who).print() : print_of_word(word);
@@ -376,7 +377,7 @@ class basic_meeting {
   flight_recorder<>* recorder_;
   std::byte* pages_;
   std::size_t page_stride_;
-  std::size_t* counts_;
+  count_vectors counts_;
   algorithm forced_;
   bool reads_others_;
   crossing<hall> way_;
@@ -384,8 +385,7 @@ class basic_meeting {
   std::uint64_t number_ = 0;  // of operations begun
   std::uint64_t waited_ = 0;
   brought_data brought_;
-  offer own_;  // of the present operation, as are
-  std::array<std::span<const std::size_t>, 2> own_counts_;
+  offer own_;  // of the present operation
   const void* own_input_ = nullptr;
   std::uint64_t ways_of_all_ = 0;  // bits of offers
   std::uint64_t ways_of_any_ = 0;

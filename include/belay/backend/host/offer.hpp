@@ -41,10 +41,10 @@ struct offer {
 
   /// Bits of `head` that are no part of the call.
   static constexpr std::uint64_t loads_and_stores = std::uint64_t{1} << 24, kernel_copies = std::uint64_t{2} << 24,
-                                 in_place = std::uint64_t{4} << 24;
+                                 in_place = std::uint64_t{4} << 24, in_page = std::uint64_t{8} << 24;
   static constexpr int first_manner_bit = 28;
   static constexpr std::uint64_t manner_bits = std::uint64_t{15} << first_manner_bit;
-  static constexpr std::uint64_t ways = loads_and_stores | kernel_copies | in_place | manner_bits;
+  static constexpr std::uint64_t ways = loads_and_stores | kernel_copies | in_place | in_page | manner_bits;
 
   [[nodiscard]] bool is_same_call(const offer& other) const noexcept {
     return (((head ^ other.head) & ~ways) | static_cast<std::uint64_t>(root ^ other.root) | (count ^ other.count) |
@@ -65,10 +65,12 @@ struct offer {
     return {call.what,
             ranks,
             floats && ranks == 2,
-            (head & loads_and_stores) != 0,
+            is_seen(),
             (head & kernel_copies) != 0,
             (head & in_place) != 0};
   }
+  /// Peers load from and store to its buffers.
+  [[nodiscard]] bool is_seen() const noexcept { return (head & loads_and_stores) != 0; }
   /// Of which of `manners_of` it shall be done.
   [[nodiscard]] std::size_t manner_index() const noexcept { return head >> first_manner_bit & 15; }
   void set_manner_index(std::size_t index) noexcept { head |= std::uint64_t{index} << first_manner_bit; }

@@ -96,7 +96,7 @@ void all_to_all(Party me, std::span<const T> in, std::span<T> out, const where& 
   check_all_to_all(in, out, me.size(), at);
   const std::size_t each = share_of(in.size_bytes(), me.size());
   const fingerprint print{operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::all_in_parts); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
     const brought_data brought = me.point->brought();
     std::byte* to = bytes_of(out);

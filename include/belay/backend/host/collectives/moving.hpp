@@ -114,14 +114,19 @@ void all_gather(Party me, std::span<const T> in, std::span<T> out, const where& 
   check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data() + own, "all_gather", at);
   const fingerprint print{operation::all_gather, reduction::none, element_code_of<T>(), -1, in.size(), 0};
   const std::size_t each = in.size_bytes();
-  if (const algorithm how = me.point->small_way(each, sizeof(T)); how != algorithm::automatic) {
-    me.point->swap(how, print, in.data(), each, me.limit, at);
-    const brought_data brought = me.point->brought();
+  const auto take = [&](brought_data brought) {
     std::byte* to = bytes_of(out);
     for (int q = 0; q < me.size(); ++q, to += each) copy_elements(to, brought(q), each);
-    return;
+  };
+  if (const algorithm how = me.point->small_way(each, sizeof(T)); how != algorithm::automatic) {
+    me.point->swap(how, print, in.data(), each, me.limit, at);
+    return take(me.point->brought());
   }
   me.point->enter(brings(print, in, out), me.limit, at);
+  if (me.point->all_in_pages()) {
+    take(me.point->pages());
+    return me.point->depart();
+  }
   gather_parts(
       me, bytes_of(in), bytes_of(out), out.size_bytes(), [&](int) { return part{0, each}; },
       [&](int q) { return static_cast<std::size_t>(q) * each; });
@@ -149,7 +154,7 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
   const fingerprint print{operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0};
   const std::size_t bytes = inout.size_bytes();
   const bool is_root = me.rank() == root;
-  if (const algorithm how = me.point->small_way(bytes, sizeof(T)); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(bytes, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, inout.data(), is_root ? bytes : 0, me.limit, at);
     copy_elements(bytes_of(inout), me.point->brought()(root), bytes);
     return;
@@ -189,7 +194,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   const fingerprint print{operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0};
   const std::size_t each = in.size_bytes();
   std::byte* to = bytes_of(out);
-  if (const algorithm how = me.point->small_way(each, sizeof(T)); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(each, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? 0 : each, me.limit, at);
     for (int q = 0; q < me.size() && is_root; ++q, to += each) copy_elements(to, me.point->brought()(q), each);
     return;
@@ -233,7 +238,7 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
   const fingerprint print{operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0};
   const std::size_t each = out.size_bytes(), all = each * static_cast<std::size_t>(me.size());
   const std::size_t first = own * sizeof(T);
-  if (const algorithm how = me.point->small_way(all, sizeof(T)); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(all, sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), is_root ? all : 0, me.limit, at);
     copy_elements(bytes_of(out), me.point->brought()(root) + first, each);
     return;

@@ -129,8 +129,8 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
 
 /// The elements [first, first + out.size()) of what all ranks brought to a small operation, reduced.
 template <class Op, class T, class Party>
-void reduce_brought(Party me, std::size_t first, std::span<T> out) {
-  const auto source = [brought = me.point->brought(), first](int q) {
+void reduce_brought(Party me, brought_data brought, std::size_t first, std::span<T> out) {
+  const auto source = [brought, first](int q) {
     return reinterpret_cast<const T*>(brought(q)) + first;
   };
   if (out.size_bytes() > line_bytes) {
@@ -154,10 +154,13 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
   const fingerprint print{operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0};
   if (const algorithm how = me.point->small_way(out.size_bytes(), sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
-    reduce_brought<Op, T>(me, 0, out);
-    return;
+    return reduce_brought<Op, T>(me, me.point->brought(), 0, out);
   }
   me.point->enter(brings(print, in, out), me.limit, at);
+  if (me.point->all_in_pages()) {
+    reduce_brought<Op, T>(me, me.point->pages(), 0, out);
+    return me.point->depart();
+  }
   const stretch mine = slice_of<T>(out.size(), me.rank(), me.size());
   // This rank's input and output, and of the peers' what they have of a slice.
   const std::size_t like_copy_of = in.size_bytes() + (in.size_bytes() - mine.count * sizeof(T)) / 2;
@@ -207,9 +210,9 @@ void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, con
     check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "reduce", at);
   }
   const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::root); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
-    if (is_root) reduce_brought<Op, T>(me, 0, out);
+    if (is_root) reduce_brought<Op, T>(me, me.point->brought(), 0, out);
     return;
   }
   me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
@@ -294,10 +297,9 @@ void reduce_scatter(Party me, std::span<const T> in, std::span<T> out, Op, const
   check_length(in.size(), first(me.size()), "reduce_scatter: the input", at);
   check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), own, "reduce_scatter", at);
   const fingerprint print{operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::all_in_parts); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
-    reduce_brought<Op, T>(me, first(me.rank()), out);
-    return;
+    return reduce_brought<Op, T>(me, me.point->brought(), first(me.rank()), out);
   }
   me.point->enter(brings(print, in, out), me.limit, at);
   reduce_parts<Op, T>(me, in, out, first, [&](int) { return out.size(); });
