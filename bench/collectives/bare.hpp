@@ -59,7 +59,9 @@ class bare {
           health(belay::host::control::make(memory, shape(ranks))),  // all write the same
           reach(belay::host::address_space::several),
           meeting(health, reach, numbered(members), belay::host::lane::caller, 0U, rank,
-                  {memory + belay::host::control::bytes_for(shape(ranks)), ranks}) {}
+                  {memory + belay::host::control::bytes_for(shape(ranks)), ranks}) {
+      health.shared().header().cores.store(ranks, std::memory_order_relaxed);  // nobody arrives, to tell theirs
+    }
 
     std::vector<int> members;
     belay::host::health health;

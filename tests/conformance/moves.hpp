@@ -132,6 +132,20 @@ bool exchanges_parts(const Group& group, std::size_t part, placed where) {
   return even && uneven_parts && one_sided;
 }
 
+// Rank 1 gives all it has to rank 0, each with one buffer: what is not sent or not received has no elements at its start.
+template <class T, class Group>
+bool gives_all(const Group& group, std::size_t n) {
+  const int me = group.rank();
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<T> buffer = me == 1 ? pattern<T>(1, n) : std::vector<T>(n);
+  std::vector<std::size_t> sends(ranks), receives(ranks);
+  if (me == 1) sends[0] = n;
+  if (me == 0) receives[1] = n;
+  const std::span<T> all(buffer), none = all.first(0);
+  group.all_to_all_v(me == 1 ? all : none, sends, me == 0 ? all : none, receives);
+  return me > 1 || same_bits(buffer, pattern<T>(1, n));
+}
+
 // The law for every movable type and a few sizes.
 template <class Backend, class Law>
 bool moves(Law law) {
@@ -177,4 +191,5 @@ TEST_CASE_TEMPLATE_DEFINE("all_to_all exchanges parts, even and uneven ones, in 
     CHECK(moves<Backend>([=]<class T>(const auto& world, std::size_t n) { return exchanges_parts<T>(world, n, where); }));
     CHECK(holds_on_all<Backend>({8}, [=](const auto& world) { return exchanges_parts<float>(world, 1U << 12, where); }));
   }
+  CHECK(holds_on_all<Backend>({2, 3}, [](const auto& world) { return gives_all<float>(world, many); }));
 }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <limits>
 #include <memory>
+#include <new>
 #include <span>
 
 #include "belay/backend/host/copy.hpp"
@@ -135,7 +136,8 @@ inline constexpr std::size_t least_large_copy = std::size_t{8} << 20;
 
 /// The choice for this machine, from one thread's copies in the classes from `least` bytes to `largest`.
 [[nodiscard]] inline copy_choice probe_copies(std::size_t least, std::size_t largest) {
-  const auto memory = std::make_unique<std::byte[]>(2 * largest);
+  const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[2 * largest]);
+  if (memory == nullptr) return {};  // who copies is in the middle of an operation
   std::fill(memory.get(), memory.get() + 2 * largest, std::byte{1});
   return copy_choice(time_copies({memory.get(), largest}, {memory.get() + largest, largest},
                                  std::chrono::milliseconds(40), [] {}, least));

@@ -57,6 +57,7 @@ struct call_kind {
   static constexpr manner unseen[] = {{}, {algorithm::staged, usual}, {algorithm::kernel_copy, usual}};
   static constexpr manner sums[] = {{}, {usually, cached}, {usually, fetched}, {usually, around_peers}, {usually, around}};
   static constexpr manner sums_in_place[] = {{}, {usually, cached}, {usually, fetched}, {usually, owned}, {usually, around}};
+  static constexpr manner parts[] = {{}, {usually, cached}, {usually, fetched}, {usually, around}};
   static constexpr manner other_sums[] = {{}, {pull, usual}};
   static constexpr manner moves[] = {{},          {push, cached}, {push, string}, {push, around}, {pull, cached}, {pull, string},
                                      {pull, around}};
@@ -70,8 +71,9 @@ struct call_kind {
     case operation::reduce_scatter:
     case operation::reduce_scatter_v:
     case operation::reduce:
-      if (call.by_vectors) return call.in_place ? sums_in_place : std::span<const manner>(sums);
-      return call.what == operation::all_reduce ? other_sums : std::span<const manner>(usual_only);
+      if (call.by_vectors && call.in_place) return sums_in_place;
+      if (call.what == operation::all_reduce) return call.by_vectors ? sums : std::span<const manner>(other_sums);
+      return call.by_vectors ? parts : std::span<const manner>(usual_only);
     case operation::all_gather:
     case operation::all_gather_v:
     case operation::all_to_all:

@@ -28,13 +28,16 @@ class manner_choice {
 
   /// Before this rank's offer is published: which manner it asks for, of a call with `bytes` in its larger buffer.
   [[gnu::always_inline]] inline void ask(offer& mine, std::size_t bytes) {
+    timing_ = false;
     if (trials_ && bytes >= least_tried_unseen) mine.set_manner_index(next(mine, bytes));
   }
   /// All have entered: `first` is the first rank's offer, `differ` the bits of heads that are not the same on all ranks.
   void agree(const offer& first, std::uint64_t differ) noexcept {
     chosen_ = {};
     const std::size_t index = first.manner_index();
-    if (index != 0 && (differ & (offer::loads_and_stores | offer::kernel_copies)) == 0) {
+    if ((differ & (offer::loads_and_stores | offer::kernel_copies)) != 0) {
+      timing_ = false;  // what was asked for is not done
+    } else if (index != 0) {
       const auto manners = manners_of(first.kind(ranks_));
       if (index < manners.size()) chosen_ = manners[index];
     }
@@ -52,7 +55,6 @@ class manner_choice {
   [[nodiscard, gnu::noinline]] std::size_t next(const offer& mine, std::size_t bytes) noexcept {
     const call_kind call = mine.kind(ranks_);
     const std::size_t manners = manners_of(call).size();
-    timing_ = false;
     if (manners == 1 || bytes < call.least_tried()) return 0;
     const std::uint64_t ways = mine.head & (offer::loads_and_stores | offer::kernel_copies | offer::in_place);
     const std::uint64_t size_class = (trials::class_of(bytes) + 1) << offer::first_manner_bit;

@@ -67,10 +67,12 @@ struct offer {
             floats && ranks == 2,
             is_seen(),
             (head & kernel_copies) != 0,
-            (head & in_place) != 0};
+            is_in_place()};
   }
   /// Peers load from and store to its buffers.
   [[nodiscard]] bool is_seen() const noexcept { return (head & loads_and_stores) != 0; }
+  /// Its output is its input, and there is some.
+  [[nodiscard]] bool is_in_place() const noexcept { return (head & in_place) != 0; }
   /// Of which of `manners_of` it shall be done.
   [[nodiscard]] std::size_t manner_index() const noexcept { return head >> first_manner_bit & 15; }
   void set_manner_index(std::size_t index) noexcept { head |= std::uint64_t{index} << first_manner_bit; }
@@ -88,7 +90,8 @@ struct contribution {
   /// As an offer, which tells how peers get at the buffers and this rank at theirs.
   [[nodiscard, gnu::always_inline]] inline offer as_offer(const reach& memory, bool reads_others) const {
     const memory_reference in = memory.refer(input, input_bytes), out = memory.refer(output, output_bytes);
-    std::uint64_t head = offer::head_of(print) | (reads_others ? offer::kernel_copies : 0) | (in == out ? offer::in_place : 0);
+    const bool in_place = in == out && input_bytes > 0 && output_bytes > 0;
+    std::uint64_t head = offer::head_of(print) | (reads_others ? offer::kernel_copies : 0) | (in_place ? offer::in_place : 0);
     if ((memory.direct(in) || input_bytes == 0) && (memory.direct(out) || output_bytes == 0)) head |= offer::loads_and_stores;
     return {head, print.root, print.count, print.shape, in, out};
   }

@@ -27,6 +27,8 @@ class trials {
 
   /// Room for `most_kinds`; what comes after them is done in the first manner.
   trials() : kinds_(most_kinds) {}
+  trials(const trials&) = delete;
+  trials& operator=(const trials&) = delete;
 
   /// The manner of the next call of this kind, of `manners` (at most `most_manners`). While `timing`, the caller says `done`
   /// afterwards.

@@ -169,7 +169,7 @@ template <class T>
     if (by == touch::owned && is_destination(source)) return fetch_kind::to_write;
     // Two sources and two destinations are more streams than a copy: reading out of caches is slower for a fetch.
     if (beyond_caches) return fetch_kind::to_read;
-    // Of two destinations one is a peer's; a single one is this rank's, and what it holds is already here.
+    // Of two destinations one is a peer's; a single one is mostly this rank's, and what it holds is already here.
     return also_to != nullptr && is_destination(source) ? fetch_kind::to_write : fetch_kind::none;
   };
   const auto stored = [=](int destination) {

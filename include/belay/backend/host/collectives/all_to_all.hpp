@@ -29,10 +29,7 @@ namespace host {
 /// staging.
 template <class Sent, class Received, class Party>
 void move_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes, Sent sent, Received received) {
-  const auto in_place = [&](int q) {
-    const offer& theirs = me.point->offer_of(q);
-    return theirs.input == theirs.output;
-  };
+  const auto in_place = [&](int q) { return me.point->offer_of(q).is_in_place(); };
   const bool any_in_place = me.point->any_in_place();
   const auto [how, by] = manner_of(me, bytes);
   if (stores_into_peers(how) && !any_in_place) {
