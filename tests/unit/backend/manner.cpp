@@ -114,7 +114,8 @@ TEST_CASE("an operation has the same bits in every manner, on memory that all se
         return std::span(reinterpret_cast<float*>(heap.lease(elements * sizeof(float), tag).local()), elements);
       };
       const buffers memory{lease(count, "part"), lease(n * count, "whole"), lease(n * count, "result")};
-      return all_collectives_alike(rank.world(), memory, n == 2 ? expected_manners{5, 5, 4, 5, 7, 4} : expected_manners{2, 2, 1, 1, 7, 4});
+      const expected_manners of_two{5, 5, 4, 5, 7, 4}, of_more{2, 2, 1, 1, 7, 4};
+      return all_collectives_alike(rank.world(), memory, n == 2 ? of_two : of_more);
     };
     for (const std::string& found : belay::host::world{ranks}.run(body)) CHECK(found == "");
     for (const std::string& found : belay::host::processes{ranks}.run(body)) CHECK(found == "");

@@ -79,7 +79,9 @@ class trials {
   };
 
   // The shorter a call, the more of it is chance.
-  [[nodiscard]] static constexpr int runs_of(std::size_t bytes) noexcept { return bytes < 1024 * 1024 ? 6 : bytes < 32 * 1024 * 1024 ? 5 : 3; }
+  [[nodiscard]] static constexpr int runs_of(std::size_t bytes) noexcept {
+    return bytes < 1024 * 1024 ? 6 : bytes < 32 * 1024 * 1024 ? 5 : 3;
+  }
   [[nodiscard]] entry* find(std::uint64_t kind) noexcept {
     constexpr std::size_t looks = 8;
     const auto first = static_cast<std::size_t>((kind * 0x9E3779B97F4A7C15U) >> 57);

@@ -183,7 +183,8 @@ template <class T>
 /// of two ranks; `own` is the destination that is this rank's, 0 or 1. Destinations may be sources at the same index, not
 /// shifted. What was streamed is ordered before later stores of this thread.
 template <class Op, class T>
-void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t count, touch by = touch::usual, int own = 0) noexcept {
+void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t count, touch by = touch::usual,
+                int own = 0) noexcept {
   const auto any = [=](std::size_t begin, std::size_t length) {
     if (length == 0) return;
     const auto source = [=](int q) { return q == 0 ? first : second; };
