@@ -143,16 +143,18 @@ inline constexpr std::size_t most_stored_by_free_root = 8 * 1024;
 /// lines that it does not read.
 inline constexpr std::size_t least_timed_copy = 128 * 1024, least_string_copy = 4 * 1024, most_string_copy = 16 * 1024;
 
+/// What was timed of copies of `bytes`, `least_timed_copy` or more.
+[[nodiscard]] inline const copy_choice& timed_copies(std::size_t bytes) {
+  return bytes >= least_large_copy ? large_machine_copies() : machine_copies();
+}
 /// Whether what each rank reads and writes `bytes` of is better stored around the caches.
 [[nodiscard]] inline bool stores_around(std::size_t bytes) {
-  if (bytes >= least_large_copy) return large_machine_copies().streams(bytes);
-  return bytes >= least_timed_copy && machine_copies().streams(bytes);
+  return bytes >= least_timed_copy && timed_copies(bytes).streams(bytes);
 }
 
 /// What is fastest here for a copy of `bytes`.
 [[nodiscard]] inline copy_kind kind_of_copy(std::size_t bytes) {
-  if (bytes >= least_large_copy) return large_machine_copies().of(bytes);
-  if (bytes >= least_timed_copy) return machine_copies().of(bytes);
+  if (bytes >= least_timed_copy) return timed_copies(bytes).of(bytes);
   if (bytes < least_string_copy) return copy_kind::library;
   return bytes <= most_string_copy && strings_take_lines() ? copy_kind::rep_movsb : copy_kind::wide;
 }

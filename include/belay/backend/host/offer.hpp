@@ -5,7 +5,6 @@
 // what it is and where its buffers are.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -64,8 +64,7 @@ template <class Party>
 template <class Party>
 [[nodiscard]] manner manner_of(Party me, std::size_t bytes, way kind = {}) noexcept {
   manner out = me.point->chosen();
-  const bool impossible = out.how == algorithm::one_shot && me.point->any_in_place();
-  if (out.how == algorithm::automatic || impossible) out.how = usual_way_of(me, bytes, kind);
+  if (out.how == algorithm::automatic) out.how = usual_way_of(me, bytes, kind);
   return out;
 }
 
