@@ -73,7 +73,7 @@ struct floor_hall {
   }
 };
 
-// Small operations: the data is in the lines.
+// Small operations: the data is in the lines. Every second one fills its line.
 template <class Place = belay::host::place<model::atomics>>
 struct swaps {
   int turns;
@@ -91,7 +91,8 @@ struct swaps {
     for (int turn = 1; turn <= turns; ++turn) {
       way.next_turn();
       line(me, way).write(10 * me + turn);
-      way.publish(static_cast<std::uint32_t>(70 + turn));
+      if (turn % 2 == 1) way.publish(static_cast<std::uint32_t>(70 + turn));
+      else way.publish_full(static_cast<std::uint32_t>(70 + turn));
       const auto there = way.await_lines(static_cast<std::uint32_t>(70 + turn), hall.wait());
       model::expect(there == belay::host::lines_are::alike, "stopped without a reason, or a line of another operation");
       for (int q = 0; q < shared.ranks; ++q) {
@@ -123,7 +124,7 @@ struct uses {
     for (int turn = 1; turn <= turns; ++turn) {
       way.next_turn();
       in[at(me)].write(10 * me + turn);
-      way.publish(7);
+      way.publish_full(7);
       model::expect(way.await_lines(7, hall.wait()) == belay::host::lines_are::alike && way.step_inside(), "stopped without a reason");
       for (int round = 0; round < rounds; ++round) {
         half[at(me)][at(round % halves)].write(100 * turn + 10 * me + round);
@@ -166,7 +167,7 @@ struct stopped_while_used {
   [[nodiscard]] bool cross(belay::host::crossing<floor_hall<place>>& way, const floor_hall<place>& hall, int turn) {
     way.next_turn();
     write(hall.me(), 10 * hall.me() + turn);
-    way.publish(7);
+    way.publish_full(7);
     if (way.await_lines(7, hall.wait()) != belay::host::lines_are::alike || !way.step_inside()) return false;
     std::array<int, 3> got{};
     for (int q = 0; q < shared.ranks; ++q) got[at(q)] = q == hall.me() ? 10 * q + turn : read(q);
@@ -217,9 +218,9 @@ TEST_CASE("ranks meet, use each other's buffers and part; a stop in between harm
   crossing.seed_mistakes(
       {"crossing.hpp", "place.hpp", "crossing.cpp#order_streaming_stores", "stop_word.hpp#stopped_.store"},
       {{"stopped_.store(1", "left out", "The world does not stop then: see stop, where it is caught."},
-       {"rounds.store(round", "after the next operation",
-        "A ring lost here is made good by the rank's next one, which it reaches without the sleeper: that one has come "
-        "to the round before it sleeps."}});
+       {"rounds.load(order)", " -> ",
+        "Who announces itself before the writer looks for sleepers is woken; who does after that sees the store by that alone."},
+       {"outside.load(order)", " -> ", "The same."}});
   using narrow = swaps<narrow_place>;
   crossing.is_caught<narrow>("one line instead of two", two, of<narrow>(2, 3));
   crossing.is_caught<uses>("one half of staging instead of two", two, of<uses>(2, 1, 2, 1));

@@ -43,7 +43,9 @@ class wrong_word {
 };
 
 // Rank 0 changes the state once a round; the others wait for it each round, and answer, where that is asked for.
-template <class Word, bool AlwaysRings>
+enum class rings { always, sleepers, after_release };
+
+template <class Word, rings How>
 struct rounds_of {
   int ranks;
   int rounds;
@@ -68,23 +70,27 @@ struct rounds_of {
       }
     }
   }
-  static void ring(Word& who) {
-    if constexpr (AlwaysRings) who.ring();
+  static void change(model::atomic<std::uint32_t>& word, std::uint32_t value, Word& who) {
+    if constexpr (How == rings::after_release) {
+      word.store(value, std::memory_order_release);
+      who.ring_after_release();
+      return;
+    }
+    word.store(value, std::memory_order_seq_cst);
+    if constexpr (How == rings::always) who.ring();
     else who.ring_sleepers();
   }
   void run(int me) {
     for (std::uint32_t round = 1; round <= static_cast<std::uint32_t>(rounds); ++round) {
       if (me == 0) {
         if (answered || round == 1) data.write(static_cast<int>(round));
-        state.store(round, std::memory_order_seq_cst);
-        ring(bell_of_0);
+        change(state, round, bell_of_0);
         for (int q = 1; q < ranks && answered; ++q) await(bells[at(q)], answers[at(q)], round);
       } else {
         await(bell_of_0, state, round);
         model::expect(data.read() == (answered ? static_cast<int>(round) : 1), "what is published");
         if (!answered) continue;
-        answers[at(me)].store(round, std::memory_order_seq_cst);
-        ring(bells[at(me)]);
+        change(answers[at(me)], round, bells[at(me)]);
       }
     }
   }
@@ -119,24 +125,28 @@ auto of(Numbers... numbers) {
 
 TEST_CASE("no wake-up is lost") {
   model::study word("wait_word");
-  using looking = rounds_of<bell, false>;
-  using ringing = rounds_of<bell, true>;
+  using looking = rounds_of<bell, rings::sleepers>;
+  using ringing = rounds_of<bell, rings::always>;
+  using released = rounds_of<bell, rings::after_release>;
   const model::bounds three = model::bound_of(3);
   word.holds<bell_only>("the bell alone", 2, 1, {}, [](std::optional<bell_only>& it) { it.emplace(); });
   word.holds<looking>("look for sleepers", 2, 2, {}, of<looking>(2, 2, false));
   word.holds<looking>("look for sleepers, answer", 2, 2, three, of<looking>(2, 2, true));
+  word.holds<released>("after a release", 2, 2, {}, of<released>(2, 2, false));
+  word.holds<released>("after a release, answer", 2, 2, three, of<released>(2, 2, true));
+  word.holds<released>("after a release", 3, 2, three, of<released>(3, 2, false));
   word.holds<ringing>("ring always", 2, 2, three, of<ringing>(2, 2, true));
   word.holds<looking>("look for sleepers", 3, 2, three, of<looking>(3, 2, false));
   word.holds<ringing>("ring always", 3, 2, model::bound_of(2), of<ringing>(3, 2, false));
   word.seed_mistakes(
-      {"wait_word.hpp", "wait_word.cpp#state.store"},
-      {{"== 0) return; rung_.fetch_add(1", " -> ",
+      {"wait_word.hpp", "wait_word.cpp#word.store"},
+      {{"void wake() noexcept { rung_.fetch_add(1", " -> ",
         "The state was stored before, in order with the look for sleepers. Who sleeps is woken; who comes to the "
         "kernel's lock later finds the new count behind it."},
        {"sleepers_->fetch_sub(1", "", "Too many sleepers are counted: that costs a needless wake."},
        {"sleep_unless([&]", "load", "The kernel compares the same word again before it sleeps."}});
-  using blind = rounds_of<wrong_word<slip::no_second_look>, false>;
-  using late = rounds_of<wrong_word<slip::announces_late>, false>;
+  using blind = rounds_of<wrong_word<slip::no_second_look>, rings::sleepers>;
+  using late = rounds_of<wrong_word<slip::announces_late>, rings::sleepers>;
   word.is_caught<blind>("no look after the announcement", three, of<blind>(2, 2, false));
   word.is_caught<late>("announced after the second look", three, of<late>(2, 2, false));
   word.sum_up();

@@ -59,8 +59,12 @@ class wait_word {
   /// where nobody sleeps.
   void ring_sleepers() noexcept {
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
-    rung_.fetch_add(1, std::memory_order_seq_cst);
-    Kernel::wake_all(rung_);
+    wake();
+  }
+  /// The same for a caller that has just changed the state by a store that releases. Of this and the sleeper's announcement,
+  /// which change one word, the later one sees the earlier: the store need not wait for those before it.
+  void ring_after_release() noexcept {
+    if (sleepers_.fetch_add(0, std::memory_order_release) != 0) wake();
   }
 
   /// Sleeps until the bell has rung since `heard`, or for `slice_ns` nanoseconds (0: until it rings); not at all when
@@ -76,6 +80,11 @@ class wait_word {
 
  private:
   using word = typename Atomics::template atomic<std::uint32_t>;
+
+  void wake() noexcept {
+    rung_.fetch_add(1, std::memory_order_seq_cst);
+    Kernel::wake_all(rung_);
+  }
 
   class announcement {
    public:

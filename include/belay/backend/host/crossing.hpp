@@ -50,8 +50,16 @@ class crossing {
   /// This rank's line, written before, is there.
   void publish(std::uint32_t print) noexcept {
     mine_->publish({turn_, print});
+    hall_.bell_of(hall_.me()).ring_sleepers();
+  }
+  /// The same where the line is full. A peer that looks for it takes it away between its last bytes and an exchange, which
+  /// waits for them; a store follows them at once.
+  void publish_full(std::uint32_t print) noexcept {
+    mine_->release({turn_, print});
     ring();
   }
+  /// Before this rank's line is written, while there is time: gets it back from peers.
+  void prepare_to_publish() const noexcept { fetch_to_write(&mine_->line_of(turn_)); }
   /// Between `publish` and `leave`, while there is time: gets back from peers what `leave` will write.
   void prepare_to_leave() const noexcept {
     if (early_fetches_pay()) fetch_to_write(&mine_->outside);
@@ -111,7 +119,7 @@ class crossing {
   }
 
  private:
-  void ring() const noexcept { hall_.bell_of(hall_.me()).ring_sleepers(); }
+  void ring() const noexcept { hall_.bell_of(hall_.me()).ring_after_release(); }
   void step_outside() noexcept {
     mine_->step_outside(turn_);
     ring();

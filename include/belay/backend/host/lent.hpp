@@ -44,7 +44,7 @@ class lent_buffers {
   }
 
   /// Throws usage_error when a call would touch what is lent: write what is read or written, or read what is written.
-  void expect_free(const touched& what, operation by, where at) const {
+  void expect_free(const touched& what, operation by, const where& at) const {
     if (live_ == 0) return;
     for (const entry& each : table_) {
       if (each.ticket == 0) continue;

@@ -33,6 +33,8 @@ struct manner {
   [[nodiscard]] bool operator==(const manner&) const = default;
 };
 
+/// From so many bytes of the larger buffer on manners are tried, where peers see it and where not. Below caches hold what was
+/// moved last: calls in a loop that never changes its input would teach what is wrong for all others.
 inline constexpr std::size_t least_tried_seen = 4 * 1024 * 1024, least_tried_unseen = 16 * 1024;
 
 /// What is known of a larger operation before ranks have met.
@@ -43,10 +45,6 @@ struct call_kind {
   bool direct = false;      // ranks see each other's buffers
   bool kernel_copies = false;
   bool in_place = false;
-
-  /// From so many bytes of the larger buffer on manners are tried. Below caches hold what was moved last: calls in a loop
-  /// that never changes its input would teach what is wrong for all others.
-  [[nodiscard]] constexpr std::size_t least_tried() const noexcept { return direct ? least_tried_seen : least_tried_unseen; }
 };
 
 /// What comes into question, the usual manner first.

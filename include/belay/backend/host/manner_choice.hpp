@@ -26,10 +26,12 @@ class manner_choice {
     if (me == 0 && ranks > 1 && forced == algorithm::automatic) trials_.emplace();
   }
 
-  /// Before this rank's offer is published: which manner it asks for, of a call with `bytes` in its larger buffer.
-  [[gnu::always_inline]] inline void ask(offer& mine, std::size_t bytes) {
+  /// Before this rank's offer is published: the bits of its `head` for the manner it asks for, of a call with `bytes` in its
+  /// larger buffer.
+  [[nodiscard, gnu::always_inline]] inline std::uint64_t ask(std::uint64_t head, std::size_t bytes) {
     timing_ = false;
-    if (trials_ && bytes >= least_tried_unseen) mine.set_manner_index(next(mine, bytes));
+    const std::size_t least = (head & offer::loads_and_stores) != 0 ? least_tried_seen : least_tried_unseen;
+    return trials_ && bytes >= least ? offer::manner_of_index(next(head, bytes)) : 0;
   }
   /// All have entered: `first` is the first rank's offer, `differ` the bits of heads that are not the same on all ranks.
   void agree(const offer& first, std::uint64_t differ) noexcept {
@@ -38,7 +40,7 @@ class manner_choice {
     if ((differ & (offer::loads_and_stores | offer::kernel_copies)) != 0) {
       timing_ = false;  // what was asked for is not done
     } else if (index != 0) {
-      const auto manners = manners_of(first.kind(ranks_));
+      const auto manners = manners_of(offer::kind_of(first.head, ranks_));
       if (index < manners.size()) chosen_ = manners[index];
     }
     if (timing_) began_ = clock::now();
@@ -52,13 +54,13 @@ class manner_choice {
   [[nodiscard]] manner chosen() const noexcept { return chosen_; }
 
  private:
-  [[nodiscard, gnu::noinline]] std::size_t next(const offer& mine, std::size_t bytes) noexcept {
-    const call_kind call = mine.kind(ranks_);
+  [[nodiscard, gnu::noinline]] std::size_t next(std::uint64_t head, std::size_t bytes) noexcept {
+    const call_kind call = offer::kind_of(head, ranks_);
     const std::size_t manners = manners_of(call).size();
-    if (manners == 1 || bytes < call.least_tried()) return 0;
-    const std::uint64_t ways = mine.head & (offer::loads_and_stores | offer::kernel_copies | offer::in_place);
+    if (manners == 1) return 0;
+    const std::uint64_t ways = head & (offer::loads_and_stores | offer::kernel_copies | offer::in_place);
     const std::uint64_t size_class = (trials::class_of(bytes) + 1) << offer::first_manner_bit;
-    const std::size_t found = trials_->next((mine.head & ~offer::ways) | ways | size_class, bytes, manners);
+    const std::size_t found = trials_->next((head & ~offer::ways) | ways | size_class, bytes, manners);
     timing_ = trials_->timing();
     return found;
   }

@@ -210,7 +210,6 @@ class basic_meeting {
 
  private:
   static constexpr bool compares = std::same_as<Guard, guarded>;
-
   [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
 
   [[gnu::noinline]] void swap_lines(std::uint32_t word, const void* payload, std::size_t payload_bytes,
@@ -226,7 +225,7 @@ class basic_meeting {
   [[gnu::noinline]] void swap_pages(operation what, std::size_t bytes, const void* payload, std::size_t payload_bytes,
                                     health::clock::duration limit) {
     bring_in_page(payload, payload_bytes);
-    way_.publish(large_print);
+    way_.publish_full(large_print);
     record(what, bytes);
     brought_ = pages_beside(payload);
     deadline until(limit, *recorder_);
@@ -237,13 +236,14 @@ class basic_meeting {
   }
 
   [[gnu::always_inline]] inline void bring(const contribution& mine) {
+    way_.prepare_to_publish();
     own_input_ = mine.input;
     offer said = mine.as_offer(*memory_, reads_others_);
     if (!said.is_seen() && forced_ == algorithm::automatic && mine.input_bytes <= page_bytes(size())) {
       bring_in_page(mine.input, mine.input_bytes);
       said.head |= offer::in_page;
     }
-    manner_.ask(said, std::max(mine.input_bytes, mine.output_bytes));
+    said.head |= manner_.ask(said.head, std::max(mine.input_bytes, mine.output_bytes));
     put(said);
   }
   // Into this rank's line, and into memory that is nobody else's.
@@ -254,7 +254,7 @@ class basic_meeting {
   [[gnu::noinline]] void enter_with_all(operation what, std::size_t bytes, health::clock::duration limit) {
     limit_ = limit;
     moved_bytes_ = bytes * members_.size();
-    way_.publish(large_print);
+    way_.publish_full(large_print);
     way_.prepare_to_leave();
     record(what, bytes);
     deadline until(limit, *recorder_);

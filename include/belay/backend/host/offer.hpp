@@ -57,16 +57,16 @@ struct offer {
             count,
             shape};
   }
-  /// What the first rank of `ranks` brings tells of the call.
-  [[nodiscard]] call_kind kind(int ranks) const noexcept {
-    const fingerprint call = print();
+  /// What the head of the first of `ranks` ranks tells of the call.
+  [[nodiscard]] static call_kind kind_of(std::uint64_t head, int ranks) noexcept {
+    const fingerprint call = offer{head, -1, 0, 0, {}, {}}.print();
     const bool floats = call.type.kind == element_code_of<float>().kind || call.type.kind == element_code_of<double>().kind;
     return {call.what,
             ranks,
             floats && ranks == 2,
-            is_seen(),
+            (head & loads_and_stores) != 0,
             (head & kernel_copies) != 0,
-            is_in_place()};
+            (head & in_place) != 0};
   }
   /// Peers load from and store to its buffers.
   [[nodiscard]] bool is_seen() const noexcept { return (head & loads_and_stores) != 0; }
@@ -74,7 +74,9 @@ struct offer {
   [[nodiscard]] bool is_in_place() const noexcept { return (head & in_place) != 0; }
   /// Of which of `manners_of` it shall be done.
   [[nodiscard]] std::size_t manner_index() const noexcept { return head >> first_manner_bit & 15; }
-  void set_manner_index(std::size_t index) noexcept { head |= std::uint64_t{index} << first_manner_bit; }
+  [[nodiscard]] static constexpr std::uint64_t manner_of_index(std::size_t index) noexcept {
+    return std::uint64_t{index} << first_manner_bit;
+  }
 };
 static_assert(sizeof(offer) <= place<>::line_room);
 

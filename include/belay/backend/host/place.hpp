@@ -70,8 +70,9 @@ struct alignas(apart_bytes) place {
   [[nodiscard]] line& line_of(std::uint32_t turn) noexcept { return lines[turn % 2]; }
   [[nodiscard]] const line& line_of(std::uint32_t turn) const noexcept { return lines[turn % 2]; }
 
-  /// The owner: its line, written before, is this turn's.
+  /// The owner: its line, written before, is this turn's. What is released, and not published, waits for nothing.
   void publish(line_word word) noexcept { line_of(word.turn).word.store(word.bits(), std::memory_order_seq_cst); }
+  void release(line_word word) noexcept { line_of(word.turn).word.store(word.bits(), std::memory_order_release); }
   /// Others: has it been?
   [[nodiscard]] bool arrived(std::uint32_t turn, std::memory_order order = std::memory_order_acquire) const noexcept {
     return line_word::of(line_of(turn).word.load(order)).turn == turn;
@@ -88,10 +89,10 @@ struct alignas(apart_bytes) place {
 
   /// The owner, before it touches what belongs to peers; then it looks whether the world has stopped.
   void step_inside(std::uint32_t turn) noexcept { inside.store(turn, std::memory_order_seq_cst); }
-  void step_outside(std::uint32_t turn) noexcept { outside.store(turn, std::memory_order_seq_cst); }
+  void step_outside(std::uint32_t turn) noexcept { outside.store(turn, std::memory_order_release); }
 
   /// The owner, inside: it has come to this round of them all.
-  void step_round(std::uint32_t round) noexcept { rounds.store(round, std::memory_order_seq_cst); }
+  void step_round(std::uint32_t round) noexcept { rounds.store(round, std::memory_order_release); }
   [[nodiscard]] bool is_past(std::uint32_t round, std::memory_order order = std::memory_order_acquire) const noexcept {
     return static_cast<std::int32_t>(rounds.load(order) - round) >= 0;
   }

@@ -92,7 +92,8 @@ class communication_stream final : public completion_source {
 
   /// In checked builds a call must not touch what is lent to a started operation. (Another one that is started may: it
   /// runs after that.)
-  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const touched& buffers, [[maybe_unused]] where at) const {
+  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const touched& buffers,
+                   [[maybe_unused]] const where& at) const {
     if constexpr (checked(check_level::local)) lent_.expect_free(buffers, by, at);
   }
 
