@@ -137,6 +137,29 @@ TEST_CASE("an operation has the same bits through staging and by the kernel's co
   }
 }
 
+TEST_CASE("what is received is the same in every manner") {
+  const auto body = [](auto& rank) {
+    const std::size_t bytes = belay::host::least_tried_seen + 77;
+    belay::symmetric_heap heap(rank.world(), {.bytes = 2 * bytes + 65536});
+    const auto lease = [&](const char* tag) { return std::span(heap.lease(bytes, tag).local(), bytes); };
+    const std::span<std::byte> given = lease("given"), taken = lease("taken");
+    const int next = (rank.number() + 1) % rank.size(), last = (rank.number() + rank.size() - 1) % rank.size();
+    const belay::p2p both[] = {belay::p2p::send(next, std::span<const std::byte>(given)), belay::p2p::receive(last, taken)};
+    const auto byte_of = [&](int who, std::size_t i, int call) {
+      return static_cast<std::byte>((i + static_cast<std::size_t>(31 * who + call)) % 251);
+    };
+    int wrong = 0;
+    for (int call = 0; call < trials::most_calls; ++call) {
+      for (std::size_t i = 0; i < bytes; ++i) given[i] = byte_of(rank.number(), i, call);
+      rank.world().exchange(both);
+      for (std::size_t i = 0; i < bytes; ++i) wrong += taken[i] != byte_of(last, i, call) ? 1 : 0;
+    }
+    return wrong;
+  };
+  for (int wrong : belay::host::world{2}.run(body)) CHECK(wrong == 0);
+  for (int wrong : belay::host::processes{3}.run(body)) CHECK(wrong == 0);
+}
+
 TEST_CASE("what has one manner is not tried") {
   const auto manners = [](call_kind call) { return manners_of(call).size(); };
   using belay::operation;
@@ -147,7 +170,7 @@ TEST_CASE("what has one manner is not tried") {
   CHECK(manners({operation::make_symmetric, 2, false, false, true}) == 1);
   CHECK(manners({operation::broadcast, 2, false, false, true}) == 3);
   CHECK(manners({operation::broadcast, 2, false, false, false}) == 1);  // nothing but staging
-  for (const operation what : {operation::all_reduce, operation::all_gather, operation::broadcast}) {
+  for (const operation what : {operation::all_reduce, operation::all_gather, operation::broadcast, operation::exchange}) {
     const auto all = manners_of({what, 2, true, true});
     CHECK(all.front() == manner{});
     CHECK(all.size() <= trials::most_manners);

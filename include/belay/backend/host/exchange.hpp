@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,7 +23,9 @@
 #include "belay/backend/host/group_memory.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/letter.hpp"
+#include "belay/backend/host/manner.hpp"
 #include "belay/backend/host/reach.hpp"
+#include "belay/backend/host/trials.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -35,7 +39,7 @@ class post_office {
   post_office(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
               group_memory shared)
       : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), shared_(shared),
-        cursors_(2 * members.size()) {}
+        forced_(world.shared().shape().algorithm != static_cast<std::uint32_t>(algorithm::automatic)), cursors_(2 * members.size()) {}
 
   /// Runs this rank's transfers; returns when all have met their partners.
   void run(std::span<const p2p> transfers, health::clock::duration timeout, where at) {
@@ -194,7 +198,7 @@ class post_office {
     if (const std::byte* const seen = memory_->resolve(from)) {
       // (What a rank sends to itself may overlap.)
       if (transfer.peer == me_) std::memmove(transfer.data, seen, transfer.bytes);
-      else fast_copy(transfer.data, seen, transfer.bytes);
+      else take(transfer.data, seen, transfer.bytes);
     } else if (!read_process(world_->pid_of(world_rank(transfer.peer)), from.offset(), transfer.data, transfer.bytes)) {
       const int sender = world_rank(transfer.peer);
       first_cause why = world_->unreadable(world_rank(me_), sender, lane_, transfer.bytes, errno);
@@ -204,6 +208,17 @@ class post_office {
       desk(transfer.peer).ring.ring();
       fail(now);
     }
+  }
+
+  // What is seen of a peer, which nobody else copies: this rank tries by itself how.
+  void take(void* to, const std::byte* from, std::size_t bytes) {
+    if (bytes < least_tried_seen || forced_) return fast_copy(to, from, bytes);
+    const auto manners = manners_of({operation::exchange, size(), false, true});
+    if (!trials_) trials_ = std::make_unique<trials>();
+    const manner by = manners[trials_->next(trials::class_of(bytes) + 1, bytes, manners.size())];
+    const health::clock::time_point began = health::clock::now();
+    copy_by(by.by, to, from, bytes);
+    if (trials_->timing()) trials_->done(std::chrono::duration<double, std::micro>(health::clock::now() - began).count());
   }
 
   [[noreturn]] void refuse(session& now, const p2p& transfer, letter_box& there) {
@@ -256,7 +271,9 @@ class post_office {
   std::uint32_t group_;
   int me_;
   group_memory shared_;
-  std::vector<cursor> cursors_;  // sends, then receives, by peer
+  bool forced_;                     // the algorithm is
+  std::unique_ptr<trials> trials_;  // of what is received; from the first that is large on
+  std::vector<cursor> cursors_;     // sends, then receives, by peer
   std::uint64_t number_ = 0;
 };
 

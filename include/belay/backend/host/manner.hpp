@@ -18,11 +18,11 @@ namespace host {
 
 /// `usual`: as one rank's copies are fastest on this machine. `cached`: through the caches. `fetched`: what is read is
 /// fetched ahead. `owned`: what is read and then written is fetched ahead to be written. `around`: stores go around the
-/// caches; `around_peers`: those into peers' buffers do. `string`: by one string instruction.
-enum class touch : std::uint8_t { usual, cached, fetched, owned, around, around_peers, string };
+/// caches; `around_peers`: those into peers' buffers do. `string`: by one string instruction. `library`: by the C library.
+enum class touch : std::uint8_t { usual, cached, fetched, owned, around, around_peers, string, library };
 
 [[nodiscard]] constexpr const char* name(touch how) noexcept {
-  constexpr const char* names[] = {"usual", "cached", "fetched", "owned", "around", "around_peers", "string"};
+  constexpr const char* names[] = {"usual", "cached", "fetched", "owned", "around", "around_peers", "string", "library"};
   return names[static_cast<std::size_t>(how)];
 }
 
@@ -60,6 +60,7 @@ struct call_kind {
   static constexpr manner moves[] = {{},          {push, cached}, {push, string}, {push, around}, {pull, cached}, {pull, string},
                                      {pull, around}};
   static constexpr manner rooted_moves[] = {{}, {usually, cached}, {usually, string}, {usually, around}};
+  static constexpr manner receipts[] = {{}, {usually, cached}, {usually, string}, {usually, around}, {usually, library}};
   const bool exchanges = call.what == operation::all_to_all || call.what == operation::all_to_all_v;
   if (call.ranks < 2 || (exchanges && call.in_place)) return usual_only;
   const bool moves_bytes = call.what != operation::make_symmetric && call.what != operation::barrier;
@@ -79,13 +80,19 @@ struct call_kind {
     case operation::broadcast:
     case operation::gather:
     case operation::scatter: return rooted_moves;
+    case operation::exchange: return receipts;
     default: return usual_only;
   }
 }
 
 /// The kind of copy that a manner other than the usual one asks for.
 [[nodiscard]] constexpr copy_kind kind_of_copy(touch by) noexcept {
-  return by == touch::string ? copy_kind::rep_movsb : by == touch::around ? copy_kind::streaming : copy_kind::wide;
+  switch (by) {
+    case touch::string: return copy_kind::rep_movsb;
+    case touch::around: return copy_kind::streaming;
+    case touch::library: return copy_kind::library;
+    default: return copy_kind::wide;
+  }
 }
 /// `fast_copy` in the usual manner, or another.
 inline void copy_by(touch by, void* to, const void* from, std::size_t bytes) {
