@@ -52,7 +52,8 @@ struct call_kind {
   using enum touch;
   constexpr auto push = algorithm::push, pull = algorithm::pull, usually = algorithm::automatic;
   static constexpr manner usual_only[] = {{}};
-  static constexpr manner unseen[] = {{}, {algorithm::staged, usual}, {algorithm::kernel_copy, usual}};
+  static constexpr manner unseen[] = {{}, {algorithm::staged, usual}, {algorithm::staged, around}, {algorithm::kernel_copy, usual}};
+  static constexpr manner only_staged[] = {{}, {algorithm::staged, around}};
   static constexpr manner sums[] = {{}, {usually, cached}, {usually, fetched}, {usually, around_peers}, {usually, around}};
   static constexpr manner sums_in_place[] = {{}, {usually, cached}, {usually, fetched}, {usually, owned}, {usually, around}};
   static constexpr manner parts[] = {{}, {usually, cached}, {usually, fetched}, {usually, around}};
@@ -61,10 +62,11 @@ struct call_kind {
                                      {pull, around}};
   static constexpr manner rooted_moves[] = {{}, {usually, cached}, {usually, string}, {usually, around}};
   static constexpr manner receipts[] = {{}, {usually, cached}, {usually, string}, {usually, around}, {usually, library}};
-  const bool exchanges = call.what == operation::all_to_all || call.what == operation::all_to_all_v;
-  if (call.ranks < 2 || (exchanges && call.in_place)) return usual_only;
   const bool moves_bytes = call.what != operation::make_symmetric && call.what != operation::barrier;
-  if (!call.direct) return call.kernel_copies && moves_bytes ? unseen : std::span<const manner>(usual_only);
+  if (call.ranks < 2 || !moves_bytes) return usual_only;
+  const bool exchanges_in_place = call.in_place && (call.what == operation::all_to_all || call.what == operation::all_to_all_v);
+  if (!call.direct) return call.kernel_copies && !exchanges_in_place ? unseen : std::span<const manner>(only_staged);
+  if (exchanges_in_place) return usual_only;
   switch (call.what) {
     case operation::all_reduce:
     case operation::reduce_scatter:

@@ -74,7 +74,7 @@ void move_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes
           for (int k = 1; k < me.size(); ++k) {
             const int q = me.behind(k);
             const part mine = sent(me.rank(), q);
-            fast_copy(half + index_of(q) * now.count, in + mine.first + now.first, clipped(now, mine.bytes));
+            stage_copy(me, half + index_of(q) * now.count, in + mine.first + now.first, clipped(now, mine.bytes));
           }
         },
         [&](stretch now, auto halves) {

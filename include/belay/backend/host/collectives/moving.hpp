@@ -60,7 +60,7 @@ template <class From, class To, class Party>
   for (int q = 0; q < me.size(); ++q) longest = std::max(longest, from(q).bytes);
   through_staging<std::byte>(
       me, longest, 1,
-      [&](stretch now, std::byte* half) { fast_copy(half, in + own.first + now.first, clipped(now, own.bytes)); },
+      [&](stretch now, std::byte* half) { stage_copy(me, half, in + own.first + now.first, clipped(now, own.bytes)); },
       [&](stretch now, auto halves) {
         for (int q = 0; q < me.size(); ++q) {
           const std::size_t n = clipped(now, from(q).bytes);
@@ -173,7 +173,7 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
     through_staging<std::byte>(
         me, bytes, 1,
         [&](stretch now, std::byte* half) {
-          if (is_root) fast_copy(half, bytes_of(inout) + now.first, now.count);
+          if (is_root) stage_copy(me, half, bytes_of(inout) + now.first, now.count);
         },
         [&](stretch now, auto halves) {
           if (!is_root) fast_copy(bytes_of(inout) + now.first, halves(root), now.count);
@@ -216,7 +216,7 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
     }
   } else {
     through_staging<std::byte>(
-        me, each, 1, [&](stretch now, std::byte* half) { fast_copy(half, bytes_of(in) + now.first, now.count); },
+        me, each, 1, [&](stretch now, std::byte* half) { stage_copy(me, half, bytes_of(in) + now.first, now.count); },
         [&](stretch now, auto halves) {
           for (int q = 0; q < me.size() && is_root; ++q) {
             fast_copy(to + static_cast<std::size_t>(q) * each + now.first, halves(q), now.count);
@@ -264,7 +264,7 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
         me, each, static_cast<std::size_t>(me.size()),
         [&](stretch now, std::byte* half) {
           for (int q = 0; q < me.size() && is_root; ++q, half += now.count) {
-            fast_copy(half, bytes_of(in) + static_cast<std::size_t>(q) * each + now.first, now.count);
+            stage_copy(me, half, bytes_of(in) + static_cast<std::size_t>(q) * each + now.first, now.count);
           }
         },
         [&](stretch now, auto halves) {

@@ -30,10 +30,10 @@ template <class T>
 
 /// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
 /// add floats, `by` tells how. Usually around the caches where the machine wants that for a copy that touches as much as
-/// the operation does: of `like_copy_of` bytes.
+/// the operation does: of `like_copy_of` bytes. `own` is the destination of two that is this rank's.
 template <class Op, class T, class Source, class Destination, class Party>
 void reduce_seen(Party me, Source source, int destinations, Destination destination, std::size_t count,
-                 std::size_t like_copy_of, touch by = touch::usual) {
+                 std::size_t like_copy_of, touch by = touch::usual, int own = 0) {
   if (count == 0) return;
   if (me.size() != 2 || destinations > 2) {
     reduce_elements<Op, T>(me.size(), source, destinations, destination, 0, count);
@@ -46,7 +46,7 @@ void reduce_seen(Party me, Source source, int destinations, Destination destinat
   // Where a destination is a source its lines have been read: to store around the caches would first throw them out.
   const bool in_place = first == to || first == also_to || second == to || second == also_to;
   if (by == touch::usual && !in_place && stores_around(like_copy_of)) by = touch::around;
-  reduce_two<Op, T>(to, also_to, first, second, count, by, destinations == 2 ? me.rank() : 0);
+  reduce_two<Op, T>(to, also_to, first, second, count, by, own);
 }
 
 /// What a rank reduces where not all buffers are seen: `count` elements from `first` of all inputs into `out`.
@@ -79,12 +79,13 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
   if (out.size_bytes() <= most_staged_one_shot) {
     through_staging<T>(
         me, out.size(), 1,
-        [&](stretch now, T* half) { fast_copy(half, in.data() + now.first, now.count * sizeof(T)); },
+        [&](stretch now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
         [&](stretch now, auto halves) {
           reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
         });
     return;
   }
+  const bool around = me.point->chosen().by == touch::around;
   const auto half_of = [&](int q, std::size_t turn) { return reinterpret_cast<T*>(me.point->staging_of(q, turn)); };
   const std::size_t room = me.point->staging_room() / sizeof(T);
   const std::size_t turns = (out.size() + room - 1) / room;
@@ -95,17 +96,22 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
     const stretch whole = slice_of<T>(most, q, me.size());
     return stretch{whole.first, clipped(whole, now.count)};
   };
-  const auto copy_slices = [&](stretch now, auto to, auto from) {
+  const auto each_slice = [&](stretch now, auto copy) {
     for (int q = 0; q < me.size(); ++q) {
       const stretch slice = slice_in(now, q);
-      if (q != me.rank()) fast_copy(to(q) + slice.first, from(q) + slice.first, slice.count * sizeof(T), out.size_bytes());
+      if (q != me.rank()) copy(q, slice.first, slice.count * sizeof(T));
     }
   };
   const auto stage = [&](stretch now, std::size_t turn) {
-    copy_slices(now, [&](int) { return half_of(me.rank(), turn); }, [&](int) { return in.data() + now.first; });
+    T* const half = half_of(me.rank(), turn);
+    each_slice(now, [&](int, std::size_t first, std::size_t bytes) {
+      stage_copy(me, half + first, in.data() + now.first + first, bytes);
+    });
   };
   const auto take = [&](stretch now, std::size_t turn) {
-    copy_slices(now, [&](int) { return out.data() + now.first; }, [&](int q) { return half_of(q, turn); });
+    each_slice(now, [&](int q, std::size_t first, std::size_t bytes) {
+      fast_copy(out.data() + now.first + first, half_of(q, turn) + first, bytes, out.size_bytes());
+    });
   };
   std::size_t turn = 0;
   stretch last;
@@ -120,7 +126,7 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
     const auto target = [&](int d) {
       return (d == 0 ? out.data() + now.first : half_of(me.rank(), turn)) + mine.first;
     };
-    reduce_seen<Op, T>(me, source, 2, target, mine.count, 0);
+    reduce_seen<Op, T>(me, source, 2, target, mine.count, 0, around ? touch::around_peers : touch::usual);
     if (turn > 0) take(last, turn - 1);
   }
   me.point->round();
@@ -194,7 +200,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
     default: {
       const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
       const auto destination = [&](int q) { return me.template output_of<T>(q) + mine.first; };
-      reduce_seen<Op, T>(me, source, me.size(), destination, mine.count, like_copy_of, chosen.by);
+      reduce_seen<Op, T>(me, source, me.size(), destination, mine.count, like_copy_of, chosen.by, me.rank());
       break;
     }
   }
@@ -223,7 +229,7 @@ void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, con
       break;
     case algorithm::staged:
       through_staging<T>(
-          me, in.size(), 1, [&](stretch now, T* half) { fast_copy(half, in.data() + now.first, now.count * sizeof(T)); },
+          me, in.size(), 1, [&](stretch now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
           [&](stretch now, auto halves) {
             if (is_root) reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
           });
@@ -259,7 +265,7 @@ void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first
           [&](stretch now, T* half) {
             for (int q = 0; q < me.size(); ++q, half += now.count) {
               const std::size_t n = clipped(now, count(q));
-              fast_copy(half, in.data() + first(q) + now.first, n * sizeof(T));
+              stage_copy(me, half, in.data() + first(q) + now.first, n * sizeof(T));
             }
           },
           [&](stretch now, auto halves) {

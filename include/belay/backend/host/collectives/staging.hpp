@@ -43,6 +43,13 @@ void through_staging(Party me, std::size_t length, std::size_t parts, Fill fill,
   }
 }
 
+/// Copies into staging, by what the group has found best for the present operation. (Around the caches, peers find it in
+/// memory: the lines of a half that they have read would otherwise come back from their caches to be written.)
+template <class Party>
+void stage_copy(Party me, void* half, const void* from, std::size_t bytes) {
+  copy_by(me.point->chosen().by, half, from, bytes);
+}
+
 /// The part of `now` that lies in a range of `count` elements.
 [[nodiscard]] inline std::size_t clipped(stretch now, std::size_t count) noexcept {
   return now.first >= count ? 0 : std::min(now.count, count - now.first);
