@@ -185,7 +185,7 @@ namespace {
 std::size_t settle(trials& tried, std::uint64_t kind, std::size_t bytes, const std::vector<double>& us) {
   for (int i = 0; i < trials::most_calls; ++i) {
     const std::size_t now = tried.next(kind, bytes, us.size());
-    if (!tried.timing()) return now;
+    if (tried.settled()) return now;
     tried.done(us[now]);
   }
   return tried.next(kind, bytes, us.size());
@@ -199,7 +199,39 @@ TEST_CASE("the fastest manner is found, and the usual one kept where none is cle
   CHECK(settle(tried, 2, 1 << 20, {10, 12, 9.8, 11}) == 0);
   CHECK(settle(tried, 3, 64 << 20, {10, 9, 8, 7, 6, 5, 4}) == 6);
   CHECK(tried.next(1, 1 << 20, 4) == 2);
-  CHECK(!tried.timing());
+  CHECK(tried.settled());
+}
+
+TEST_CASE("what takes twice as long, or half, for long enough is tried anew, and ever more patiently") {
+  trials tried;
+  const std::size_t bytes = 1 << 20;
+  REQUIRE(settle(tried, 1, bytes, {10, 5, 8}) == 1);
+  const auto calls_until_tried = [&](double us) {
+    for (int calls = 0; calls < 5000; ++calls) {
+      (void)tried.next(1, bytes, 3);
+      if (!tried.settled()) return calls;
+      tried.done(us);
+    }
+    return -1;
+  };
+  CHECK(calls_until_tried(9.9) == -1);
+  CHECK(calls_until_tried(2.6) == -1);
+  // Now and then is no change.
+  for (int i = 0; i < 200; ++i) {
+    (void)tried.next(1, bytes, 3);
+    REQUIRE(tried.settled());
+    tried.done(i % trials::least_strange == 0 ? 5 : 50);
+  }
+  (void)tried.next(1, bytes, 3);
+  tried.done(5);
+  CHECK(calls_until_tried(11) == trials::least_strange);
+  CHECK(settle(tried, 1, bytes, {10, 11, 8}) == 2);
+  // Of twice the bytes it may take twice as long.
+  (void)tried.next(1, 2 * bytes, 3);
+  tried.done(16);
+  CHECK(calls_until_tried(3) == 2 * trials::least_strange);
+  CHECK(settle(tried, 1, bytes, {3, 3, 3}) == 0);
+  CHECK(calls_until_tried(1) == 4 * trials::least_strange);
 }
 
 TEST_CASE("the first run of a manner does not count, nor does one that was disturbed") {
@@ -208,7 +240,7 @@ TEST_CASE("the first run of a manner does not count, nor does one that was distu
   std::size_t run = 0;
   for (int i = 0; i < trials::most_calls; ++i) {
     const std::size_t now = tried.next(5, 8 << 20, 3);
-    if (!tried.timing()) break;
+    if (tried.settled()) break;
     run = now == last ? run + 1 : 0;
     last = now;
     // Manner 1 would be best by its first run, manner 2 worst by its second.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Which manner of an operation is fastest, found by doing it. For each kind of call the first rank of a group does each
-// manner a few times in a row, from when all ranks have entered until all have left, and stays with the best; its offer
-// tells the others which one it is. Nobody can time this alone: what a line costs depends on which core had it last, and
-// on whether that wrote it, read it or stored it around its caches.
+// manner a few times in a row, from when all ranks have entered until all have left, and stays with the best for as long as
+// that takes about what it took; its offer tells the others which one it is. Nobody can time this alone: what a line costs
+// depends on which core had it last, and on whether that wrote it, read it or stored it around its caches.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +24,8 @@ class trials {
   static constexpr std::size_t most_manners = 8, most_kinds = 128;
   /// Of one kind, until its manner is found.
   static constexpr int most_calls = 36;
+  /// So many calls in a row that take less than half or more than twice of what was found let a kind be tried anew.
+  static constexpr int least_strange = 16;
 
   /// Room for `most_kinds`; what comes after them is done in the first manner.
   trials() : kinds_(most_kinds) {}
@@ -33,31 +35,31 @@ class trials {
   /// The manner of the next call of this kind, of `manners` (at most `most_manners`). While `timing`, the caller says `done`
   /// afterwards.
   [[nodiscard]] std::size_t next(std::uint64_t kind, std::size_t bytes, std::size_t manners) noexcept {
-    timed_ = nullptr;
-    entry* const found = find(kind);
-    if (found == nullptr) return 0;
-    if (found->settled) return found->manner;
-    timed_ = found;
+    timed_ = find(kind);
+    if (timed_ == nullptr) return 0;
+    bytes_ = bytes;
     manners_ = manners;
-    runs_ = runs_of(bytes);
-    return found->manner;
+    return timed_->manner;
   }
   [[nodiscard]] bool timing() const noexcept { return timed_ != nullptr; }
+  /// Whether the manner of the call is what was found, and none that is tried.
+  [[nodiscard]] bool settled() const noexcept { return timed_ == nullptr || timed_->settled; }
 
   /// The call took so long.
   void done(double us) noexcept {
     entry& now = *timed_;
-    timed_ = nullptr;
+    const auto cost = static_cast<float>(us / static_cast<double>(bytes_));
+    if (now.settled) return watch(now, cost);
     // The first finds the caches as another manner has left them.
-    float& best = now.us[now.manner];
-    if (now.run == 1 || (now.run > 1 && us < static_cast<double>(best))) best = static_cast<float>(us);
-    if (++now.run < runs_) return;
+    float& best = now.costs[now.manner];
+    if (now.run == 1 || (now.run > 1 && cost < best)) best = cost;
+    if (++now.run < runs_of(bytes_)) return;
     now.run = 0;
     if (++now.manner < manners_) return;
-    const auto end = now.us.begin() + static_cast<std::ptrdiff_t>(manners_);
-    const auto least = std::min_element(now.us.begin(), end);
+    const auto end = now.costs.begin() + static_cast<std::ptrdiff_t>(manners_);
+    const auto least = std::min_element(now.costs.begin(), end);
     // Less than that is chance.
-    now.manner = *least < margin * now.us[0] ? static_cast<std::uint8_t>(least - now.us.begin()) : std::uint8_t{0};
+    now.manner = *least < margin * now.costs[0] ? static_cast<std::uint8_t>(least - now.costs.begin()) : std::uint8_t{0};
     now.settled = true;
   }
 
@@ -72,11 +74,26 @@ class trials {
 
   struct entry {
     std::uint64_t kind = 0;
-    std::array<float, most_manners> us{};
-    std::uint8_t manner = 0;  // tried now, or found
+    std::array<float, most_manners> costs{};  // microseconds a byte
+    std::uint8_t manner = 0;                  // tried now, or found
     std::uint8_t run = 0;
     bool settled = false;
+    std::uint8_t rounds = 0;                  // of trials, after the first
+    std::uint16_t strange = 0;                // calls in a row, at the end, that took unlike what was found
   };
+
+  // Cores move, and what was tried in a loop is called with work in between: then all is tried anew. Each time it takes
+  // twice as many calls to be sure.
+  static void watch(entry& now, float cost) noexcept {
+    const float found = now.costs[now.manner];
+    now.strange = cost > 2 * found || cost < found / 2 ? static_cast<std::uint16_t>(now.strange + 1) : std::uint16_t{0};
+    constexpr std::uint8_t most_rounds = 8;
+    if (now.strange < least_strange << now.rounds) return;
+    now.rounds = std::min<std::uint8_t>(now.rounds + 1, most_rounds);
+    now.strange = 0;
+    now.manner = 0;
+    now.settled = false;
+  }
 
   // The shorter a call, the more of it is chance.
   [[nodiscard]] static constexpr int runs_of(std::size_t bytes) noexcept {
@@ -98,8 +115,8 @@ class trials {
 
   std::vector<entry> kinds_;
   entry* timed_ = nullptr;
+  std::size_t bytes_ = 0;
   std::size_t manners_ = 0;
-  int runs_ = 0;
 };
 
 }  // namespace host
