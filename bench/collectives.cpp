@@ -22,6 +22,10 @@ int run(const bench::options& what, char** argv) {
                  "built without MPI: apt-get install libopenmpi-dev openmpi-bin (Debian's names), then build anew\n");
     return 2;
   }
+  if (bench::under_mpirun() && !needs_mpirun) {  // each process would start all ranks, on one core
+    std::fprintf(stderr, "mpirun started this: leave that to the program (--as mpi, --beside mpi), or start it without mpirun\n");
+    return 2;
+  }
   if (!(needs_mpirun && bench::under_mpirun())) {  // else it was said by who started mpirun
     for (const std::string& note : what.notes) std::fprintf(stderr, "# %s\n", note.c_str());
   }
