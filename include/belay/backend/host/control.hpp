@@ -14,6 +14,7 @@
 #include <string>
 
 #include "belay/backend/host/address_space.hpp"
+#include "belay/backend/host/place.hpp"
 #include "belay/backend/host/stop_word.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_scene.hpp"
@@ -60,9 +61,11 @@ struct shared_cause {
   shared_text<256> there;
 };
 
-/// One rank, as its peers see it. A bell is rung by its owner, when what it published may be waited for.
-struct alignas(64) shared_seat {
-  bell bells[lane_count];
+/// One rank, as its peers see it. A bell is rung by its owner, when what it published may be waited for. The owner changes it
+/// in every call, from a thread for each lane: nothing else is near.
+struct alignas(apart_bytes) shared_seat {
+  struct alignas(apart_bytes) lane_bell : bell {};
+  lane_bell bells[lane_count];
   std::atomic<std::uint32_t> left[lane_count] = {};
   alignas(64) std::atomic<std::int32_t> pid{0};  // 0: a thread
   std::atomic<std::uint32_t> reads_others{0};    // the kernel lets it read its peers' ordinary memory

@@ -215,9 +215,9 @@ class post_office {
     if (bytes < least_tried_seen || forced_) return fast_copy(to, from, bytes);
     const auto manners = manners_of({operation::exchange, size(), false, true});
     if (!trials_) trials_ = std::make_unique<trials>();
-    const manner by = manners[trials_->next(trials::class_of(bytes) + 1, bytes, manners.size())];
+    const touch by = manners[trials_->next(trials::class_of(bytes) + 1, bytes, manners.size())].by;
     const health::clock::time_point began = health::clock::now();
-    copy_by(by.by, to, from, bytes);
+    copy_by(by, to, from, bytes);
     if (trials_->timing()) trials_->done(std::chrono::duration<double, std::micro>(health::clock::now() - began).count());
   }
 
