@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,7 +39,10 @@ class post_office {
   post_office(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
               group_memory shared)
       : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), shared_(shared),
-        forced_(world.shared().shape().algorithm != static_cast<std::uint32_t>(algorithm::automatic)), cursors_(2 * members.size()) {}
+        cursors_(2 * members.size()) {
+    const bool free = world.shared().shape().algorithm == static_cast<std::uint32_t>(algorithm::automatic);
+    if (free && members.size() > 1) trials_.emplace();
+  }
 
   /// Runs this rank's transfers; returns when all have met their partners.
   void run(std::span<const p2p> transfers, health::clock::duration timeout, where at) {
@@ -212,9 +215,8 @@ class post_office {
 
   // What is seen of a peer, which nobody else copies: this rank tries by itself how.
   void take(void* to, const std::byte* from, std::size_t bytes) {
-    if (bytes < least_tried_seen || forced_) return fast_copy(to, from, bytes);
+    if (bytes < least_tried_seen || !trials_) return fast_copy(to, from, bytes);
     const auto manners = manners_of({operation::exchange, size(), false, true});
-    if (!trials_) trials_ = std::make_unique<trials>();
     const touch by = manners[trials_->next(trials::class_of(bytes) + 1, bytes, manners.size())].by;
     const health::clock::time_point began = health::clock::now();
     copy_by(by, to, from, bytes);
@@ -271,9 +273,8 @@ class post_office {
   std::uint32_t group_;
   int me_;
   group_memory shared_;
-  bool forced_;                     // the algorithm is
-  std::unique_ptr<trials> trials_;  // of what is received; from the first that is large on
-  std::vector<cursor> cursors_;     // sends, then receives, by peer
+  std::optional<trials> trials_;  // of what is received
+  std::vector<cursor> cursors_;   // sends, then receives, by peer
   std::uint64_t number_ = 0;
 };
 

@@ -97,9 +97,10 @@ struct call_kind {
   }
 }
 /// `fast_copy` in the usual manner, or another.
-inline void copy_by(touch by, void* to, const void* from, std::size_t bytes) {
-  copy_bytes(to, from, bytes, by == touch::usual ? kind_of_copy(bytes) : kind_of_copy(by));
+inline void copy_by(touch by, void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
+  copy_bytes(to, from, bytes, by == touch::usual ? kind_of_copy(bytes) : kind_of_copy(by), whole_bytes);
 }
+inline void copy_by(touch by, void* to, const void* from, std::size_t bytes) { copy_by(by, to, from, bytes, bytes); }
 /// The same of `push_copy`.
 inline void push_by(touch by, void* to, const void* from, std::size_t bytes, std::size_t read, std::size_t moved) {
   if (by == touch::usual) push_copy(to, from, bytes, read, moved);

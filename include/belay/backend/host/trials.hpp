@@ -3,7 +3,8 @@
 // Which manner of an operation is fastest, found by doing it. For each kind of call the first rank of a group does each
 // manner a few times in a row, from when all ranks have entered until all have left, and stays with the best for as long as
 // that takes about what it took; its offer tells the others which one it is. Nobody can time this alone: what a line costs
-// depends on which core had it last, and on whether that wrote it, read it or stored it around its caches.
+// depends on which core had it last, and on whether that wrote it, read it or stored it around its caches. (Who receives from a
+// peer copies alone, and tries alone.)
 #pragma once
 
 #include <algorithm>

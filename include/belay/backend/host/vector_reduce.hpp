@@ -59,7 +59,7 @@ inline void fetch_ahead(const void* from, std::size_t bytes, fetch_kind how) noe
 }
 
 // (`auto` would drop the alignment of one element.)
-// `count` is a multiple of the lanes; both destinations are aligned to a register where one is streamed to. The two
+// `count` is a multiple of the lanes; a destination that is streamed to is aligned to a register. The two
 // functions differ in the register only, which a template cannot be told.
 template <class Op, class T>
 __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second, std::size_t count,
@@ -195,14 +195,19 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
     const auto width = static_cast<std::size_t>(vector_bytes());
     if (width > 0) {
-      // Up to the first whole register of the destination; a second one that lies otherwise cannot be streamed to.
+      // Up to the first whole register of the destination that is streamed to; two that lie otherwise cannot both be.
       // (The width is a power of two; a division takes longer than a small reduction.)
       const auto misaligned = [=](const T* p) { return reinterpret_cast<std::uintptr_t>(p) & (width - 1); };
-      const std::size_t head = std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(to)) & (width - 1)) / sizeof(T));
-      const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
       T* const other = also_to == nullptr ? to : also_to;
       reduction_plan plan = plan_reduction<T>(to, also_to, first, second, count, by, own);
-      if (misaligned(to) % sizeof(T) != 0 || misaligned(other) != misaligned(to)) plan.to = plan.also_to = store_kind::cached;
+      const bool only_other = plan.to == store_kind::cached && plan.also_to == store_kind::streaming && also_to != nullptr;
+      T* const aligned = only_other ? other : to;
+      const std::size_t head = std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
+      const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
+      const bool both = plan.to == store_kind::streaming && plan.also_to == store_kind::streaming;
+      if (misaligned(aligned) % sizeof(T) != 0 || (both && misaligned(other) != misaligned(to))) {
+        plan.to = plan.also_to = store_kind::cached;
+      }
       any(0, head);
       (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head, body, plan);
       any(head + body, count - head - body);

@@ -105,7 +105,7 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
   const auto stage = [&](stretch now, std::size_t turn) {
     T* const half = half_of(me.rank(), turn);
     each_slice(now, [&](int, std::size_t first, std::size_t bytes) {
-      stage_copy(me, half + first, in.data() + now.first + first, bytes);
+      stage_copy(me, half + first, in.data() + now.first + first, bytes, out.size_bytes());
     });
   };
   const auto take = [&](stretch now, std::size_t turn) {

@@ -43,11 +43,15 @@ void through_staging(Party me, std::size_t length, std::size_t parts, Fill fill,
   }
 }
 
-/// Copies into staging, by what the group has found best for the present operation. (Around the caches, peers find it in
+/// Copies into staging, by what the group has found best for the present operation; a piece of `whole_bytes`. (Around the caches, peers find it in
 /// memory: the lines of a half that they have read would otherwise come back from their caches to be written.)
 template <class Party>
+void stage_copy(Party me, void* half, const void* from, std::size_t bytes, std::size_t whole_bytes) {
+  copy_by(me.point->chosen().by, half, from, bytes, whole_bytes);
+}
+template <class Party>
 void stage_copy(Party me, void* half, const void* from, std::size_t bytes) {
-  copy_by(me.point->chosen().by, half, from, bytes);
+  stage_copy(me, half, from, bytes, bytes);
 }
 
 /// The part of `now` that lies in a range of `count` elements.
