@@ -4,6 +4,7 @@
 // in one run. See docs/howto/measure_collectives.md.
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -24,6 +25,10 @@ int run(const bench::options& what, char** argv) {
   }
   if (bench::under_mpirun() && !needs_mpirun) {  // each process would start all ranks, on one core
     std::fprintf(stderr, "mpirun started this: leave that to the program (--as mpi, --beside mpi), or start it without mpirun\n");
+    return 2;
+  }
+  if (bench::under_mpirun() && std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE")) != what.ranks) {
+    std::fprintf(stderr, "mpirun started %s processes for --ranks %d\n", std::getenv("OMPI_COMM_WORLD_SIZE"), what.ranks);
     return 2;
   }
   if (!(needs_mpirun && bench::under_mpirun())) {  // else it was said by who started mpirun

@@ -3,8 +3,8 @@
 // A word that threads, of one process or of several that share its memory, sleep on. Waiting spins for a moment,
 // because a peer is usually about to arrive, and then sleeps on the futex, because it may need our core. The word
 // is a bell and carries no state: whoever changes the state looks for sleepers and rings; whoever waits announces
-// itself, looks at the state again and sleeps unless it rang. Both sides' looks are sequentially consistent, so that
-// at least one of them sees the other and no wake-up is lost.
+// itself, looks at the state again and sleeps unless it rang. Both sides' looks are sequentially consistent, or change
+// one word, so that at least one of them sees the other and no wake-up is lost.
 #pragma once
 
 #include <linux/futex.h>

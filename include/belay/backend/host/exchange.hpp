@@ -38,7 +38,7 @@ class post_office {
  public:
   post_office(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
               group_memory shared)
-      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), shared_(shared),
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), peers_(audience::of(members, group)), shared_(shared),
         cursors_(2 * members.size()) {
     const bool free = world.shared().shape().algorithm == static_cast<std::uint32_t>(algorithm::automatic);
     if (free && members.size() > 1) trials_.emplace();
@@ -151,7 +151,7 @@ class post_office {
   }
 
   void post(letter_box& there, cursor& at, const p2p& transfer) {
-    const memory_reference where_it_is = memory_->refer(transfer.data, transfer.bytes);
+    const memory_reference where_it_is = memory_->refer(transfer.data, transfer.bytes, peers_);
     const bool fetched = memory_->direct(where_it_is) ||
                          (transfer.bytes > shared_.piece_room() && world_->reads_others(world_rank(transfer.peer)));
     const bool piecewise = !fetched && transfer.bytes > 0;
@@ -272,6 +272,7 @@ class post_office {
   lane lane_;
   std::uint32_t group_;
   int me_;
+  audience peers_;
   group_memory shared_;
   std::optional<trials> trials_;  // of what is received
   std::vector<cursor> cursors_;   // sends, then receives, by peer

@@ -250,6 +250,7 @@ class group {
     if (told.bytes > 0) throw budget_error("symmetric memory", told.bytes, told.available, at);
     if (me.rank() != 0) out = source.open(told, me.size(), bytes, at);
     host::barrier(me, at);  // until here the first rank holds it for all
+    source.share(out, audience::of(state_->members(), state_->id()));
     return out;
   }
 

@@ -52,7 +52,7 @@ class basic_meeting {
  public:
   basic_meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
                 group_memory shared)
-      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me),
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), peers_(audience::of(members, group)),
         recorder_(&world.recorder(members[index_of(me)], which)), pages_(shared.pages(which)),
         page_stride_(shared.from_page_to_page()), counts_(shared.counts(which), me, size()),
         forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
@@ -211,7 +211,6 @@ class basic_meeting {
  private:
   static constexpr bool compares = std::same_as<Guard, guarded>;
   [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
-
   [[gnu::noinline]] void swap_lines(std::uint32_t word, const void* payload, std::size_t payload_bytes,
                                     health::clock::duration limit) {
     copy_line(way_.line_of(me_).payload, payload, payload_bytes);
@@ -238,7 +237,7 @@ class basic_meeting {
   [[gnu::always_inline]] inline void bring(const contribution& mine) {
     way_.prepare_to_publish();
     own_input_ = mine.input;
-    offer said = mine.as_offer(*memory_, reads_others_);
+    offer said = mine.as_offer(*memory_, peers_, reads_others_);
     if (!said.is_seen() && forced_ == algorithm::automatic && mine.input_bytes <= page_bytes(size())) {
       bring_in_page(mine.input, mine.input_bytes);
       said.head |= offer::in_page;
@@ -374,6 +373,7 @@ class basic_meeting {
   lane lane_;
   std::uint32_t group_;
   int me_;
+  audience peers_;
   flight_recorder<>* recorder_;
   std::byte* pages_;
   std::size_t page_stride_;

@@ -89,8 +89,8 @@ struct contribution {
   std::size_t output_bytes = 0;
 
   /// As an offer, which tells how peers get at the buffers and this rank at theirs.
-  [[nodiscard, gnu::always_inline]] inline offer as_offer(const reach& memory, bool reads_others) const {
-    const memory_reference in = memory.refer(input, input_bytes), out = memory.refer(output, output_bytes);
+  [[nodiscard, gnu::always_inline]] inline offer as_offer(const reach& memory, const audience& peers, bool reads_others) const {
+    const memory_reference in = memory.refer(input, input_bytes, peers), out = memory.refer(output, output_bytes, peers);
     const bool in_place = in == out && input_bytes > 0 && output_bytes > 0;
     std::uint64_t head = offer::head_of(print) | (reads_others ? offer::kernel_copies : 0) | (in_place ? offer::in_place : 0);
     if ((memory.direct(in) || input_bytes == 0) && (memory.direct(out) || output_bytes == 0)) head |= offer::loads_and_stores;

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 
+#include "belay/backend/host/audience.hpp"
 #include "belay/backend/host/control.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -61,18 +62,26 @@ class reach {
 
   [[nodiscard]] address_space space() const noexcept { return space_; }
 
-  /// Throws usage_error when there are too many.
+  /// Of nobody but this rank until it is shared. Throws usage_error when there are too many.
   void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at) {
     for (std::size_t i = 0; i < most_regions; ++i) {
       entry& each = table_[i];
       if (each.bytes.load(std::memory_order_relaxed) != 0) continue;
       each.first.store(first, std::memory_order_relaxed);
       each.region.store(region, std::memory_order_relaxed);
+      each.share({});
       each.bytes.store(bytes, std::memory_order_release);
       if (i >= used_.load(std::memory_order_relaxed)) used_.store(i + 1, std::memory_order_release);
       return;
     }
     throw usage_error("more than " + std::to_string(most_regions) + " regions of symmetric memory at once", at);
+  }
+  /// All of `who` have mapped the region that begins at `first`.
+  void share(const std::byte* first, const audience& who) noexcept {
+    for (entry& each : table_) {
+      const bool here = each.bytes.load(std::memory_order_relaxed) != 0;
+      if (here && each.first.load(std::memory_order_relaxed) == first) each.share(who);
+    }
   }
   void remove(std::uint16_t region) noexcept {
     for (entry& each : table_) {
@@ -80,14 +89,16 @@ class reach {
     }
   }
 
-  /// What this rank publishes for `bytes` at `data`, for its peers to resolve.
-  [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes) const noexcept {
+  /// What this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of them have mapped is
+  /// ordinary memory to them.
+  [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const audience& peers) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     if (space_ == address_space::several) {
       for (const entry& each : used()) {
         const std::size_t length = each.bytes.load(std::memory_order_acquire);
         const auto first = reinterpret_cast<std::uintptr_t>(each.first.load(std::memory_order_relaxed));
         if (address >= first && address - first < length && bytes <= length - (address - first)) {
+          if (!each.shared_with().includes(peers)) break;
           return {each.region.load(std::memory_order_relaxed), address - first};
         }
       }
@@ -116,6 +127,16 @@ class reach {
     std::atomic<std::byte*> first{nullptr};
     std::atomic<std::size_t> bytes{0};
     std::atomic<std::uint16_t> region{0};
+    std::atomic<std::uint32_t> group{audience::nobody};  // an audience
+    std::atomic<std::uint64_t> ranks{0};
+
+    void share(const audience& who) noexcept {
+      ranks.store(who.ranks, std::memory_order_relaxed);
+      group.store(who.group, std::memory_order_release);
+    }
+    [[nodiscard]] audience shared_with() const noexcept {
+      return {group.load(std::memory_order_acquire), ranks.load(std::memory_order_relaxed)};
+    }
   };
 
   [[nodiscard]] std::span<const entry> used() const noexcept {

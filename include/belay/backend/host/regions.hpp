@@ -34,6 +34,8 @@ class region_service {
 
   /// Memory of `bytes` for each of `ranks` ranks. Throws budget_error.
   [[nodiscard]] virtual symmetric_region make(int ranks, std::size_t bytes, where at) = 0;
+  /// All of `who` have opened it.
+  void share(const symmetric_region& made, const audience& who) noexcept { memory_.share(made.at(0), who); }
   /// For the others, of what `make` has returned to the first rank.
   [[nodiscard]] virtual ticket ticket_for(const symmetric_region& made) const = 0;
   [[nodiscard]] virtual symmetric_region open(const ticket& from, int ranks, std::size_t bytes, where at) = 0;

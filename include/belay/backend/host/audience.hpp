@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Who has mapped a region of symmetric memory: the ranks of the group that made it. To all others it is ordinary memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// The ranks of a group. Group 0 is the world.
+struct audience {
+  static constexpr std::uint32_t nobody = 0xffffffff;
+
+  std::uint32_t group = nobody;
+  std::uint64_t ranks = 0;  // a bit for each of the world's first 64
+  bool beyond = false;      // there are others
+
+  [[nodiscard]] static audience of(std::span<const int> members, std::uint32_t group) noexcept {
+    audience out{group};
+    for (const int rank : members) {
+      if (rank < 64) out.ranks |= std::uint64_t{1} << rank;
+      else out.beyond = true;
+    }
+    return out;
+  }
+  /// All of `others` are among these, as far as that is known: of ranks beyond the first 64 where the group is the same, or
+  /// these are the world.
+  [[nodiscard]] bool includes(const audience& others) const noexcept {
+    return group == 0 || group == others.group || (!others.beyond && (others.ranks & ~ranks) == 0);
+  }
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
