@@ -4,7 +4,6 @@
 // in one run. See docs/howto/measure_collectives.md.
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -27,11 +26,11 @@ int run(const bench::options& what, char** argv) {
     std::fprintf(stderr, "mpirun started this: leave that to the program (--as mpi, --beside mpi), or start it without mpirun\n");
     return 2;
   }
-  if (bench::under_mpirun() && std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE")) != what.ranks) {
-    std::fprintf(stderr, "mpirun started %s processes for --ranks %d\n", std::getenv("OMPI_COMM_WORLD_SIZE"), what.ranks);
+  if (bench::under_mpirun() && bench::mpirun_processes() != what.ranks) {
+    std::fprintf(stderr, "mpirun started %d processes for --ranks %d\n", bench::mpirun_processes(), what.ranks);
     return 2;
   }
-  if (!(needs_mpirun && bench::under_mpirun())) {  // else it was said by who started mpirun
+  if (!bench::under_mpirun()) {  // else it was said by who started mpirun
     for (const std::string& note : what.notes) std::fprintf(stderr, "# %s\n", note.c_str());
   }
   if (needs_mpirun && !bench::under_mpirun()) {

@@ -148,7 +148,9 @@ class measurement {
       subject_->run(in_place, 1);
     }
     if constexpr (requires { group_.last_manner(); }) {
-      if (tried && forced_algorithm(what_) == belay::host::algorithm::automatic) return text_of(group_.last_manner(), usual);
+      const bool told = tried && which != op::send_recv;  // by a meeting
+      const bool free = forced_algorithm(what_) == belay::host::algorithm::automatic;
+      if (told && free) return text_of(group_.last_manner(), usual);
     }
     return usual;
   }

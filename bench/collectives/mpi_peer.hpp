@@ -22,8 +22,13 @@
 
 namespace bench {
 
+/// How many processes mpirun started; 0 where it did not start this one.
+[[nodiscard]] inline int mpirun_processes() noexcept {
+  const char* const text = std::getenv("OMPI_COMM_WORLD_SIZE");
+  return text == nullptr ? 0 : std::atoi(text);
+}
 /// Whether this process is one that mpirun started.
-[[nodiscard]] inline bool under_mpirun() noexcept { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
+[[nodiscard]] inline bool under_mpirun() noexcept { return mpirun_processes() > 0; }
 
 #if defined(BELAY_BENCH_MPI)
 inline constexpr bool mpi_available = true;

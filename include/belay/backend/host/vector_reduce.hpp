@@ -200,12 +200,11 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
       const auto misaligned = [=](const T* p) { return reinterpret_cast<std::uintptr_t>(p) & (width - 1); };
       T* const other = also_to == nullptr ? to : also_to;
       reduction_plan plan = plan_reduction<T>(to, also_to, first, second, count, by, own);
-      const bool only_other = plan.to == store_kind::cached && plan.also_to == store_kind::streaming && also_to != nullptr;
-      T* const aligned = only_other ? other : to;
+      const bool to_streams = plan.to == store_kind::streaming, other_streams = plan.also_to == store_kind::streaming;
+      T* const aligned = other_streams && !to_streams ? other : to;
       const std::size_t head = std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
       const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
-      const bool both = plan.to == store_kind::streaming && plan.also_to == store_kind::streaming;
-      if (misaligned(aligned) % sizeof(T) != 0 || (both && misaligned(other) != misaligned(to))) {
+      if (misaligned(aligned) % sizeof(T) != 0 || (to_streams && other_streams && misaligned(other) != misaligned(to))) {
         plan.to = plan.also_to = store_kind::cached;
       }
       any(0, head);
