@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Install rules. Nothing here depends on the machine: one installed tree serves all architectures.
+# Install rules. Nothing of the library depends on the machine: one installed tree serves all architectures. The programs
+# beside it are a component of their own, `tools`, and are installed where they were built.
 include(CMakePackageConfigHelpers)
 
 set(belay_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/belay)
@@ -24,6 +25,13 @@ if(BELAY_INSTALL_MPI)
   install(FILES cmake/belay_mpi.cmake DESTINATION ${belay_package_dir} COMPONENT mpi)
 endif()
 
+# Nothing is linked, so the file has no Libs and may lie in share.
 configure_file(cmake/belay.pc.in belay.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/belay.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig COMPONENT devel)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/belay COMPONENT devel)
+
+foreach(tool belay-run belay-fr)
+  if(TARGET ${tool})
+    install(TARGETS ${tool} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools OPTIONAL)
+  endif()
+endforeach()
