@@ -28,7 +28,7 @@ class arena {
   arena(arena&&) noexcept = default;
   arena& operator=(arena&&) noexcept = default;
 
-  /// Room for `shape` elements of T until `chain` is released; uninitialised.
+  /// Room for `shape` elements of T until `chain` is released; not zeroed: what an earlier lease wrote stands there.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, where at = where::current()) {
     return {reinterpret_cast<T*>(lease_bytes(element_count(shape) * sizeof(T), chain, at)), shape};

@@ -68,20 +68,20 @@ class frame {
   frame& operator=(const frame&) = delete;
   ~frame() { engine_->activations().release(scratch_); }
 
-  /// Memory until this invocation's backward is done: outputs, and what the backward needs.
+  /// Memory until this invocation's backward is done: outputs, and what the backward needs. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> keep(extents<Rank> shape) {
     return engine_->activations().template lease<T>(shape, memory_->kept, call_->at);
   }
 
-  /// Memory until the enclosing scratch scope ends; the call itself is one.
+  /// Memory until the enclosing scratch scope ends; the call itself is one. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> scratch(extents<Rank> shape) {
     return engine_->activations().template lease<T>(shape, scratch_, call_->at);
   }
 
   /// Memory that survives from a checkpointed forward to its recompute, which gets the same bytes back in the
-  /// same order of calls. In an ordinary forward it is kept; in evaluation it ends with the output.
+  /// same order of calls. In an ordinary forward it is kept; in evaluation it ends with the output. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> remember(extents<Rank> shape) {
     std::byte*& at = memory_->remembered_at.at(next_remembered_++);

@@ -16,6 +16,7 @@ namespace belay::inline BELAY_ABI {
 template <class Engine, class T, std::size_t Rank>
 class [[nodiscard]] gradient {
  public:
+  /// Leases `shape` from the step's arena; not zeroed. Throws `budget_error` when the arena is full.
   gradient(Engine& engine, extents<Rank> shape, where at = where::current())
       : engine_(&engine), epoch_(engine.epoch()) {
     values_ = engine.activations().template lease<T>(shape, memory_, at);
