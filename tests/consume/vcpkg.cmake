@@ -5,7 +5,7 @@
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${work_dir})
 
-set(ports packaging/vcpkg)
+set(ports packaging)
 set(PORT belay)
 set(CURRENT_PORT_DIR ${source_dir}/${ports}/${PORT})
 set(CURRENT_PACKAGES_DIR ${work_dir}/package)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# An overlay port: vcpkg install belay --overlay-ports=<this repository>/packaging/vcpkg, or belay[mpi] with the MPI
+# An overlay port: vcpkg install belay --overlay-ports=<this repository>/packaging, or belay[mpi] with the MPI
 # backend. It takes the sources it lies in, which vcpkg does not hash: see docs/howto/use_belay.md.
-cmake_path(SET SOURCE_PATH NORMALIZE "${CURRENT_PORT_DIR}/../../..")
+cmake_path(SET SOURCE_PATH NORMALIZE "${CURRENT_PORT_DIR}/../..")
 set(VCPKG_BUILD_TYPE release)  # header-only
 
 vcpkg_check_features(OUT_FEATURE_OPTIONS features FEATURES mpi BELAY_INSTALL_MPI)
