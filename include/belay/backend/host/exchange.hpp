@@ -25,6 +25,7 @@
 #include "belay/backend/host/letter.hpp"
 #include "belay/backend/host/manner.hpp"
 #include "belay/backend/host/reach.hpp"
+#include "belay/backend/host/transfer.hpp"
 #include "belay/backend/host/trials.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
@@ -74,10 +75,11 @@ class post_office {
   }
 
  private:
-  // One direction with one peer: the transfer that is next, and how far it is.
+  // One direction with one peer: the transfer that is next, how far it is, and the sender's letter in the box.
   struct cursor {
     std::size_t next = 0;
-    std::size_t moved = 0;  // bytes of it, in earlier pieces
+    transfer_end end;
+    transfer_step step;
     bool posted = false;
   };
   struct session {
@@ -140,10 +142,7 @@ class post_office {
     if (state != letter::empty) return false;
     if (at.posted) {
       at.posted = false;
-      at.moved += there.piece_bytes == 0 ? transfer.bytes - at.moved : there.piece_bytes;
-      if (at.moved < transfer.bytes) return true;
-      at.moved = 0;
-      ++at.next;
+      if (at.end.advance(at.step)) ++at.next;
       return true;
     }
     post(there, at, transfer);
@@ -151,70 +150,74 @@ class post_office {
   }
 
   void post(letter_box& there, cursor& at, const p2p& transfer) {
-    const memory_reference where_it_is = memory_->refer(transfer.data, transfer.bytes, peers_);
-    const bool fetched = memory_->direct(where_it_is) ||
-                         (transfer.bytes > shared_.piece_room() && world_->reads_others(world_rank(transfer.peer)));
-    const bool piecewise = !fetched && transfer.bytes > 0;
-    if (at.moved == 0) {
+    at.step = at.end.next(transfer.bytes, shared_.piece_room(), [&] {
+      const memory_reference where_it_is = memory_->refer(transfer.data, transfer.bytes, peers_);
       there.reference = where_it_is.bits();
-      there.bytes = transfer.bytes;
       there.tag = transfer.tag;
       there.site = recorder().last_site();
-    }
-    there.sent = at.moved;
-    there.piece_bytes = 0;
-    if (piecewise) {
-      there.piece_bytes = static_cast<std::uint32_t>(std::min(shared_.piece_room(), transfer.bytes - at.moved));
-      std::memcpy(shared_.piece(lane_, me_, transfer.peer), static_cast<const std::byte*>(transfer.data) + at.moved,
-                  there.piece_bytes);
+      return path_of(transfer, where_it_is);
+    });
+    there.step = at.step;
+    if (at.step.path == transfer_path::pieces && at.step.here > 0) {
+      std::memcpy(shared_.piece(lane_, me_, transfer.peer), static_cast<const std::byte*>(transfer.data) + at.step.before,
+                  at.step.here);
     }
     there.flap.put();
     at.posted = true;
     if (transfer.peer != me_) desk(transfer.peer).ring.ring_sleepers();
   }
+  [[nodiscard]] transfer_path path_of(const p2p& transfer, memory_reference from) const noexcept {
+    if (memory_->direct(from) || transfer.peer == me_) return transfer_path::mapped;
+    const bool copied = transfer.bytes > shared_.piece_room() && world_->reads_others(world_rank(transfer.peer));
+    return copied ? transfer_path::kernel_copy : transfer_path::pieces;
+  }
 
   bool receive(session& now, cursor& at, const p2p& transfer) {
     letter_box& there = box(transfer.peer, me_);
     if (!there.flap.open()) return false;
-    if (there.bytes != transfer.bytes || there.tag != transfer.tag || there.sent != at.moved ||
-        there.piece_bytes > shared_.piece_room() || there.piece_bytes > transfer.bytes - at.moved) {
-      refuse(now, transfer, there);
+    const transfer_step step = there.step;
+    if (there.tag != transfer.tag || !at.end.continues(step, transfer.bytes, shared_.piece_room())) {
+      refuse(now, transfer, there, at.end.moved());
     }
-    const std::size_t taken = there.piece_bytes == 0 ? transfer.bytes : there.piece_bytes;
-    if (there.piece_bytes > 0) {
-      std::memcpy(static_cast<std::byte*>(transfer.data) + at.moved, shared_.piece(lane_, transfer.peer, me_), taken);
-    } else if (taken > 0) {
-      fetch(now, transfer, there);
-    }
-    at.moved += taken;
-    if (at.moved == transfer.bytes) {
-      at.moved = 0;
-      ++at.next;
-    }
+    if (step.here > 0) take(now, transfer, there, step);
+    if (at.end.advance(step)) ++at.next;
     if (!there.flap.empty()) fail(now);
     if (transfer.peer != me_) desk(transfer.peer).ring.ring_sleepers();
     return true;
   }
 
-  void fetch(session& now, const p2p& transfer, letter_box& there) {
+  // The bytes of a letter, by the path that the sender has chosen.
+  void take(session& now, const p2p& transfer, letter_box& there, const transfer_step& step) {
+    std::byte* const to = static_cast<std::byte*>(transfer.data) + step.before;
     const memory_reference from = memory_reference::of(there.reference);
-    if (const std::byte* const seen = memory_->resolve(from)) {
-      // (What a rank sends to itself may overlap.)
-      if (transfer.peer == me_) std::memmove(transfer.data, seen, transfer.bytes);
-      else take(transfer.data, seen, transfer.bytes);
-    } else if (!read_process(world_->pid_of(world_rank(transfer.peer)), from.offset(), transfer.data, transfer.bytes)) {
-      const int sender = world_rank(transfer.peer);
-      first_cause why = world_->unreadable(world_rank(me_), sender, lane_, transfer.bytes, errno);
-      why.there = world_->site_of(sender, lane_);
-      world_->stop(why);
-      there.flap.refuse();
-      desk(transfer.peer).ring.ring();
-      fail(now);
+    const int sender = world_rank(transfer.peer);
+    switch (step.path) {
+      case transfer_path::pieces: std::memcpy(to, shared_.piece(lane_, transfer.peer, me_), step.here); return;
+      case transfer_path::mapped:
+        if (transfer.peer == me_) {  // (it may overlap)
+          std::memmove(to, memory_->own(from), step.here);
+        } else if (const std::byte* const seen = memory_->resolve(from)) {
+          copy_seen(to, seen, step.here);
+        } else {
+          cannot_read(now, there, sender, transfer, EPERM);  // nobody has died
+        }
+        return;
+      case transfer_path::kernel_copy:
+        if (!read_process(world_->pid_of(sender), from, 0, to, step.here)) cannot_read(now, there, sender, transfer, errno);
+        return;
     }
+  }
+  [[noreturn]] void cannot_read(session& now, letter_box& there, int sender, const p2p& transfer, int error) {
+    first_cause why = world_->unreadable(world_rank(me_), sender, lane_, transfer.bytes, error);
+    why.there = world_->site_of(sender, lane_);
+    world_->stop(why);
+    there.flap.refuse();
+    desk(transfer.peer).ring.ring();
+    fail(now);
   }
 
   // What is seen of a peer, which nobody else copies: this rank tries by itself how.
-  void take(void* to, const std::byte* from, std::size_t bytes) {
+  void copy_seen(void* to, const std::byte* from, std::size_t bytes) {
     if (bytes < least_tried_seen || !trials_) return fast_copy(to, from, bytes);
     const auto manners = manners_of({operation::exchange, size(), false, true});
     const touch by = manners[trials_->next(trials::class_of(bytes) + 1, bytes, manners.size())].by;
@@ -223,17 +226,22 @@ class post_office {
     if (trials_->timing()) trials_->done(std::chrono::duration<double, std::micro>(health::clock::now() - began).count());
   }
 
-  [[noreturn]] void refuse(session& now, const p2p& transfer, letter_box& there) {
+  [[noreturn]] void refuse(session& now, const p2p& transfer, letter_box& there, std::uint64_t moved) {
     const int sender = world_rank(transfer.peer);
     const int receiver = world_rank(me_);
     first_cause why;
     why.fault = comm_fault::mismatch;
     why.culprits = {sender, receiver};
     why.there = world_->recorder(sender, lane_).site_text(there.site);
-    why.message = "rank " + std::to_string(sender) + " sends " + std::to_string(there.bytes) + " bytes with tag " +
+    const transfer_step step = there.step;
+    why.message = "rank " + std::to_string(sender) + " sends " + std::to_string(step.total) + " bytes with tag " +
                   std::to_string(there.tag) + " at " + why.there + ", rank " + std::to_string(receiver) + " expects " +
                   std::to_string(transfer.bytes) + " bytes with tag " + std::to_string(transfer.tag) + " at " +
                   now.call.at.text();
+    if (step.total == transfer.bytes && there.tag == transfer.tag) {
+      why.message += ", of which " + std::to_string(moved) + " have come: a letter of " + std::to_string(step.here) +
+                     " bytes behind " + std::to_string(step.before) + " does not continue them";
+    }
     world_->stop(why);
     there.flap.refuse();
     desk(transfer.peer).ring.ring();

@@ -11,6 +11,7 @@
 #include "belay/backend/host/control.hpp"
 #include "belay/backend/host/letter.hpp"
 #include "belay/backend/host/place.hpp"
+#include "belay/backend/host/transfer.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -20,11 +21,9 @@ namespace host {
 /// comes in pieces, in the space behind the box.
 struct alignas(64) letter_box {
   letter_flap<> flap;
-  std::uint32_t piece_bytes = 0;  // of the bytes in the box; 0: the receiver fetches them itself
-  std::uint64_t reference = 0;    // where the bytes are
-  std::uint64_t bytes = 0;
-  std::uint64_t sent = 0;  // in earlier pieces
   std::int32_t tag = 0;
+  std::uint64_t reference = 0;  // where the bytes are
+  transfer_step step;
   std::uint16_t site = 0;
 };
 

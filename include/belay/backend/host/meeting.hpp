@@ -141,7 +141,7 @@ class basic_meeting {
       copy_by(by, to, seen + offset, bytes);
     } else if (who == me_) {
       std::memcpy(to, reinterpret_cast<const std::byte*>(from.offset()) + offset, bytes);
-    } else if (!read_process(world_->pid_of(world_rank(who)), from.offset() + offset, to, bytes)) {
+    } else if (!read_process(world_->pid_of(world_rank(who)), from, offset, to, bytes)) {
       fail(world_->unreadable(world_rank(me_), world_rank(who), lane_, bytes, errno));
     }
   }

@@ -117,6 +117,10 @@ class reach {
     }
     return nullptr;
   }
+  /// The same of what this rank itself has published, ordinary memory included.
+  [[nodiscard]] std::byte* own(memory_reference what) const noexcept {
+    return what.region() == 0 ? reinterpret_cast<std::byte*>(what.offset()) : resolve(what);
+  }
   /// True when every rank can load and store what was published.
   [[nodiscard]] bool direct(memory_reference what) const noexcept {
     return space_ == address_space::one || what.region() != 0;
@@ -148,8 +152,15 @@ class reach {
   std::array<entry, most_regions> table_{};
 };
 
-/// Reads ordinary memory of another process into ours. False, with errno, when the kernel does not let us.
-[[nodiscard]] inline bool read_process(pid_t pid, std::uint64_t address, void* to, std::size_t bytes) noexcept {
+/// Reads `bytes` at `offset` of what another process published, its ordinary memory, into ours. False, with errno, when the
+/// kernel does not let us, or it is no ordinary memory.
+[[nodiscard]] inline bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
+                                       std::size_t bytes) noexcept {
+  if (from.region() != 0) {
+    errno = EPERM;
+    return false;
+  }
+  std::uint64_t address = from.offset() + offset;
   while (bytes > 0) {
     const iovec here{to, bytes};
     const iovec there{reinterpret_cast<void*>(address), bytes};
