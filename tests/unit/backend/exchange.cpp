@@ -6,11 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <numeric>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/host/processes.hpp"
 #include "belay/backend/host/segment.hpp"
+#include "belay/comm/symmetric.hpp"
 #include "unit/backend/late_joiner.hpp"
 
 using namespace std::chrono_literals;
@@ -71,6 +74,32 @@ TEST_CASE("what a rank sends to itself may overlap, in ordinary memory too") {
           ++bad;
         }
       }
+      return bad;
+    });
+    CHECK(wrong == std::vector<int>{0, 0});
+  }
+}
+
+TEST_CASE("memory of a heap that a peer has given up can still be sent to it, and be reduced with its own") {
+  for (const std::size_t count : {std::size_t{10}, std::size_t{1000}, std::size_t{30'000}}) {
+    CAPTURE(count);
+    const auto wrong = belay::host::processes{2, {.timeout = 20s}}.run([&](auto& rank) {
+      const auto& world = rank.world();
+      const int me = rank.number();
+      std::optional<belay::symmetric_heap<belay::host::group>> given_up(std::in_place, world, belay::symmetric_heap_options{.bytes = 1 << 20});
+      belay::symmetric_heap kept(world, {.bytes = 1 << 20});
+      auto& mine = me == 0 ? *given_up : kept;
+      const std::span<int> values(reinterpret_cast<int*>(mine.lease(count * sizeof(int), "values").local()), count);
+      std::iota(values.begin(), values.end(), me);
+      if (me == 1) given_up.reset();
+      std::vector<int> got(count);
+      int bad = 0;
+      if (me == 0) world.send(1, values);
+      if (me == 1) world.receive(0, std::span(got));
+      if (me == 1 && got != numbers(count, 0)) ++bad;
+      world.broadcast(me == 0 ? values : std::span(got), 0);
+      world.all_reduce(values, belay::sum);
+      for (std::size_t i = 0; i < count; ++i) bad += values[i] != static_cast<int>(2 * i + 1) ? 1 : 0;
       return bad;
     });
     CHECK(wrong == std::vector<int>{0, 0});

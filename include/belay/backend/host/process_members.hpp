@@ -6,13 +6,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -30,18 +34,19 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Regions that the holder keeps. What was given back is told to it with the next request, because the end of a region
-/// is a destructor and does not talk.
+/// Regions that the holder keeps. One that this rank has given up stays mapped here until all ranks of its group have: a
+/// peer that still has it may name memory in it, and asks nobody before. Then it is told to the holder with the next
+/// request, because the end of a region is a destructor and does not talk.
 class process_regions final : public region_service, public std::enable_shared_from_this<process_regions> {
  public:
-  process_regions(std::shared_ptr<guest> holder, health::clock::duration limit) noexcept
-      : region_service(address_space::several), holder_(std::move(holder)), limit_(limit) {}
+  process_regions(std::shared_ptr<guest> holder, std::shared_ptr<const health> world) noexcept
+      : region_service(address_space::several), holder_(std::move(holder)), world_(std::move(world)) {}
 
   [[nodiscard]] symmetric_region make(int ranks, std::size_t bytes, where at) override {
     const std::size_t stride = symmetric_region::stride_for(ranks, bytes, at);
     if (stride == 0) return {};
     tell_retired(at);
-    guest::region made = holder_->make_region(stride * static_cast<std::size_t>(ranks), until(), at);
+    guest::region made = holder_->make_region(stride * static_cast<std::size_t>(ranks) + sizeof(region_end), until(), at);
     last_ = made.id;
     return adopt(std::move(made), ranks, stride, at);
   }
@@ -53,44 +58,73 @@ class process_regions final : public region_service, public std::enable_shared_f
     if (stride == 0) return {};
     tell_retired(at);
     guest::region found{from.region, holder_->attach_region(from.region, until(), at)};
-    if (found.memory.size_bytes() < stride * static_cast<std::size_t>(ranks)) {
+    if (found.memory.size_bytes() < stride * static_cast<std::size_t>(ranks) + sizeof(region_end)) {
       throw input_error("region " + std::to_string(from.region) + " is smaller than its group says", at);
     }
     return adopt(std::move(found), ranks, stride, at);
   }
 
  private:
-  // What the last holder of a region gives back.
-  struct lease {
-    std::shared_ptr<process_regions> from;
+  // Behind the ranks' parts.
+  struct region_end {
+    std::atomic<std::uint32_t> given_up{0};  // by so many ranks
+  };
+  // This rank's share of a region, and those that it has given up.
+  struct share_of_region {
+    std::shared_ptr<process_regions> from;  // until it is given up
     guest::region region;
+    region_end* end;
+    std::uint32_t ranks;
+    std::unique_ptr<share_of_region> next;
+
+    [[nodiscard]] bool is_over() const noexcept { return end->given_up.load(std::memory_order_acquire) >= ranks; }
   };
 
-  [[nodiscard]] moment until() const { return std::chrono::steady_clock::now() + limit_; }
+  [[nodiscard]] moment until() const { return std::chrono::steady_clock::now() + world_->timeout(); }
 
   symmetric_region adopt(guest::region found, int ranks, std::size_t stride, where at) {
     if (found.id == 0 || found.id > std::numeric_limits<std::uint16_t>::max()) {
       throw usage_error("more than 65535 regions of symmetric memory in one run", at);
     }
     std::byte* const first = found.memory.data();
-    memory_.add(static_cast<std::uint16_t>(found.id), first, found.memory.size_bytes(), at);
-    auto* const mine = new lease{shared_from_this(), std::move(found)};
+    const std::size_t bytes = stride * static_cast<std::size_t>(ranks);
+    memory_.add(static_cast<std::uint16_t>(found.id), first, bytes, at);
+    auto* const end = std::launder(reinterpret_cast<region_end*>(first + bytes));  // fresh pages are zeros
+    auto* const mine = new share_of_region{shared_from_this(), std::move(found), end, static_cast<std::uint32_t>(ranks), {}};
     return symmetric_region::adopt(ranks, stride, first, mine, [](void* context) noexcept {
-      const std::unique_ptr<lease> over(static_cast<lease*>(context));
-      over->from->memory_.remove(static_cast<std::uint16_t>(over->region.id));
-      over->from->retire(over->region.id);
+      std::unique_ptr<share_of_region> over(static_cast<share_of_region*>(context));
+      const std::shared_ptr<process_regions> from = std::move(over->from);
+      from->give_up(std::move(over));
     });
   }
 
-  void retire(std::uint64_t id) noexcept {
+  // Where the world has stopped nobody names memory any more.
+  void give_up(std::unique_ptr<share_of_region> mine) noexcept {
+    mine->end->given_up.fetch_add(1, std::memory_order_acq_rel);
     const std::lock_guard lock(mutex_);
-    if (retired_count_ < std::size(retired_)) retired_[retired_count_++] = id;  // more is told by our end
+    mine->next = std::move(given_up_);
+    given_up_ = std::move(mine);
+    unmap_what_is_over();
+  }
+  void unmap_what_is_over() noexcept {
+    std::unique_ptr<share_of_region>* link = &given_up_;
+    while (*link) {
+      if (!(*link)->is_over() && !world_->stopped()) {
+        link = &(*link)->next;
+        continue;
+      }
+      const std::uint64_t id = (*link)->region.id;
+      memory_.remove(static_cast<std::uint16_t>(id));
+      if (retired_count_ < std::size(retired_)) retired_[retired_count_++] = id;  // more is told by our end
+      *link = std::move((*link)->next);
+    }
   }
   void tell_retired(where at) {
     std::uint64_t ids[std::size(decltype(retired_){})];
     std::size_t count = 0;
     {
       const std::lock_guard lock(mutex_);
+      unmap_what_is_over();
       count = std::exchange(retired_count_, 0);
       std::copy(retired_, retired_ + count, ids);
     }
@@ -98,9 +132,10 @@ class process_regions final : public region_service, public std::enable_shared_f
   }
 
   std::shared_ptr<guest> holder_;
-  health::clock::duration limit_;
+  std::shared_ptr<const health> world_;
   std::uint64_t last_ = 0;
   std::mutex mutex_;
+  std::unique_ptr<share_of_region> given_up_;  // and still mapped
   std::uint64_t retired_[256] = {};
   std::size_t retired_count_ = 0;
 };
@@ -160,7 +195,7 @@ class process_member final : public membership {
       const std::lock_guard lock(mutex_);
       present_ = world;
     }
-    return {world, std::make_shared<process_regions>(holder_, world->timeout()), number, std::move(members)};
+    return {world, std::make_shared<process_regions>(holder_, world), number, std::move(members)};
   }
 
   std::shared_ptr<guest> holder_;
