@@ -31,7 +31,7 @@ TEST_CASE_TEMPLATE_DEFINE("exchange completes rings, several transfers a pair, a
       const int next = (me + 1) % ranks;
       const int previous = (me + ranks - 1) % ranks;
       bool ok = true;
-      for (std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{1001}}) {
+      for (std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{50'001}}) {
         // Both directions, two forward ones whose order matters, and one to itself.
         const auto a = values<float>(me, n), b = values<float>(me + 100, n + 1), self = values<float>(me + 200, 5);
         std::vector<float> got_a(n), got_b(n + 1), got_back(n), got_self(5);
