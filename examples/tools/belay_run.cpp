@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -74,7 +75,7 @@ class started_world : public world_watch {
     const rlimit most{files_.rlim_max, files_.rlim_max};
     ::setrlimit(RLIMIT_NOFILE, &most);
     signals_.reset(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!signals_) throw belay::file_error("signalfd", 0, std::strerror(errno));
+    if (!signals_) throw belay::file_error("signalfd", 0, error_text(errno));
   }
 
   /// Of the rank that caused the others' failure, where the world knows; else of the first that failed.
@@ -90,8 +91,8 @@ class started_world : public world_watch {
   }
   [[nodiscard]] int living() const noexcept { return living_; }
 
-  /// Starts all ranks; false where the program cannot be started.
-  [[nodiscard]] bool start_all(const doorway& door, holder<started_world>& all) {
+  /// Starts all ranks. That the program cannot be started is told while they are served.
+  void start_all(const doorway& door, holder<started_world>& all) {
     for (int rank = 0; rank < with_.ranks; ++rank) {
       newborn made =
           start({rank, with_.ranks, door.path(), door.secret(), with_.timeout, with_.program, before_, files_});
@@ -99,16 +100,10 @@ class started_world : public world_watch {
       after_us_->add(made.pid);
       ++living_;
       all.expect(rank, made.pid);
-      if (made.refused != 0) {
-        say(std::string(with_.program[0]) + ": " + std::strerror(made.refused));
-        refused_ = true;
-        exit_code_ = made.refused == ENOENT ? 127 : 126;
-        return false;
-      }
+      reports_.push_back(std::move(made.report));
       readers_.emplace_back(std::move(made.out), rank, out_);
       readers_.emplace_back(std::move(made.error), rank, error_);
     }
-    return true;
   }
 
   // --- what the holder calls, beside what the world is told
@@ -124,28 +119,38 @@ class started_world : public world_watch {
     else gone_before_.emplace_back(rank, how);
   }
 
+  // What its end tells then is how we ended it.
+  void stalled(int rank) {
+    if (someone_joined_) world_watch::stalled(rank);
+    say(stall_text(rank));
+    fail(rank, 128 + SIGSTOP);
+  }
+
   void child_ended(int rank, ending how) {
     after_us_->remove(std::exchange(children_[static_cast<std::size_t>(rank)], 0));
     --living_;
     const int code = how.how == ending::kind::signalled ? 128 + how.code : how.code;
-    codes_[static_cast<std::size_t>(rank)] = code;
-    if (code == 0 || exit_code_ != 0) return;
-    exit_code_ = code;
-    say("rank " + std::to_string(rank) + " " + how.text());
-    next_blow_ = clock::now() + duration_of(with_.grace);
+    if (code != 0 && exit_code_ == 0) say("rank " + std::to_string(rank) + " " + how.text());
+    if (code != 0) fail(rank, code);
   }
 
   void enlist(std::vector<pollfd>& entries) {
     entries.push_back({signals_.get(), POLLIN, 0});
     for (const outlet* to : {&out_, &error_}) entries.push_back({to->empty() ? -1 : to->file(), POLLOUT, 0});
+    for (const descriptor& one : reports_) entries.push_back({one.get(), POLLIN, 0});
     for (const line_reader& one : readers_) entries.push_back({one.to().full() ? -1 : one.file(), POLLIN, 0});
   }
   void served(std::span<const pollfd> seen) {
     if (seen[0].revents != 0) pass_signals_on();
     if (seen[1].revents != 0) out_.write_some();
     if (seen[2].revents != 0) error_.write_some();
-    for (std::size_t i = 0; i + 3 < seen.size(); ++i) {
-      if (seen[i + 3].revents != 0) readers_[i].read_some();
+    seen = seen.subspan(3);
+    for (std::size_t i = 0; i < reports_.size(); ++i) {
+      if (seen[i].revents != 0) hear_of_start(reports_[i]);
+    }
+    seen = seen.subspan(reports_.size());
+    for (std::size_t i = 0; i < readers_.size(); ++i) {
+      if (seen[i].revents != 0) readers_[i].read_some();
     }
   }
 
@@ -195,6 +200,27 @@ class started_world : public world_watch {
   void say(const std::string& words) { error_.add("belay-run: " + words + "\n"); }
 
  private:
+  // Its first failure is the rank's, the first of all is ours; the others have a moment to say what they know of it.
+  void fail(int rank, int code) {
+    int& own = codes_[static_cast<std::size_t>(rank)];
+    if (own == 0) own = code;
+    if (exit_code_ != 0) return;
+    exit_code_ = code;
+    next_blow_ = clock::now() + duration_of(with_.grace);
+  }
+
+  void hear_of_start(descriptor& report) {
+    int cause = 0;
+    const ssize_t got = ::read(report.get(), &cause, sizeof cause);
+    if (got < 0 && errno == EINTR) return;
+    report.reset();
+    if (got != static_cast<ssize_t>(sizeof cause) || refused_) return;
+    say(std::string(with_.program[0]) + ": " + std::strerror(cause));
+    refused_ = true;
+    exit_code_ = cause == ENOENT ? 127 : 126;
+    signal_all(SIGKILL);
+  }
+
   void pass_signals_on() {
     signalfd_siginfo what = {};
     while (::read(signals_.get(), &what, sizeof what) == static_cast<ssize_t>(sizeof what)) {
@@ -221,6 +247,7 @@ class started_world : public world_watch {
   rlimit files_;
   descriptor signals_;
   outlet out_{STDOUT_FILENO}, error_{STDERR_FILENO};
+  std::vector<descriptor> reports_;  // of those whose program has not begun
   std::deque<line_reader> readers_;
   bool refused_ = false;  // the program could not be started
   bool someone_joined_ = false;
@@ -240,7 +267,7 @@ int run(const options& with) {
   holder_options limits;
   limits.stall_limit = duration_of(with.stall);
   holder<started_world> all(door, with.ranks, world.first_control(), world, limits);
-  if (!world.start_all(door, all)) world.signal_all(SIGKILL);
+  world.start_all(door, all);
   while (world.living() > 0) {
     all.step(world.next_moment());
     world.tick();

@@ -39,7 +39,7 @@ inline void keep_standard_streams() noexcept {
 /// The two ends of a pipe: to read from, to write to. Not for children, unless they are told.
 [[nodiscard]] inline std::pair<descriptor, descriptor> make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw belay::file_error("pipe", 0, std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw belay::file_error("pipe", 0, belay::host::error_text(errno));
   return {descriptor(ends[0]), descriptor(ends[1])};
 }
 
@@ -59,7 +59,7 @@ struct newborn {
   pid_t pid = -1;
   descriptor out;    // to read what it prints
   descriptor error;
-  int refused = 0;   // errno of exec, where the program could not be started
+  descriptor report;  // to read errno of exec, where the program could not be started; its end otherwise
 };
 
 /// Signals as a fresh process has them. What a script starts in the background is born with Ctrl-C ignored, which would
@@ -98,7 +98,7 @@ inline void restore_signals() noexcept {
   ::_exit(127);
 }
 
-/// Forks and waits until the program runs, or cannot be started. Throws file_error.
+/// Forks. Whether the program runs is told by `report`: a process can be stopped before it does. Throws file_error.
 [[nodiscard]] inline newborn start(const birth& how) {
   auto [out_from, out_to] = make_pipe();
   auto [error_from, error_to] = make_pipe();
@@ -106,16 +106,14 @@ inline void restore_signals() noexcept {
   auto [report_from, report_to] = make_pipe();
   // The token is 32 bytes: it fits, and is gone when the rank has read it.
   if (::write(secret_to.get(), how.secret.data(), how.secret.size()) != static_cast<ssize_t>(how.secret.size()))
-    throw belay::file_error("pipe", 0, std::strerror(errno));
+    throw belay::file_error("pipe", 0, belay::host::error_text(errno));
   newborn made;
   const pid_t self = ::getpid();
   made.pid = ::fork();
   if (made.pid == 0) become(how, self, out_to.get(), error_to.get(), secret_from.get(), report_to.get());
-  if (made.pid < 0) throw belay::file_error("fork", 0, std::strerror(errno));
+  if (made.pid < 0) throw belay::file_error("fork", 0, belay::host::error_text(errno));
   ::setpgid(made.pid, made.pid);  // whoever comes first; a signal may have to be passed on at once
-  report_to.reset();
-  while (::read(report_from.get(), &made.refused, sizeof made.refused) < 0 && errno == EINTR) {
-  }
+  made.report = std::move(report_from);
   made.out = std::move(out_from);
   made.error = std::move(error_from);
   return made;

@@ -305,7 +305,7 @@ TEST_CASE("the token comes through a pipe once") {
   REQUIRE(::write(pipe[1], secret.data(), secret.size()) == 32);
   ::close(pipe[1]);
   const int again = ::dup(pipe[0]);
-  CHECK(guest::token_from_descriptor(pipe[0]) == secret);
-  CHECK_THROWS_AS((void)guest::token_from_descriptor(again), belay::file_error);
-  CHECK_THROWS_AS((void)guest::token_from_descriptor(-1), belay::file_error);
+  CHECK(guest::token_from_descriptor(pipe[0], in_seconds(20)) == secret);
+  CHECK_THROWS_AS((void)guest::token_from_descriptor(again, in_seconds(20)), belay::file_error);
+  CHECK_THROWS_AS((void)guest::token_from_descriptor(-1, in_seconds(20)), belay::file_error);
 }

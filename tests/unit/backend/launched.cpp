@@ -10,7 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "belay/backend/host.hpp"
@@ -53,12 +55,9 @@ std::vector<int> launch(int ranks, const std::string& job, Program program) {
 }
 
 std::size_t left_behind() {
-  std::size_t n = 0;
-  const std::string mine = "belay-" + std::to_string(::geteuid()) + "-job-";
-  for (const auto& each : std::filesystem::directory_iterator(belay::host::doorway::base_directory())) {
-    n += each.path().filename().string().rfind(mine, 0) == 0;
-  }
-  return n;
+  std::error_code none;
+  const std::filesystem::directory_iterator all(belay::host::job_note::folder_path(), none);
+  return none ? 0 : static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
 // Runs a rank that calls barriers until one fails: 0 where peer `culprit` is named.

@@ -199,6 +199,35 @@ TEST_CASE("a frame of another size, or with more than one descriptor, is garbled
   CHECK(open_descriptors() == before);
 }
 
+TEST_CASE("where descriptors run out the limit is named, however many a frame brought") {
+  // In a child, whose limit leaves this many numbers free.
+  const auto told = [](rlim_t free_numbers, std::size_t files) {
+    return reaped(forked([&] {
+      auto [a, b] = ends();
+      push_files(a, good_frame(), std::vector<int>(files, 0));
+      rlimit limit = {};
+      ::getrlimit(RLIMIT_NOFILE, &limit);
+      const int next = ::dup(0);
+      ::close(next);
+      limit.rlim_cur = static_cast<rlim_t>(next) + free_numbers;
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+      const received got = b.receive(at_once);
+      const std::string text = no_file_text(got), wanted = "RLIMIT_NOFILE of this process is " + std::to_string(limit.rlim_cur);
+      if (got.what == receipt::garbled) return std::string(got.why).find("which is the limit") != std::string::npos ? 1 : 4;
+      if (got.what != receipt::whole || got.lost_file == static_cast<bool>(got.file)) return 5;
+      if (got.lost_file) return text.find(wanted) != std::string::npos ? 2 : 6;
+      return 3;
+    }));
+  };
+  CHECK(told(1, 1) == 3);
+  CHECK(told(0, 1) == 2);
+  for (std::size_t files = 6; files <= 12; ++files) {
+    CAPTURE(files);
+    CHECK(told(0, files) == 2);
+    for (rlim_t free_numbers : {1U, 2U, 5U, 20U}) CHECK(told(free_numbers, files) == 1);
+  }
+}
+
 TEST_CASE("whatever comes, receive returns: 200000 frames of chance, most of them nearly right") {
   std::mt19937_64 chance(20260401);
   auto [a, b] = ends();

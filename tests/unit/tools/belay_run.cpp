@@ -3,13 +3,11 @@
 // belay-run as a user meets it: a program that is started, prints, is interrupted and killed.
 #include <doctest/doctest.h>
 #include <poll.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -23,79 +21,11 @@
 
 #ifdef BELAY_RUN
 
+#include "unit/tools/started.hpp"
+
 namespace {
 
 using belay::host::process;
-
-struct outcome {
-  int code = -1;  // 1000 + signal
-  std::string out, error;
-};
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// belay-run in a directory of its own, so that what it leaves is seen.
-class launched {
- public:
-  explicit launched(const std::vector<std::string>& arguments, const std::string& input = "/dev/null",
-                    const std::vector<int>& ignored = {}) {
-    pid_ = forked([&] {
-      for (const int number : ignored) ::signal(number, SIG_IGN);
-      ::setenv("XDG_RUNTIME_DIR", (base_.path() + "/run").c_str(), 1);
-      ::mkdir((base_.path() + "/run").c_str(), 0700);
-      ::dup2(::open(input.c_str(), O_RDONLY | O_CLOEXEC), 0);
-      constexpr int fresh = O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC;
-      ::dup2(::open((base_.path() + "/out").c_str(), fresh, 0600), 1);
-      ::dup2(::open((base_.path() + "/error").c_str(), fresh, 0600), 2);
-      ::alarm(0);
-      std::vector<char*> words{const_cast<char*>(BELAY_RUN)};
-      for (const std::string& one : arguments) words.push_back(const_cast<char*>(one.c_str()));
-      words.push_back(nullptr);
-      ::execv(BELAY_RUN, words.data());
-      return 98;
-    });
-  }
-
-  [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] std::string file(const char* name) const { return base_.path() + "/" + name; }
-  [[nodiscard]] int doorways() const { return entries_of(file("run")); }
-
-  // Until a file holds so many lines: a rank wrote them.
-  [[nodiscard]] std::vector<std::string> wait_for_lines(const char* name, std::size_t count) const {
-    std::vector<std::string> lines;
-    const auto end = in_seconds(20);
-    while (lines.size() < count && std::chrono::steady_clock::now() < end) {
-      lines.clear();
-      std::istringstream text(contents(file(name)));
-      for (std::string line; std::getline(text, line) && !text.eof();) lines.push_back(line);
-    }
-    return lines;
-  }
-
-  [[nodiscard]] outcome wait() {
-    outcome result;
-    result.code = reaped(pid_);
-    result.out = contents(file("out"));
-    result.error = contents(file("error"));
-    return result;
-  }
-
- private:
-  scratch base_;
-  pid_t pid_;
-};
-
-outcome run(const std::vector<std::string>& arguments, const std::string& input = "/dev/null") {
-  launched one(arguments, input);
-  outcome result = one.wait();
-  CHECK(one.doorways() == 0);
-  return result;
-}
 
 outcome shell(int ranks, const std::string& script, const char* grace = "5") {
   return run({"-n", std::to_string(ranks), "--grace", grace, "sh", "-c", script});
@@ -118,21 +48,6 @@ bool gone_soon(pid_t pid) {
   pollfd entry{watched->descriptor(), POLLIN, 0};
   return ::poll(&entry, 1, 20'000) > 0;
 }
-
-bool is_stopped(pid_t pid) {
-  const auto seen = belay::host::look_at_process(pid);
-  return seen && seen->state == 'T';
-}
-
-// The state follows the signal, but not at once.
-bool is_stopped_soon(pid_t pid, bool stopped) {
-  const auto end = in_seconds(20);
-  while (is_stopped(pid) != stopped && std::chrono::steady_clock::now() < end) {
-  }
-  return is_stopped(pid) == stopped;
-}
-
-std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
 }  // namespace
 
@@ -203,6 +118,25 @@ TEST_CASE("a command line that makes no sense, and a program that cannot be star
   CHECK(none.code == 127);
   CHECK(none.error == "belay-run: /nowhere/program: No such file or directory\n");
   CHECK(run({"-n", "2", "/etc/passwd"}).code == 126);
+}
+
+TEST_CASE("with too few descriptors the limit is named, and nothing is left") {
+  int failed = 0;
+  for (rlim_t most = 5;; ++most) {
+    CAPTURE(most);
+    launched one({"-n", "2", "true"}, "/dev/null", {}, [most] {
+      const rlimit limit{most, most};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+    });
+    const outcome result = one.wait();
+    CHECK(one.doorways() == 0);
+    if (result.code == 0) break;
+    ++failed;
+    CAPTURE(result.error);
+    CHECK(result.code == 1);
+    CHECK(result.error.find("RLIMIT_NOFILE of this process is " + std::to_string(most)) != std::string::npos);
+  }
+  CHECK(failed > 5);
 }
 
 TEST_CASE("what follows the program's name is the program's; flags may be written as one word") {

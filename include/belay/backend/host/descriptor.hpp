@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A file descriptor with one owner.
+// A file descriptor with one owner, and what is said where there is none left.
 #pragma once
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -36,6 +40,27 @@ class descriptor {
  private:
   int number_ = -1;
 };
+
+/// "RLIMIT_NOFILE of this process is 1024"
+[[nodiscard]] inline std::string descriptor_limit_text() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "RLIMIT_NOFILE of this process is not known";
+  return "RLIMIT_NOFILE of this process is " +
+         (limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : std::to_string(limit.rlim_cur));
+}
+
+/// What the system calls an error; where descriptors have run out, also the limit that was met.
+[[nodiscard]] inline std::string error_text(int error) {
+  const std::string words = std::strerror(error);
+  if (error == EMFILE) return words + ": " + descriptor_limit_text();
+  if (error == ENFILE) return words + ": /proc/sys/fs/file-max of this machine is reached";
+  return words;
+}
+
+/// Whether `error` tells of this process's or the machine's want, and nothing of what was asked for.
+[[nodiscard]] inline bool is_shortage(int error) noexcept {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

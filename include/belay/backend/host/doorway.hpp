@@ -67,6 +67,7 @@ struct visit {
   knock what = knock::nobody;
   connection line;
   peer who;
+  int why = 0;  // no_room: errno
 };
 
 /// An open doorway. Moved, never copied. The process that opened it closes it, at the latest in its destructor;
@@ -85,19 +86,20 @@ class doorway {
     doorway door;
     door.owner_ = ::getpid();
     fill_with_chance(door.secret_, at);
-    const auto self = look_at_process(door.owner_);
-    if (!self) throw file_error("/proc/self/stat", 0, "cannot be read", at);
     const std::string begin = base + "/" + prefix() + std::to_string(door.owner_) + "-" +
-                              std::to_string(self->start_time) + "-" + std::to_string(pid_namespace()) + "-";
+                              std::to_string(start_time_of(door.owner_, at)) + "-" + std::to_string(pid_namespace()) + "-";
     std::string directory;
     do {
       std::uint64_t chance = 0;
       fill_with_chance(chance, at);
       directory = begin + hexadecimal(chance);
       if (directory.size() + sizeof(socket_name) + 1 > sizeof(sockaddr_un::sun_path))
-        throw file_error(directory, 0, "a path too long for a socket", at);
+        throw file_error(directory + "/" + socket_name, 0,
+                         "too long: a socket's path has 107 characters at most, this would have " +
+                             std::to_string(directory.size() + sizeof(socket_name)),
+                         at);
       if (::mkdir(directory.c_str(), S_IRWXU) == 0) break;
-      if (errno != EEXIST) throw file_error(directory, 0, std::string("mkdir: ") + std::strerror(errno), at);
+      if (errno != EEXIST) throw file_error(directory, 0, "mkdir: " + error_text(errno), at);
     } while (true);
     door.directory_ = directory;
     door.listen(at);
@@ -143,8 +145,8 @@ class doorway {
     visit who;
     host::descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      const bool full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
-      who.what = full ? knock::no_room : knock::nobody;
+      who.what = is_shortage(errno) ? knock::no_room : knock::nobody;
+      who.why = errno;
       return who;
     }
     who.who = peer_of(socket.get());
@@ -228,7 +230,7 @@ class doorway {
 
   void listen(where at) {
     const auto refuse = [&](const char* call) {
-      throw file_error(path(), 0, std::string(call) + ": " + std::strerror(errno), at);
+      throw file_error(path(), 0, std::string(call) + ": " + error_text(errno), at);
     };
     listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!listener_) refuse("socket");

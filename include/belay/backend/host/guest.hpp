@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
@@ -25,6 +26,7 @@
 
 #include "belay/backend/host/descriptor.hpp"
 #include "belay/backend/host/doorway.hpp"
+#include "belay/backend/host/poll_until.hpp"
 #include "belay/backend/host/process.hpp"
 #include "belay/backend/host/segment.hpp"
 #include "belay/backend/host/wire.hpp"
@@ -62,12 +64,11 @@ class guest {
     self.state_->line = self.knock(path, mine);
     const message greeting = self.next(mine).said;
     if (greeting.kind != message_kind::greeting) self.refused(greeting, mine);
-    const auto me = look_at_process(::getpid());
-    if (!me) throw file_error("/proc/self/stat", 0, "cannot be read", at);
+    const std::uint64_t started = start_time_of(::getpid(), at);
     message hello;
     hello.kind = message_kind::hello;
     hello.rank = rank;
-    hello.numbers = {static_cast<std::uint64_t>(size), greeting.numbers[0], me->start_time};
+    hello.numbers = {static_cast<std::uint64_t>(size), greeting.numbers[0], started};
     hello.secret = secret;
     // One that does not take it has a reason, which may be said already.
     static_cast<void>(self.state_->line.send(hello, until));
@@ -77,18 +78,30 @@ class guest {
     return self;
   }
 
-  /// The token that a launcher left in a pipe; reads and closes it. Throws `file_error`.
-  [[nodiscard]] static token token_from_descriptor(int number, where at = where::current()) {
+  /// The token that a launcher left in a pipe; reads and closes it. Throws `file_error`, at the deadline too: it is
+  /// there before its reader is.
+  [[nodiscard]] static token token_from_descriptor(int number, moment until, where at = where::current()) {
     const host::descriptor file(number);
     token secret = {};
-    for (std::size_t done = 0; done < secret.size();) {
+    std::size_t done = 0;
+    const auto refuse = [&](const std::string& why) {
+      throw file_error("descriptor " + std::to_string(number) + " of BELAY_TOKEN_FD", done, why, at);
+    };
+    const int flags = ::fcntl(number, F_GETFL);
+    if (flags < 0) refuse(error_text(errno));
+    // Another process may read what poll has told of.
+    ::fcntl(number, F_SETFL, flags | O_NONBLOCK);
+    while (done < secret.size()) {
       const ssize_t got = ::read(number, secret.data() + done, secret.size() - done);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) {
-        throw file_error("descriptor " + std::to_string(number), done,
-                         got == 0 ? "the token is not there (any more)" : std::strerror(errno), at);
+      if (got > 0) {
+        done += static_cast<std::size_t>(got);
+        continue;
       }
-      done += static_cast<std::size_t>(got);
+      if (got == 0) refuse("the token is not there (any more)");
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN) refuse(error_text(errno));
+      pollfd entry{number, POLLIN, 0};
+      if (poll_until(&entry, 1, until) == 0) refuse("no token came before the timeout");
     }
     return secret;
   }
@@ -243,11 +256,14 @@ class guest {
   [[nodiscard]] connection knock(const std::string& path, const call& mine) const {
     sockaddr_un name = {};
     name.sun_family = AF_UNIX;
-    if (path.empty() || path.size() >= sizeof name.sun_path)
-      throw usage_error("'" + path + "' is no path of a doorway", mine.at);
+    if (path.empty() || path.size() >= sizeof name.sun_path) {
+      throw usage_error("'" + path + "' is no path of a doorway: a socket's path has 1 to 107 characters, this has " +
+                            std::to_string(path.size()),
+                        mine.at);
+    }
     std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
     host::descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket) throw file_error(path, 0, std::string("socket: ") + std::strerror(errno), mine.at);
+    if (!socket) throw file_error(path, 0, "socket: " + error_text(errno), mine.at);
     while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) {
       if (errno == EINTR) continue;
       // EAGAIN: the queue at the door is full, and there is nothing to poll for.
@@ -307,7 +323,7 @@ class guest {
 
   // The segment that came with an answer, of the size the answer says.
   [[nodiscard]] segment take(received& got, const call& mine) const {
-    if (!got.file) fail(comm_fault::peer_failed, "no segment came with the answer; too many open files?", mine);
+    if (!got.file) fail(comm_fault::peer_failed, "the answer: " + no_file_text(got), mine);
     return segment::attach(got.file.release(), static_cast<std::size_t>(got.said.numbers[1]), mine.at);
   }
 

@@ -26,6 +26,7 @@
 #include "belay/backend/host/region_shelf.hpp"
 #include "belay/backend/host/seat.hpp"
 #include "belay/backend/host/segment.hpp"
+#include "belay/backend/host/stall_watch.hpp"
 #include "belay/backend/host/wire.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -35,7 +36,8 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 struct holder_options {
-  /// A rank that is stopped for longer is `stalled`, and killed when others wait for it to shrink.
+  /// A rank that is stopped for longer, from its start to its end, is `stalled`, and killed when others wait for it to
+  /// shrink.
   std::chrono::steady_clock::duration stall_limit = std::chrono::seconds(30);
   /// Who knocks and says nothing for longer is shown out.
   std::chrono::steady_clock::duration hello_limit = std::chrono::seconds(10);
@@ -65,11 +67,11 @@ class holder {
         world_(&world),
         options_(options),
         at_(at),
-        reception_(door, options.hello_limit, at) {
+        reception_(door, options.hello_limit, at),
+        stalls_(options.stall_limit) {
     if (ranks < 1) throw usage_error("a holder for " + std::to_string(ranks) + " ranks", at);
     seats_.resize(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) members_.push_back(rank);
-    next_look_ = clock::now();
   }
   holder(const holder&) = delete;
   holder& operator=(const holder&) = delete;
@@ -107,7 +109,9 @@ class holder {
     }
     const moment now = clock::now();
     reception_.show_out();
-    if (now >= next_look_) look_for_stopped(now);
+    stalls_.look(seats_, now, [this](int rank) {
+      if constexpr (requires { world_->stalled(rank); }) world_->stalled(rank);
+    });
     refuse_late(now);
     if constexpr (can_renew) agree(arbiter{this}, survivors_);
   }
@@ -161,7 +165,7 @@ class holder {
   }
 
   [[nodiscard]] moment next_moment(moment until) const noexcept {
-    until = reception_.next(std::min(until, next_look_));
+    until = reception_.next(std::min(until, stalls_.next()));
     for (const seat& one : seats_) {
       if (one.shrink) until = std::min(until, one.shrink->until);
     }
@@ -280,15 +284,6 @@ class holder {
     regions_.forget(rank);
   }
 
-  // Each quarter of the limit, and no more often than each 50 ms.
-  void look_for_stopped(moment now) {
-    next_look_ = now + std::max<clock::duration>(options_.stall_limit / 4, std::chrono::milliseconds(50));
-    for (std::size_t i = 0; i < seats_.size(); ++i) {
-      if (!seats_[i].found_stalled(now, options_.stall_limit)) continue;
-      if constexpr (requires { world_->stalled(0); }) world_->stalled(static_cast<int>(i));
-    }
-  }
-
   // --- how the rest goes on
 
   void refuse_late(moment now) {
@@ -384,6 +379,7 @@ class holder {
   holder_options options_;
   where at_;
   reception reception_;
+  stall_watch stalls_;
   std::vector<seat> seats_;
   std::vector<int> members_;
   std::vector<int> survivors_;  // while they agree
@@ -392,7 +388,6 @@ class holder {
   region_shelf regions_;
   std::vector<pollfd> entries_;  // ours, in the order of tags_, then the world's
   std::vector<tag> tags_;
-  moment next_look_;
 };
 
 }  // namespace host

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How ranks that somebody else launched find the first of them: it leaves a note, readable by its user alone, under a
-// name that follows from what the launcher told all of them. The note is gone when all have joined; one that a killed
-// process left is not believed, and swept by the next start.
+// How ranks that somebody else launched find the first of them: it leaves a note under a name that follows from what the
+// launcher told all of them, in a directory that only this user can enter. The note is gone when all have joined; one that
+// a killed process left is not believed, and swept by the next start.
 #pragma once
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +21,7 @@
 
 #include "belay/backend/host/descriptor.hpp"
 #include "belay/backend/host/doorway.hpp"
+#include "belay/backend/host/private_directory.hpp"
 #include "belay/backend/host/process.hpp"
 #include "belay/comm/launch.hpp"
 #include "belay/core/config.hpp"
@@ -43,43 +41,42 @@ class job_note {
 
   /// Left by the first rank. Throws file_error.
   [[nodiscard]] static job_note leave(const launch& job, const doorway& door, where at) {
-    sweep();
     job_note out;
     out.owner_ = ::getpid();
-    out.path_ = path_of(job);
-    const auto self = look_at_process(out.owner_);
-    std::string text = "belay 1 " + std::to_string(out.owner_) + " " + std::to_string(self ? self->start_time : 0) + " " +
-                       door.path() + " ";
+    const std::string name = name_of(job);
+    const std::uint64_t started = start_time_of(out.owner_, at);
+    std::string text = "belay 1 " + std::to_string(out.owner_) + " " + std::to_string(started) + " " + door.path() + " ";
     for (const auto byte : door.secret()) {
       text += "0123456789abcdef"[static_cast<unsigned>(byte) >> 4 & 15];
       text += "0123456789abcdef"[static_cast<unsigned>(byte) & 15];
     }
     text += '\n';
-    const std::string fresh = out.path_ + "." + std::to_string(out.owner_);
-    const descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
-    const auto refuse = [&](const char* call) {
-      const int why = errno;
-      ::unlink(fresh.c_str());
-      throw file_error(fresh, 0, std::string(call) + ": " + std::strerror(why), at);
-    };
-    if (!file) throw file_error(fresh, 0, std::string("open: ") + std::strerror(errno), at);
-    if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) refuse("write");
-    if (::rename(fresh.c_str(), out.path_.c_str()) != 0) refuse("rename");
+    const std::string fresh = std::string(unfinished) + std::to_string(out.owner_) + "-" + std::to_string(started);
+    do {
+      out.folder_ = private_directory::make(folder_path(), at);
+      sweep(*out.folder_);
+      static_cast<void>(out.folder_->open(name, at));  // anything but a note is left alone, and told
+    } while (!out.folder_->put(name, fresh, text, at));
+    out.name_ = name;
     return out;
   }
 
-  /// Found by the others; waits until it is there. Throws comm_error (timeout).
+  /// Found by the others; waits until it is there. Throws comm_error (timeout); file_error at once where there is
+  /// something else in the place of the note or of its directory.
   [[nodiscard]] static content find(const launch& job, std::chrono::steady_clock::time_point until, where at) {
-    const std::string path = path_of(job);
+    const std::string name = name_of(job);
     while (true) {
-      if (auto found = read(path)) return std::move(*found);
+      if (const auto folder = private_directory::find(folder_path(), at)) {
+        if (auto found = read(*folder, name, at)) return std::move(*found);
+      }
       if (std::chrono::steady_clock::now() >= until) {
         comm_error::details what;
         what.fault = comm_fault::timeout;
         what.culprits = {0};
         what.operation = "from_env";
         what.here = at;
-        what.message = "rank 0 of " + job.text() + " left no note at " + path + ": was it started, on this host?";
+        what.message = "rank 0 of " + job.text() + " left no note at " + folder_path() + "/" + name +
+                       ": was it started, on this host?";
         throw comm_error(std::move(what));
       }
       const timespec millisecond{0, 1'000'000};  // nothing tells of a file that another process will make
@@ -87,20 +84,30 @@ class job_note {
     }
   }
 
-  job_note(job_note&& other) noexcept : owner_(other.owner_), path_(std::exchange(other.path_, {})) {}
+  /// The directory of all notes of this user.
+  [[nodiscard]] static std::string folder_path() {
+    return doorway::base_directory() + "/belay-" + std::to_string(::geteuid());
+  }
+
+  job_note(job_note&& other) noexcept
+      : owner_(other.owner_), name_(std::exchange(other.name_, {})), folder_(std::move(other.folder_)) {}
   job_note& operator=(job_note&&) = delete;
   ~job_note() { remove(); }
 
+  /// The directory goes with its last note.
   void remove() noexcept {
-    if (!path_.empty() && ::getpid() == owner_) ::unlink(path_.c_str());
-    path_.clear();
+    if (!name_.empty() && ::getpid() == owner_) {
+      folder_->remove(name_);
+      folder_->remove_if_empty();
+    }
+    name_.clear();
   }
 
  private:
   job_note() noexcept = default;
 
   // What all ranks of a job are told alike, and no other job is; else the launcher's process that started them.
-  [[nodiscard]] static std::string path_of(const launch& job) {
+  [[nodiscard]] static std::string name_of(const launch& job) {
     std::string told = std::string(job.launcher) + "/" + std::to_string(job.size);
     bool any = false;
     for (const char* variable : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
@@ -118,21 +125,17 @@ class job_note {
     for (const char each : told) hash = (hash ^ static_cast<unsigned char>(each)) * 0x100000001b3ULL;
     std::string digits;
     for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[hash >> shift & 15];
-    return doorway::base_directory() + "/" + prefix() + digits;
+    return std::string(prefix) + digits;
   }
-  [[nodiscard]] static std::string prefix() { return "belay-" + std::to_string(::geteuid()) + "-job-"; }
 
-  // A whole note of this user, left by a process that still runs.
-  [[nodiscard]] static std::optional<content> read(const std::string& path) {
-    const descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    struct stat status = {};
-    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid() ||
-        (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-      return std::nullopt;
-    }
+  // A note that was left by a process that still runs. Throws where it is no note.
+  [[nodiscard]] static std::optional<content> read(const private_directory& folder, const std::string& name, where at) {
+    const descriptor file = folder.open(name, at);
+    if (!file) return std::nullopt;
+    const auto refuse = [&](const char* why) { throw file_error(folder.path_of(name), 0, why, at); };
     char text[512];
     const ssize_t length = ::read(file.get(), text, sizeof text);
-    if (length <= 0 || text[length - 1] != '\n') return std::nullopt;
+    if (length <= 0 || text[length - 1] != '\n') refuse("is no note of a job: cut off");
     std::string_view rest(text, static_cast<std::size_t>(length) - 1);
     const auto word = [&] {
       const std::size_t end = std::min(rest.find(' '), rest.size());
@@ -140,7 +143,7 @@ class job_note {
       rest.remove_prefix(std::min(end + 1, rest.size()));
       return out;
     };
-    if (word() != "belay" || word() != "1") return std::nullopt;
+    if (word() != "belay" || word() != "1") refuse("is no note of a job, or of another version");
     const std::string_view pid = word(), start = word();
     int number = 0;
     std::uint64_t ticks = 0;
@@ -149,33 +152,40 @@ class job_note {
     if (number <= 0 || !still_runs(number, ticks)) return std::nullopt;
     content out;
     out.door = std::string(word());
-    if (rest.size() != 2 * out.secret.size()) return std::nullopt;
+    if (rest.size() != 2 * out.secret.size()) refuse("is no note of a job: its token has another length");
     for (std::size_t i = 0; i < out.secret.size(); ++i) {
       unsigned value = 0;
       const auto done = std::from_chars(rest.data() + 2 * i, rest.data() + 2 * i + 2, value, 16);
-      if (done.ptr != rest.data() + 2 * i + 2) return std::nullopt;
+      if (done.ptr != rest.data() + 2 * i + 2) refuse("is no note of a job: its token is none");
       out.secret[i] = static_cast<token::value_type>(value);
     }
     return out;
   }
 
-  static void sweep() {
-    const std::string base = doorway::base_directory(), begin = prefix();
-    DIR* const list = ::opendir(base.c_str());
-    if (list == nullptr) return;
-    while (const dirent* const entry = ::readdir(list)) {
-      if (std::string_view(entry->d_name).substr(0, begin.size()) != begin) continue;
-      const std::string path = base + "/" + entry->d_name;
-      struct stat status = {};
-      if (::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && !read(path)) {
-        ::unlink(path.c_str());
+  // What processes left that are gone, and nothing else.
+  static void sweep(const private_directory& folder) {
+    for (const std::string& name : folder.names(prefix)) {
+      try {
+        if (!read(folder, name, {})) folder.remove(name);
+      } catch (const file_error&) {  // no note
       }
     }
-    ::closedir(list);
+    for (const std::string& name : folder.names(unfinished)) {
+      int number = 0;
+      std::uint64_t ticks = 0;
+      const char* const end = name.data() + name.size();
+      const auto first = std::from_chars(name.data() + std::string_view(unfinished).size(), end, number);
+      if (first.ec != std::errc{} || first.ptr == end || *first.ptr != '-') continue;
+      if (std::from_chars(first.ptr + 1, end, ticks).ptr == end && !still_runs(number, ticks)) folder.remove(name);
+    }
   }
 
+  static constexpr char prefix[] = "job-";
+  static constexpr char unfinished[] = "unfinished-";
+
   pid_t owner_ = 0;
-  std::string path_;
+  std::string name_;
+  std::optional<private_directory> folder_;
 };
 
 }  // namespace host

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -40,7 +41,10 @@ namespace host {
 /// A thread that waits for descriptors until it is told to stop.
 class side_thread {
  public:
-  side_thread() : stop_(::eventfd(0, EFD_CLOEXEC)) {}
+  /// Throws `file_error`.
+  explicit side_thread(where at) : stop_(::eventfd(0, EFD_CLOEXEC)) {
+    if (!stop_) throw file_error("eventfd", 0, error_text(errno), at);
+  }
   side_thread(const side_thread&) = delete;
   side_thread& operator=(const side_thread&) = delete;
   ~side_thread() { stop(); }
@@ -131,7 +135,7 @@ class launched_world {
     if (*end != '\0' || number < 3 || number > 1 << 20) {
       throw input_error("BELAY_TOKEN_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
     }
-    run_as_guest(door, guest::token_from_descriptor(static_cast<int>(number), at), body, at);
+    run_as_guest(door, guest::token_from_descriptor(static_cast<int>(number), until(), at), body, at);
   }
 
   template <class Body>
@@ -139,7 +143,7 @@ class launched_world {
     const auto source = std::make_shared<process_member>(
         std::make_shared<guest>(guest::enter(door, secret, found_.rank, found_.size, until(), at)), options_.spins);
     const standing seat = source->enter();
-    side_thread watch;
+    side_thread watch(at);
     // The holder's end of the line closes with its process.
     watch.start([source](int stop) {
       pollfd either[] = {{source->holder().descriptor(), POLLRDHUP, 0}, {stop, POLLIN, 0}};
@@ -175,19 +179,22 @@ class launched_world {
     limits.stall_limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.stall_limit);
     holder<world_watch> all(door, found_.size, world.first_control(), world, limits, at);
     std::optional<job_note> note(job_note::leave(found_, door, at));
-    side_thread server;
+    side_thread server(at);
     std::exception_ptr lost;
     server.start([&](int stop) {
       try {
         serve(all, note, stop);
-      } catch (...) {
+      } catch (const std::exception& problem) {
         lost = std::current_exception();
+        door.close();  // who waits at it is told
+        world.give_up(std::string("the process of rank 0 cannot hold the world any more: ") + problem.what());
       }
     });
     try {
       run_as_guest(path, secret, body, at);
     } catch (...) {
       server.stop();
+      if (lost) std::rethrow_exception(lost);
       throw;
     }
     server.stop();

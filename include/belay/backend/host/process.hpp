@@ -56,8 +56,9 @@ struct process_look {
   std::uint64_t start_time = 0;  // ticks since the machine started; with the number it names a process for good
 };
 
-/// Nothing where there is no such process.
+/// Nothing where there is no such process, or, `is_shortage(errno)`, where there is no descriptor to look through.
 [[nodiscard]] inline std::optional<process_look> look_at_process(pid_t pid) noexcept {
+  errno = 0;
   char path[32] = "/proc/";
   char* const end = std::to_chars(path + 6, path + 20, pid).ptr;
   std::memcpy(end, "/stat", 6);
@@ -81,15 +82,24 @@ struct process_look {
   return read.ec == std::errc{} ? std::optional(seen) : std::nullopt;
 }
 
-/// Whether the process with this number is still the one that started then. A zombie does not run.
+/// Whether the process with this number is still the one that started then. A zombie does not run; one that cannot be
+/// looked at does.
 [[nodiscard]] inline bool still_runs(pid_t pid, std::uint64_t start_time) noexcept {
   const auto seen = look_at_process(pid);
-  if (!seen || seen->start_time != start_time) return false;
+  if (!seen) return is_shortage(errno);
+  if (seen->start_time != start_time) return false;
   // State Z alone is no proof: it is also the state of a process whose first thread ended before the others.
   const descriptor file(open_pidfd(pid));
   if (!file) return errno != ESRCH;
   pollfd entry{file.get(), POLLIN, 0};
   return ::poll(&entry, 1, 0) == 0;
+}
+
+/// When a process started, in ticks. Throws `file_error` where it cannot be looked at.
+[[nodiscard]] inline std::uint64_t start_time_of(pid_t pid, where at) {
+  const auto seen = look_at_process(pid);
+  if (!seen) throw file_error("/proc/" + std::to_string(pid) + "/stat", 0, error_text(errno), at);
+  return seen->start_time;
 }
 
 /// A watched process. Moved, never copied.
@@ -102,9 +112,12 @@ class process {
     found.file_.reset(open_pidfd(pid));
     if (!found.file_) {
       if (errno == ESRCH || errno == EINVAL) return std::nullopt;
-      throw file_error("pidfd of process " + std::to_string(pid), 0, std::strerror(errno), at);
+      throw file_error("pidfd of process " + std::to_string(pid), 0, error_text(errno), at);
     }
     const auto seen = look_at_process(pid);
+    if (!seen && is_shortage(errno)) {
+      throw file_error("/proc/" + std::to_string(pid) + "/stat", 0, error_text(errno), at);
+    }
     if (!seen) return std::nullopt;
     found.start_time_ = seen->start_time;
     return found;

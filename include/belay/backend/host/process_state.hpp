@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "belay/backend/host/descriptor.hpp"
 #include "belay/comm/wait_word.hpp"
 #include "belay/core/config.hpp"
 
@@ -51,11 +52,15 @@ inline std::size_t read_process_field(pid_t pid, int field, char* to, std::size_
   return found;
 }
 
-/// Of a process of this machine.
+/// Of a process of this machine. One that a debugger holds (t) is running: who debugs it decides how long. So is one
+/// that cannot be looked at.
 [[nodiscard]] inline process_state state_of_process(pid_t pid) noexcept {
   char state[4];
-  if (read_process_field(pid, 3, state, sizeof state) == 0) return process_state::gone;
-  if (state[0] == 'T' || state[0] == 't') return process_state::stopped;
+  errno = 0;
+  if (read_process_field(pid, 3, state, sizeof state) == 0) {
+    return is_shortage(errno) ? process_state::running : process_state::gone;
+  }
+  if (state[0] == 'T') return process_state::stopped;
   return state[0] == 'Z' || state[0] == 'X' ? process_state::gone : process_state::running;
 }
 

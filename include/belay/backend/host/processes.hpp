@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/types.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,20 +88,20 @@ class processes {
     doorway door = doorway::open(at);
     world_watch watch(ranks_, options_);
     holder<world_watch> all(door, ranks_, watch.first_control(), watch, holder_limits(), at);
+    children mine(all, ranks_);
     std::fflush(nullptr);  // what is buffered is not to be written by every child
     const pid_t parent = ::getpid();
     for (int number = 0; number < ranks_; ++number) {
       const pid_t child = ::fork();
       if (child == 0) {
         // Nothing of the parent's ends here, least of all what it will still clean up.
-        live(parent, door.path(), door.secret(), number, body);
+        live(parent, door, watch, number, body);
       }
       if (child < 0) {
-        const std::string why = std::strerror(errno);
-        for (int q = 0; q < number; ++q) all.send_signal(q, SIGKILL);
-        while (!all_gone(all, number)) all.step(std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
+        const std::string why = error_text(errno);
         throw budget_error("processes (" + why + ")", static_cast<std::size_t>(ranks_), static_cast<std::size_t>(number), at);
       }
+      mine.add(child);
       all.expect(number, child);
     }
     see_them_end(all, watch);
@@ -109,6 +110,28 @@ class processes {
   }
 
  private:
+  // The forked, by rank. However their parent leaves, none of them stays, not even as a zombie.
+  class children {
+   public:
+    children(const holder<world_watch>& all, int ranks) : all_(&all) { forked_.reserve(static_cast<std::size_t>(ranks)); }
+    children(const children&) = delete;
+    children& operator=(const children&) = delete;
+    ~children() {
+      for (std::size_t rank = 0; rank < forked_.size(); ++rank) {
+        if (all_->about(static_cast<int>(rank)).child_gone) continue;  // reaped; its number may be another's
+        ::kill(forked_[rank], SIGKILL);
+        while (::waitpid(forked_[rank], nullptr, 0) < 0 && errno == EINTR) {
+        }
+      }
+    }
+
+    void add(pid_t child) noexcept { forked_.push_back(child); }
+
+   private:
+    const holder<world_watch>* all_;
+    std::vector<pid_t> forked_;
+  };
+
   [[nodiscard]] holder_options holder_limits() const {
     holder_options out;
     out.stall_limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.stall_limit);
@@ -158,13 +181,6 @@ class processes {
     }
   }
 
-  [[nodiscard]] static bool all_gone(const holder<world_watch>& all, int count) {
-    for (int q = 0; q < count; ++q) {
-      if (!all.about(q).finished()) return false;
-    }
-    return true;
-  }
-
   template <class Result>
   [[nodiscard]] static Result decoded(std::string bytes) {
     if constexpr (std::same_as<Result, std::string>) {
@@ -201,8 +217,9 @@ class processes {
 
   // The child's life: it never returns.
   template <class Body>
-  [[noreturn]] void live(pid_t parent, const std::string& path, const token& secret, int number, Body& body) const {
+  [[noreturn]] void live(pid_t parent, const doorway& door, world_watch& watch, int number, Body& body) const {
     int code = 1;
+    bool joined = false;
     try {
       if (!end_with_parent(parent)) ::_exit(1);
       if (options_.pin == pinning::one_core_each) pin_to_core(number);
@@ -212,12 +229,15 @@ class processes {
         return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
       };
       const auto source = std::make_shared<process_member>(
-          std::make_shared<guest>(guest::enter(path, secret, number, ranks_, until())), options_.spins);
+          std::make_shared<guest>(guest::enter(door.path(), door.secret(), number, ranks_, until())), options_.spins);
+      joined = true;
       const parting last = run_body(source, body);
       code = last.how == parting::outcome::returned ? 0 : 1;
       source->holder().goodbye(last, until());
     } catch (const std::exception& problem) {
       std::fprintf(stderr, "belay: rank %d: %s\n", number, problem.what());
+      // Without a line to say it over: the parent's world is in memory that this process has shared since its birth.
+      if (!joined) watch.could_not_join(number, problem.what());
     }
     std::fflush(nullptr);
     ::_exit(code);

@@ -19,6 +19,7 @@
 #include "belay/backend/host/seat.hpp"
 #include "belay/backend/host/wire.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -29,6 +30,9 @@ namespace host {
 class reception {
  public:
   using clock = std::chrono::steady_clock;
+
+  /// Descriptors that are missing may become free: where other threads of this process use them too.
+  static constexpr clock::duration shortage_limit = std::chrono::seconds(1);
 
   struct newcomer {
     int rank = 0;
@@ -51,11 +55,21 @@ class reception {
     return until;
   }
 
-  /// Somebody knocked: greets him, unless he is of another user.
+  /// Somebody knocked: greets him, unless he is of another user. Throws `file_error` where for `shortage_limit` no
+  /// descriptor was free for him.
   void open(std::size_t ranks) {
     visit knocked = door_->answer();
-    // Without a pause the poll would tell of him again at once, and again.
-    if (knocked.what == knock::no_room) pause_ = clock::now() + std::chrono::milliseconds(10);
+    if (knocked.what == knock::no_room) {
+      const moment now = clock::now();
+      if (!short_since_) short_since_ = now;
+      if (now - *short_since_ >= shortage_limit) {
+        throw file_error(door_->path(), 0, "a rank cannot be let in: accept: " + error_text(knocked.why), at_);
+      }
+      // Without a pause the poll would tell of him again at once, and again.
+      pause_ = now + std::chrono::milliseconds(10);
+      return;
+    }
+    short_since_.reset();
     if (knocked.what != knock::ours) return;
     // Taken out by show_out; until then places in the list mean what the poll was told.
     if (visitors_.size() >= ranks + most_beyond) visitors_.front().line.close();
@@ -135,6 +149,7 @@ class reception {
   where at_;
   std::vector<visitor> visitors_;
   moment pause_;
+  std::optional<moment> short_since_;  // of descriptors
 };
 
 }  // namespace host

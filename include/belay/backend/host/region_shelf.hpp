@@ -80,7 +80,7 @@ class region_shelf {
     int file = -1;
     const auto no = [&](const std::string& words) { return refused(says.ticket, refusal::words, words); };
     if (request.said.kind == message_kind::keep) {
-      if (!request.file) return {no("no segment came with it; too many open files?"), -1};
+      if (!request.file) return {no(no_file_text(request)), -1};
       try {
         const std::size_t bytes = segment::sealed_size(request.file.get());
         says.kind = message_kind::kept;

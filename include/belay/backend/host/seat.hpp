@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,7 +34,7 @@ struct seat {
   bool child_gone = false;
   bool over = false;  // the rank's process is gone
   std::optional<wish> shrink;
-  std::optional<moment> stopped_since;
+  std::optional<moment::duration> stopped_for;  // as far as it was seen
   bool told_stalled = false;
   bool beyond_reach = false;  // stopped, and not ours to kill
 
@@ -49,16 +50,20 @@ struct seat {
     return over || said_goodbye || beyond_reach || deaf || (joined && !line);
   }
 
-  /// Looks whether it is stopped; true when that has lasted for the limit, once for each stop.
-  [[nodiscard]] bool found_stalled(moment now, moment::duration limit) {
-    const process* const living = alive();
-    if (!joined || living == nullptr || !living->stopped()) {
-      stopped_since.reset();
+  /// Whether a process of it is stopped: the rank, or who was started for it and let another join.
+  [[nodiscard]] bool stopped() const noexcept {
+    return (member && !over && member->stopped()) || (child && !child_gone && child->stopped());
+  }
+  /// Looks whether it is stopped, `step` after the last look; true when that has lasted for the limit, once for each
+  /// stop. From the start to the end of its processes.
+  [[nodiscard]] bool found_stalled(moment::duration step, moment::duration limit) {
+    if (!stopped()) {
+      stopped_for.reset();
       told_stalled = false;
       return false;
     }
-    if (!stopped_since) stopped_since = now;
-    if (told_stalled || now - *stopped_since < limit) return false;
+    stopped_for = stopped_for ? *stopped_for + step : moment::duration(0);
+    if (told_stalled || *stopped_for < limit) return false;
     return told_stalled = true;
   }
 
@@ -66,9 +71,8 @@ struct seat {
   [[nodiscard]] std::string text(int rank) const {
     std::string words = "rank " + std::to_string(rank);
     if (over) return words + " (gone)";
-    if (!joined) return words + " (has not joined)";
-    const process* const living = alive();
-    return words + (living != nullptr && living->stopped() ? " (stopped)" : " (running)");
+    if (!joined) return words + (stopped() ? " (has not joined, stopped)" : " (has not joined)");
+    return words + (stopped() ? " (stopped)" : " (running)");
   }
 };
 

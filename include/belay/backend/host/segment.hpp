@@ -139,7 +139,7 @@ class segment {
     if (cause == ENOMEM || cause == ENOSPC || cause == EFBIG) {
       throw budget_error("shared memory", bytes, std::min(available_memory(), bytes - 1), at);
     }
-    throw file_error(path, 0, std::string(call) + ": " + std::strerror(cause), at);
+    throw file_error(path, 0, std::string(call) + ": " + error_text(cause), at);
   }
 
   void map(const std::string& path, std::size_t bytes, where at) {

@@ -104,12 +104,20 @@ struct received {
   message said;
   descriptor file;      // came with it
   const char* why = "";  // garbled: what was wrong
+  bool lost_file = false;  // one was sent, and this process had no number left to open it under
 };
+
+/// Why a message that shall bring a descriptor brought none.
+[[nodiscard]] inline std::string no_file_text(const received& got) {
+  return got.lost_file ? "no descriptor is left for the segment that was sent: " + descriptor_limit_text()
+                       : "no segment came with it";
+}
 
 /// A message of which more frames are to come.
 struct unfinished_message {
   message said;
   descriptor file;
+  bool lost_file = false;
   std::uint64_t left = 0;
 };
 
@@ -177,17 +185,26 @@ class connection {
     while (true) {
       frame in = {};
       host::descriptor file;
-      got.what = receive_frame(in, file, until, got.why);
+      got.what = receive_frame(in, file, until, got);
       if (got.what != receipt::whole) return got;
       if (const char* wrong = look_at(in)) {
         got.what = receipt::garbled;
         got.why = wrong;
         return got;
       }
-      take(in, std::move(file));
+      if (!partial_) {
+        partial_.emplace();
+        partial_->file = std::move(file);
+        partial_->lost_file = got.lost_file;
+        begin(in);
+      }
+      // Grows as it comes, not as it is announced.
+      partial_->said.body.append(reinterpret_cast<const char*>(in.bytes), in.used);
+      partial_->left = in.left;
       if (in.left != 0) continue;
       got.said = std::move(partial_->said);
       got.file = std::move(partial_->file);
+      got.lost_file = partial_->lost_file;
       partial_.reset();
       return got;
     }
@@ -211,20 +228,13 @@ class connection {
     return nullptr;
   }
 
-  void take(const frame& in, host::descriptor file) {
-    if (!partial_) {
-      partial_.emplace();
-      message& said = partial_->said;
-      said.kind = static_cast<message_kind>(in.kind);
-      said.rank = in.rank;
-      said.ticket = in.ticket;
-      std::copy(std::begin(in.numbers), std::end(in.numbers), said.numbers.begin());
-      std::copy(std::begin(in.secret), std::end(in.secret), said.secret.begin());
-      partial_->file = std::move(file);
-    }
-    // Grows as it comes, not as it is announced.
-    partial_->said.body.append(reinterpret_cast<const char*>(in.bytes), in.used);
-    partial_->left = in.left;
+  void begin(const frame& in) {
+    message& said = partial_->said;
+    said.kind = static_cast<message_kind>(in.kind);
+    said.rank = in.rank;
+    said.ticket = in.ticket;
+    std::copy(std::begin(in.numbers), std::end(in.numbers), said.numbers.begin());
+    std::copy(std::begin(in.secret), std::end(in.secret), said.secret.begin());
   }
 
   // False where the deadline passes first.
@@ -260,8 +270,7 @@ class connection {
     }
   }
 
-  [[nodiscard]] receipt receive_frame(frame& in, host::descriptor& file, moment until,
-                                      const char*& why) const noexcept {
+  [[nodiscard]] receipt receive_frame(frame& in, host::descriptor& file, moment until, received& told) const noexcept {
     iovec piece{&in, sizeof in};
     // Room for more than the one descriptor that is allowed: what comes beyond must be closed by us.
     alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
@@ -292,11 +301,15 @@ class connection {
       }
     }
     if (got == 0 && files == 0) return receipt::closed;
-    why = nullptr;
-    if ((header.msg_flags & MSG_TRUNC) != 0 || got != static_cast<ssize_t>(sizeof in)) why = "a frame of another size";
-    else if (files > 1) why = "more than one descriptor in a frame";
-    // MSG_CTRUNC with fewer: we have no number left to open it under. The frame counts, its descriptor is missing.
-    return why == nullptr ? receipt::whole : receipt::garbled;
+    // Cut off with one in our hands: there were more. With none: we have no number left to open it under; the frame
+    // counts, its descriptor is missing.
+    const bool cut_off = (header.msg_flags & MSG_CTRUNC) != 0;
+    told.lost_file = cut_off && files == 0;
+    const char* wrong = nullptr;
+    if ((header.msg_flags & MSG_TRUNC) != 0 || got != static_cast<ssize_t>(sizeof in)) wrong = "a frame of another size";
+    else if (files > 1 || (cut_off && files == 1)) wrong = "more than one descriptor in a frame, which is the limit";
+    if (wrong != nullptr) told.why = wrong;
+    return wrong == nullptr ? receipt::whole : receipt::garbled;
   }
 
   host::descriptor socket_;

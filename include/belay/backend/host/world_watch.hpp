@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,7 +61,10 @@ struct rank_outcome {
 class world_watch {
  public:
   world_watch(int ranks, const world_options& options)
-      : options_(options), outcomes_(static_cast<std::size_t>(ranks)), said_(static_cast<std::size_t>(ranks)) {
+      : options_(options),
+        outcomes_(static_cast<std::size_t>(ranks)),
+        said_(static_cast<std::size_t>(ranks)),
+        stalled_(static_cast<std::size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) members_.push_back(rank);
     make_control(ranks);
   }
@@ -80,9 +84,50 @@ class world_watch {
   /// The first rank that did not return, or nothing.
   [[nodiscard]] std::optional<int> first_failure() const noexcept { return first_failure_; }
 
+  /// Nobody can be led to an end any more; from now on each call of a rank says why.
+  void give_up(const std::string& why) noexcept {
+    worlds_.back()->stop({comm_fault::peer_failed, {0}, why, ""});
+    report();
+  }
+
+  /// Said by the process that was to be `rank` of the first epoch, where it was forked and shares this memory.
+  void could_not_join(int rank, const std::string& why) noexcept {
+    worlds_.front()->stop({comm_fault::peer_failed, {rank}, "rank " + std::to_string(rank) + " could not join: " + why, ""});
+  }
+
   // What the holder calls.
 
   void joined(int, pid_t) noexcept {}
+
+  /// A failure in whatever it does: before it joins, in its body, or after its goodbye, when its process is to end.
+  void stalled(int rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    stalled_[place] = true;
+    const auto found = std::find(members_.begin(), members_.end(), rank);
+    if (found == members_.end()) return;  // the others have gone on without it
+    health& world = *worlds_.back();
+    const int number = static_cast<int>(found - members_.begin());
+    first_cause why;
+    why.fault = comm_fault::peer_failed;
+    why.culprits = {number};
+    why.there = world.site_of(number, lane::caller);
+    why.message = stall_text(rank);
+    world.stop(why);
+    report();
+  }
+  /// "rank 2 (stopped, after barrier #3 at train.cpp:88) has been stopped for 30 s"
+  [[nodiscard]] std::string stall_text(int rank) const {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%g", options_.stall_limit.count());
+    const std::string told = std::string(" has been stopped for ") + seconds + " s";
+    const auto found = std::find(members_.begin(), members_.end(), rank);
+    const int number = static_cast<int>(found - members_.begin());
+    if (said_[static_cast<std::size_t>(rank)]) return "rank " + std::to_string(rank) + told + " after its goodbye";
+    if (found == members_.end() || worlds_.back()->pid_of(number) == 0) {
+      return "rank " + std::to_string(rank) + told + ", and has not joined";
+    }
+    return worlds_.back()->whereabouts(number, lane::caller) + told;
+  }
 
   void said(int rank, const parting& last) {
     rank_outcome& mine = outcomes_[static_cast<std::size_t>(rank)];
@@ -95,7 +140,9 @@ class world_watch {
   }
 
   void ended(int rank, ending how) {
-    if (said_[static_cast<std::size_t>(rank)]) return;
+    // What it does after its goodbye is not the world's, unless it had to be killed for being stopped there.
+    const auto place = static_cast<std::size_t>(rank);
+    if (said_[place] && !(stalled_[place] && how.how == ending::kind::signalled)) return;
     rank_outcome& mine = outcomes_[static_cast<std::size_t>(rank)];
     mine.how = how.how == ending::kind::exited      ? rank_outcome::kind::exited
                : how.how == ending::kind::signalled ? rank_outcome::kind::signalled
@@ -144,6 +191,7 @@ class world_watch {
   world_options options_;
   std::vector<rank_outcome> outcomes_;
   std::vector<bool> said_;
+  std::vector<bool> stalled_;
   std::vector<int> members_;  // of the present epoch, by their numbers at the start
   std::optional<int> first_failure_;
   std::vector<std::unique_ptr<segment>> segments_;
