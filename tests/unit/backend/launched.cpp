@@ -106,6 +106,27 @@ TEST_CASE("a launched rank that is killed is named by the others, the first one 
   }
 }
 
+TEST_CASE("a launched rank that is stopped where nobody waits for it is named by the first, which waits no longer") {
+  const auto codes = launch(3, "stopped", [&](int) {
+    std::vector<int> pids(3);
+    try {
+      launched_world({.timeout = 600s, .stall_limit = 200ms}).run([&](auto& rank) {
+        const int pid = ::getpid();
+        rank.world().all_gather(std::span<const int>(&pid, 1), std::span(pids));
+        if (rank.number() == 1) ::raise(SIGSTOP);
+      });
+    } catch (const belay::comm_error& error) {
+      ::kill(pids[1], SIGKILL);
+      return error.about().culprits == std::vector<int>{1} &&
+                     error.about().message.find("has been stopped for 0.2 s") != std::string::npos
+                 ? 7
+                 : 8;
+    }
+    return 0;
+  });
+  CHECK(codes == std::vector<int>{7, 128 + SIGKILL, 0});
+}
+
 TEST_CASE("a rank without a launcher is a world of one; one whose first rank is missing says so") {
   ::unsetenv("RANK");
   ::unsetenv("WORLD_SIZE");

@@ -168,7 +168,7 @@ class launched_world {
   }
 
   // The first rank's process serves the others until each has said goodbye or is gone; not longer than the timeout
-  // after its own end.
+  // after its own end, and not for one that is stopped beyond the limit: that is an error of its own.
   template <class Body>
   void run_holding(Body body, where at) const {
     doorway door = doorway::open(at);
@@ -183,7 +183,7 @@ class launched_world {
     std::exception_ptr lost;
     server.start([&](int stop) {
       try {
-        serve(all, note, stop);
+        serve(all, world, note, stop, at);
       } catch (const std::exception& problem) {
         lost = std::current_exception();
         door.close();  // who waits at it is told
@@ -201,12 +201,18 @@ class launched_world {
     if (lost) std::rethrow_exception(lost);
   }
 
-  void serve(holder<world_watch>& all, std::optional<job_note>& note, int stop) const {
+  void serve(holder<world_watch>& all, const world_watch& world, std::optional<job_note>& note, int stop, where at) const {
     const auto done = [&] {
       for (int q = 0; q < found_.size; ++q) {
         if (!all.about(q).said_goodbye && !all.about(q).over) return false;
       }
       return true;
+    };
+    const auto one_stalls = [&] {
+      for (int q = 0; q < found_.size; ++q) {
+        if (all.about(q).told_stalled && !all.about(q).left()) return world.state().stopped();
+      }
+      return false;
     };
     moment last = moment::max();
     while (!done() && std::chrono::steady_clock::now() < last) {
@@ -214,6 +220,7 @@ class launched_world {
       if (all.all_joined()) note.reset();
       pollfd told{stop, POLLIN, 0};
       if (last == moment::max() && ::poll(&told, 1, 0) > 0) last = until();
+      if (last != moment::max() && one_stalls()) world.state().raise({operation::none, 0, 0, 0, at});
     }
   }
 
