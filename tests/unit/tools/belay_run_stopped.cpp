@@ -41,6 +41,28 @@ void expect_named(const outcome& result, const std::string& words) {
   expect_no_process();
 }
 
+// Of a belay-run that is traced and has not begun: lets it go on, but for the process of rank 1. False: no ptrace.
+bool stop_second_rank(pid_t run) {
+  int status = 0;
+  REQUIRE(::waitpid(run, &status, 0) == run);
+  if (WIFEXITED(status)) return false;
+  ::ptrace(PTRACE_SETOPTIONS, run, nullptr, PTRACE_O_TRACEFORK | PTRACE_O_EXITKILL);
+  // Its children: the guard, rank 0, rank 1.
+  for (int forks = 0; forks < 3;) {
+    REQUIRE(::ptrace(PTRACE_CONT, run, nullptr, nullptr) == 0);
+    REQUIRE(::waitpid(run, &status, 0) == run);
+    REQUIRE(WIFSTOPPED(status));
+    if (status >> 8 != (SIGTRAP | PTRACE_EVENT_FORK << 8)) continue;
+    unsigned long child = 0;
+    ::ptrace(PTRACE_GETEVENTMSG, run, nullptr, &child);
+    REQUIRE(::waitpid(static_cast<pid_t>(child), &status, __WALL) == static_cast<pid_t>(child));
+    const long number = ++forks == 3 ? SIGSTOP : 0;
+    ::ptrace(PTRACE_DETACH, child, nullptr, number);
+  }
+  ::ptrace(PTRACE_DETACH, run, nullptr, nullptr);
+  return true;
+}
+
 }  // namespace
 
 TEST_CASE("a rank that stops is named in every phase, the others are told, and nothing is left") {
@@ -66,33 +88,27 @@ TEST_CASE("programs that never join are watched too, and a rank's wrapper when t
                "belay-run: rank 1 has been stopped for 0.3 s after its goodbye");
 }
 
-TEST_CASE("a rank that is stopped between its fork and its program is named") {
+TEST_CASE("a rank that is stopped between its fork and its program is named, and ends with belay-run") {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  launched one({"-n", "2", "--stall", "0.3", "--grace", "0.5", "sleep", "60"}, "/dev/null", {}, [] {
-    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(77);
-    ::raise(SIGSTOP);
-  });
-  int status = 0;
-  REQUIRE(::waitpid(one.pid(), &status, 0) == one.pid());
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
-    MESSAGE("skipped: no ptrace here");
-    return;
+  for (const bool killed : {false, true}) {
+    launched one({"-n", "2", "--stall", "0.3", "--grace", killed ? "60" : "0.5", "sleep", "60"}, "/dev/null", {}, [] {
+      if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(77);
+      ::raise(SIGSTOP);
+    });
+    if (!stop_second_rank(one.pid())) {
+      MESSAGE("skipped: no ptrace here");
+      return;
+    }
+    if (!killed) {
+      expect_named(one.wait(), "belay-run: rank 1 has been stopped for 0.3 s, and has not joined");
+      continue;
+    }
+    CHECK(one.wait_for_lines("error", 1).size() == 1);
+    ::kill(one.pid(), SIGKILL);
+    CHECK(one.wait().code == 1000 + SIGKILL);
+    while (::waitpid(-1, nullptr, 0) > 0) {  // for ever, where a process stays
+    }
   }
-  ::ptrace(PTRACE_SETOPTIONS, one.pid(), nullptr, PTRACE_O_TRACEFORK | PTRACE_O_EXITKILL);
-  // Its children: the guard, rank 0, rank 1.
-  for (int forks = 0; forks < 3;) {
-    REQUIRE(::ptrace(PTRACE_CONT, one.pid(), nullptr, nullptr) == 0);
-    REQUIRE(::waitpid(one.pid(), &status, 0) == one.pid());
-    REQUIRE(WIFSTOPPED(status));
-    if (status >> 8 != (SIGTRAP | PTRACE_EVENT_FORK << 8)) continue;
-    unsigned long child = 0;
-    ::ptrace(PTRACE_GETEVENTMSG, one.pid(), nullptr, &child);
-    REQUIRE(::waitpid(static_cast<pid_t>(child), &status, __WALL) == static_cast<pid_t>(child));
-    const long number = ++forks == 3 ? SIGSTOP : 0;
-    ::ptrace(PTRACE_DETACH, child, nullptr, number);
-  }
-  ::ptrace(PTRACE_DETACH, one.pid(), nullptr, nullptr);
-  expect_named(one.wait(), "belay-run: rank 1 has been stopped for 0.3 s, and has not joined");
 }
 
 TEST_CASE("a rank that is stopped for less than that is not named") {
