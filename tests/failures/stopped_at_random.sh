@@ -16,6 +16,7 @@ RANDOM=$((seed % 32768))
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 mkfifo "$work/pid" "$work/code"
+echo "$work/export" >"$work/ours"
 exec 3<>"$work/pid" 4<>"$work/code"
 command=("$belay_run" -n 4 --stall 0.5 --grace 0.5 --timeout 120 "$train_moe" --backend processes --model tiny
   --steps 4 --sequence 32 --micro-batches 4 --export "$work/export")
@@ -44,7 +45,8 @@ state_of() {
   stat=${stat##*) }
   echo "${stat%% *}"
 }
-left_over() { grep -lsaF "$work/export" /proc/[0-9]*/cmdline | tr -dc '0-9 \n'; }
+# The pattern comes from a file, or grep would find itself.
+left_over() { grep -lsaF -f "$work/ours" /proc/[0-9]*/cmdline | tr -dc '0-9 \n'; }
 
 fail() {
   echo "stop $i (seed $seed): $*"
@@ -57,23 +59,28 @@ start
 finish
 [ "$code" = 0 ] || { echo "without a stop: exit code '$code'"; cat "$work/log"; exit 1; }
 total=$(($(now_ms) - began))
-# after PATTERN: milliseconds until the first such line
-after() { awk -v from="$began" -v what="$1" 'index($0, what) { print $1 - from; exit }' "$work/log"; }
-steps_from=$(after 'step ') export_from=$(after 'exported')
-cp "$work/log" "$work/whole"
-: "${steps_from:=$((total / 3))}" "${export_from:=$((total * 2 / 3))}"
-bounds=(0 "$steps_from" $((steps_from + (export_from - steps_from) / 2)) $((export_from - 5)) $((total + 20)))
-echo "seed $seed; a run takes $total ms: steps from $steps_from ms, exported at $export_from ms"
+# after PATTERN: milliseconds until each such line
+after() { awk -v from="$began" -v what="$1" 'index($0, what) { print $1 - from }' "$work/log"; }
+first_step=$(after '] step ' | head -n 1) last_step=$(after '] step ' | tail -n 1) exported=$(after '] exported' | head -n 1)
+[ -n "$first_step" ] && [ -n "$exported" ] || { echo "the trainer does not print what is expected"; cat "$work/log"; exit 1; }
+bounds=(0 "$first_step" "$last_step" "$exported" $((total + 20)))
+echo "seed $seed; a run takes $total ms: steps from $first_step to $last_step ms, exported at $exported ms"
 
 failed=0 longest=0 missed=0
 declare -A said_how=()
 for ((i = 0; i < stops; ++i)); do
-  # A fourth each: before the first step, in the steps, in the last of them and the export, at the end.
+  # A fourth each: the start, the steps, the export, the end.
   from=${bounds[i % 4]} to=${bounds[i % 4 + 1]}
   wanted=$((from + (to > from ? (RANDOM * 32768 + RANDOM) % (to - from) : 0)))
   which=$((RANDOM % 4))
   start
-  sleep "$(printf '%d.%03d' $((wanted / 1000)) $((wanted % 1000)))"
+  if [ $((i % 4)) = 2 ]; then  # it is short: from when its first file is there
+    until compgen -G "$work/export*" >/dev/null || [ ! -e "/proc/$parent/stat" ]; do read -r -t 0.005 _ <&3; done
+    wanted=$(($(now_ms) - began))
+    sleep "0.0$((RANDOM % 90 + 10))"
+  else
+    sleep "$(printf '%d.%03d' $((wanted / 1000)) $((wanted % 1000)))"
+  fi
   # The first child is belay-run's guard, the ranks follow in their order; an ended one is missing.
   children=() rank=
   while [ ${#children[@]} -lt 2 ] && [ -e "/proc/$parent/stat" ] && [ "$(state_of "$parent")" != Z ]; do
@@ -83,7 +90,7 @@ for ((i = 0; i < stops; ++i)); do
   if [ ${#ranks[@]} -gt 0 ]; then
     which=$((which % ${#ranks[@]}))
     victim=${ranks[which]}
-    rank=$(tr '\0' '\n' <"/proc/$victim/environ" 2>/dev/null | sed -n 's/^BELAY_RANK=//p')
+    rank=$({ tr '\0' '\n' <"/proc/$victim/environ"; } 2>/dev/null | sed -n 's/^BELAY_RANK=//p')
     [ -n "$rank" ] || rank=$which  # it does not run its program yet
     kill -STOP "$victim" 2>/dev/null
     stopped_at=$(now_ms)
