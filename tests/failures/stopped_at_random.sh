@@ -84,7 +84,7 @@ for ((i = 0; i < stops; ++i)); do
   # The first child is belay-run's guard, the ranks follow in their order; an ended one is missing.
   children=() rank=
   while [ ${#children[@]} -lt 2 ] && [ -e "/proc/$parent/stat" ] && [ "$(state_of "$parent")" != Z ]; do
-    read -r -a children <"/proc/$parent/task/$parent/children" 2>/dev/null
+    { read -r -a children <"/proc/$parent/task/$parent/children"; } 2>/dev/null
   done
   ranks=("${children[@]:1}")
   if [ ${#ranks[@]} -gt 0 ]; then
