@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "belay/comm/fingerprint.hpp"
@@ -20,7 +21,7 @@ class completion_source {
  public:
   /// Ticket `ticket` is over, well or not.
   [[nodiscard]] virtual bool ready(std::uint64_t ticket) const noexcept = 0;
-  /// Returns when it is over; throws `comm_error` if it failed.
+  /// Returns when it is over; throws `comm_error` if it failed, and `usage_error` where the caller may not wait.
   virtual void wait(std::uint64_t ticket, operation what, where at) = 0;
   /// Its handle was lost; called from a destructor.
   virtual void abandon(std::uint64_t ticket, where started_at) noexcept = 0;
@@ -29,24 +30,24 @@ class completion_source {
   ~completion_source() = default;
 };
 
-/// One started communication. Move-only; owes exactly one `std::move(p).wait()`. The rank that started it
-/// must outlive it. Until `wait()` returns, no one may write its buffers, nor read its outputs; what its
-/// operation wrote is seen after `wait()`.
+/// One started communication. Move-only; owes exactly one `std::move(p).wait()`, by the thread of the rank that
+/// started it, while its run lasts. Until `wait()` returns, no one may write its buffers, nor read its outputs; what
+/// its operation wrote is seen after `wait()`. Keeps its source, so that one that outlives its run is lost, not stray.
 class [[nodiscard("a started communication owns its buffers until it is waited for")]] BELAY_OBLIGATION pending {
  public:
   /// Owes nothing: a place to move a pending into.
   pending() noexcept {}
-  BELAY_OPENS pending(completion_source* source, std::uint64_t ticket, operation what, where at) noexcept
-      : source_(source), ticket_(ticket), what_(what), at_(at), open_(true) {}
+  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t ticket, operation what, where at) noexcept
+      : source_(std::move(source)), ticket_(ticket), what_(what), at_(at), open_(true) {}
 
   pending(pending&& other) noexcept
-      : source_(other.source_), ticket_(other.ticket_), what_(other.what_), at_(other.at_),
+      : source_(std::move(other.source_)), ticket_(other.ticket_), what_(other.what_), at_(other.at_),
         open_(std::exchange(other.open_, false)) {}
   /// What this held before is abandoned.
   pending& operator=(pending&& other) noexcept {
     if (this != &other) {
       abandon();
-      source_ = other.source_;
+      source_ = std::move(other.source_);
       ticket_ = other.ticket_;
       what_ = other.what_;
       at_ = other.at_;
@@ -60,10 +61,19 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
   BELAY_IF_DISCHARGED ~pending() { abandon(); }
 
   /// Returns when the operation is over and its buffers are the caller's again. Throws `comm_error` if it
-  /// failed (mismatch, peer_failed, timeout) and `usage_error` if it was waited for before.
+  /// failed (mismatch, peer_failed, timeout) and `usage_error` if it was waited for before, in a forked child or after
+  /// the run.
   BELAY_DISCHARGES void wait(where at = where::current()) && {
-    if (!std::exchange(open_, false)) throw usage_error("this communication was already waited for or moved away", at);
-    if (source_ != nullptr) source_->wait(ticket_, what_, at);
+    if (!open_) throw usage_error("this communication was already waited for or moved away", at);
+    try {
+      if (source_ != nullptr) source_->wait(ticket_, what_, at);
+    } catch (const usage_error&) {
+      throw;  // whoever may wait for it still can
+    } catch (...) {
+      open_ = false;
+      throw;
+    }
+    open_ = false;
   }
 
   /// True when `wait()` would not block.
@@ -74,20 +84,21 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
 
   /// Hands the obligation on, as in `return std::move(p).hand_over();`.
   BELAY_DISCHARGES pending hand_over() && noexcept {
-    return pending(source_, ticket_, what_, at_, std::exchange(open_, false));
+    return pending(std::move(source_), ticket_, what_, at_, std::exchange(open_, false));
   }
 
   [[nodiscard]] where started_at() const noexcept { return at_; }
 
  private:
-  BELAY_OPENS pending(completion_source* source, std::uint64_t ticket, operation what, where at, bool open) noexcept
-      : source_(source), ticket_(ticket), what_(what), at_(at), open_(open) {}
+  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t ticket, operation what, where at,
+                      bool open) noexcept
+      : source_(std::move(source)), ticket_(ticket), what_(what), at_(at), open_(open) {}
 
   void abandon() noexcept {
     if (std::exchange(open_, false) && source_ != nullptr) source_->abandon(ticket_, at_);
   }
 
-  completion_source* source_ = nullptr;
+  std::shared_ptr<completion_source> source_;
   std::uint64_t ticket_ = 0;
   operation what_ = operation::none;
   where at_;

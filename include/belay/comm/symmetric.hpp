@@ -94,6 +94,7 @@ class symmetric_heap {
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
   [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
+    [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
     if (free_ == none) {
       throw usage_error("all " + std::to_string(records_.size()) + " slots of the symmetric heap are in use, wanted one for " + tag, at);
     }
@@ -120,6 +121,7 @@ class symmetric_heap {
 
   /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
   void release(const slot& lease, where at = where::current()) {
+    [[maybe_unused]] const auto turn = checked_call("release of symmetric memory", at);
     if (!is_live(lease)) {
       ++misused_;
       if constexpr (checked(check_level::local)) expect_live(lease, group_.rank(), at);
@@ -227,6 +229,15 @@ class symmetric_heap {
   }
 
  private:
+  // Ranks lease in the same order, so that it is a call of the rank's, where the backend looks after those.
+  [[nodiscard]] auto checked_call(const char* what, const where& at) const {
+    if constexpr (checked(check_level::local) && requires { group_.checked_call(what, at); }) {
+      return group_.checked_call(what, at);
+    } else {
+      return 0;
+    }
+  }
+
   static constexpr std::uint32_t none = 0xffffffffU;
   static constexpr int signal_tag = 0x5e00;
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,6 +17,12 @@
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// What an exception says; "(no text)" where it says nothing.
+[[nodiscard]] inline const char* message_of(const std::exception& problem) noexcept {
+  const char* const text = problem.what();
+  return text == nullptr || *text == '\0' ? "(no text)" : text;
+}
 
 /// Base of every exception Belay throws. `what()` begins with the site.
 class error : public std::runtime_error {

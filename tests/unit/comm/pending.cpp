@@ -21,7 +21,8 @@ class notebook final : public belay::completion_source {
 };
 
 belay::pending start(notebook& source, std::uint64_t ticket) {
-  return belay::pending(&source, ticket, belay::operation::barrier, belay::where::current());
+  const std::shared_ptr<belay::completion_source> outlives(std::shared_ptr<void>(), &source);
+  return belay::pending(outlives, ticket, belay::operation::barrier, belay::where::current());
 }
 
 belay::pending start_named(notebook& source, std::uint64_t ticket) {

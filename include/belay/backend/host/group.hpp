@@ -12,7 +12,9 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
 
+#include "belay/backend/host/call_guard.hpp"
 #include "belay/backend/host/collectives.hpp"
 #include "belay/backend/host/exchange.hpp"
 #include "belay/backend/host/group_state.hpp"
@@ -26,8 +28,9 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread and
-/// must not outlive the body that the world runs.
+/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, which
+/// makes one call at a time, and to the body that the world runs: in checked builds a call from a second thread, from a
+/// forked child or after the run is a `usage_error`. One that outlives the run may go at any time.
 ///
 /// Collectives: all ranks of the group call the same ones in the same order with the same sizes; otherwise
 /// every rank gets `comm_error` before any output is written. On return this rank's buffers are its own again
@@ -35,8 +38,8 @@ namespace host {
 /// `comm_error` (mismatch, peer_failed, timeout) for the group; after the latter every call fails the same way.
 class group {
  public:
-  group(std::shared_ptr<group_state> state, int rank, communication_stream& stream) noexcept
-      : state_(std::move(state)), rank_(rank), limit_(state_->world().timeout()), stream_(&stream) {}
+  group(std::shared_ptr<group_state> state, int rank, std::shared_ptr<communication_stream> stream) noexcept
+      : state_(std::move(state)), rank_(rank), limit_(state_->world().timeout()), stream_(std::move(stream)) {}
 
   /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
@@ -48,21 +51,26 @@ class group {
   /// This rank's number in the group.
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return state_->size(); }
+  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
+  [[nodiscard]] call_guard::turn checked_call(const char* what, const where& at) const {
+    return {stream_->guard(), what, at};
+  }
+
   /// The ranks of the world that the group is made of, in group order.
   [[nodiscard]] std::span<const int> members() const noexcept { return state_->members(); }
 
-  void barrier(where at = where::current()) const { host::barrier(here(at), at); }
+  void barrier(where at = where::current()) const { host::barrier(here(operation::barrier, at).me, at); }
 
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    host::all_reduce<T>(here(operation::all_reduce, inout, inout, at), inout, inout, op, at);
+    host::all_reduce<T>(here(operation::all_reduce, inout, inout, at).me, inout, inout, op, at);
   }
   /// The same out of place: `in` is only read.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                   where at = where::current()) const {
-    host::all_reduce<T>(here(operation::all_reduce, in, out, at), in, out, op, at);
+    host::all_reduce<T>(here(operation::all_reduce, in, out, at).me, in, out, op, at);
   }
 
   /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
@@ -70,32 +78,32 @@ class group {
   template <reducible T, reduction_tag Op>
   void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                       where at = where::current()) const {
-    host::reduce_scatter<T>(here(operation::reduce_scatter, in, out, at), in, out, op, at);
+    host::reduce_scatter<T>(here(operation::reduce_scatter, in, out, at).me, in, out, op, at);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
   /// what they held.
   template <reducible T, reduction_tag Op>
   void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op, where at = where::current()) const {
-    host::reduce_scatter_v(here(operation::reduce_scatter_v, inout, inout, at), inout, counts, op, at);
+    host::reduce_scatter_v(here(operation::reduce_scatter_v, inout, inout, at).me, inout, counts, op, at);
   }
 
   /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
   template <transferable T>
   void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    host::all_gather<T>(here(operation::all_gather, in, out, at), in, out, at);
+    host::all_gather<T>(here(operation::all_gather, in, out, at).me, in, out, at);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
   template <transferable T>
   void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
-    host::all_gather_v(here(operation::all_gather_v, inout, inout, at), inout, counts, at);
+    host::all_gather_v(here(operation::all_gather_v, inout, inout, at).me, inout, counts, at);
   }
 
   /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
   template <transferable T>
   void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    host::all_to_all<T>(here(operation::all_to_all, in, out, at), in, out, at);
+    host::all_to_all<T>(here(operation::all_to_all, in, out, at).me, in, out, at);
   }
 
   /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
@@ -103,25 +111,25 @@ class group {
   template <transferable T>
   void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts, std::span<T> out,
                     std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    host::all_to_all_v<T>(here(operation::all_to_all_v, in, out, at), in, send_counts, out, receive_counts, at);
+    host::all_to_all_v<T>(here(operation::all_to_all_v, in, out, at).me, in, send_counts, out, receive_counts, at);
   }
 
   /// Every rank's `inout` becomes that of `root`.
   template <transferable T>
   void broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    host::broadcast(here(operation::broadcast, inout, inout, at), inout, root, at);
+    host::broadcast(here(operation::broadcast, inout, inout, at).me, inout, root, at);
   }
 
   /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    host::reduce<T>(here(operation::reduce, inout, inout, at), inout, inout, op, root, at);
+    host::reduce<T>(here(operation::reduce, inout, inout, at).me, inout, inout, op, root, at);
   }
   /// The same out of place: `in` is only read, and only the root has an `out`.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
               where at = where::current()) const {
-    host::reduce<T>(here(operation::reduce, in, out, at), in, out, op, root, at);
+    host::reduce<T>(here(operation::reduce, in, out, at).me, in, out, op, root, at);
   }
 
   /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
@@ -129,7 +137,7 @@ class group {
   template <transferable T>
   void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
               where at = where::current()) const {
-    host::gather<T>(here(operation::gather, in, out, at), in, out, root, at);
+    host::gather<T>(here(operation::gather, in, out, at).me, in, out, root, at);
   }
 
   /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
@@ -137,12 +145,13 @@ class group {
   template <transferable T>
   void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                where at = where::current()) const {
-    host::scatter<T>(here(operation::scatter, in, out, at), in, out, root, at);
+    host::scatter<T>(here(operation::scatter, in, out, at).me, in, out, root, at);
   }
 
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
+    const call_guard::turn mine = checked_call(name(operation::exchange), at);
     stream_->report_abandoned(at);
     state_->exchange(lane::caller).run(transfers, limit_, at);
   }
@@ -229,7 +238,8 @@ class group {
 
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
-    const party me = here(at);
+    const entered call = here(operation::make_symmetric, at);
+    const party me = call.me;
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};
     me.point->enter(contribution{.print = print}, me.limit, at);  // all want the same
     me.point->leave();
@@ -255,16 +265,28 @@ class group {
   }
 
  private:
+  // Has the rank to itself until the end of the call.
+  struct entered {
+    entered(const group& self, operation what, const touched& buffers, const where& at)
+        : turn(self.stream_->guard(), name(what), at), me(self.unlent(what, buffers, at)) {}
+
+    [[no_unique_address]] call_guard::turn turn;
+    party me;
+  };
+
   template <class In, class Out>
   [[nodiscard]] static touched touches(std::span<In> reads, std::span<Out> writes) noexcept {
     return {std::as_bytes(reads), std::as_bytes(writes)};
   }
   template <class In, class Out>
-  [[nodiscard]] party here(operation what, std::span<In> reads, std::span<Out> writes, where at) const {
-    stream_->expect_free(what, touches(reads, writes), at);
-    return here(at);
+  [[nodiscard]] entered here(operation what, std::span<In> reads, std::span<Out> writes, where at) const {
+    return {*this, what, touches(reads, writes), at};
   }
-  [[nodiscard]] party here(where at) const {
+  [[nodiscard]] entered here(operation what, where at) const {
+    return {*this, what, {}, at};
+  }
+  [[nodiscard]] party unlent(operation what, const touched& buffers, const where& at) const {
+    stream_->expect_free(what, buffers, at);
     stream_->report_abandoned(at);
     return {&state_->meeting(lane::caller), limit_};
   }
@@ -279,7 +301,7 @@ class group {
   std::shared_ptr<group_state> state_;
   int rank_;
   health::clock::duration limit_;
-  communication_stream* stream_;
+  std::shared_ptr<communication_stream> stream_;
 };
 
 static_assert(communicator<group> && directly_addressable<group>);

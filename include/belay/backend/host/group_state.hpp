@@ -31,7 +31,9 @@ class group_state {
         exchanges_{exchange_of(lane::caller, me), exchange_of(lane::stream, me)} {}
   group_state(const group_state&) = delete;
   group_state& operator=(const group_state&) = delete;
-  ~group_state() { group_registry::release(share_); }
+  ~group_state() {
+    if (world_->in_own_process()) group_registry::release(share_);
+  }
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] std::span<const int> members() const noexcept { return members_; }

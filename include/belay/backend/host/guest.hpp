@@ -39,7 +39,8 @@ namespace host {
 
 /// A joined process. All calls may be made from several threads; each ends by its deadline. They throw `comm_error`:
 /// `timeout`, or `peer_failed` where the holder refuses or is gone, naming this rank, the call and the bytes. The
-/// destructor only closes: the holder then counts this rank as one that left without a goodbye.
+/// destructor only closes: the holder then counts this rank as one that left without a goodbye. A forked child asks for
+/// nothing: usage_error.
 class guest {
  public:
   struct region {
@@ -289,6 +290,11 @@ class guest {
 
   // Sends a request and waits for its answer. Answers to requests that were given up are thrown away.
   [[nodiscard]] received ask(message& request, message_kind expected, const call& mine, int file = -1) {
+    if (::getpid() != process_) {
+      throw usage_error(std::string(mine.name) + ": this process is a forked child of rank " + std::to_string(rank_) +
+                            ", and no rank",
+                        mine.at);
+    }
     const turn now(*state_, mine.until);
     if (!now.mine()) fail(comm_fault::timeout, "another request of this rank is under way", mine);
     request.rank = rank_;
@@ -329,6 +335,7 @@ class guest {
 
   int rank_;
   int size_;
+  pid_t process_ = ::getpid();
   std::unique_ptr<shared> state_;
 };
 

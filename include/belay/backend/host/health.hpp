@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/host/control.hpp"
+#include "belay/backend/host/own_process.hpp"
 #include "belay/backend/host/process_state.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
@@ -86,6 +88,7 @@ class health {
   /// that a wait shall spin for.
   void arrive(int rank, pid_t pid, const core_set& cores, int spins) noexcept {
     spins_ = spins;
+    home_ = std::make_shared<const own_process>();
     shared_seat& seat = shared_.seat(rank);
     seat.reads_others.store(pid != 0 && may_read_processes(), std::memory_order_relaxed);
     for (std::size_t i = 0; i < core_set::words; ++i) seat.cores[i].store(cores.bits[i], std::memory_order_relaxed);
@@ -99,6 +102,10 @@ class health {
     }
     shared_.header().cores.store(all.count(), std::memory_order_relaxed);
   }
+
+  /// The process that arrived here, or null; false in a forked child of it.
+  [[nodiscard]] const std::shared_ptr<const own_process>& home() const noexcept { return home_; }
+  [[nodiscard]] bool in_own_process() const noexcept { return home_ == nullptr || home_->here(); }
 
   [[nodiscard]] bool stopped(std::memory_order order = std::memory_order_acquire) const noexcept {
     return shared_.header().stop.stopped(order);
@@ -245,6 +252,7 @@ class health {
   }
 
   control shared_;
+  std::shared_ptr<const own_process> home_;
   int spins_ = 400;
 };
 

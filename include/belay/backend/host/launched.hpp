@@ -113,7 +113,9 @@ class launched_world {
     if (options_.pin == pinning::one_core_each) pin_to_core(found_.rank);
     if (found_.size == 1) {
       const auto members = std::make_shared<thread_members>(1, options_);
-      return finish(live(members->enter(0), members, body));
+      const life_end end = live(members->enter(0), members, body);
+      members->end();
+      return finish(end);
     }
     const char* const door = std::getenv("BELAY_DOOR");
     if (std::string(found_.launcher) == "belay-run") return run_held(door, body, at);

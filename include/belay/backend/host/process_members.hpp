@@ -145,12 +145,12 @@ class process_member final : public membership {
  public:
   /// Over a guest that has just entered.
   process_member(std::shared_ptr<guest> holder, int spins) : holder_(std::move(holder)), spins_(spins) {
-    segments_.push_back(std::make_unique<segment>(std::move(holder_->control())));
+    segment_ = std::make_shared<segment>(std::move(holder_->control()));
   }
 
   /// What it starts with. Throws input_error when the holder speaks of another world.
   [[nodiscard]] standing enter() {
-    const control shared = control::attach(segments_.front()->data(), segments_.front()->size_bytes());
+    const control shared = control::attach(segment_->data(), segment_->size_bytes());
     if (shared.shape().ranks != holder_->size()) {
       throw input_error("this process is one of " + std::to_string(holder_->size()) + " ranks, and the world has " +
                         std::to_string(shared.shape().ranks));
@@ -169,8 +169,8 @@ class process_member final : public membership {
   [[nodiscard]] standing shrink(const standing& from, health::clock::duration limit, where at) override {
     guest::renewed next = holder_->shrink(std::chrono::steady_clock::now() + limit, at);
     from.world->revoke();
-    segments_.push_back(std::make_unique<segment>(std::move(next.control)));
-    const control shared = control::attach(segments_.back()->data(), segments_.back()->size_bytes());
+    segment_ = std::make_shared<segment>(std::move(next.control));
+    const control shared = control::attach(segment_->data(), segment_->size_bytes());
     return seat_in(shared, next.rank, std::move(next.members));
   }
 
@@ -189,7 +189,12 @@ class process_member final : public membership {
 
  private:
   [[nodiscard]] standing seat_in(control shared, int number, std::vector<int> members) {
-    auto world = std::make_shared<health>(shared);
+    struct kept {  // groups may outlive the epoch, and the run
+      std::shared_ptr<segment> memory;
+      health world;
+    };
+    const auto mine = std::make_shared<kept>(kept{segment_, health(shared)});
+    const std::shared_ptr<health> world(mine, &mine->world);
     world->arrive(number, ::getpid(), core_set::allowed(), spins_);
     {
       const std::lock_guard lock(mutex_);
@@ -202,7 +207,7 @@ class process_member final : public membership {
   int spins_;
   std::mutex mutex_;
   std::shared_ptr<health> present_;
-  std::vector<std::unique_ptr<segment>> segments_;  // of all epochs: groups of an old one may still be held
+  std::shared_ptr<segment> segment_;  // of the present epoch
 };
 
 }  // namespace host

@@ -235,9 +235,9 @@ class processes {
       code = last.how == parting::outcome::returned ? 0 : 1;
       source->holder().goodbye(last, until());
     } catch (const std::exception& problem) {
-      std::fprintf(stderr, "belay: rank %d: %s\n", number, problem.what());
+      std::fprintf(stderr, "belay: rank %d: %s\n", number, message_of(problem));
       // Without a line to say it over: the parent's world is in memory that this process has shared since its birth.
-      if (!joined) watch.could_not_join(number, problem.what());
+      if (!joined) watch.could_not_join(number, message_of(problem));
     }
     std::fflush(nullptr);
     ::_exit(code);

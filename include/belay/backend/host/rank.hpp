@@ -27,14 +27,14 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// One rank of a running world. Belongs to the thread that runs its body.
+/// One rank of a running world. Belongs to the thread that runs its body, and makes one call at a time.
 class rank {
  public:
   using group_type = host::group;
 
   rank(standing seat, std::shared_ptr<membership> source)
       : seat_(std::move(seat)), source_(std::move(source)), groups_(*seat_.world, seat_.number),
-        stream_(seat_.world, seat_.number) {
+        stream_(std::make_shared<communication_stream>(seat_.world, seat_.number)) {
     std::vector<int> everybody(static_cast<std::size_t>(size()));
     std::iota(everybody.begin(), everybody.end(), 0);
     world_.emplace(group(everybody, where{}));
@@ -43,8 +43,8 @@ class rank {
   rank& operator=(const rank&) = delete;
   /// A rank of the first epoch ends with its body, which says how; a later one ends here.
   ~rank() {
-    finish();
-    if (seat_.world->shared().shape().epoch == 0) return;
+    stream_->end();
+    if (seat_.world->shared().shape().epoch == 0 || !seat_.world->in_own_process()) return;
     if (std::uncaught_exceptions() > exceptions_) seat_.world->stop(thrown_by(*seat_.world, number(), "an exception"));
     seat_.world->leave(number(), lane::caller);
     seat_.world->leave(number(), lane::stream);
@@ -61,6 +61,8 @@ class rank {
   /// makes the same groups of the same ranks in the same order; nobody waits for anybody here. Throws
   /// `usage_error`.
   [[nodiscard]] host::group group(std::span<const int> members, where at = where::current()) {
+    stream_->guard().expect_usable("making a group", at);
+    const call_guard::turn mine(stream_->guard(), "making a group", at);
     const auto found = std::find(members.begin(), members.end(), number());
     const int place = static_cast<int>(found - members.begin());
     const group_registry::share share = groups_.join(members, at);
@@ -74,6 +76,8 @@ class rank {
   /// of this one end in `revoked`, as do all later calls. A rank whose process is stopped for longer than the stall
   /// limit is killed first; a thread that does not come within it is left behind. Throws comm_error.
   [[nodiscard]] rank shrink(where at = where::current()) {
+    stream_->guard().expect_usable("shrink", at);
+    const call_guard::turn mine(stream_->guard(), "shrink", at);
     return rank(source_->shrink(seat_, seat_.world->timeout(), at), source_);
   }
   /// The numbers at the start of the ranks that this world consists of, in order.
@@ -83,17 +87,17 @@ class rank {
   [[nodiscard]] const std::shared_ptr<health>& state() const noexcept { return seat_.world; }
 
   /// Started communications of this rank whose handle was lost.
-  [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_.abandoned(); }
+  [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_->abandoned(); }
 
   /// Runs what was started and not waited for, and ends the communication thread.
-  void finish() noexcept { stream_.finish(); }
+  void finish() noexcept { stream_->finish(); }
 
  private:
   int exceptions_ = std::uncaught_exceptions();
   standing seat_;
   std::shared_ptr<membership> source_;
   group_registry groups_;
-  communication_stream stream_;
+  std::shared_ptr<communication_stream> stream_;
   std::optional<host::group> world_;
 };
 

@@ -32,16 +32,18 @@ template <class Body>
   const auto failed = [&](std::string what) {
     end.error = std::current_exception();
     end.what = std::move(what);
+    if (!seat.world->in_own_process()) return;
     end.stopped_the_world = seat.world->stop(thrown_by(*seat.world, seat.number, end.what.c_str()));
   };
   try {
     self.emplace(seat, source);
     body(*self);
   } catch (const std::exception& problem) {
-    failed(problem.what());
+    failed(message_of(problem));
   } catch (...) {
     failed("an exception that is no std::exception");
   }
+  if (!seat.world->in_own_process()) end_forked_child(seat.number, end.what.c_str());
   // Among threads by the first rank that comes out of a failed run, while the others are where they are: one may never
   // come out. Processes have somebody who holds them for that.
   if (seat.world->space() == address_space::one && seat.world->stopped()) report_failure_once(*seat.world);

@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "belay/backend/host/call_guard.hpp"
 #include "belay/backend/host/group_state.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/lent.hpp"
@@ -29,15 +30,16 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Launched and abandoned from the rank's own thread only.
-class communication_stream final : public completion_source {
+/// Used by the rank's own thread; kept by its groups and by what was started.
+class communication_stream final : public completion_source, public std::enable_shared_from_this<communication_stream> {
  public:
   /// So many operations may be in flight; one more waits for the oldest.
   static constexpr std::size_t capacity = 128;
   /// Bytes of a command's arguments.
   static constexpr std::size_t command_room = 152;
 
-  communication_stream(std::shared_ptr<health> world, int rank) noexcept : world_(std::move(world)), rank_(rank) {}
+  communication_stream(std::shared_ptr<health> world, int rank) noexcept
+      : world_(std::move(world)), rank_(rank), guard_(world_->home(), rank) {}
   communication_stream(const communication_stream&) = delete;
   communication_stream& operator=(const communication_stream&) = delete;
   ~communication_stream() { finish(); }
@@ -46,6 +48,8 @@ class communication_stream final : public completion_source {
   template <class Work>
     requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
   pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, const touched& buffers, where at) {
+    guard_.expect_usable(name(what), at);
+    const call_guard::turn mine(guard_, name(what), at);
     report_abandoned(at);
     const std::uint64_t ticket = tickets_.next();
     if (world_->stopped()) world_->raise({what, 0, ticket - 1, 0, at});
@@ -59,12 +63,14 @@ class communication_stream final : public completion_source {
     };
     if constexpr (checked(check_level::local)) lent_.lend(ticket, buffers, what, at);
     tickets_.launch(ticket);
-    return pending(this, ticket, what, at);
+    return pending(shared_from_this(), ticket, what, at);
   }
 
   [[nodiscard]] bool ready(std::uint64_t ticket) const noexcept override { return tickets_.completed(ticket); }
 
   void wait(std::uint64_t ticket, operation what, where at) override {
+    guard_.expect_usable(name(what), at);
+    const call_guard::turn mine(guard_, name(what), at);
     settle(ticket);
     if constexpr (checked(check_level::local)) lent_.give_back(ticket);
     if (ticket > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, ticket - 1, 0, at});
@@ -97,11 +103,20 @@ class communication_stream final : public completion_source {
     if constexpr (checked(check_level::local)) lent_.expect_free(buffers, by, at);
   }
 
-  /// Runs what is queued and ends the thread.
+  /// One call of the rank at a time.
+  [[nodiscard]] call_guard& guard() noexcept { return guard_; }
+
+  /// Runs what is queued and ends the thread, which a forked child has not.
   void finish() noexcept {
     if (!thread_.joinable()) return;
+    if (!guard_.in_own_process()) return thread_.detach();
     tickets_.end();
     thread_.join();
+  }
+  /// The same, for good: what still holds this cannot call any more.
+  void end() noexcept {
+    finish();
+    guard_.end();
   }
 
  private:
@@ -134,7 +149,9 @@ class communication_stream final : public completion_source {
     } catch (const comm_error&) {
       // The world keeps the cause.
     } catch (const std::exception& slip) {
-      world_->stop({comm_fault::peer_failed, {rank_}, "rank " + std::to_string(rank_) + " started an operation that throws: " + slip.what(), ""});
+      world_->stop({comm_fault::peer_failed, {rank_}, "rank " + std::to_string(rank_) + " started an operation that throws: " + message_of(slip), ""});
+    } catch (...) {
+      world_->stop({comm_fault::peer_failed, {rank_}, "rank " + std::to_string(rank_) + " started an operation that throws", ""});
     }
     failed_after_.store(ticket - 1, std::memory_order_release);
   }
@@ -143,6 +160,7 @@ class communication_stream final : public completion_source {
 
   std::shared_ptr<health> world_;
   int rank_;
+  call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};
   tickets<> tickets_;

@@ -40,7 +40,13 @@ class thread_members final : public membership {
   /// What the thread of rank `number` starts with.
   [[nodiscard]] standing enter(int number) {
     const std::lock_guard lock(mutex_);
-    return standing_in(*epochs_.front(), number);
+    return standing_in(epochs_.front(), number);
+  }
+
+  /// After the last rank has left: what still holds a group of this world cannot call any more.
+  void end() noexcept {
+    for (const std::shared_ptr<epoch>& each : epochs_)
+      health(each->shared).stop({comm_fault::revoked, {}, "the run of this world is over", ""});
   }
 
   void leave(const standing& seat) noexcept override {
@@ -61,9 +67,9 @@ class thread_members final : public membership {
       changed_.wait_until(lock, until, [&] { return now.closed || all_known(now); });
       if (!now.closed) close(now);
     }
-    const epoch& next = *epochs_[turn + 1];
-    const auto found = std::find(next.members.begin(), next.members.end(), number);
-    if (found == next.members.end()) {
+    const std::shared_ptr<epoch>& next = epochs_[turn + 1];
+    const auto found = std::find(next->members.begin(), next->members.end(), number);
+    if (found == next->members.end()) {
       comm_error::details what;
       what.fault = comm_fault::revoked;
       what.culprits = {number};
@@ -73,7 +79,7 @@ class thread_members final : public membership {
                      std::to_string(std::chrono::duration<double>(from.world->stall_limit()).count()) + " s";
       throw comm_error(std::move(what));
     }
-    return standing_in(next, static_cast<int>(found - next.members.begin()));
+    return standing_in(next, static_cast<int>(found - next->members.begin()));
   }
 
  private:
@@ -108,20 +114,24 @@ class thread_members final : public membership {
     control_shape shape = control_shape_for(static_cast<int>(members.size()), address_space::one, options_);
     shape.epoch = static_cast<std::uint32_t>(epochs_.size());
     if (!epochs_.empty()) shape.job = epochs_.front()->shared.shape().job;
-    epochs_.push_back(std::make_unique<epoch>(shape, std::move(members)));
+    epochs_.push_back(std::make_shared<epoch>(shape, std::move(members)));
   }
 
-  [[nodiscard]] standing standing_in(const epoch& which, int number) const {
-    const auto world = std::make_shared<health>(which.shared);
-    world->arrive(number, 0, core_set::allowed(), options_.spins);
-    return {world, std::make_shared<thread_regions>(), number, which.members};
+  [[nodiscard]] standing standing_in(const std::shared_ptr<epoch>& which, int number) const {
+    struct kept {  // groups may outlive the run
+      std::shared_ptr<const epoch> memory;
+      health world;
+    };
+    const auto mine = std::make_shared<kept>(kept{which, health(which->shared)});
+    mine->world.arrive(number, 0, core_set::allowed(), options_.spins);
+    return {std::shared_ptr<health>(mine, &mine->world), std::make_shared<thread_regions>(), number, which->members};
   }
 
   world_options options_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<bool> left_;  // by number at the start
-  std::vector<std::unique_ptr<epoch>> epochs_;
+  std::vector<std::shared_ptr<epoch>> epochs_;
 };
 
 }  // namespace host

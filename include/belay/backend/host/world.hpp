@@ -82,6 +82,7 @@ class world {
       throw;
     }
     for (std::thread& thread : threads) thread.join();
+    members->end();
     // The exception of the rank that stopped the world, or else the first rank's.
     for (const life_end& end : ends) {
       if (end.stopped_the_world) std::rethrow_exception(end.error);

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/backend/host/own_process.hpp"
 #include "belay/backend/mpi/engine.hpp"
 #include "belay/backend/mpi/flight_report.hpp"
 #include "belay/backend/mpi/health.hpp"
@@ -74,6 +75,9 @@ class fabric {
   [[nodiscard]] mailbox& box(lane which) noexcept { return *boxes_[index(which)]; }
   [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return health_.recorder(which); }
 
+  /// The rank's process.
+  [[nodiscard]] const std::shared_ptr<const host::own_process>& home() const noexcept { return home_; }
+
   [[nodiscard]] bool stopped() const noexcept { return health_.stopped(); }
   /// Tells people, and then the caller.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
@@ -98,6 +102,9 @@ class fabric {
     notices_->tell(why);
     return true;
   }
+
+  /// The run is over: later calls fail at once.
+  void end() { health_.keep({comm_fault::revoked, {}, "the run of this world is over", "", false}); }
 
   /// How long a call waits for peers, unless it says otherwise.
   [[nodiscard]] clock::duration timeout() const noexcept { return waits_.timeout; }
@@ -353,6 +360,7 @@ class fabric {
     fail(which, call, std::move(why), seconds(clock::now() - start));
   }
 
+  std::shared_ptr<const host::own_process> home_ = std::make_shared<const host::own_process>();
   time_limits waits_;
   int ranks_ = 0;
   int number_ = 0;

@@ -10,7 +10,9 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
 
+#include "belay/backend/host/call_guard.hpp"
 #include "belay/backend/mpi/collectives.hpp"
 #include "belay/backend/mpi/exchange.hpp"
 #include "belay/backend/mpi/group_state.hpp"
@@ -22,8 +24,9 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread and
-/// must not outlive the body that the world runs.
+/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, which
+/// makes one call at a time, and to the body that the world runs: in checked builds a call from a second thread, from a
+/// forked child or after the run is a `usage_error`. One that outlives the run may go at any time.
 ///
 /// Collectives: all ranks of the group call the same ones in the same order with the same sizes; otherwise
 /// every rank gets `comm_error` before any output is written. On return this rank's buffers are its own again
@@ -31,8 +34,8 @@ namespace mpi {
 /// `comm_error` (mismatch, peer_failed, timeout) for the group; after the latter every call fails the same way.
 class group {
  public:
-  group(std::shared_ptr<group_state> state, communication_stream& stream) noexcept
-      : state_(std::move(state)), limit_(state_->over->timeout()), stream_(&stream) {}
+  group(std::shared_ptr<group_state> state, std::shared_ptr<communication_stream> stream) noexcept
+      : state_(std::move(state)), limit_(state_->over->timeout()), stream_(std::move(stream)) {}
 
   /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
@@ -44,21 +47,26 @@ class group {
   /// This rank's number in the group.
   [[nodiscard]] int rank() const noexcept { return state_->rank; }
   [[nodiscard]] int size() const noexcept { return state_->size(); }
+  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
+  [[nodiscard]] call_guard::turn checked_call(const char* what, const where& at) const {
+    return {stream_->guard(), what, at};
+  }
+
   /// The ranks of the world that the group is made of, in group order.
   [[nodiscard]] std::span<const int> members() const noexcept { return state_->members; }
 
-  void barrier(where at = where::current()) const { mpi::barrier(here(at), at); }
+  void barrier(where at = where::current()) const { mpi::barrier(here(operation::barrier, at).me, at); }
 
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    mpi::all_reduce<T>(here(operation::all_reduce, inout, inout, at), inout, inout, op, at);
+    mpi::all_reduce<T>(here(operation::all_reduce, inout, inout, at).me, inout, inout, op, at);
   }
   /// The same out of place: `in` is only read.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                   where at = where::current()) const {
-    mpi::all_reduce<T>(here(operation::all_reduce, in, out, at), in, out, op, at);
+    mpi::all_reduce<T>(here(operation::all_reduce, in, out, at).me, in, out, op, at);
   }
 
   /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
@@ -66,32 +74,32 @@ class group {
   template <reducible T, reduction_tag Op>
   void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                       where at = where::current()) const {
-    mpi::reduce_scatter<T>(here(operation::reduce_scatter, in, out, at), in, out, op, at);
+    mpi::reduce_scatter<T>(here(operation::reduce_scatter, in, out, at).me, in, out, op, at);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
   /// what they held.
   template <reducible T, reduction_tag Op>
   void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op, where at = where::current()) const {
-    mpi::reduce_scatter_v(here(operation::reduce_scatter_v, inout, inout, at), inout, counts, op, at);
+    mpi::reduce_scatter_v(here(operation::reduce_scatter_v, inout, inout, at).me, inout, counts, op, at);
   }
 
   /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
   template <transferable T>
   void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    mpi::all_gather<T>(here(operation::all_gather, in, out, at), in, out, at);
+    mpi::all_gather<T>(here(operation::all_gather, in, out, at).me, in, out, at);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
   template <transferable T>
   void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
-    mpi::all_gather_v(here(operation::all_gather_v, inout, inout, at), inout, counts, at);
+    mpi::all_gather_v(here(operation::all_gather_v, inout, inout, at).me, inout, counts, at);
   }
 
   /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
   template <transferable T>
   void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    mpi::all_to_all<T>(here(operation::all_to_all, in, out, at), in, out, at);
+    mpi::all_to_all<T>(here(operation::all_to_all, in, out, at).me, in, out, at);
   }
 
   /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
@@ -99,25 +107,25 @@ class group {
   template <transferable T>
   void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts, std::span<T> out,
                     std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    mpi::all_to_all_v<T>(here(operation::all_to_all_v, in, out, at), in, send_counts, out, receive_counts, at);
+    mpi::all_to_all_v<T>(here(operation::all_to_all_v, in, out, at).me, in, send_counts, out, receive_counts, at);
   }
 
   /// Every rank's `inout` becomes that of `root`.
   template <transferable T>
   void broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    mpi::broadcast(here(operation::broadcast, inout, inout, at), inout, root, at);
+    mpi::broadcast(here(operation::broadcast, inout, inout, at).me, inout, root, at);
   }
 
   /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    mpi::reduce<T>(here(operation::reduce, inout, inout, at), inout, inout, op, root, at);
+    mpi::reduce<T>(here(operation::reduce, inout, inout, at).me, inout, inout, op, root, at);
   }
   /// The same out of place: `in` is only read, and only the root has an `out`.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
               where at = where::current()) const {
-    mpi::reduce<T>(here(operation::reduce, in, out, at), in, out, op, root, at);
+    mpi::reduce<T>(here(operation::reduce, in, out, at).me, in, out, op, root, at);
   }
 
   /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
@@ -125,7 +133,7 @@ class group {
   template <transferable T>
   void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
               where at = where::current()) const {
-    mpi::gather<T>(here(operation::gather, in, out, at), in, out, root, at);
+    mpi::gather<T>(here(operation::gather, in, out, at).me, in, out, root, at);
   }
 
   /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
@@ -133,12 +141,13 @@ class group {
   template <transferable T>
   void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                where at = where::current()) const {
-    mpi::scatter<T>(here(operation::scatter, in, out, at), in, out, root, at);
+    mpi::scatter<T>(here(operation::scatter, in, out, at).me, in, out, root, at);
   }
 
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
+    const call_guard::turn mine = checked_call(name(operation::exchange), at);
     stream_->report_abandoned(at);
     exchange_run(*state_, lane::caller, transfers, limit_, at).run();
   }
@@ -234,22 +243,35 @@ class group {
   /// Returns when all ranks have asked for symmetric memory of the same size; collective. The memory itself is each
   /// rank's own (see symmetric_heap).
   void agree_symmetric(std::size_t bytes, where at = where::current()) const {
-    party me = here(at);
+    entered call = here(operation::make_symmetric, at);
+    party& me = call.me;
     me.enter({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, {}, {}, at);
     me.leave();
   }
 
  private:
+  // Has the rank to itself until the end of the call.
+  struct entered {
+    entered(const group& self, operation what, const touched& buffers, const where& at)
+        : turn(self.stream_->guard(), name(what), at), me(self.unlent(what, buffers, at)) {}
+
+    [[no_unique_address]] call_guard::turn turn;
+    party me;
+  };
+
   template <class In, class Out>
   [[nodiscard]] static touched touches(std::span<In> reads, std::span<Out> writes) noexcept {
     return {std::as_bytes(reads), std::as_bytes(writes)};
   }
   template <class In, class Out>
-  [[nodiscard]] party here(operation what, std::span<In> reads, std::span<Out> writes, where at) const {
-    stream_->expect_free(what, touches(reads, writes), at);
-    return here(at);
+  [[nodiscard]] entered here(operation what, std::span<In> reads, std::span<Out> writes, where at) const {
+    return {*this, what, touches(reads, writes), at};
   }
-  [[nodiscard]] party here(where at) const {
+  [[nodiscard]] entered here(operation what, where at) const {
+    return {*this, what, {}, at};
+  }
+  [[nodiscard]] party unlent(operation what, const touched& buffers, const where& at) const {
+    stream_->expect_free(what, buffers, at);
     stream_->report_abandoned(at);
     return party(*state_, lane::caller, limit_);
   }
@@ -263,7 +285,7 @@ class group {
 
   std::shared_ptr<group_state> state_;
   clock::duration limit_;
-  communication_stream* stream_;
+  std::shared_ptr<communication_stream> stream_;
 };
 
 static_assert(communicator<group> && mirrored_by_messages<group>);

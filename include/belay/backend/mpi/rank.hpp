@@ -23,18 +23,19 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-/// One rank of a running world. Belongs to the thread that runs its body.
+/// One rank of a running world. Belongs to the thread that runs its body, and makes one call at a time.
 class rank {
  public:
   using group_type = mpi::group;
 
-  explicit rank(const std::shared_ptr<fabric>& over) : over_(over), groups_(over), stream_(over, over->number()) {
+  explicit rank(const std::shared_ptr<fabric>& over) : over_(over), groups_(over), stream_(std::make_shared<communication_stream>(over, over->number())) {
     std::vector<int> everybody(static_cast<std::size_t>(over->ranks()));
     std::iota(everybody.begin(), everybody.end(), 0);
     world_.emplace(group(everybody, where{}));
   }
   rank(const rank&) = delete;  // a rank is one process
   rank& operator=(const rank&) = delete;
+  ~rank() { stream_->end(); }
 
   /// This rank's number in the world, from 0.
   [[nodiscard]] int number() const noexcept { return over_->number(); }
@@ -47,19 +48,21 @@ class rank {
   /// makes the same groups of the same ranks in the same order; nobody waits for anybody here. Throws
   /// `usage_error`.
   [[nodiscard]] mpi::group group(std::span<const int> members, where at = where::current()) {
+    stream_->guard().expect_usable("making a group", at);
+    const call_guard::turn mine(stream_->guard(), "making a group", at);
     return mpi::group(groups_.make(members, at), stream_);
   }
 
   /// Started communications of this rank whose handle was lost.
-  [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_.abandoned(); }
+  [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_->abandoned(); }
 
   /// Runs what was started and not waited for, and ends the communication thread.
-  void finish() noexcept { stream_.finish(); }
+  void finish() noexcept { stream_->finish(); }
 
  private:
   std::shared_ptr<fabric> over_;
   group_registry groups_;
-  communication_stream stream_;
+  std::shared_ptr<communication_stream> stream_;
   std::optional<mpi::group> world_;
 };
 

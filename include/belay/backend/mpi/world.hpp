@@ -95,8 +95,9 @@ class world {
         body(self);
       } catch (...) {
         failure = std::current_exception();
-        tell(*over, text_of(failure));
+        if (over->home()->here()) tell(*over, text_of(failure));
       }
+      if (!over->home()->here()) host::end_forked_child(number_, text_of(failure).c_str());
       over->leave(lane::caller);
       self.finish();
       over->leave(lane::stream);
@@ -109,6 +110,7 @@ class world {
       const auto limit = std::min<clock::duration>(waits.timeout, std::chrono::seconds(10));
       engine_->finalise(limit, text_of(failure), [&] { over->reporter().tell_now(); });
     }
+    over->end();
     if (failure) std::rethrow_exception(failure);
   }
 
@@ -117,7 +119,7 @@ class world {
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& problem) {
-      return problem.what();
+      return message_of(problem);
     } catch (...) {
       return "an exception that is no std::exception";
     }

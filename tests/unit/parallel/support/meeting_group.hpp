@@ -64,7 +64,8 @@ class queue final : public belay::completion_source {
   belay::pending start(std::function<void()> work, std::string what, belay::where at) {
     work_.push_back(std::move(work));
     log.push_back(std::move(what));
-    return belay::pending(this, work_.size(), belay::operation::none, at);
+    const std::shared_ptr<belay::completion_source> outlives(std::shared_ptr<void>(), this);
+    return belay::pending(outlives, work_.size(), belay::operation::none, at);
   }
   std::vector<std::string> log;  // launched operations, in order
 
