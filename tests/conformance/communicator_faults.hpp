@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -109,6 +110,27 @@ TEST_CASE_TEMPLATE_DEFINE("a rank that throws is named by all others, whatever t
       CHECK(ends.error.find("the culprit's own words") != std::string::npos);
       for (int q = 0; q < ranks; ++q) CHECK((q == culprit || ends.returned[static_cast<std::size_t>(q)]));
     }
+  }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("a rank whose exception has no text, or is none of the standard's, is named like any other", Backend,
+                          conf_throw_silently) {
+  using namespace conformance;
+  struct silent : std::exception {
+    [[nodiscard]] const char* what() const noexcept override { return nullptr; }
+  };
+  for (bool standard : {true, false}) {
+    CAPTURE(standard);
+    const auto ends = Backend::run_failing(3, [&](auto& rank) -> bool {
+      if (rank.number() == 1 && standard) throw silent();
+      if (rank.number() == 1) throw 7;
+      const auto what = failure_of([&] { rank.world().barrier(); });
+      return what.fault == belay::comm_fault::peer_failed && names(what, 1) &&
+             what.message.find(standard ? "(no text)" : "no std::exception") != std::string::npos;
+    });
+    if (ends.returned.empty()) continue;
+    CHECK(ends.error.find(standard ? "(no text)" : "no std::exception") != std::string::npos);
+    CHECK((ends.returned[0] && ends.returned[2]));
   }
 }
 

@@ -4,6 +4,7 @@
 #include "conformance/host_threads.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_throw, conformance::host_threads, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_throw_silently, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_return, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_timeout, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch, conformance::host_threads, conformance::host_processes);

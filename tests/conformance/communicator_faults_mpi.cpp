@@ -3,6 +3,7 @@
 #include "conformance/mpi_ranks.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_throw, conformance::mpi_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_throw_silently, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_return, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_timeout, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch, conformance::mpi_ranks);

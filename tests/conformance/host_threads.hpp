@@ -33,7 +33,9 @@ struct host_threads {
       belay::host::world{ranks, {.timeout = std::chrono::seconds(120)}}.run(
           [&](auto& rank) { returned[static_cast<std::size_t>(rank.number())] = body(rank); });
     } catch (const std::exception& error) {
-      out.error = error.what();
+      out.error = belay::message_of(error);
+    } catch (...) {
+      out.error = "no std::exception";
     }
     out.returned.assign(returned.begin(), returned.end());
     return out;

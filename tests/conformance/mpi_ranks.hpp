@@ -71,7 +71,10 @@ struct mpi_ranks {
         mine.ok = belay::mpi::world{{.timeout = timeout, .communicator = some}}.run(body);
       } catch (const std::exception& problem) {
         mine.threw = true;
-        std::strncpy(mine.what, problem.what(), sizeof mine.what - 1);
+        std::strncpy(mine.what, belay::message_of(problem), sizeof mine.what - 1);
+      } catch (...) {
+        mine.threw = true;
+        std::strncpy(mine.what, "no std::exception", sizeof mine.what - 1);
       }
     }
     std::vector<outcome> all(static_cast<std::size_t>(size));

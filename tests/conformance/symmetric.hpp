@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "belay/comm.hpp"
@@ -100,6 +102,41 @@ TEST_CASE_TEMPLATE_DEFINE("ranks that want symmetric memory of different sizes a
     }
     return false;
   })));
+}
+
+TEST_CASE_TEMPLATE_DEFINE("a heap that the standard library makes has the line of its options, or the one it is given", Backend,
+                          conf_heap_emplaced) {
+  using namespace conformance;
+  for (int which = 0; which < 3; ++which) {
+    CAPTURE(which);
+    const auto body = [&](auto& rank) {  // (apart from CHECK, within which all lines are one)
+      using heap_type = belay::symmetric_heap<typename std::remove_reference_t<decltype(rank)>::group_type>;
+      const std::size_t bytes = rank.number() == 2 ? 4096U : 8192U;
+      std::optional<heap_type> heap;
+      int line = 0;
+      try {
+        if (which == 0) {
+          line = __LINE__ + 1;
+          heap.emplace(rank.world(), belay::symmetric_heap_options{.bytes = bytes});
+        } else if (which == 1) {
+          belay::symmetric_heap_options options;
+          options.bytes = bytes;
+          line = __LINE__ + 1;
+          heap.emplace(rank.world(), options, belay::where::current());
+        } else {
+          line = __LINE__ + 1;
+          const auto made = std::make_unique<heap_type>(rank.world(), belay::symmetric_heap_options{.bytes = bytes});
+        }
+      } catch (const belay::comm_error& error) {
+        const std::string text = error.what();
+        return text.find(std::string(__FILE__) + ":" + std::to_string(line)) == 0 &&
+               text.find("stl_construct") == std::string::npos && text.find("unique_ptr") == std::string::npos &&
+               error.about().there.find("symmetric.hpp:" + std::to_string(line)) != std::string::npos;
+      }
+      return false;
+    };
+    CHECK(all(Backend::run(3, body)));
+  }
 }
 
 TEST_CASE_TEMPLATE_DEFINE("peers may read a heap whose owner has already left", Backend, conf_heap_leaver) {

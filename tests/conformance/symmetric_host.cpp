@@ -8,5 +8,6 @@ TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::host_threads, conformance::hos
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_sizes, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_leaver, conformance::host_threads, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_emplaced, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_misuse, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_audit, conformance::host_threads, conformance::host_processes);

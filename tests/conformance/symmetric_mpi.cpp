@@ -6,5 +6,6 @@
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_sizes, conformance::mpi_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_emplaced, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_misuse, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_audit, conformance::mpi_ranks);

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,11 +31,13 @@
 namespace belay::inline BELAY_ABI {
 
 /// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter, if any,
-/// counts this rank's leased bytes and outlives the heap.
+/// counts this rank's leased bytes and outlives the heap. `at` is where the options were written, which is told of a heap
+/// that the standard library makes (`emplace`, `make_unique`).
 struct symmetric_heap_options {
   std::size_t bytes = 0;
   std::size_t max_slots = 4096;
   tier_meter* meter = nullptr;
+  where at = where::current();
 };
 
 /// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of
@@ -82,7 +85,7 @@ class symmetric_heap {
   /// system has no memory.
   symmetric_heap(Group group, symmetric_heap_options options, where at = where::current())
       : group_(std::move(group)),
-        region_(make_region(group_, options.bytes, at)),
+        region_(make_region(group_, options.bytes, site_of(options, at))),
         post_(direct ? 0 : group_.size()),
         offsets_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots) {
@@ -241,6 +244,11 @@ class symmetric_heap {
   static constexpr std::uint32_t none = 0xffffffffU;
   static constexpr int signal_tag = 0x5e00;
 
+  // Options that were not written as a list of values have the line of their type, here.
+  static where site_of(const symmetric_heap_options& options, where at) noexcept {
+    const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
+    return at.in_standard_library() && known ? options.at : at;
+  }
   static symmetric_region make_region(const Group& group, std::size_t bytes, where at) {
     if constexpr (direct) {
       return group.make_symmetric(bytes, at);

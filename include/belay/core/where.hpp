@@ -4,6 +4,7 @@
 // the builtins behind it exist in all supported compilers, nvcc included.
 #pragma once
 
+#include <cstring>
 #include <string>
 
 #include "belay/core/config.hpp"
@@ -24,8 +25,15 @@ struct where {
     return {file, function, line};
   }
 
-  /// "file:line", as compilers print it.
-  [[nodiscard]] std::string text() const { return std::string(file) + ":" + std::to_string(line); }
+  /// Whether it is in a header of the standard library, which made an object for the user: `emplace`, `make_unique`.
+  [[nodiscard]] bool in_standard_library() const noexcept { return std::strstr(file, "/include/c++/") != nullptr; }
+
+  /// "file:line", as compilers print it. Of a line that is not the user's, also how to name theirs.
+  [[nodiscard]] std::string text() const {
+    const std::string place = std::string(file) + ":" + std::to_string(line);
+    if (!in_standard_library()) return place;
+    return place + " (an object made by the standard library: belay::where::current() as its last argument names your line)";
+  }
 };
 
 }  // namespace belay::inline BELAY_ABI

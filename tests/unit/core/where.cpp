@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
+#include <optional>
 #include <string>
 
 namespace {
@@ -26,6 +28,27 @@ TEST_CASE("a site passed on keeps the first caller's line") {
   const where here = where::current();
   CHECK(called(here).line == here.line);
   CHECK(called(here).text() == std::string(__FILE__) + ":" + std::to_string(here.line));
+}
+
+namespace {
+
+struct made {
+  explicit made(where from = where::current()) : at(from) {}
+  where at;
+};
+
+}  // namespace
+
+TEST_CASE("a line of the standard library says so, and how to name the user's") {
+  std::optional<made> object;
+  object.emplace();
+  CHECK(object->at.in_standard_library());
+  CHECK(object->at.text().find("belay::where::current() as its last argument") != std::string::npos);
+  CHECK(std::make_unique<made>()->at.in_standard_library());
+  object.emplace(where::current());
+  CHECK(object->at.line == __LINE__ - 1);
+  CHECK_FALSE(object->at.in_standard_library());
+  CHECK(object->at.text() == std::string(__FILE__) + ":" + std::to_string(object->at.line));
 }
 
 TEST_CASE("a site that nobody gave is empty and constant") {
