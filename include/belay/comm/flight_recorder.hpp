@@ -50,7 +50,8 @@ struct flight_record {
   return out;
 }
 
-/// "train.cpp:88" as it is kept: the end of a long path, which is what tells files apart.
+/// "train.cpp:88" as it is kept: the end of a long path, which is what tells files apart. A line of an object that the
+/// standard library made for the user is said to be one.
 struct call_line {
   char characters[112] = {};
 
@@ -60,13 +61,15 @@ struct call_line {
     for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
       digits[count++] = static_cast<char>('0' + rest % 10);
     }
-    const std::size_t room = sizeof characters - 1 - count - 1;
+    const char* const note = where{file, "", line}.in_standard_library() ? " (the standard library)" : "";
+    const std::size_t room = sizeof characters - 1 - count - 1 - std::strlen(note);
     const std::size_t length = std::strlen(file);
     const std::size_t kept = length < room ? length : room;
     std::memset(characters, 0, sizeof characters);
     std::memcpy(characters, file + (length - kept), kept);
     characters[kept] = ':';
     for (std::size_t i = 0; i < count; ++i) characters[kept + 1 + i] = digits[count - 1 - i];
+    std::memcpy(characters + kept + 1 + count, note, std::strlen(note));
   }
   [[nodiscard]] std::string get() const { return std::string(characters, ::strnlen(characters, sizeof characters)); }
 };

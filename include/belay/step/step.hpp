@@ -117,7 +117,7 @@ class [[nodiscard]] step {
   void report_abandoned() const noexcept {
     try {
       const std::string list = engine_->obligations().text();
-      std::fprintf(stderr, "%s:%d: belay: a step ended without commit, with open obligations%s\n%s", at_.file, at_.line,
+      std::fprintf(stderr, "%s: belay: a step ended without commit, with open obligations%s\n%s", at_.text().c_str(),
                    std::uncaught_exceptions() > 0 ? " (an exception is on its way)" : "", list.c_str());
     } catch (...) {  // no memory for the list: the memory is reclaimed all the same
     }

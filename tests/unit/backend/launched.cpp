@@ -11,8 +11,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
@@ -87,6 +90,44 @@ TEST_CASE("ranks that a launcher started find each other, twice in a row, and le
   });
   CHECK(codes == std::vector<int>{12, 12, 12});
   CHECK(left_behind() == before);
+}
+
+TEST_CASE("a launched run is not ended by a forked child, and what outlives it says so when it is used") {
+  const auto codes = launch(3, "child", [](int number) {
+    std::optional<belay::host::group> kept;
+    belay::pending started;
+    const launched_world world({.timeout = 60s});
+    int child_code = -1;
+    world.run([&](belay::host::rank& rank) {
+      kept.emplace(rank.world());
+      started = rank.world().start_barrier();
+      std::fflush(nullptr);
+      const pid_t child = ::fork();
+      if (child == 0) {  // it takes its copy of the run with it, and nothing else
+        static_cast<void>(std::freopen("/dev/null", "w", stderr));
+        if (number == 1) throw std::runtime_error("of the child alone");
+        return;
+      }
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      child_code = WEXITSTATUS(status);
+      rank.world().barrier();
+    });
+    const auto over = [](auto use) {
+      try {
+        use();
+      } catch (const belay::usage_error& error) {
+        return std::string(error.what()).find("is over") != std::string::npos;
+      }
+      return false;
+    };
+    if (child_code != 1) return 2;
+    if (!over([&] { std::move(started).wait(); })) return 3;
+    if (!over([&] { kept->start_barrier().wait(); })) return 4;
+    if (belay::checked(belay::check_level::local) && !over([&] { kept->barrier(); })) return 5;
+    return 0;
+  });
+  CHECK(codes == std::vector<int>{0, 0, 0});
 }
 
 TEST_CASE("a launched rank that is killed is named by the others, the first one too") {

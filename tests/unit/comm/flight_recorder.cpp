@@ -77,6 +77,12 @@ TEST_CASE("a present call's line is told however many lines have called before")
   CHECK((*recorder)[2000].site == "many.cpp:1999");
 }
 
+TEST_CASE("a line of the standard library is said to be one") {
+  const auto recorder = std::make_unique<belay::flight_recorder<8>>();
+  recorder->enter(belay::operation::barrier, 0, 0, 0, "/usr/include/c++/12/bits/stl_construct.h", 119);
+  CHECK(recorder->last().site == "/usr/include/c++/12/bits/stl_construct.h:119 (the standard library)");
+}
+
 TEST_CASE("a reader never takes one line's text for another's, nor half of it") {
   auto recorder = std::make_unique<belay::flight_recorder<2>>();
   for (int line = 0; line < 2000; ++line) recorder->enter(belay::operation::barrier, 0, 0, 0, "first.cpp", line);
