@@ -131,14 +131,15 @@ TEST_CASE_TEMPLATE_DEFINE("nothing of a rank is called beside a call of it: grou
            beside.join();
            if (started[0].open()) std::move(started[0]).wait();
            for (belay::pending& each : more) std::move(each).wait();
-           return has(told, line(2).text()) && has(told, "another thread of rank 0 is in the barrier called at user.cpp:1") &&
-                  adds_up(world);
+           return has(told, line(2).text()) &&
+                  has(told, "another thread of rank 0 is in the barrier called at user.cpp:1") && adds_up(world);
          }))
       CHECK(good);
   }
 }
 
-TEST_CASE_TEMPLATE_DEFINE("a forked child of a rank is told that it is none, and the run goes on", Backend, conf_child) {
+TEST_CASE_TEMPLATE_DEFINE("a forked child of a rank is told that it is none, and the run goes on", Backend,
+                          conf_child) {
   using namespace conformance;
   for (int ranks : {1, 3}) {
     for (bool good : Backend::run(ranks, [&](auto& rank) {
@@ -147,7 +148,8 @@ TEST_CASE_TEMPLATE_DEFINE("a forked child of a rank is told that it is none, and
            auto started = world.start_barrier();
            const auto is_child = [](const std::string& told) { return has(told, "forked child of rank"); };
            const int child = reaped(forked([&] {
-             const bool cold = is_child(slip_of([&] { static_cast<void>(rank.group(std::vector<int>{rank.number()})); })) &&
+             const std::vector<int> alone{rank.number()};
+             const bool cold = is_child(slip_of([&] { static_cast<void>(rank.group(alone)); })) &&
                                is_child(slip_of([&] { world.start_barrier().wait(); })) &&
                                is_child(slip_of([&] { std::move(started).wait(); }));
              if (!cold) return 1;
@@ -214,7 +216,8 @@ TEST_CASE_TEMPLATE_DEFINE("what outlives its run says so when it is used, and go
     const std::vector<bool> good = Backend::run(ranks, [&](auto& rank) {
       const auto me = static_cast<std::size_t>(rank.number());
       groups[me].emplace(rank.world());
-      heaps[me] = std::make_unique<belay::symmetric_heap<group_type>>(rank.world(), belay::symmetric_heap_options{.bytes = 4096});
+      const belay::symmetric_heap_options options{.bytes = 4096};
+      heaps[me] = std::make_unique<belay::symmetric_heap<group_type>>(rank.world(), options);
       waited[me] = rank.world().start_barrier();
       dropped[me] = rank.world().start_barrier();
       return true;

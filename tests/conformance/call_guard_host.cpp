@@ -16,7 +16,8 @@ namespace guarded {
 class word {
  public:
   explicit word(int) {
-    void* const page = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const int shared = MAP_SHARED | MAP_ANONYMOUS;
+    void* const page = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, shared, -1, 0);
     said_ = ::new (page) std::atomic<int>(0);
   }
   word(const word&) = delete;

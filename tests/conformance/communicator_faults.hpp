@@ -113,7 +113,7 @@ TEST_CASE_TEMPLATE_DEFINE("a rank that throws is named by all others, whatever t
   }
 }
 
-TEST_CASE_TEMPLATE_DEFINE("a rank whose exception has no text, or is none of the standard's, is named like any other", Backend,
+TEST_CASE_TEMPLATE_DEFINE("a rank whose exception has no text, or is no std::exception, is named like others", Backend,
                           conf_throw_silently) {
   using namespace conformance;
   struct silent : std::exception {

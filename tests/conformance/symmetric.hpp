@@ -104,7 +104,7 @@ TEST_CASE_TEMPLATE_DEFINE("ranks that want symmetric memory of different sizes a
   })));
 }
 
-TEST_CASE_TEMPLATE_DEFINE("a heap that the standard library makes has the line of its options, or the one it is given", Backend,
+TEST_CASE_TEMPLATE_DEFINE("a heap that the standard library makes has its options' line, or the one given", Backend,
                           conf_heap_emplaced) {
   using namespace conformance;
   for (int which = 0; which < 3; ++which) {

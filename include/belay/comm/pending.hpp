@@ -37,7 +37,8 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
  public:
   /// Owes nothing: a place to move a pending into.
   pending() noexcept {}
-  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t ticket, operation what, where at) noexcept
+  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t ticket, operation what,
+                      where at) noexcept
       : source_(std::move(source)), ticket_(ticket), what_(what), at_(at), open_(true) {}
 
   pending(pending&& other) noexcept

@@ -31,8 +31,8 @@
 namespace belay::inline BELAY_ABI {
 
 /// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter, if any,
-/// counts this rank's leased bytes and outlives the heap. `at` is where the options were written, which is told of a heap
-/// that the standard library makes (`emplace`, `make_unique`).
+/// counts this rank's leased bytes and outlives the heap. `at` is where the options were written, which is told of a
+/// heap that the standard library makes (`emplace`, `make_unique`).
 struct symmetric_heap_options {
   std::size_t bytes = 0;
   std::size_t max_slots = 4096;

@@ -33,7 +33,7 @@ class call_guard {
   /// The rank's run is over.
   void end() noexcept { over_.store(true, std::memory_order_release); }
 
-  /// Throws usage_error in a forked child, and after the rank's run: at every check level, for calls that can afford it.
+  /// Throws usage_error in a forked child, and after the rank's run: at every check level, for what can afford it.
   void expect_usable(const char* what, const where& at) const {
     if (!in_own_process()) refuse_child(what, at);
     if (over_.load(std::memory_order_acquire)) refuse_late(what, at);
@@ -60,8 +60,8 @@ class call_guard {
     expect_usable(what, at);  // before the lock: a child may have got it locked
     const std::lock_guard lock(mutex_);
     if (present_ != nullptr) {
-      throw usage_error(std::string(what) + ": another thread of rank " + std::to_string(rank_) + " is in the " + present_ +
-                            " called at " + at_.text() + "; a rank makes one call at a time, from one thread",
+      throw usage_error(std::string(what) + ": another thread of rank " + std::to_string(rank_) + " is in the " +
+                            present_ + " called at " + at_.text() + "; a rank makes one call at a time",
                         at);
     }
     present_ = what;

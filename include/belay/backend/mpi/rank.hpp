@@ -28,7 +28,8 @@ class rank {
  public:
   using group_type = mpi::group;
 
-  explicit rank(const std::shared_ptr<fabric>& over) : over_(over), groups_(over), stream_(std::make_shared<communication_stream>(over, over->number())) {
+  explicit rank(const std::shared_ptr<fabric>& over)
+      : over_(over), groups_(over), stream_(std::make_shared<communication_stream>(over, over->number())) {
     std::vector<int> everybody(static_cast<std::size_t>(over->ranks()));
     std::iota(everybody.begin(), everybody.end(), 0);
     world_.emplace(group(everybody, where{}));

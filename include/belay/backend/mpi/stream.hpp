@@ -153,13 +153,16 @@ class communication_stream final : public completion_source, public std::enable_
     } catch (const comm_error&) {
       // The world keeps the cause.
     } catch (const std::exception& slip) {
-      const std::string message = "rank " + std::to_string(rank_) + " started an operation that throws: " + message_of(slip);
-      world_->stop({comm_fault::peer_failed, {rank_}, message, "", false});
+      stop(message_of(slip));
     } catch (...) {
-      const std::string message = "rank " + std::to_string(rank_) + " started an operation that throws";
-      world_->stop({comm_fault::peer_failed, {rank_}, message, "", false});
+      stop("an exception that is no std::exception");
     }
     failed_after_.store(ticket - 1, std::memory_order_release);
+  }
+
+  void stop(const char* problem) {
+    const std::string who = "rank " + std::to_string(rank_);
+    world_->stop({comm_fault::peer_failed, {rank_}, who + " started an operation that throws: " + problem, "", false});
   }
 
   static constexpr std::uint64_t none_failed = ~std::uint64_t{0};
