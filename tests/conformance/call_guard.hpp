@@ -182,8 +182,11 @@ TEST_CASE_TEMPLATE_DEFINE("a forked child that leaves the body, or exits, does n
            using group_type = typename std::remove_reference_t<decltype(rank)>::group_type;
            // One handle for each thread that may be a rank: destroyed by exit.
            static std::optional<group_type> at_exit[ranks];
+           static std::optional<belay::symmetric_heap<group_type>> heaps[ranks];
            auto& mine = at_exit[static_cast<std::size_t>(rank.number())];
+           auto& heap = heaps[static_cast<std::size_t>(rank.number())];
            mine.emplace(rank.world());
+           heap.emplace(rank.world(), belay::symmetric_heap_options{.bytes = 4096});
            std::vector<belay::pending> started(1);
            started[0] = rank.world().start_barrier();
            std::fflush(nullptr);
@@ -199,6 +202,7 @@ TEST_CASE_TEMPLATE_DEFINE("a forked child that leaves the body, or exits, does n
            std::move(started[0]).wait();
            const bool ended = reaped(child) == 1;
            const bool works = adds_up(*mine);
+           heap.reset();
            mine.reset();
            return ended && works;
          }))

@@ -98,8 +98,9 @@ class process_regions final : public region_service, public std::enable_shared_f
     });
   }
 
-  // Where the world has stopped nobody names memory any more.
+  // Where the world has stopped nobody names memory any more. A forked child gives up its copy, not the rank's share.
   void give_up(std::unique_ptr<share_of_region> mine) noexcept {
+    if (!world_->in_own_process()) return;
     mine->end->given_up.fetch_add(1, std::memory_order_acq_rel);
     const std::lock_guard lock(mutex_);
     mine->next = std::move(given_up_);
