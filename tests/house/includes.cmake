@@ -66,7 +66,7 @@ function(find_violations root out)
           string(REGEX MATCH "^belay/backend/([a-z0-9_]+)" _ "${header}")
           set(mine "${CMAKE_MATCH_1}")
           string(REGEX MATCH "^belay/backend/([a-z0-9_]+)" backend "${name}")
-          # One arithmetic for all: backends agree bit for bit because there is no second one. The others know no ranks' protocols.
+          # One arithmetic for all: backends agree bit for bit because there is no second one. The rest meets nobody.
           if(backend AND NOT CMAKE_MATCH_1 STREQUAL mine AND NOT name MATCHES "^belay/backend/host/(arithmetic|call_guard|lent|own_process|tickets)\\.hpp$")
             list(APPEND found "${header}: a backend must not see another one (${name})")
           endif()
