@@ -5,10 +5,10 @@
 #   Runs the trainer on four ranks under belay-run, again and again, and stops one of them (SIGSTOP) at a random moment of
 #   its start, its steps, its export and its end. Each run must say within --stall, and a margin for a busy machine, that
 #   this rank is stopped, must end with a failure and leave no process. One that was gone before the signal spoils nothing.
-# BELAY_STOPS says how often (8; 100 in a soak), BELAY_SEED where the chances begin (printed).
+# BELAY_STOPS says how often (4; 100 in a soak), BELAY_SEED where the chances begin (printed).
 set -u
 belay_run=$1 train_moe=$2
-stops=${BELAY_STOPS:-$([ -n "${BELAY_MODEL_SOAK:-}" ] && echo 100 || echo 8)}
+stops=${BELAY_STOPS:-$([ -n "${BELAY_MODEL_SOAK:-}" ] && echo 100 || echo 4)}
 seed=${BELAY_SEED:-$((RANDOM * 32768 + RANDOM))}
 stall_ms=500 margin_ms=5000
 RANDOM=$((seed % 32768))
