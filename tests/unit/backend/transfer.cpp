@@ -11,13 +11,14 @@ using namespace belay::host;
 namespace {
 
 constexpr std::uint64_t room = 64;
+constexpr std::uint64_t totals[] = {0, 1, 63, 64, 65, 128, 1000};
 constexpr auto in_pieces = [] { return transfer_path::pieces; };
 constexpr auto by_the_kernel = [] { return transfer_path::kernel_copy; };
 
 }  // namespace
 
 TEST_CASE("both ends count the same bytes, by every path, whatever a peer can do later") {
-  for (const std::uint64_t total : {0, 1, 63, 64, 65, 128, 1000}) {
+  for (const std::uint64_t total : totals) {
     for (const transfer_path path : {transfer_path::pieces, transfer_path::mapped, transfer_path::kernel_copy}) {
       CAPTURE(total);
       CAPTURE(static_cast<int>(path));
@@ -50,17 +51,17 @@ TEST_CASE("a letter that does not continue its transfer is seen, and none moves 
   const transfer_step right = sender.next(total, room, by_the_kernel);
   CHECK(receiver.continues(right, total, room));
   const transfer_step wrong[] = {
-      first,                                                // again
-      {transfer_path::pieces, total, room, 0},              // nothing
-      {transfer_path::pieces, total, room, room - 1},       // less than a piece, before the end
-      {transfer_path::pieces, total, room, total - room},   // more than a piece
-      {transfer_path::pieces, total, room, huge},           //
-      {transfer_path::pieces, total, huge, room},           //
-      {transfer_path::pieces, total + 1, room, room},       // of another transfer
-      {transfer_path::kernel_copy, total, room, total},     // the whole: what a receiver once added
+      first,  // again
+      {transfer_path::pieces, total, room, 0},
+      {transfer_path::pieces, total, room, room - 1},      // less than a piece, before the end
+      {transfer_path::pieces, total, room, total - room},  // more than a piece
+      {transfer_path::pieces, total, room, huge},
+      {transfer_path::pieces, total, huge, room},
+      {transfer_path::pieces, total + 1, room, room},           // of another transfer
+      {transfer_path::kernel_copy, total, room, total},         // the whole: what a receiver once added
       {transfer_path::kernel_copy, total, room, total - room},  // the rest, by another path
-      {transfer_path::mapped, total, 0, total},             //
-      {static_cast<transfer_path>(7), total, room, room},   // by none
+      {transfer_path::mapped, total, 0, total},
+      {static_cast<transfer_path>(7), total, room, room},
   };
   for (const transfer_step& letter : wrong) {
     CAPTURE(static_cast<int>(letter.path));
