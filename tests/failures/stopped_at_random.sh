@@ -45,6 +45,9 @@ state_of() {
   stat=${stat##*) }
   echo "${stat%% *}"
 }
+is_over() { [ ! -e "/proc/$parent/stat" ]; }
+# pause MILLISECONDS, without a process
+pause() { [ "$1" = 0 ] || read -r -t "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))" _ <&3; }
 # The pattern comes from a file, or grep would find itself.
 left_over() { grep -lsaF -f "$work/ours" /proc/[0-9]*/cmdline | tr -dc '0-9 \n'; }
 
@@ -74,16 +77,23 @@ for ((i = 0; i < stops; ++i)); do
   wanted=$((from + (to > from ? (RANDOM * 32768 + RANDOM) % (to - from) : 0)))
   which=$((RANDOM % 4))
   start
-  if [ $((i % 4)) = 2 ]; then  # it is short: from when its first file is there
-    until compgen -G "$work/export*" >/dev/null || [ ! -e "/proc/$parent/stat" ]; do read -r -t 0.005 _ <&3; done
-    wanted=$(($(now_ms) - began))
-    sleep "0.0$((RANDOM % 90 + 10))"
-  else
-    sleep "$(printf '%d.%03d' $((wanted / 1000)) $((wanted % 1000)))"
-  fi
+  # What is short is waited for: the fork (of every other start), the export's first file, its last word.
+  case $((i % 8)) in
+    0) pause "$((RANDOM % 30))" ;;
+    2 | 6)
+      until compgen -G "$work/export*" >/dev/null || is_over; do pause 2; done
+      pause "$((RANDOM % 60))"
+      ;;
+    3 | 7)
+      until grep -q '] exported' "$work/log" || is_over; do pause 2; done
+      pause "$((RANDOM % 20))"
+      ;;
+    *) pause "$wanted" ;;
+  esac
+  wanted=$(($(now_ms) - began))
   # The first child is belay-run's guard, the ranks follow in their order; an ended one is missing.
   children=() rank=
-  while [ ${#children[@]} -lt 2 ] && [ -e "/proc/$parent/stat" ] && [ "$(state_of "$parent")" != Z ]; do
+  while [ ${#children[@]} -lt 2 ] && ! is_over; do
     { read -r -a children <"/proc/$parent/task/$parent/children"; } 2>/dev/null
   done
   ranks=("${children[@]:1}")

@@ -2,6 +2,7 @@
 //
 // How launched ranks find each other where somebody has put something else in the place.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -181,6 +182,43 @@ TEST_CASE("another user's note and another user's directory are named with the u
       CHECK(said.find("belongs to user 65534, expected 0") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("where descriptors run out that is said, and no living job loses its note to the sweep") {
+  const scratch base;
+  ::setenv("XDG_RUNTIME_DIR", base.path().c_str(), 1);
+  ::setenv("RANK", "0", 1);
+  ::setenv("WORLD_SIZE", "2", 1);
+  ::setenv("TORCHELASTIC_RUN_ID", "living", 1);
+  const belay::launch mine = belay::find_launch();
+  {
+    const doorway door = doorway::open_in(base.path());
+    const job_note note = job_note::leave(mine, door, {});
+    int named = 0;
+    for (int free_numbers = 0; free_numbers <= 6; ++free_numbers) {
+      CAPTURE(free_numbers);
+      const int code = reaped(forked([&] {
+        ::setenv("TORCHELASTIC_RUN_ID", "other", 1);
+        const int next = ::dup(0);
+        ::close(next);
+        rlimit limit = {};
+        ::getrlimit(RLIMIT_NOFILE, &limit);
+        limit.rlim_cur = static_cast<rlim_t>(next + free_numbers);
+        ::setrlimit(RLIMIT_NOFILE, &limit);
+        try {
+          static_cast<void>(job_note::leave(belay::find_launch(), door, {}));
+        } catch (const belay::file_error& error) {
+          return std::string(error.what()).find("RLIMIT_NOFILE of this process is ") != std::string::npos ? 1 : 2;
+        }
+        return 0;
+      }));
+      CHECK(code <= 1);
+      named += code;
+      CHECK(job_note::find(mine, in_seconds(1), {}).door == door.path());
+    }
+    CHECK(named > 0);
+  }
+  for (const char* name : {"XDG_RUNTIME_DIR", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"}) ::unsetenv(name);
 }
 
 TEST_CASE("a token's pipe into which nobody writes ends with the timeout") {

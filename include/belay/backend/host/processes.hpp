@@ -63,7 +63,8 @@ class processes {
   /// Runs the body on every rank and returns when all processes are gone: nothing, or the bodies' results by rank. If
   /// a rank failed, throws `comm_error` with the first cause: who, in which operation, by which signal or exit code.
   /// Throws `usage_error` when other threads of this process are alive, which a fork would tear in two;
-  /// `budget_error` when there is too little memory for what the ranks share.
+  /// `budget_error` when there is too little memory for what the ranks share; `file_error`, which names RLIMIT_NOFILE,
+  /// when descriptors run out. No child stays, however it ends.
   template <class Body>
   auto run(Body&& body, where at = where::current()) const {
     using result = std::invoke_result_t<Body&, rank&>;
