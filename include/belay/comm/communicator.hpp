@@ -60,6 +60,11 @@ concept can_barrier = requires(const C& c, where at) { c.barrier(at); };
 template <class C>
 concept communicator = std::copyable<C> && has_rank<C> && has_size<C> && can_barrier<C>;
 
+/// A rehearsal's communicator: it moves nothing, and memory that goes with it may be addresses without pages, which whoever
+/// works for it does not touch either.
+template <class C>
+concept moves_nothing = communicator<C> && requires { requires C::moves_nothing; };
+
 template <class C, class T, class Op = sum_t>
 concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) { c.all_reduce(inout, op, at); };
 

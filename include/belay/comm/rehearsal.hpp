@@ -27,6 +27,8 @@ namespace rehearsal {
 /// started one is ready.
 class group {
  public:
+  static constexpr bool moves_nothing = true;
+
   group(std::vector<int> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -164,7 +166,7 @@ class rank {
   std::vector<int> everybody_;
 };
 
-static_assert(has_groups<rank> && communicator<group> && directly_addressable<group>);
+static_assert(has_groups<rank> && moves_nothing<group> && directly_addressable<group>);
 static_assert(can_all_reduce<group, float> && can_reduce_scatter<group, float> && can_reduce_scatter_v<group, float> &&
               can_reduce<group, float> && can_all_gather<group, float> && can_all_gather_v<group, float> &&
               can_all_to_all<group, float> && can_all_to_all_v<group, float> && can_broadcast<group, float> &&

@@ -73,7 +73,8 @@ struct bucket_family {
 };
 
 /// All gradient buckets of one rank. Buckets of all families are launched in one fixed order, so that ranks
-/// never meet in different orders. One thread calls; the memory given to `bind` outlives the object.
+/// never meet in different orders. One thread calls; the memory given to `bind` outlives the object. Over a
+/// rehearsal's group they touch no memory: addresses without pages will do.
 template <class T, class Group>
 class gradient_buckets {
   static_assert(reduces_buckets<Group, T>,
@@ -99,7 +100,8 @@ class gradient_buckets {
 
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
 
-  /// Gives every parameter its memory: `layout().elements()` values and as many gradients, both zeroed here.
+  /// Gives every parameter its memory: `layout().elements()` values and as many gradients. Touches neither: values are
+  /// written by `initialise` or `fill` of their parameters, every gradient is zeroed by each `begin`.
   void bind(std::span<T> values, std::span<T> gradients, where at = where::current()) {
     if (values.size() != layout_.elements() || gradients.size() != layout_.elements())
       throw usage_error("the buckets need " + std::to_string(layout_.elements()) +
@@ -108,8 +110,6 @@ class gradient_buckets {
                         at);
     values_ = values;
     gradients_ = gradients;
-    for (T& value : values) value = T(0);
-    for (T& gradient : gradients) gradient = T(0);
     for (std::size_t p = 0; p < members_.size(); ++p)
       members_[p].parameter().bind(values.data() + layout_.offset(p), gradients.data() + layout_.offset(p));
     list_owned();
@@ -122,7 +122,9 @@ class gradient_buckets {
     contributions_.begin(micro_batches, at);
     for (std::size_t b = 0; b < open_.size(); ++b)
       open_[b] = micro_batches * layout_.buckets()[b].members.size();
-    for (T& gradient : gradients_) gradient = T(0);
+    if constexpr (!moves_nothing<Group>) {
+      for (T& gradient : gradients_) gradient = T(0);
+    }
     launched_ = 0;
     stage_ = phase::reducing;
     launch_ready(at);
@@ -154,8 +156,10 @@ class gradient_buckets {
     wait_for_buckets();
     stage_ = phase::reduced;
     const T scale = static_cast<T>(1.0 / static_cast<double>(divisor.count()));
-    for (const owned_range<T>& range : owned_)
-      kernel::for_each_index(range.count, kernel::scale<T>{scale, range.gradient});
+    if constexpr (!moves_nothing<Group>) {
+      for (const owned_range<T>& range : owned_)
+        kernel::for_each_index(range.count, kernel::scale<T>{scale, range.gradient});
+    }
     return reduced_gradients<T>(owned_, ++reductions_);
   }
 

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/rehearsal.hpp"
+#include "belay/device/memory.hpp"
 #include "support/replica_trainer.hpp"
 
 namespace {
@@ -229,4 +231,45 @@ TEST_CASE("gradients are reduced and divided exactly once: N ranks equal one ran
         CHECK(std::sqrt(difference) <= 1e-12 * std::sqrt(size));
       }
     }
+}
+
+TEST_CASE("buckets are rehearsed over addresses without memory: bind, a whole step and a gather touch none of it") {
+  const belay::rehearsal::rank rank{1, 3};
+  using group = belay::rehearsal::group;
+  for (const zero_stage stage : {zero_stage::none, zero_stage::optimizer_state}) {
+    belay::parameter<float> big{{.name = "big", .shape = {1U << 16, 1U << 16}}};  // 16 GiB, as are its gradients
+    belay::parameter<float> small{{.name = "small", .shape = {7}}};
+    belay::gradient_buckets<float, group> buckets{{{big, 0}, {small, 0}}, {{rank.world(), stage}}, 1U << 20, 2};
+    const std::size_t elements = buckets.layout().elements();
+    const belay::reserved_addresses nowhere{2 * elements * sizeof(float)};
+    auto* const first = reinterpret_cast<float*>(nowhere.data());
+    buckets.bind({first, elements}, {first + elements, elements});
+    CHECK(small.value() != nullptr);
+    buckets.begin(2);
+    for (std::size_t m = 0; m < 2; ++m) buckets.contributed(0, 2, m);
+    const auto gradients = buckets.finish(belay::target_tokens{5});
+    CHECK(gradients.number() == 1);
+    CHECK(gradients.owned().empty() == false);
+    for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) buckets.start_gather(b);
+    buckets.finish_gathers();
+    buckets.begin(1);
+    buckets.abandon();
+  }
+}
+
+TEST_CASE("bind touches no memory, begin zeroes every gradient, padding too, and values are their parameters' to write") {
+  meeting::table table(1);
+  meeting::queue queue;
+  const std::vector<std::size_t> sizes{3, 17, 0, 40};
+  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1024, sizes);
+  std::fill(state.values.begin(), state.values.end(), 5.0F);
+  std::fill(state.gradients.begin(), state.gradients.end(), 6.0F);
+  state.buckets->bind(state.values, state.gradients);
+  CHECK(std::count(state.values.begin(), state.values.end(), 5.0F) == static_cast<std::ptrdiff_t>(state.values.size()));
+  CHECK(std::count(state.gradients.begin(), state.gradients.end(), 6.0F) ==
+        static_cast<std::ptrdiff_t>(state.gradients.size()));
+  state.buckets->begin(1);
+  CHECK(std::count(state.gradients.begin(), state.gradients.end(), 0.0F) ==
+        static_cast<std::ptrdiff_t>(state.gradients.size()));
+  CHECK(std::count(state.values.begin(), state.values.end(), 5.0F) == static_cast<std::ptrdiff_t>(state.values.size()));
 }
