@@ -65,7 +65,7 @@ void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& 
     places.push_back({table.add(parameter.global_size()), 0});
   });
   belay::gradient_buckets<float, group> gradients{members, {{rank.world()}}, std::size_t{1} << 20, micro_batches};
-  std::vector<float> values(gradients.layout().elements()), slopes(values.size());
+  std::vector<float> values(gradients.layout().elements()), slopes(gradients.layout().gradient_elements());
   gradients.bind(values, slopes);
   net.for_each_parameter([](auto& parameter) { parameter.initialise(1); });
   const belay::adamw_settings settings{.learning_rate = 1e-3, .beta2 = 0.95, .decay = 0.1};

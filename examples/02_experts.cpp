@@ -16,15 +16,13 @@
 #include "belay/parallel/experts.hpp"
 #include "belay/parallel/vote.hpp"
 #include "belay/step.hpp"
+#include "belay/train/clip.hpp"
 #include "belay/train/optimizer.hpp"
 #include "model/cross_entropy.hpp"
 #include "model/mixtral.hpp"
 
 namespace {
-
-constexpr std::size_t sequences = 4;
-constexpr std::size_t length = 32;
-
+constexpr std::size_t sequences = 4, length = 32;
 using group = belay::host::group;
 using exchange = belay::expert_exchange<float, group>;
 using mixtral = model::mixtral<float, exchange>;
@@ -39,7 +37,6 @@ double forward_and_backward(const belay::step<belay::host_engine>& step, mixtral
 
   belay::gradient<belay::host_engine, float, 3> slope{step.engine(), logits.out().shape()};
   const double loss = model::cross_entropy<float>(logits.out(), targets, 1.0, slope.values());
-
   slope = std::move(logits).backward(slope);
   slope = std::move(mixed).backward(slope);
   std::move(embedded).backward(slope);
@@ -66,16 +63,22 @@ void train(belay::host::rank& rank, std::size_t steps) {
 
   // Dense parameters are replicated over both ranks, experts are not: two families of buckets.
   std::vector<belay::bucket_member<float>> members;
+  belay::norm_table table;  // of the whole model: experts in a part a rank
+  std::vector<belay::norm_place> places;
   net.for_each_parameter([&](auto& parameter) {
     constexpr bool stacked = belay::is_shard<typename std::remove_reference_t<decltype(parameter)>::placement_type>;
     members.emplace_back(parameter, stacked ? 1 : 0);
+    const std::vector<std::size_t> parts(stacked ? 2 : 1, parameter.local_size());
+    places.push_back({table.add(parts), stacked ? static_cast<std::size_t>(mesh.expert().rank()) : 0});
   });
   belay::gradient_buckets<float, group> gradients{members, {{mesh.replicas()}, {mesh.data()}}, std::size_t{1} << 18, 1};
-  std::vector<float> values(gradients.layout().elements()), slopes(values.size());
+  std::vector<float> values(gradients.layout().elements()), slopes(gradients.layout().gradient_elements());
   gradients.bind(values, slopes);
   net.for_each_parameter([](auto& parameter) { parameter.initialise(1); });
   std::vector<float> moments(belay::adamw<float, group>::state_elements(gradients));
   belay::adamw<float, group> optimizer{{.learning_rate = 3e-3}, gradients, moments};
+  std::vector<double> squares(table.chunks());
+  belay::gradient_norm<float> norm_of{table, places, squares};
 
   std::vector<std::int32_t> tokens(sequences * length), targets(tokens.size(), model::ignored);
   for (std::size_t number = 1; number <= steps; ++number) {
@@ -93,8 +96,9 @@ void train(belay::host::rank& rank, std::size_t steps) {
     gradients.contributed(0, members.size(), 0);
     const std::size_t all_targets = 2 * sequences * (length - 1);
     auto reduced = gradients.finish(belay::target_tokens{all_targets});
+    const auto norm = norm_of(reduced, mesh.world());
     const auto overflow = experts.take_overflow();
-    step.observe({.needed_rows = overflow.rows_wanted()});
+    step.observe({.non_finite = norm.finite() ? 0U : 1U, .needed_rows = overflow.rows_wanted()});
     auto outcome = std::move(step).commit(belay::world_vote{mesh.world()});
     if (auto* ok = belay::committed(outcome)) optimizer.apply(*ok, std::move(reduced), belay::clip_factor::none());
     mesh.world().all_reduce(std::span<double>(loss), belay::sum);
@@ -104,7 +108,6 @@ void train(belay::host::rank& rank, std::size_t steps) {
     }
   }
 }
-
 }  // namespace
 
 int main(int argc, char** argv) try {

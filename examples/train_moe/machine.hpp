@@ -71,8 +71,10 @@ class machine {
     stage_->forget();
     exchange_.reset();
     heap_.reset();
+    const std::uint64_t steps = engine_->step_number();
     engine_.reset();
     make_step_memory(memory, capacity_rows);
+    engine_->continue_after(steps);
   }
 
   /// Forward and backward of all micro-batches of a step. Collective over the world.

@@ -66,10 +66,11 @@ template <class T>
   const belay::bucket_layout layout = belay::layout_of<T>(members, families, run.bucket_bytes);
   const auto ranks = ranks_in_families(rehearsal.mesh());
   const std::size_t parameter_bytes = belay::leased_size(layout.elements() * sizeof(T));
+  const std::size_t gradient_bytes = belay::leased_size(layout.gradient_elements() * sizeof(T));
   const std::size_t state_bytes = belay::leased_size(belay::adamw_state_elements(layout, ranks) * sizeof(T));
   using belay::tier;
   found.plan.add(tier::device, "parameters", parameter_bytes);
-  found.plan.add(tier::device, "gradients", parameter_bytes);
+  found.plan.add(tier::device, "gradients", gradient_bytes);
   found.plan.add(tier::device, "optimizer state", state_bytes);
   found.plan.add(tier::device, "activations", peak - window_peak, found.memory.activations);
   found.plan.add(tier::device, "expert windows", window_peak, found.memory.windows);

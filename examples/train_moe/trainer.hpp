@@ -109,11 +109,13 @@ class trainer {
     const auto ranks = ranks_in_families(machine_.mesh());
     const auto& layout = buckets_.layout();
     const std::size_t elements = layout.elements();
+    const std::size_t gradient_elements = layout.gradient_elements();
     const std::size_t state = belay::adamw_state_elements(layout, ranks);
-    const std::size_t bytes = 2 * belay::leased_size(elements * sizeof(T)) + belay::leased_size(state * sizeof(T));
+    const std::size_t bytes = belay::leased_size(elements * sizeof(T)) +
+                              belay::leased_size(gradient_elements * sizeof(T)) + belay::leased_size(state * sizeof(T));
     persistent_.emplace(belay::tier::device, belay::host_pages{bytes}, std::size_t{8}, meters_[belay::tier::device]);
     const auto values = persistent_->lease<T>(belay::extents<1>{elements}, leases_);
-    const auto gradients = persistent_->lease<T>(belay::extents<1>{elements}, leases_);
+    const auto gradients = persistent_->lease<T>(belay::extents<1>{gradient_elements}, leases_);
     buckets_.bind(values.flat(), gradients.flat());
     const auto& run = machine_.run();
     belay::adamw_settings settings;

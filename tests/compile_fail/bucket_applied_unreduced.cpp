@@ -13,6 +13,7 @@ struct group {
   template <class Op>
   belay::pending start_reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::where) const;
   belay::pending start_all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
+  void all_gather(std::span<const std::uint64_t>, std::span<std::uint64_t>, belay::where) const;
 };
 using buckets = belay::gradient_buckets<float, group>;
 using optimizer = belay::adamw<float, group>;

@@ -6,7 +6,6 @@
 // optimizer takes, so a gradient that was not reduced, or not divided, cannot be applied.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,45 +21,22 @@
 #include "belay/core/where.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/parallel/bucket/checksums.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/bucket/replicas.hpp"
 #include "belay/parallel/parameter.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// A parameter in the list that buckets are made from, and the number of its family.
-template <class T>
-class bucket_member {
- public:
-  template <class Parameter>
-  bucket_member(Parameter& parameter, std::size_t family) : family_(family) {
-    static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
-                  "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
-                  "gradient to reduce");
-    if constexpr (std::derived_from<Parameter, trainable_parameter<T>>) parameter_ = &parameter;
-  }
-
-  [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
-  [[nodiscard]] std::size_t family() const noexcept { return family_; }
-  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_}; }
-
- private:
-  trainable_parameter<T>* parameter_ = nullptr;
-  std::size_t family_;
-};
 
 /// What the buckets ask of a communicator.
 template <class Group, class T>
 concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, T> &&
-                          can_start_reduce_scatter_v<Group, T> && can_start_all_gather_v<Group, T>;
-
-/// The layout of `members`, for plans and for the buckets themselves.
-template <class T>
-[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members, std::span<const family_shape> families,
-                                      std::size_t bucket_bytes, where at = where::current()) {
-  return {members, families, sizeof(T), bucket_bytes, at};
-}
+                          can_start_reduce_scatter_v<Group, T> && can_start_all_gather_v<Group, T> &&
+                          can_all_gather<Group, std::uint64_t>;
 
 /// The ranks that replicate some parameters, as a handle of this rank, and what they divide. The
 /// group is a handle; its rank outlives the buckets.
@@ -78,16 +54,18 @@ struct bucket_family {
 template <class T, class Group>
 class gradient_buckets {
   static_assert(reduces_buckets<Group, T>,
-                "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v");
+                "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, and "
+                "can all_gather words");
 
  public:
-  /// `members` in model order; at most `max_micro_batches` a step on this rank.
+  /// `members` in model order, each once and with a name of its own; at most `max_micro_batches` a step on this rank.
   gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
                    std::size_t bucket_bytes, std::size_t max_micro_batches, where at = where::current())
       : members_(std::move(members)),
         families_(std::move(families)),
-        layout_(members_, families_, sizeof(T), bucket_bytes, at),
-        contributions_(members_.size(), max_micro_batches),
+        layout_(unique_members(at), families_, sizeof(T), bucket_bytes, at),
+        contributions_(uses(), max_micro_batches, at),
+        checksums_(sealed ? members_.size() : 0),
         bucket_of_(members_.size()),
         open_(layout_.buckets().size()),
         pending_(layout_.buckets().size()),
@@ -100,67 +78,97 @@ class gradient_buckets {
 
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
 
-  /// Gives every parameter its memory: `layout().elements()` values and as many gradients. Touches neither: values are
-  /// written by `initialise` or `fill` of their parameters, every gradient is zeroed by each `begin`.
+  /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
+  /// Touches neither: values are written by `initialise` or `fill` of their parameters, every gradient is zeroed by each
+  /// `begin`.
   void bind(std::span<T> values, std::span<T> gradients, where at = where::current()) {
-    if (values.size() != layout_.elements() || gradients.size() != layout_.elements())
-      throw usage_error("the buckets need " + std::to_string(layout_.elements()) +
-                            " values and as many gradients, got " + std::to_string(values.size()) + " and " +
-                            std::to_string(gradients.size()),
+    if (values.size() != layout_.elements() || gradients.size() != layout_.gradient_elements())
+      throw usage_error("the buckets need layout().elements() = " + std::to_string(layout_.elements()) +
+                            " values and layout().gradient_elements() = " +
+                            std::to_string(layout_.gradient_elements()) + " gradients, got " +
+                            std::to_string(values.size()) + " and " + std::to_string(gradients.size()),
                         at);
     values_ = values;
     gradients_ = gradients;
     for (std::size_t p = 0; p < members_.size(); ++p)
       members_[p].parameter().bind(values.data() + layout_.offset(p), gradients.data() + layout_.offset(p));
     list_owned();
+    replicas_compared_ = false;
   }
 
-  /// Begins a step in which this rank contributes `micro_batches` (0 and more): gradients are zeroed.
+  /// Begins a step in which this rank contributes `micro_batches` (0 and more): gradients are zeroed. With checks across
+  /// ranks the first one compares parameters, layout and values within each family, and is collective over them.
   void begin(std::size_t micro_batches, where at = where::current()) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
+    if (gradients_.size() != layout_.gradient_elements()) throw usage_error("the buckets have no memory yet: call bind", at);
     contributions_.begin(micro_batches, at);
-    for (std::size_t b = 0; b < open_.size(); ++b)
-      open_[b] = micro_batches * layout_.buckets()[b].members.size();
+    if constexpr (across_ranks) {
+      if (!replicas_compared_) check_replicas<T>(layout_, members_, families_, at);
+      replicas_compared_ = true;
+    }
+    for (std::size_t b = 0; b < open_.size(); ++b) {
+      open_[b] = 0;
+      for (std::size_t parameter : layout_.buckets()[b].members) open_[b] += micro_batches * contributions_.uses(parameter);
+    }
     if constexpr (!moves_nothing<Group>) {
-      for (T& gradient : gradients_) gradient = T(0);
+      for (T& gradient : gradients_.first(layout_.elements())) gradient = T(0);
     }
     launched_ = 0;
+    latest_ = 0;
     stage_ = phase::reducing;
+    if constexpr (sealed) {
+      for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
+        checksums_.take(p, gradient_of(p), gradient_checksums::no_micro_batch, at);
+    }
     launch_ready(at);
   }
 
-  /// A backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order).
-  /// Once per parameter and micro-batch; a second time is a usage_error in checked builds and makes `finish`
+  /// A backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order), and adds
+  /// no more. Once per use of a parameter and micro-batch; once more is a usage_error in checked builds and makes `finish`
   /// refuse in all.
   void contributed(std::size_t first, std::size_t count, std::size_t micro_batch, where at = where::current()) {
     if (stage_ != phase::reducing) throw usage_error("a contribution outside of a step: call begin first", at);
-    for (std::size_t p = first; p < first + count; ++p) {
-      if (p < members_.size() && micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch)) {
+    const std::size_t known = first < members_.size() ? members_.size() - first : 0;
+    for (std::size_t p = first; p < first + (count < known ? count : known); ++p) {
+      if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch)) {
         --open_[bucket_of_[p]];
-      } else if (contributions_.count_wrong(); checked(check_level::local)) {
-        throw usage_error(wrong_contribution(p, micro_batch), at);
+        if constexpr (sealed) {
+          if (contributions_.complete(p)) checksums_.take(p, gradient_of(p), micro_batch, at);
+        }
+      } else {
+        refuse_contribution(p, micro_batch, at);
       }
     }
+    if (count > known) refuse_contribution(first + known, micro_batch, at);
     launch_ready(at);
   }
 
-  /// Whether every (parameter, micro-batch) was contributed, each once.
+  /// Whether every (use of a parameter, micro-batch) was contributed, each once.
   [[nodiscard]] bool complete() const noexcept { return contributions_.complete(); }
 
   /// Waits for every bucket and divides by the number of target tokens of the global batch, once. Refuses a
-  /// step that is not complete with the names of what is missing.
+  /// step that is not complete with the names of what is missing; checked builds also one whose gradients changed after
+  /// their last contribution, and with checks across ranks one whose divisor is not the same in every family.
   [[nodiscard]] reduced_gradients<T> finish(target_tokens divisor, where at = where::current()) {
-    if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
-    if (!complete()) throw usage_error(missing_text(), at);
-    wait_for_buckets();
-    stage_ = phase::reduced;
-    const T scale = static_cast<T>(1.0 / static_cast<double>(divisor.count()));
-    if constexpr (!moves_nothing<Group>) {
-      for (const owned_range<T>& range : owned_)
-        kernel::for_each_index(range.count, kernel::scale<T>{scale, range.gradient});
-    }
-    return reduced_gradients<T>(owned_, ++reductions_);
+    wait_complete(at);
+    return divide(divisor, at);
+  }
+
+  /// The same, where each rank knows its own targets only: summed here, once, over `batch_ranks`, the ranks that divide
+  /// the batch. Collective over them.
+  template <class BatchRanks>
+  [[nodiscard]] reduced_gradients<T> finish(local_targets own, const BatchRanks& batch_ranks,
+                                            where at = where::current()) {
+    static_assert(can_all_reduce<BatchRanks, std::uint64_t>,
+                  "local_targets are summed over a communicator of the ranks that divide the batch: "
+                  "finish(local_targets{n}, mesh.replicas())");
+    wait_complete(at);
+    std::uint64_t total[1] = {own.count()};
+    if constexpr (can_all_reduce<BatchRanks, std::uint64_t>)
+      batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
+    if (total[0] == 0) compare_targets(rank_comparison::abstains, at);
+    return divide(target_tokens{static_cast<std::size_t>(total[0]), at}, at);
   }
 
   /// Ends a step that will not be committed: launches what the peers still wait for, waits, and leaves nothing
@@ -170,20 +178,25 @@ class gradient_buckets {
     for (std::size_t& awaited : open_) awaited = 0;
     launch_ready(at);
     wait_for_buckets();
-    stage_ = phase::idle;
+    compare_targets(rank_comparison::abstains, at);
   }
 
-  /// "layer 3 norm: micro-batches 0 2; ..." of the first few that lack a contribution.
+  /// "parameter wte misses micro-batch 0 2; ..." of the first few that lack a contribution.
   [[nodiscard]] std::string missing_text() const {
     std::string text = "the step's gradients are not complete:";
     if (contributions_.wrong() != 0)
       text += " " + std::to_string(contributions_.wrong()) + " contributions were made twice or out of range;";
     std::size_t told = 0;
     for (std::size_t p = 0; p < members_.size() && told < 8; ++p) {
-      if (contributions_.count(p) == contributions_.micro_batches()) continue;
+      if (contributions_.complete(p)) continue;
+      const std::size_t uses = contributions_.uses(p);
       text += (told++ == 0 ? " parameter " : "; parameter ") + members_[p].parameter().name() + " misses micro-batch";
-      for (std::size_t m = 0; m < contributions_.micro_batches(); ++m)
-        if (!contributions_.has(p, m)) text += " " + std::to_string(m);
+      for (std::size_t m = 0; m < contributions_.micro_batches(); ++m) {
+        const std::size_t count = contributions_.count(p, m);
+        if (count == uses) continue;
+        text += " " + std::to_string(m);
+        if (uses > 1) text += " (" + std::to_string(count) + " of " + std::to_string(uses) + " uses)";
+      }
     }
     return text;
   }
@@ -209,7 +222,24 @@ class gradient_buckets {
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
 
  private:
-  enum class phase { idle, reducing, reduced };
+  // Whether gradients are kept beside what they are reduced to, and whether ranks compare what they were told.
+  static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
+  static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
+
+  enum class phase { idle, reducing };
+
+  [[nodiscard]] const std::vector<bucket_member<T>>& unique_members(where at) const {
+    check_members<T>(members_, at);
+    return members_;
+  }
+  [[nodiscard]] std::vector<std::size_t> uses() const {
+    std::vector<std::size_t> out;
+    for (const bucket_member<T>& member : members_) out.push_back(member.parameter().uses());
+    return out;
+  }
+  [[nodiscard]] std::span<const T> gradient_of(std::size_t parameter) const noexcept {
+    return gradients_.subspan(layout_.offset(parameter), layout_.size(parameter));
+  }
 
   void list_owned() {
     owned_.clear();
@@ -231,7 +261,8 @@ class gradient_buckets {
       const auto& b = layout_.buckets()[launched_];
       Group& group = families_[b.family].group;
       if (group.size() < 2 || b.count == 0) continue;
-      const std::span<T> memory = gradients_.subspan(b.first, b.count);
+      const std::span<T> memory = gradients_.subspan(b.reduced_at, b.count);
+      if constexpr (sealed) copy(b.first, b.reduced_at, b.count);
       if (b.counts.empty())
         pending_[launched_] = group.start_all_reduce(memory, sum, at);
       else
@@ -242,11 +273,61 @@ class gradient_buckets {
   void wait_for_buckets() {
     settle(pending_);
     launched_ = 0;
+    stage_ = phase::idle;
+  }
+
+  void wait_complete(where at) {
+    if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
+    if (!complete()) throw usage_error(missing_text(), at);
+    wait_for_buckets();
+    if constexpr (sealed) {
+      for (std::size_t p = 0; p < members_.size(); ++p) {
+        if (!checksums_.changed(p, gradient_of(p))) continue;
+        compare_targets(rank_comparison::abstains, at);
+        throw usage_error(changed_text(p), at);
+      }
+      for (const auto& b : layout_.buckets())
+        if (b.reduced_at != b.first) copy(b.reduced_at, b.first, b.count);
+    }
+  }
+
+  [[nodiscard]] reduced_gradients<T> divide(target_tokens divisor, where at) {
+    const std::string different = compare_targets(divisor.count(), at);
+    if (!different.empty()) throw usage_error(different, at);
+    if constexpr (!moves_nothing<Group>) {
+      const T scale = static_cast<T>(1.0 / static_cast<double>(divisor.count()));
+      for (const owned_range<T>& range : owned_)
+        kernel::for_each_index(range.count, kernel::scale<T>{scale, range.gradient});
+    }
+    latest_ = ++reductions_;
+    return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
+  }
+
+  // How the families' ranks differ in their divisors. In every step once, also on a rank that ends it otherwise: the
+  // others wait for its word.
+  std::string compare_targets(std::uint64_t targets, where at) {
+    std::string found;
+    if constexpr (across_ranks) {
+      for (const bucket_family<Group>& family : families_) {
+        const std::string one = difference_of_targets(compared_, family.group, targets, at);
+        if (found.empty()) found = one;
+      }
+    }
+    return found;
+  }
+
+  void copy(std::size_t from, std::size_t to, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i) gradients_[to + i] = gradients_[from + i];
   }
 
   static void settle(std::vector<pending>& slots) {
     for (std::size_t i = 0; i < slots.size(); ++i)
       if (slots[i].open()) std::move(slots[i]).wait();
+  }
+
+  void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
+    contributions_.count_wrong();
+    if constexpr (checked(check_level::local)) throw usage_error(wrong_contribution(parameter, micro_batch), at);
   }
 
   [[nodiscard]] std::string wrong_contribution(std::size_t parameter, std::size_t micro_batch) const {
@@ -256,13 +337,25 @@ class gradient_buckets {
     if (micro_batch >= contributions_.micro_batches())
       return "contribution of micro-batch " + std::to_string(micro_batch) + " to parameter " + name +
              ": the step has " + std::to_string(contributions_.micro_batches());
-    return "micro-batch " + std::to_string(micro_batch) + " contributed to parameter " + name + " twice";
+    const std::size_t uses = contributions_.uses(parameter);
+    return "micro-batch " + std::to_string(micro_batch) + " contributed to parameter " + name +
+           (uses == 1 ? " twice; one that two layers share is made with {.uses = 2}"
+                      : " more often than its " + std::to_string(uses) + " uses");
+  }
+
+  [[nodiscard]] std::string changed_text(std::size_t parameter) const {
+    return "the gradient of parameter " + members_[parameter].parameter().name() +
+           " changed after its last contribution (" + checksums_.text(parameter) +
+           "): call contributed when the backward that adds to it is over; a parameter that several layers share is made "
+           "with as many uses";
   }
 
   std::vector<bucket_member<T>> members_;
   std::vector<bucket_family<Group>> families_;
   bucket_layout layout_;
   contribution_map contributions_;
+  gradient_checksums checksums_;
+  rank_comparison compared_;
   std::vector<std::size_t> bucket_of_;
   std::vector<std::size_t> open_;  // contributions a bucket still waits for
   std::vector<pending> pending_;
@@ -272,6 +365,8 @@ class gradient_buckets {
   std::span<T> gradients_;
   std::size_t launched_ = 0;
   std::uint64_t reductions_ = 0;
+  std::uint64_t latest_ = 0;  // the reduction whose result the gradients are, or 0
+  bool replicas_compared_ = false;
   phase stage_ = phase::idle;
 };
 

@@ -126,12 +126,14 @@ class counted_normal {
 };
 
 /// What a parameter is, on whatever mesh. `shape` is the global one; `name` decides the first values,
-/// so it must be the same on every mesh and unique in the model.
+/// so it must be the same on every mesh and unique in the model. A tied parameter, which several layers share, is one
+/// parameter with as many `uses`: each of them contributes to its gradient once a micro-batch.
 struct parameter_spec {
   std::string name;
   parameter_shape shape;
   initial first_values = initial::constant(0);
   weight_decay decay = weight_decay::yes;
+  std::size_t uses = 1;
 };
 
 /// The part of `parameter` that does not depend on placement and learning in its type; what lists of
@@ -146,6 +148,8 @@ class parameter_base {
   [[nodiscard]] const parameter_shape& shape() const noexcept { return spec_.shape; }
   [[nodiscard]] const parameter_spec& spec() const noexcept { return spec_; }
   [[nodiscard]] weight_decay decay() const noexcept { return spec_.decay; }
+  /// Layers that share the parameter: 1 unless it is tied.
+  [[nodiscard]] std::size_t uses() const noexcept { return spec_.uses; }
   [[nodiscard]] std::size_t global_size() const noexcept { return spec_.shape.size(); }
 
   /// The dimension that is cut, and the entries of it held here; a replicated parameter is "cut" along
@@ -211,6 +215,8 @@ class parameter_base {
  protected:
   parameter_base(parameter_spec spec, std::size_t dimension, local_part part, where at)
       : spec_(std::move(spec)), dimension_(dimension), part_(part) {
+    if (spec_.uses == 0)
+      throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
     const std::size_t rank = spec_.shape.rank();
     if (rank == 0 ? dimension_ != 0 : dimension_ >= rank)
       throw usage_error("parameter " + name() + " of " + std::to_string(rank) +

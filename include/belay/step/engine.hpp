@@ -39,6 +39,9 @@ class engine {
   /// Changes when a step begins and when it ends: a handle of another epoch holds nothing any more.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
+  /// Counts on where an engine ended that this one replaces: optimizers refuse a token not above their last one's.
+  void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
+
   /// Called by `step` alone. Throws usage_error while another step of this engine is open.
   void begin_step(where at) {
     if (in_step_)

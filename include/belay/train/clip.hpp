@@ -6,12 +6,15 @@
 // stages nor sharded optimizer state change a bit.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -20,6 +23,8 @@
 #include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/bucket/replicas.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -128,14 +133,23 @@ class gradient_norm {
         throw usage_error("no part " + std::to_string(place.part) + " of parameter " + std::to_string(place.parameter) +
                               " in the table of the norm",
                           at);
+    check_places(at);
   }
 
-  /// The norm over all ranks of `world`: collective, every rank with its own gradients.
+  /// The norm over all ranks of `world`: collective, every rank with its own gradients, those of its buckets' last
+  /// reduction. With checks across ranks their divisors are compared.
   template <class Group>
   [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
                                                where at = where::current()) {
+    if (!gradients.latest())
+      throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
+    if constexpr (checked(check_level::across_ranks) && !moves_nothing<std::remove_cvref_t<Group>>) {
+      const std::string found = difference_of_targets(compared_, world, gradients.targets(), at);
+      if (!found.empty()) throw usage_error(found, at);
+    }
     for (double& entry : memory_) entry = 0;
     for (const owned_range<T>& range : gradients.owned()) {
+      check_place(range, at);
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
       double* entry = memory_.data() + table_.first_chunk(place.parameter, place.part) + range.offset / parameter_chunk;
@@ -155,9 +169,36 @@ class gradient_norm {
   [[nodiscard]] const norm_table& table() const noexcept { return table_; }
 
  private:
+  // A parameter counts once: two places of one part would write over each other.
+  void check_places(where at) const {
+    std::vector<std::pair<std::size_t, std::size_t>> taken;
+    for (const norm_place& place : places_) taken.emplace_back(place.parameter, place.part);
+    std::sort(taken.begin(), taken.end());
+    const auto twice = std::adjacent_find(taken.begin(), taken.end());
+    if (twice != taken.end())
+      throw usage_error("two parameters of the buckets stand at part " + std::to_string(twice->second) +
+                            " of parameter " + std::to_string(twice->first) + " in the table of the norm",
+                        at);
+  }
+
+  void check_place(const owned_range<T>& range, where at) const {
+    if (range.parameter >= places_.size())
+      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
+                            " has no place in the table of the norm, which was given " +
+                            std::to_string(places_.size()),
+                        at);
+    const norm_place place = places_[range.parameter];
+    const std::size_t elements = table_.elements(place.parameter, place.part);
+    if (range.offset > elements || range.count > elements - range.offset)
+      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) + " has more elements than " +
+                            "its place in the table of the norm, which has " + std::to_string(elements),
+                        at);
+  }
+
   norm_table table_;
   std::vector<norm_place> places_;
   std::span<double> memory_;
+  rank_comparison compared_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -64,13 +64,23 @@ class adamw {
   }
 
   /// Updates the owned values and shares them with the ranks that replicate them: collective over the
-  /// buckets' families. The gradients are scaled by `clip` on the way and are used up.
+  /// buckets' families. The gradients are scaled by `clip` on the way and are used up. A token is good for one call, and
+  /// for no older step than that of the last call; the gradients are those of the buckets' last reduction. Else
+  /// usage_error, and nothing changed.
   void apply(const committed_step& token, reduced_gradients<T>&& gradients, clip_factor clip,
              where at = where::current()) {
-    static_cast<void>(token);
-    const reduced_gradients<T> used = std::move(gradients);
-    if (used.number() == 0 || used.owned().data() != buckets_->owned().data())
+    if (token.number() <= last_token_)
+      throw usage_error("the token of step " + std::to_string(token.number()) + " after that of step " +
+                            std::to_string(last_token_) + ": each committed step is applied once, in order",
+                        at);
+    if (gradients.number() == 0 || gradients.owned().data() != buckets_->owned().data())
       throw usage_error("these gradients were applied before, or belong to other buckets", at);
+    if (!gradients.latest())
+      throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
+                            " of their buckets, which have begun another since",
+                        at);
+    const reduced_gradients<T> used = std::move(gradients);
+    last_token_ = token.number();
     ++steps_;
     adamw_settings plain = settings_;
     plain.decay = 0;
@@ -114,6 +124,7 @@ class adamw {
   gradient_buckets<T, Group>* buckets_;
   std::span<T> state_;
   std::uint64_t steps_ = 0;
+  std::uint64_t last_token_ = 0;
 };
 
 }  // namespace belay::inline BELAY_ABI

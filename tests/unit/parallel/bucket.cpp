@@ -108,22 +108,24 @@ TEST_CASE("buckets of several families are launched in one order, as the backwar
 TEST_CASE(
     "a bucket is launched when its last contribution arrives, in the planned order even if later ones are ready") {
   meeting::table table(2);
-  meeting::queue queue;
-  const std::vector<std::size_t> sizes{64, 32, 16};
-  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1, sizes);
-  auto& buckets = *state.buckets;
-  buckets.begin(2);
-  buckets.contributed(2, 1, 0);
-  CHECK(queue.log.empty());
-  buckets.contributed(2, 1, 1);
-  CHECK(queue.log == std::vector<std::string>{"all_reduce 16"});
-  buckets.contributed(0, 1, 0);
-  buckets.contributed(0, 1, 1);  // ready before parameter 1, which comes first in the plan
-  CHECK(queue.log.size() == 1);
-  buckets.contributed(1, 1, 1);
-  buckets.contributed(1, 1, 0);
-  CHECK(queue.log == std::vector<std::string>{"all_reduce 16", "all_reduce 32", "all_reduce 64"});
-  CHECK(buckets.complete());
+  std::vector<meeting::queue> queues(2);
+  meeting::run_ranks(2, [&](int rank) {
+    meeting::queue& queue = queues[static_cast<std::size_t>(rank)];
+    meeting::rank_state<float> state(meeting::group(table, queue, rank), zero_stage::none, 1, {64, 32, 16});
+    auto& buckets = *state.buckets;
+    buckets.begin(2);
+    buckets.contributed(2, 1, 0);
+    CHECK(queue.log.empty());
+    buckets.contributed(2, 1, 1);
+    CHECK(queue.log == std::vector<std::string>{"all_reduce 16"});
+    buckets.contributed(0, 1, 0);
+    buckets.contributed(0, 1, 1);  // ready before parameter 1, which comes first in the plan
+    CHECK(queue.log.size() == 1);
+    buckets.contributed(1, 1, 1);
+    buckets.contributed(1, 1, 0);
+    CHECK(queue.log == std::vector<std::string>{"all_reduce 16", "all_reduce 32", "all_reduce 64"});
+    CHECK(buckets.complete());
+  });
 }
 
 TEST_CASE(
@@ -241,9 +243,10 @@ TEST_CASE("buckets are rehearsed over addresses without memory: bind, a whole st
     belay::parameter<float> small{{.name = "small", .shape = {7}}};
     belay::gradient_buckets<float, group> buckets{{{big, 0}, {small, 0}}, {{rank.world(), stage}}, 1U << 20, 2};
     const std::size_t elements = buckets.layout().elements();
-    const belay::reserved_addresses nowhere{2 * elements * sizeof(float)};
+    const std::size_t gradient_elements = buckets.layout().gradient_elements();
+    const belay::reserved_addresses nowhere{(elements + gradient_elements) * sizeof(float)};
     auto* const first = reinterpret_cast<float*>(nowhere.data());
-    buckets.bind({first, elements}, {first + elements, elements});
+    buckets.bind({first, elements}, {first + elements, gradient_elements});
     CHECK(small.value() != nullptr);
     buckets.begin(2);
     for (std::size_t m = 0; m < 2; ++m) buckets.contributed(0, 2, m);

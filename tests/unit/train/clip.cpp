@@ -55,10 +55,11 @@ TEST_CASE("parts of one parameter on different ranks are folded in order, and st
       std::vector<double> memory(table.chunks());
       belay::gradient_norm<float> norm(table, places, memory);
       meeting::rank_state<float> state(meeting::group(alone[number], queues[number], 0), zero_stage::none, 4096, mine);
-      state.buckets->begin(0);
+      state.buckets->begin(1);
       for (std::size_t p = 0; p < mine.size(); ++p)
         for (std::size_t i = 0; i < mine[p]; ++i)
           state.parameters[p].gradient()[i] = static_cast<float>(std::sin(static_cast<double>(i * mine[p])));
+      state.buckets->contributed(0, mine.size(), 0);
       const auto result =
           norm(state.buckets->finish(belay::target_tokens{3}), meeting::group(world_table, queues[number], rank));
       if (rank == 0) value = result.value();
@@ -105,4 +106,29 @@ TEST_CASE("memory or places that do not fit the table are refused") {
   CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{0, 0}}, std::span(memory).first(1)), belay::usage_error);
   CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{0, 1}}, memory), belay::usage_error);
   CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{1, 0}}, memory), belay::usage_error);
+  CHECK_THROWS_WITH_AS(belay::gradient_norm<float>(table, {{0, 0}, {0, 0}}, memory),
+                       doctest::Contains("two parameters of the buckets stand at part 0 of parameter 0"),
+                       belay::usage_error);
+}
+
+TEST_CASE("buckets that the table does not describe are refused before anything is written beside it") {
+  meeting::table alone(1);
+  meeting::queue queue;
+  const meeting::group group(alone, queue, 0);
+  meeting::rank_state<float> state(group, zero_stage::none, 1024, {8, 5000});
+  state.buckets->begin(1);
+  state.backward(0, 0);
+  const auto gradients = state.buckets->finish(belay::target_tokens{1});
+  std::vector<double> memory(2);
+  belay::norm_table one;
+  one.add(8);
+  belay::gradient_norm<float> without_second(one, {{0, 0}}, std::span(memory).first(1));
+  CHECK_THROWS_WITH_AS(static_cast<void>(without_second(gradients, group)), doctest::Contains("parameter number 1 has no place"),
+                       belay::usage_error);
+  belay::norm_table small;
+  small.add(8);
+  small.add(100);
+  belay::gradient_norm<float> too_small(small, {{0, 0}, {1, 0}}, memory);
+  CHECK_THROWS_WITH_AS(static_cast<void>(too_small(gradients, group)), doctest::Contains("more elements than its place"),
+                       belay::usage_error);
 }

@@ -68,8 +68,9 @@ TEST_CASE("three steps of AdamW equal the textbook, decay only where asked, clip
   double m[2] = {};
   double v[2] = {};
   for (std::uint64_t s = 1; s <= 3; ++s) {
-    state.buckets->begin(0);
+    state.buckets->begin(1);
     for (std::size_t p = 0; p < 2; ++p) state.parameters[p].gradient()[1] = 6.0 * static_cast<double>(p + s);
+    state.buckets->contributed(0, 2, 0);
     auto gradients = state.buckets->finish(belay::target_tokens{3});
     const auto clip = belay::gradient_norm_value{8.0 - 1e-6}.clip(2.0);
     optimizer.apply(token(s), std::move(gradients), clip);
@@ -100,9 +101,81 @@ TEST_CASE("gradients are applied once, and by the optimizer of their own buckets
   auto gradients = state.buckets->finish(belay::target_tokens{1});
   auto foreign = other.buckets->finish(belay::target_tokens{1});
   optimizer.apply(token(1), std::move(gradients), belay::clip_factor::none());
-  CHECK_THROWS_AS(optimizer.apply(token(1), std::move(gradients), belay::clip_factor::none()), belay::usage_error);
-  CHECK_THROWS_AS(optimizer.apply(token(1), std::move(foreign), belay::clip_factor::none()), belay::usage_error);
+  CHECK_THROWS_AS(optimizer.apply(token(2), std::move(gradients), belay::clip_factor::none()), belay::usage_error);
+  CHECK_THROWS_AS(optimizer.apply(token(2), std::move(foreign), belay::clip_factor::none()), belay::usage_error);
+  CHECK(foreign.latest());  // what was refused is not used up
   CHECK(optimizer.steps() == 1);
   CHECK_THROWS_AS((belay::adamw<float, meeting::group>({}, *state.buckets, std::span(moments).first(3))),
                   belay::usage_error);
+}
+
+TEST_CASE("a token is good for one step of an optimizer, and for no step before its last") {
+  meeting::table table(1);
+  meeting::queue queue;
+  const meeting::group group(table, queue, 0);
+  meeting::rank_state<float> state(group, zero_stage::none, 1024);
+  meeting::rank_state<float> other(group, zero_stage::none, 1024);
+  std::vector<float> moments(belay::adamw<float, meeting::group>::state_elements(*state.buckets));
+  std::vector<float> other_moments(moments.size());
+  belay::adamw<float, meeting::group> optimizer({}, *state.buckets, moments);
+  belay::adamw<float, meeting::group> second({}, *other.buckets, other_moments);
+  const auto gradients_of = [](meeting::rank_state<float>& from) {
+    from.buckets->begin(1);
+    from.backward(0, 0);
+    return from.buckets->finish(belay::target_tokens{1});
+  };
+  const auto apply = [&](const belay::committed_step& step) {
+    optimizer.apply(step, gradients_of(state), belay::clip_factor::none());
+  };
+  const belay::committed_step third = token(3);
+  apply(third);
+  const std::vector<float> values = state.values;
+  CHECK_THROWS_WITH_AS(apply(third), doctest::Contains("the token of step 3 after that of step 3"), belay::usage_error);
+  CHECK_THROWS_WITH_AS(apply(token(2)), doctest::Contains("the token of step 2 after that of step 3"), belay::usage_error);
+  CHECK(state.values == values);
+  CHECK(optimizer.steps() == 1);
+  second.apply(third, gradients_of(other), belay::clip_factor::none());  // one step, several optimizers
+  apply(token(5));                                                        // step 4 was replayed
+  belay::committed_step used = token(6);
+  const belay::committed_step moved = std::move(used);
+  CHECK_THROWS_AS(apply(used), belay::usage_error);
+  apply(moved);
+  CHECK(optimizer.steps() == 3);
+}
+
+TEST_CASE("gradients of an older reduction are refused by optimizer and norm, and nothing changes") {
+  meeting::table table(1);
+  meeting::queue queue;
+  const meeting::group group(table, queue, 0);
+  meeting::rank_state<float> state(group, zero_stage::none, 1024);
+  std::vector<float> moments(belay::adamw<float, meeting::group>::state_elements(*state.buckets));
+  belay::adamw<float, meeting::group> optimizer({}, *state.buckets, moments);
+  belay::norm_table sizes;
+  std::vector<belay::norm_place> places;
+  for (std::size_t size : meeting::awkward_sizes) places.push_back({sizes.add(size), 0});
+  std::vector<double> memory(sizes.chunks());
+  belay::gradient_norm<float> norm(sizes, places, memory);
+  state.buckets->begin(1);
+  state.backward(0, 0);
+  auto old = state.buckets->finish(belay::target_tokens{1});
+  const std::vector<float> values = state.values;
+  const auto refused = [&] {
+    CHECK_FALSE(old.latest());
+    CHECK_THROWS_WITH_AS(optimizer.apply(token(1), std::move(old), belay::clip_factor::none()),
+                         doctest::Contains("of reduction 1 of their buckets, which have begun another"),
+                         belay::usage_error);
+    CHECK_THROWS_AS(static_cast<void>(norm(old, group)), belay::usage_error);
+    CHECK(state.values == values);
+  };
+  CHECK(old.latest());
+  state.buckets->begin(1);  // zeroed: they are no one's any more
+  refused();
+  state.backward(1, 0);
+  refused();
+  auto latest = state.buckets->finish(belay::target_tokens{1});
+  refused();
+  CHECK(norm(latest, group).value() > 0);
+  optimizer.apply(token(1), std::move(latest), belay::clip_factor::none());
+  CHECK_THROWS_AS(static_cast<void>(norm(latest, group)), belay::usage_error);  // used up
+  CHECK(state.values != values);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One bit for every (parameter, micro-batch) of a step: a gradient is complete when every bit was set
+// One bit for every (use of a parameter, micro-batch) of a step: a gradient is complete when every bit was set
 // exactly once. A count alone would let a double contribution hide a missing one.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,11 +19,21 @@ namespace belay::inline BELAY_ABI {
 
 class contribution_map {
  public:
-  contribution_map(std::size_t parameters, std::size_t max_micro_batches)
-      : words_((max_micro_batches + 63) / 64),
+  /// `uses[p]`: how often a micro-batch contributes to parameter p.
+  contribution_map(std::span<const std::size_t> uses, std::size_t max_micro_batches, where at = where::current())
+      : words_(max_micro_batches / 64 + (max_micro_batches % 64 != 0)),
         max_micro_batches_(max_micro_batches),
-        bits_(parameters * words_),
-        counts_(parameters) {}
+        first_row_(uses.size() + 1),
+        counts_(uses.size()) {
+    constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+    for (std::size_t p = 0; p < uses.size(); ++p) {
+      if (uses[p] > most - first_row_[p]) throw usage_error("the parameters have too many uses to count", at);
+      first_row_[p + 1] = first_row_[p] + uses[p];
+    }
+    if (words_ > 0 && first_row_.back() > most / (64 * words_))
+      throw usage_error(std::to_string(max_micro_batches) + " micro-batches are too many to count", at);
+    bits_.resize(first_row_.back() * words_);
+  }
 
   /// Forgets the last step; allocates nothing.
   void begin(std::size_t micro_batches, where at) {
@@ -32,30 +44,43 @@ class contribution_map {
     micro_batches_ = micro_batches;
     for (std::uint64_t& word : bits_) word = 0;
     for (std::size_t& count : counts_) count = 0;
-    missing_ = counts_.size() * micro_batches;
+    missing_ = first_row_.back() * micro_batches;
     wrong_ = 0;
   }
 
-  /// False if it was marked before. Both indices are in range.
+  /// False if every use was marked before. Both indices are in range.
   [[nodiscard]] bool mark(std::size_t parameter, std::size_t micro_batch) noexcept {
-    std::uint64_t& word = bits_[parameter * words_ + micro_batch / 64];
-    const std::uint64_t bit = std::uint64_t{1} << (micro_batch % 64);
-    if ((word & bit) != 0) return false;
-    word |= bit;
-    ++counts_[parameter];
-    --missing_;
-    return true;
+    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row) {
+      std::uint64_t& word = bits_[row * words_ + micro_batch / 64];
+      const std::uint64_t bit = std::uint64_t{1} << (micro_batch % 64);
+      if ((word & bit) != 0) continue;
+      word |= bit;
+      ++counts_[parameter];
+      --missing_;
+      return true;
+    }
+    return false;
   }
-  [[nodiscard]] bool has(std::size_t parameter, std::size_t micro_batch) const noexcept {
-    return (bits_[parameter * words_ + micro_batch / 64] >> (micro_batch % 64) & 1) != 0;
+  /// Contributions of a micro-batch to a parameter so far, `uses(parameter)` at most.
+  [[nodiscard]] std::size_t count(std::size_t parameter, std::size_t micro_batch) const noexcept {
+    std::size_t found = 0;
+    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row)
+      found += bits_[row * words_ + micro_batch / 64] >> (micro_batch % 64) & 1;
+    return found;
   }
 
-  /// Remembers a contribution that was made twice or out of range.
+  /// Remembers a contribution that was made too often or out of range.
   void count_wrong() noexcept { ++wrong_; }
 
-  [[nodiscard]] std::size_t count(std::size_t parameter) const noexcept { return counts_[parameter]; }
+  [[nodiscard]] std::size_t uses(std::size_t parameter) const noexcept {
+    return first_row_[parameter + 1] - first_row_[parameter];
+  }
   [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
   [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
+  /// Whether a parameter has every contribution of the step.
+  [[nodiscard]] bool complete(std::size_t parameter) const noexcept {
+    return counts_[parameter] == uses(parameter) * micro_batches_;
+  }
   [[nodiscard]] bool complete() const noexcept { return missing_ == 0 && wrong_ == 0; }
 
  private:
@@ -64,6 +89,7 @@ class contribution_map {
   std::size_t micro_batches_ = 0;
   std::size_t missing_ = 0;
   std::size_t wrong_ = 0;
+  std::vector<std::size_t> first_row_;  // of each parameter: a row of bits for every use
   std::vector<std::uint64_t> bits_;
   std::vector<std::size_t> counts_;
 };

@@ -17,6 +17,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/reduce.hpp"
 
@@ -70,6 +71,7 @@ class bucket_layout {
     std::size_t count = 0;             // with padding between parameters
     std::vector<std::size_t> members;  // parameter numbers, in the order of memory
     std::vector<std::size_t> counts;   // elements per rank of the family; only for sharded families, else empty
+    std::size_t reduced_at = 0;        // element offset in the gradients' memory of where it is reduced
   };
 
   bucket_layout() = default;
@@ -110,10 +112,14 @@ class bucket_layout {
       for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
         std::swap(buckets_[j], buckets_[j - 1]);
     for (bucket& b : buckets_) place(b);
+    place_reductions();
   }
 
-  /// Elements of the memory that holds all values (and as many for all gradients).
+  /// Elements of the memory that holds all values.
   [[nodiscard]] std::size_t elements() const noexcept { return elements_; }
+  /// Elements of the memory that holds all gradients: as many as values. A checked build reduces in a second buffer, so
+  /// that it can tell when a gradient changed afterwards: there every bucket of several ranks needs its elements twice.
+  [[nodiscard]] std::size_t gradient_elements() const noexcept { return gradient_elements_; }
   [[nodiscard]] std::size_t parameters() const noexcept { return sizes_.size(); }
   [[nodiscard]] std::size_t offset(std::size_t parameter) const noexcept { return offsets_[parameter]; }
   [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }
@@ -147,15 +153,23 @@ class bucket_layout {
     return count;
   }
 
-  /// Equal on ranks whose layouts agree.
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
-    std::uint64_t hash = 0xcbf29ce484222325U;
-    const auto add = [&](std::uint64_t x) { hash = (hash ^ x) * 0x100000001b3U; };
+  /// Of the buckets of one family: which parameters they hold, counted within the family, of what sizes, in what order,
+  /// and how they are divided. Equal on ranks whose layouts agree.
+  [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const {
+    std::vector<std::size_t> place(sizes_.size());  // parameters of the family before each
+    std::vector<bool> in_family(sizes_.size());
+    for (const bucket& b : buckets_)
+      for (std::size_t parameter : b.members) in_family[parameter] = b.family == family;
+    for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_family[p - 1] ? 1 : 0);
+    content_hash hash;
+    hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage));
     for (const bucket& b : buckets_) {
-      add(b.family), add(b.first), add(b.count), add(b.members.size());
-      for (std::size_t count : b.counts) add(count);
+      if (b.family != family) continue;
+      hash.add(b.count).add(b.members.size());
+      for (std::size_t parameter : b.members) hash.add(place[parameter]).add(sizes_[parameter]);
+      for (std::size_t count : b.counts) hash.add(count);
     }
-    return hash;
+    return hash.value();
   }
 
  private:
@@ -183,11 +197,23 @@ class bucket_layout {
     }
   }
 
+  // In place, or behind all gradients where a checked build keeps both.
+  void place_reductions() noexcept {
+    gradient_elements_ = elements_;
+    for (bucket& b : buckets_) {
+      b.reduced_at = b.first;
+      if (!checked(check_level::local) || families_[b.family].ranks < 2) continue;
+      b.reduced_at = gradient_elements_;
+      gradient_elements_ += b.count;
+    }
+  }
+
   std::vector<family_shape> families_;
   std::vector<std::size_t> sizes_;
   std::vector<std::size_t> offsets_;
   std::vector<bucket> buckets_;
   std::size_t elements_ = 0;
+  std::size_t gradient_elements_ = 0;
   std::size_t align_ = 1;
 };
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -18,13 +19,24 @@ namespace belay::inline BELAY_ABI {
 template <class T, class Group>
 class gradient_buckets;
 
-/// The number of target tokens of the global batch, the one divisor of a step's gradients.
+/// The number of target tokens of the global batch, the one divisor of a step's gradients: equal on all ranks.
 class target_tokens {
  public:
   explicit target_tokens(std::size_t count, where at = where::current()) : count_(count) {
     if (count == 0) throw usage_error("a batch without target tokens has no mean", at);
   }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+
+ private:
+  std::size_t count_;
+};
+
+/// The target tokens of this rank's part of the batch (0 and more), where nobody knows the global number: `finish` sums
+/// them over the ranks that divide the batch.
+class local_targets {
+ public:
+  explicit constexpr local_targets(std::size_t count) noexcept : count_(count) {}
+  [[nodiscard]] constexpr std::size_t count() const noexcept { return count_; }
 
  private:
   std::size_t count_;
@@ -48,29 +60,37 @@ struct owned_range {
 };
 
 /// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and applying it
-/// consumes it. Valid until the buckets begin the next step.
+/// consumes it. Valid until the buckets begin the next step, and not longer than they.
 template <class T>
 class [[nodiscard]] reduced_gradients {
  public:
-  reduced_gradients(reduced_gradients&& other) noexcept : owned_(other.owned_), number_(other.number_) {
-    other.owned_ = {};
-    other.number_ = 0;
-  }
+  reduced_gradients(reduced_gradients&& other) noexcept
+      : owned_(std::exchange(other.owned_, {})),
+        number_(std::exchange(other.number_, 0)),
+        targets_(other.targets_),
+        latest_(other.latest_) {}
   reduced_gradients& operator=(reduced_gradients&&) = delete;
 
   /// What this rank owns, in the order of memory.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
   /// The how-manieth reduction of its buckets, from 1; 0 once consumed.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  /// The target tokens by which they were divided.
+  [[nodiscard]] std::size_t targets() const noexcept { return targets_; }
+  /// Whether the buckets still hold them: false once consumed, and after the next `begin`.
+  [[nodiscard]] bool latest() const noexcept { return number_ != 0 && number_ == *latest_; }
 
  private:
   template <class, class>
   friend class gradient_buckets;
-  reduced_gradients(std::span<const owned_range<T>> owned, std::uint64_t number) noexcept
-      : owned_(owned), number_(number) {}
+  reduced_gradients(std::span<const owned_range<T>> owned, std::uint64_t number, std::size_t targets,
+                    const std::uint64_t& latest) noexcept
+      : owned_(owned), number_(number), targets_(targets), latest_(&latest) {}
 
   std::span<const owned_range<T>> owned_;
   std::uint64_t number_;
+  std::size_t targets_;
+  const std::uint64_t* latest_;  // of the buckets: 0 while they hold no reduced gradients
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -90,6 +90,12 @@ class group {
     reduce(inout, first_of(counts, rank_), counts[static_cast<std::size_t>(rank_)], op);
   }
   template <class T>
+  void all_gather(std::span<const T> in, std::span<T> out, belay::where = {}) const {
+    place(in.data());
+    for (int r = 0; r < size(); ++r) std::copy_n(of<T>(r), in.size(), out.data() + static_cast<std::size_t>(r) * in.size());
+    table_->meet();
+  }
+  template <class T>
   void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, belay::where = {}) const {
     place(inout.data());
     for (int r = 0; r < size(); ++r) {

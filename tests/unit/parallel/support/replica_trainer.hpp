@@ -65,7 +65,7 @@ struct rank_state {
                                               std::vector<belay::bucket_family<group>>{{replicas, stage}}, bucket_bytes,
                                               micro_batches);
     values.resize(buckets->layout().elements());
-    gradients.resize(buckets->layout().elements());
+    gradients.resize(buckets->layout().gradient_elements());
     buckets->bind(values, gradients);
     for (auto& p : parameters) p.initialise(11);
   }

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What every gradient was when its last contribution of a step was said. A backward that adds to it afterwards would be
+// left out of the reduction, on several ranks, and go unnoticed on one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// One checksum a parameter, and the call after which it was taken.
+class gradient_checksums {
+ public:
+  static constexpr std::size_t no_micro_batch = std::numeric_limits<std::size_t>::max();
+
+  explicit gradient_checksums(std::size_t parameters) : taken_(parameters) {}
+
+  /// The gradient of `parameter` is complete; `micro_batch` was the last, or the step has none.
+  template <class T>
+  void take(std::size_t parameter, std::span<const T> gradient, std::size_t micro_batch, where at) noexcept {
+    taken_[parameter] = {hash_of(gradient), micro_batch, at};
+  }
+  /// Whether it is no longer what it was then.
+  template <class T>
+  [[nodiscard]] bool changed(std::size_t parameter, std::span<const T> gradient) const noexcept {
+    return taken_[parameter].hash != hash_of(gradient);
+  }
+  /// "micro-batch 3 at file:line", the last contribution to `parameter`.
+  [[nodiscard]] std::string text(std::size_t parameter) const {
+    const checksum& last = taken_[parameter];
+    const bool none = last.micro_batch == no_micro_batch;
+    return (none ? "a step of no micro-batches" : "micro-batch " + std::to_string(last.micro_batch)) + " at " +
+           last.at.text();
+  }
+
+ private:
+  struct checksum {
+    std::uint64_t hash = 0;
+    std::size_t micro_batch = 0;
+    where at;
+  };
+  template <class T>
+  [[nodiscard]] static std::uint64_t hash_of(std::span<const T> gradient) noexcept {
+    return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
+  }
+
+  std::vector<checksum> taken_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The list that buckets are made from: every trainable parameter once, with its family.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/parameter.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A parameter in the list that buckets are made from, and the number of its family.
+template <class T>
+class bucket_member {
+ public:
+  template <class Parameter>
+  bucket_member(Parameter& parameter, std::size_t family) : family_(family) {
+    static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
+                  "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
+                  "gradient to reduce");
+    if constexpr (std::derived_from<Parameter, trainable_parameter<T>>) parameter_ = &parameter;
+  }
+
+  [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
+  [[nodiscard]] std::size_t family() const noexcept { return family_; }
+  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_}; }
+
+ private:
+  trainable_parameter<T>* parameter_ = nullptr;
+  std::size_t family_;
+};
+
+/// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update
+/// it twice, or two have one name.
+template <class T>
+void check_members(std::span<const bucket_member<T>> members, where at) {
+  std::vector<std::size_t> order(members.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto name = [&](std::size_t i) -> const std::string& { return members[i].parameter().name(); };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return name(a) < name(b); });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::size_t first = order[i - 1];
+    const std::size_t second = order[i];
+    if (name(first) != name(second)) continue;
+    const std::string places = "numbers " + std::to_string(first) + " and " + std::to_string(second);
+    if (&members[first].parameter() == &members[second].parameter())
+      throw usage_error("parameter " + name(first) + " is listed twice, as " + places +
+                            ": a tied parameter is listed once and made with {.uses = 2}",
+                        at);
+    throw usage_error("two parameters are called " + name(first) + ", " + places +
+                          ": the name decides the first values and must be unique",
+                      at);
+  }
+}
+
+/// The layout of `members`, for plans and for the buckets themselves.
+template <class T>
+[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members, std::span<const family_shape> families,
+                                      std::size_t bucket_bytes, where at = where::current()) {
+  check_members(members, at);
+  return {members, families, sizeof(T), bucket_bytes, at};
+}
+
+}  // namespace belay::inline BELAY_ABI
