@@ -1,4 +1,4 @@
-// expect: cannot convert|no viable conversion
+// expect: a step is divided by the target tokens of the global batch
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <utility>
 

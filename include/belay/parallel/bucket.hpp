@@ -6,6 +6,7 @@
 // optimizer takes, so a gradient that was not reduced, or not divided, cannot be applied.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -169,6 +170,14 @@ class gradient_buckets {
       batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
     if (total[0] == 0) compare_targets(rank_comparison::abstains, at);
     return divide(target_tokens{static_cast<std::size_t>(total[0]), at}, at);
+  }
+
+  /// Any other divisor is explained.
+  template <class Divisor>
+  reduced_gradients<T> finish(Divisor, where = where::current()) {
+    static_assert(std::same_as<Divisor, target_tokens>,
+                  "a step is divided by the target tokens of the global batch: finish(target_tokens{n}), or "
+                  "finish(local_targets{n}, group), which sums what each rank of the group has");
   }
 
   /// Ends a step that will not be committed: launches what the peers still wait for, waits, and leaves nothing

@@ -89,6 +89,24 @@ TEST_CASE("parameters are aligned to 64 bytes and buckets follow the backward") 
   CHECK(layout.buckets().size() == 4);
 }
 
+TEST_CASE("a layout's fingerprint tells sizes, order, buckets and division of one family, and nothing of another") {
+  const auto of = [](const std::vector<belay::bucket_entry>& entries, std::size_t bytes = 1024,
+                     belay::family_shape family = {3, zero_stage::none}) {
+    const std::vector<belay::family_shape> families{family, {1, zero_stage::none}};
+    return belay::bucket_layout(entries, families, sizeof(float), bytes).fingerprint(0);
+  };
+  const std::uint64_t one = of({{40, 0}, {33, 0}, {7, 1}});
+  CHECK(of({{40, 0}, {33, 0}, {7, 1}}) == one);
+  CHECK(of({{40, 0}, {9999, 1}, {33, 0}}) == one);  // the other family is the other family's
+  CHECK(of({{33, 0}, {40, 0}, {7, 1}}) != one);     // equal when padded
+  CHECK(of({{41, 0}, {33, 0}, {7, 1}}) != one);
+  CHECK(of({{40, 0}, {33, 0}, {7, 0}}) != one);
+  CHECK(of({{40, 0}, {33, 0}, {7, 1}}, 1) != one);
+  CHECK(of({{40, 0}, {33, 0}, {7, 1}}, 1024, {4, zero_stage::none}) != one);
+  CHECK(of({{40, 0}, {33, 0}, {7, 1}}, 1024, {3, zero_stage::optimizer_state}) != one);
+  CHECK(of({}) != one);
+}
+
 TEST_CASE("buckets of several families are launched in one order, as the backward reaches their earliest parameter") {
   const std::vector<belay::family_shape> families{{4, zero_stage::none}, {2, zero_stage::none}};
   std::vector<belay::bucket_entry> entries;
