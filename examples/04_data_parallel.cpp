@@ -56,11 +56,11 @@ void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& 
   net.embedding.for_each_parameter(add), net.head.for_each_parameter(add);
   const belay::bucket_family<belay::host::group> everybody{rank.world(), belay::zero_stage::optimizer_state};
   belay::gradient_buckets<float, belay::host::group> gradients{members, {everybody}, 65536, micro_batches};
-  // The plan: parameters, gradients and optimizer's state + activations. Then the memory.
-  const std::size_t elements = gradients.layout().elements(), activations = planned_activations(net);
-  const std::size_t state = belay::adamw_state_elements(gradients.layout(), std::span(&number, 1));
-  std::printf("rank %zu plans %zu + %zu bytes\n", number, (2 * elements + state) * sizeof(float), activations);
-  std::vector<float> values(elements), slopes(elements), moments(state);
+  const auto& layout = gradients.layout();  // the plan: parameters, gradients and state + activations; then the memory
+  const std::size_t state = belay::adamw_state_elements(layout, {&number, 1}), activations = planned_activations(net);
+  const std::size_t floats = layout.elements() + layout.gradient_elements() + state;
+  std::printf("rank %zu plans %zu + %zu bytes\n", number, floats * sizeof(float), activations);
+  std::vector<float> values(layout.elements()), slopes(layout.gradient_elements()), moments(state);
   belay::tier_meter device;
   belay::host_engine engine{belay::host_pages{activations}, device};
   gradients.bind(values, slopes);

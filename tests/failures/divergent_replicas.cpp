@@ -42,7 +42,8 @@ struct rank_buckets {
     std::vector<belay::bucket_member<float>> members;
     for (const auto& spec : specs) members.emplace_back(parameters.emplace_back(spec), 0);
     // Another family, whose groups hold parameters of their own.
-    expert.emplace_back(belay::parameter_spec{.name = "expert" + std::to_string(mesh.coordinate().expert), .shape = {30}});
+    expert.emplace_back(
+        belay::parameter_spec{.name = "expert" + std::to_string(mesh.coordinate().expert), .shape = {30}});
     members.emplace_back(expert.back(), 1);
     buckets = std::make_unique<belay::gradient_buckets<float, group>>(
         std::move(members),
@@ -115,7 +116,8 @@ const std::vector<expectation> expectations{
 
 TEST_CASE("replicas that differ are named on all of them, with what differs") {
   if (!compared) return;
-  for (const belay::axes& shape : {belay::axes{.data = 3}, belay::axes{.data = 2, .expert = 2}, belay::axes{.expert = 3}})
+  for (const belay::axes& shape :
+       {belay::axes{.data = 3}, belay::axes{.data = 2, .expert = 2}, belay::axes{.expert = 3}})
     for (belay::zero_stage stage : {belay::zero_stage::none, belay::zero_stage::optimizer_state})
       for (const expectation& expected : expectations) {
         CAPTURE(shape.text());

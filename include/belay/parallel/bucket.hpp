@@ -54,9 +54,10 @@ struct bucket_family {
 /// rehearsal's group they touch no memory: addresses without pages will do.
 template <class T, class Group>
 class gradient_buckets {
-  static_assert(reduces_buckets<Group, T>,
-                "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, and "
-                "can all_gather words");
+  static_assert(
+      reduces_buckets<Group, T>,
+      "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, and "
+      "can all_gather words");
 
  public:
   /// `members` in model order, each once and with a name of its own; at most `max_micro_batches` a step on this rank.
@@ -80,8 +81,8 @@ class gradient_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
-  /// Touches neither: values are written by `initialise` or `fill` of their parameters, every gradient is zeroed by each
-  /// `begin`.
+  /// Touches neither: values are written by `initialise` or `fill` of their parameters, every gradient is zeroed by
+  /// each `begin`.
   void bind(std::span<T> values, std::span<T> gradients, where at = where::current()) {
     if (values.size() != layout_.elements() || gradients.size() != layout_.gradient_elements())
       throw usage_error("the buckets need layout().elements() = " + std::to_string(layout_.elements()) +
@@ -97,12 +98,13 @@ class gradient_buckets {
     replicas_compared_ = false;
   }
 
-  /// Begins a step in which this rank contributes `micro_batches` (0 and more): gradients are zeroed. With checks across
-  /// ranks the first one compares parameters, layout and values within each family, and is collective over them.
+  /// Begins a step in which this rank contributes `micro_batches` (0 and more): gradients are zeroed. With checks
+  /// across ranks the first one compares parameters, layout and values within each family, and is collective over them.
   void begin(std::size_t micro_batches, where at = where::current()) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
-    if (gradients_.size() != layout_.gradient_elements()) throw usage_error("the buckets have no memory yet: call bind", at);
+    if (gradients_.size() != layout_.gradient_elements())
+      throw usage_error("the buckets have no memory yet: call bind", at);
     contributions_.begin(micro_batches, at);
     if constexpr (across_ranks) {
       if (!replicas_compared_) check_replicas<T>(layout_, members_, families_, at);
@@ -110,7 +112,8 @@ class gradient_buckets {
     }
     for (std::size_t b = 0; b < open_.size(); ++b) {
       open_[b] = 0;
-      for (std::size_t parameter : layout_.buckets()[b].members) open_[b] += micro_batches * contributions_.uses(parameter);
+      for (std::size_t parameter : layout_.buckets()[b].members)
+        open_[b] += micro_batches * contributions_.uses(parameter);
     }
     if constexpr (!moves_nothing<Group>) {
       for (T& gradient : gradients_.first(layout_.elements())) gradient = T(0);
@@ -125,9 +128,9 @@ class gradient_buckets {
     launch_ready(at);
   }
 
-  /// A backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order), and adds
-  /// no more. Once per use of a parameter and micro-batch; once more is a usage_error in checked builds and makes `finish`
-  /// refuse in all.
+  /// A backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order), and
+  /// adds no more. Once per use of a parameter and micro-batch; once more is a usage_error in checked builds and makes
+  /// `finish` refuse in all.
   void contributed(std::size_t first, std::size_t count, std::size_t micro_batch, where at = where::current()) {
     if (stage_ != phase::reducing) throw usage_error("a contribution outside of a step: call begin first", at);
     const std::size_t known = first < members_.size() ? members_.size() - first : 0;
@@ -355,8 +358,8 @@ class gradient_buckets {
   [[nodiscard]] std::string changed_text(std::size_t parameter) const {
     return "the gradient of parameter " + members_[parameter].parameter().name() +
            " changed after its last contribution (" + checksums_.text(parameter) +
-           "): call contributed when the backward that adds to it is over; a parameter that several layers share is made "
-           "with as many uses";
+           "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
+           "made with as many uses";
   }
 
   std::vector<bucket_member<T>> members_;

@@ -190,8 +190,9 @@ class gradient_norm {
     const norm_place place = places_[range.parameter];
     const std::size_t elements = table_.elements(place.parameter, place.part);
     if (range.offset > elements || range.count > elements - range.offset)
-      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) + " has more elements than " +
-                            "its place in the table of the norm, which has " + std::to_string(elements),
+      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
+                            " has more elements than its place in the table of the norm, which has " +
+                            std::to_string(elements),
                         at);
   }
 

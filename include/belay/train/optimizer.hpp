@@ -64,8 +64,8 @@ class adamw {
   }
 
   /// Updates the owned values and shares them with the ranks that replicate them: collective over the
-  /// buckets' families. The gradients are scaled by `clip` on the way and are used up. A token is good for one call, and
-  /// for no older step than that of the last call; the gradients are those of the buckets' last reduction. Else
+  /// buckets' families. The gradients are scaled by `clip` on the way and are used up. A token is good for one call,
+  /// and for no older step than that of the last call; the gradients are those of the buckets' last reduction. Else
   /// usage_error, and nothing changed.
   void apply(const committed_step& token, reduced_gradients<T>&& gradients, clip_factor clip,
              where at = where::current()) {

@@ -278,7 +278,8 @@ TEST_CASE("buckets are rehearsed over addresses without memory: bind, a whole st
   }
 }
 
-TEST_CASE("bind touches no memory, begin zeroes every gradient, padding too, and values are their parameters' to write") {
+TEST_CASE(
+    "bind touches no memory, begin zeroes every gradient, padding too, and values are their parameters' to write") {
   meeting::table table(1);
   meeting::queue queue;
   const std::vector<std::size_t> sizes{3, 17, 0, 40};

@@ -25,7 +25,8 @@ belay::parameter_spec spec(const char* name, std::size_t elements, std::size_t u
 
 // One rank's buckets of given parameters, bound and initialised.
 struct bound_buckets {
-  bound_buckets(members list, const meeting::group& group, std::size_t micro_batches, zero_stage stage = zero_stage::none)
+  bound_buckets(members list, const meeting::group& group, std::size_t micro_batches,
+                zero_stage stage = zero_stage::none)
       : buckets(std::move(list), {{group, stage}}, 64, micro_batches),
         values(buckets.layout().elements()),
         gradients(buckets.layout().gradient_elements()) {
@@ -102,7 +103,8 @@ TEST_CASE("a tied parameter's missing and superfluous contributions are named") 
   else
     again();
   buckets.contributed(0, 1, 0);
-  CHECK_THROWS_WITH_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), Contains("twice"), belay::usage_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), Contains("twice"),
+                       belay::usage_error);
   buckets.abandon();
   buckets.begin(0);
   CHECK_NOTHROW(static_cast<void>(buckets.finish(belay::target_tokens{1})));
@@ -112,7 +114,8 @@ TEST_CASE("contributions beyond the list are refused, however many") {
   meeting::table table(1);
   meeting::queue queue;
   belay::parameter<float> one{spec("one", 4)};
-  for (const auto& [first, count] : {std::pair<std::size_t, std::size_t>{0, 2}, {1, 1}, {0, ~std::size_t{0}}, {1, ~std::size_t{0}}}) {
+  for (const auto& [first, count] :
+       {std::pair<std::size_t, std::size_t>{0, 2}, {1, 1}, {0, ~std::size_t{0}}, {1, ~std::size_t{0}}}) {
     bound_buckets made({{one, 0}}, {table, queue, 0}, 1);
     made.buckets.begin(1);
     const auto beyond = [&, from = first, many = count] { made.buckets.contributed(from, many, 0); };
@@ -123,8 +126,9 @@ TEST_CASE("contributions beyond the list are refused, however many") {
     CHECK_FALSE(made.buckets.complete());
   }
   belay::parameter<float> many{spec("many", 4, std::size_t{1} << 40U)};
-  CHECK_THROWS_WITH_AS((buckets_type{members{{many, 0}}, {{meeting::group(table, queue, 0)}}, 64, std::size_t{1} << 40U}),
-                       Contains("too many to count"), belay::usage_error);
+  CHECK_THROWS_WITH_AS(
+      (buckets_type{members{{many, 0}}, {{meeting::group(table, queue, 0)}}, 64, std::size_t{1} << 40U}),
+      Contains("too many to count"), belay::usage_error);
 }
 
 TEST_CASE("buckets without memory do not begin") {

@@ -123,12 +123,12 @@ TEST_CASE("buckets that the table does not describe are refused before anything 
   belay::norm_table one;
   one.add(8);
   belay::gradient_norm<float> without_second(one, {{0, 0}}, std::span(memory).first(1));
-  CHECK_THROWS_WITH_AS(static_cast<void>(without_second(gradients, group)), doctest::Contains("parameter number 1 has no place"),
-                       belay::usage_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(without_second(gradients, group)),
+                       doctest::Contains("parameter number 1 has no place"), belay::usage_error);
   belay::norm_table small;
   small.add(8);
   small.add(100);
   belay::gradient_norm<float> too_small(small, {{0, 0}, {1, 0}}, memory);
-  CHECK_THROWS_WITH_AS(static_cast<void>(too_small(gradients, group)), doctest::Contains("more elements than its place"),
-                       belay::usage_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(too_small(gradients, group)),
+                       doctest::Contains("more elements than its place"), belay::usage_error);
 }

@@ -131,7 +131,8 @@ TEST_CASE("a token is good for one step of an optimizer, and for no step before 
   apply(third);
   const std::vector<float> values = state.values;
   CHECK_THROWS_WITH_AS(apply(third), doctest::Contains("the token of step 3 after that of step 3"), belay::usage_error);
-  CHECK_THROWS_WITH_AS(apply(token(2)), doctest::Contains("the token of step 2 after that of step 3"), belay::usage_error);
+  CHECK_THROWS_WITH_AS(apply(token(2)), doctest::Contains("the token of step 2 after that of step 3"),
+                       belay::usage_error);
   CHECK(state.values == values);
   CHECK(optimizer.steps() == 1);
   second.apply(third, gradients_of(other), belay::clip_factor::none());  // one step, several optimizers

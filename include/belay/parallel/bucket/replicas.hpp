@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the ranks that replicate parameters must agree on, compared across ranks (BELAY_CHECKS 2): otherwise gradients of
-// different parameters are added, or replicas that never were equal drift on, and the loss merely looks worse.
+// What the ranks that replicate parameters must agree on, compared across ranks (BELAY_CHECKS 2): otherwise gradients
+// of different parameters are added, or replicas that never were equal drift on, and the loss merely looks worse.
 #pragma once
 
 #include <array>

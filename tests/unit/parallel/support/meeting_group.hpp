@@ -92,7 +92,8 @@ class group {
   template <class T>
   void all_gather(std::span<const T> in, std::span<T> out, belay::where = {}) const {
     place(in.data());
-    for (int r = 0; r < size(); ++r) std::copy_n(of<T>(r), in.size(), out.data() + static_cast<std::size_t>(r) * in.size());
+    for (int r = 0; r < size(); ++r)
+      std::copy_n(of<T>(r), in.size(), out.data() + static_cast<std::size_t>(r) * in.size());
     table_->meet();
   }
   template <class T>
