@@ -47,7 +47,10 @@ void check_members(std::span<const bucket_member<T>> members, where at) {
   std::vector<std::size_t> order(members.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto name = [&](std::size_t i) -> const std::string& { return members[i].parameter().name(); };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return name(a) < name(b); });
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const int names = name(a).compare(name(b));
+    return names == 0 ? a < b : names < 0;
+  });
   for (std::size_t i = 1; i < order.size(); ++i) {
     const std::size_t first = order[i - 1];
     const std::size_t second = order[i];
