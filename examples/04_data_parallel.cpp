@@ -18,7 +18,6 @@
 namespace {
 constexpr std::size_t micro_batches = 9, length = 128, hidden = 64, all_targets = micro_batches * (length - 1);
 using tokens_view = belay::view<const std::int32_t, 2>;
-
 // What follows a byte, given that byte alone: the smallest language model.
 struct network {
   model::embedding<float> embedding{"embedding", 256, hidden};
