@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The result of a forward that owes nothing: evaluation and generation. It is an owner, not an obligation, and
-// has no backward to call.
+// has no backward to call. Assigned to, it gives back what it held: a loop over layers needs one name.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -24,16 +26,29 @@ class [[nodiscard]] observed {
         epoch_(other.epoch_),
         memory_(std::exchange(other.memory_, {})),
         residue_(std::move(other.residue_)) {}
-  observed& operator=(observed&&) = delete;
-  ~observed() {
+  /// Ends what this one held, memory and residue, and takes the other's.
+  observed& operator=(observed&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    engine_ = other.engine_;
+    epoch_ = other.epoch_;
+    memory_ = std::exchange(other.memory_, {});
+    std::destroy_at(&residue_);  // a residue can be moved into place, not always assigned: it may hold references
+    std::construct_at(&residue_, std::move(other.residue_));
+    return *this;
+  }
+  ~observed() { release(); }
+
+  [[nodiscard]] output_type out() const noexcept { return residue_.out; }
+
+ private:
+  // What outlived its step was reclaimed with it.
+  void release() noexcept {
     if (epoch_ != engine_->epoch()) return;
     engine_->activations().release(memory_.kept);
     engine_->activations().release(memory_.remembered);
   }
 
-  [[nodiscard]] output_type out() const noexcept { return residue_.out; }
-
- private:
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input, const invocation& call) {
     frame<Engine> view{engine, call, frame_mode::observing, memory_};
     return layer.forward(view, input);
