@@ -43,7 +43,7 @@ class open_obligations : public usage_error {
 class ledger {
  public:
   /// Entry 0 is nobody's: a default ticket points to it, so that a ticket is always one to look up.
-  explicit ledger(std::size_t capacity = 4096) : entries_(capacity + 1) { clear(); }
+  explicit ledger(std::size_t capacity = 4096, where at = where::current()) : entries_(entries_for(capacity, at)) { clear(); }
 
   /// Records a debt. Throws usage_error when more obligations are open than the ledger was made for.
   [[nodiscard]] ticket open(const obligation& what) {
@@ -129,6 +129,11 @@ class ledger {
 
  private:
   static constexpr std::uint32_t none = 0;
+
+  [[nodiscard]] static std::size_t entries_for(std::size_t capacity, where at) {
+    if (capacity < 0xffffffffU) return capacity + 1;
+    throw usage_error("a ledger for " + std::to_string(capacity) + " obligations at a time: it has room for less than 2^32", at);
+  }
 
   // Apart, so that opening a debt is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(where at) const {

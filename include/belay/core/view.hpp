@@ -9,21 +9,41 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <type_traits>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 template <std::size_t Rank>
 using extents = std::array<std::size_t, Rank>;
 
-/// Number of elements of a shape; the empty shape has one.
+/// Number of elements of a shape; the empty shape has one. Where it is more than any memory holds it does not wrap round.
 template <std::size_t Rank>
 [[nodiscard]] BELAY_HD constexpr std::size_t element_count(const extents<Rank>& shape) noexcept {
-  std::size_t count = 1;
+  checked_size count = 1;
   for (std::size_t axis = 0; axis < Rank; ++axis) count *= shape[axis];
-  return count;
+  return count.saturated();
+}
+
+/// "4x128x256", for messages.
+[[nodiscard]] inline std::string shape_text(std::span<const std::size_t> shape) {
+  std::string out;
+  for (std::size_t extent : shape) out += (out.empty() ? "" : "x") + std::to_string(extent);
+  return out;
+}
+
+/// Bytes of a tensor of such a shape; throws `size_error` where they are more than any memory holds. `owner()` is a
+/// string that names it.
+template <class T, std::size_t Rank, std::invocable Owner>
+[[nodiscard]] std::size_t tensor_bytes(const extents<Rank>& shape, Owner owner, const where& at) {
+  const auto words = [&] {
+    return owner() + ": " + shape_text(shape) + " elements of " + std::to_string(sizeof(T)) + " bytes are";
+  };
+  return (checked_size(element_count(shape)) * sizeof(T)).value(words, at);
 }
 
 /// A dense row-major view of `Rank` dimensions; extents in elements.
@@ -45,7 +65,9 @@ class view {
   [[nodiscard]] BELAY_HD constexpr const extents<Rank>& shape() const noexcept { return shape_; }
   [[nodiscard]] BELAY_HD constexpr std::size_t extent(std::size_t axis) const noexcept { return shape_[axis]; }
   [[nodiscard]] BELAY_HD constexpr std::size_t size() const noexcept { return element_count(shape_); }
-  [[nodiscard]] BELAY_HD constexpr std::size_t size_bytes() const noexcept { return size() * sizeof(T); }
+  [[nodiscard]] BELAY_HD constexpr std::size_t size_bytes() const noexcept {
+    return (checked_size(size()) * sizeof(T)).saturated();
+  }
   [[nodiscard]] constexpr std::span<T> flat() const noexcept { return {data_, size()}; }
 
   template <class... Index>
@@ -59,8 +81,9 @@ class view {
   /// The sub-view at `index` of the first axis.
   [[nodiscard]] BELAY_HD constexpr view<T, Rank - 1> operator[](std::size_t index) const noexcept requires(Rank > 1) {
     extents<Rank - 1> rest{};
-    for (std::size_t axis = 1; axis < Rank; ++axis) rest[axis - 1] = shape_[axis];
-    return {data_ + index * element_count(rest), rest};
+    std::size_t stride = 1;
+    for (std::size_t axis = 1; axis < Rank; ++axis) stride *= rest[axis - 1] = shape_[axis];
+    return {data_ + index * stride, rest};
   }
   [[nodiscard]] BELAY_HD constexpr T& operator[](std::size_t index) const noexcept requires(Rank == 1) {
     return data_[index];

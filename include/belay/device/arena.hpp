@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -31,7 +32,8 @@ class arena {
   /// Room for `shape` elements of T until `chain` is released; not zeroed: what an earlier lease wrote stands there.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, where at = where::current()) {
-    return {reinterpret_cast<T*>(lease_bytes(element_count(shape) * sizeof(T), chain, at)), shape};
+    const auto owner = [&] { return std::string(name(tier_)) + " tier"; };
+    return {reinterpret_cast<T*>(lease_bytes(tensor_bytes<T>(shape, owner, at), chain, at)), shape};
   }
 
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current()) {

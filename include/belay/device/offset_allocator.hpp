@@ -9,10 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -20,7 +23,10 @@ namespace belay::inline BELAY_ABI {
 /// Alignment and granularity of every lease, in bytes: one cache line.
 inline constexpr std::size_t lease_alignment = 64;
 
+/// What a lease of `bytes` takes. Of what is more than any memory holds it is that too, and no allocator has it.
 [[nodiscard]] constexpr std::size_t leased_size(std::size_t bytes) noexcept {
+  if (bytes > largest_size) [[unlikely]]
+    return unlimited_bytes;
   return (bytes + lease_alignment - 1) / lease_alignment * lease_alignment;
 }
 
@@ -32,9 +38,10 @@ struct lease_chain {
 
 class offset_allocator {
  public:
-  /// A region of `capacity_bytes`; at most `max_leases` at a time. The meter, if any, sees every lease.
-  offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter = nullptr)
-      : nodes_(2 * max_leases + 2), capacity_(capacity_bytes), meter_(meter) {
+  /// A region of `capacity_bytes`; at most `max_leases`, below 2^31, at a time. The meter, if any, sees every lease.
+  offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter = nullptr,
+                   where at = where::current())
+      : nodes_(nodes_for(max_leases, at)), capacity_(capacity_bytes), meter_(meter) {
     clear();
   }
 
@@ -147,6 +154,13 @@ class offset_allocator {
     std::uint32_t chained = none;  // leases: the next of the same chain; spare nodes: the next spare, edge at the end
     bool used = false;
   };
+
+  [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at) {
+    if (max_leases >= std::size_t{1} << 31) {
+      throw usage_error("an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
+    }
+    return 2 * max_leases + 2;
+  }
 
   void recycle(std::uint32_t at) noexcept {
     nodes_[at].chained = spare_;

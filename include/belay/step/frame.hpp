@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -71,13 +72,13 @@ class frame {
   /// Memory until this invocation's backward is done: outputs, and what the backward needs. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> keep(extents<Rank> shape) {
-    return engine_->activations().template lease<T>(shape, memory_->kept, call_->at);
+    return lease<T>(shape, memory_->kept, "kept memory");
   }
 
   /// Memory until the enclosing scratch scope ends; the call itself is one. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> scratch(extents<Rank> shape) {
-    return engine_->activations().template lease<T>(shape, scratch_, call_->at);
+    return lease<T>(shape, scratch_, "scratch");
   }
 
   /// Memory that survives from a checkpointed forward to its recompute, which gets the same bytes back in the
@@ -86,7 +87,7 @@ class frame {
   [[nodiscard]] view<T, Rank> remember(extents<Rank> shape) {
     std::byte*& at = memory_->remembered_at.at(next_remembered_++);
     if (!replaying()) {
-      at = engine_->activations().lease_bytes(element_count(shape) * sizeof(T), memory_->remembered, call_->at);
+      at = engine_->activations().lease_bytes(bytes_of<T>(shape, "remembered memory"), memory_->remembered, call_->at);
       memory_->remembered_count = next_remembered_;
     } else if (next_remembered_ > memory_->remembered_count) {
       throw usage_error("a recompute remembers more than its forward did", call_->at);
@@ -133,6 +134,19 @@ class frame {
   [[nodiscard]] invocation_memory& memory() noexcept { return *memory_; }
 
  private:
+  template <class T, std::size_t Rank>
+  [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, const char* what) {
+    std::byte* const first = engine_->activations().lease_bytes(bytes_of<T>(shape, what), chain, call_->at);
+    return {reinterpret_cast<T*>(first), shape};
+  }
+  template <class T, std::size_t Rank>
+  [[nodiscard]] std::size_t bytes_of(const extents<Rank>& shape, const char* what) const {
+    const auto owner = [&] {
+      return std::string(what) + " of layer '" + layer() + "' (micro-batch " + std::to_string(micro_batch()) + ")";
+    };
+    return tensor_bytes<T>(shape, owner, call_->at);
+  }
+
   Engine* engine_;
   const invocation* call_;
   invocation_memory* memory_;

@@ -60,3 +60,20 @@ TEST_CASE("a mutable view is a constant one, never the other way round") {
   CHECK(seen(1, 1) == 5);
   CHECK(seen.flat().size() == 6);
 }
+
+TEST_CASE("a shape whose elements wrap round has more than any memory holds, not few") {
+  constexpr std::size_t half = std::size_t{1} << 32;
+  int one = 1;
+  const view<int, 3> huge(&one, {half, half, 4});  // 2^66, which is 0 in 64 bits
+  CHECK(huge.size() > largest_size);
+  CHECK(huge.size_bytes() > largest_size);
+  CHECK(huge.flat().size() > largest_size);
+  const view<int, 2> wide(&one, {half, half / 4});  // 2^62 elements, whose bytes are 0 in 64 bits
+  CHECK(wide.size() == half * (half / 4));
+  CHECK(wide.size_bytes() > largest_size);
+  CHECK(view<int, 3>(nullptr, {half, half, 0}).size() == 0);
+  const auto bytes = [&] { return tensor_bytes<int>(wide.shape(), [] { return std::string("x"); }, where::current()); };
+  CHECK_THROWS_WITH_AS(static_cast<void>(bytes()),
+                       doctest::Contains("x: 4294967296x1073741824 elements of 4 bytes are more than any memory holds"),
+                       size_error);
+}

@@ -111,3 +111,29 @@ TEST_CASE("nothing is leased for zero bytes") {
   CHECK(chain.empty());
   CHECK(offsets.live_bytes() == 0);
 }
+
+TEST_CASE("bytes near the end of the address space are refused, not rounded up to none") {
+  belay::tier_meter meter;
+  belay::offset_allocator offsets(1 << 16, 4, &meter);
+  for (std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 63, SIZE_MAX - 64, SIZE_MAX / 2 + 1}) {
+    CAPTURE(bytes);
+    CHECK_FALSE(offsets.allocate(bytes).has_value());
+    CHECK(belay::leased_size(bytes) > belay::largest_size);
+  }
+  CHECK(offsets.live_bytes() == 0);
+  CHECK(offsets.allocate(1 << 16).has_value());
+
+  belay::offset_allocator endless(SIZE_MAX, 4);
+  CHECK_FALSE(endless.allocate(SIZE_MAX).has_value());
+  CHECK_THROWS_AS(belay::offset_allocator(1 << 16, SIZE_MAX / 2), belay::usage_error);  // its nodes would be none
+  CHECK_THROWS_AS(belay::offset_allocator(1 << 16, std::size_t{1} << 31), belay::usage_error);
+
+  belay::arena<belay::host_pages> memory{belay::tier::device, belay::host_pages{1 << 16}, 4, meter};
+  belay::lease_chain chain;
+  CHECK_THROWS_AS(static_cast<void>(memory.lease_bytes(SIZE_MAX, chain)), belay::budget_error);
+  const belay::extents<2> shape{std::size_t{1} << 32, std::size_t{1} << 32};
+  CHECK_THROWS_WITH_AS(static_cast<void>(memory.lease<float>(shape, chain)),
+                       doctest::Contains("device tier: 4294967296x4294967296 elements of 4 bytes are more"), belay::size_error);
+  CHECK(chain.empty());
+  CHECK_THROWS_AS(belay::host_pages{SIZE_MAX}, belay::budget_error);
+}
