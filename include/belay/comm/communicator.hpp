@@ -14,6 +14,7 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -35,11 +36,18 @@ struct p2p {
     requires transferable<std::remove_const_t<T>>
   [[nodiscard]] static p2p send(int to, std::span<T> data, int tag = 0) noexcept {
     using plain = std::remove_const_t<T>;
-    return {direction::send, to, const_cast<plain*>(data.data()), data.size_bytes(), tag};
+    return {direction::send, to, const_cast<plain*>(data.data()), bytes_of(data), tag};
   }
   template <transferable T>
   [[nodiscard]] static p2p receive(int from, std::span<T> data, int tag = 0) noexcept {
-    return {direction::receive, from, data.data(), data.size_bytes(), tag};
+    return {direction::receive, from, data.data(), bytes_of(data), tag};
+  }
+
+ private:
+  // Too many stay too many: an exchange refuses them.
+  template <class T>
+  [[nodiscard]] static std::size_t bytes_of(std::span<T> data) noexcept {
+    return (checked_size(data.size()) * sizeof(T)).saturated();
   }
 };
 

@@ -32,13 +32,13 @@ class checked_size {
   BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
 
   BELAY_HD constexpr checked_size& operator+=(checked_size other) noexcept {
-    const std::size_t sum = value_ + other.value_;
-    value_ = sum < value_ ? ~std::size_t{0} : sum;
+    const std::size_t added = value_ + other.value_;
+    value_ = added < value_ ? ~std::size_t{0} : added;
     return *this;
   }
   BELAY_HD constexpr checked_size& operator*=(checked_size other) noexcept {
-    const wide product = wide{value_} * other.value_;
-    value_ = product > ~std::size_t{0} ? ~std::size_t{0} : static_cast<std::size_t>(product);
+    const wide exact = wide{value_} * other.value_;
+    value_ = exact > ~std::size_t{0} ? ~std::size_t{0} : static_cast<std::size_t>(exact);
     return *this;
   }
   BELAY_HD friend constexpr checked_size operator+(checked_size a, checked_size b) noexcept { return a += b; }

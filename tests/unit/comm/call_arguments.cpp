@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "belay/comm/communicator.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
@@ -98,4 +100,33 @@ TEST_CASE("who has the most pairs that do not fit is to blame, and its first pai
   CHECK(found->culprits == std::vector<int>{2});
   CHECK(found->from == 2);
   CHECK(found->to == 2);
+}
+
+TEST_CASE("counts that wrap round, and the rank whose count is too much") {
+  const counts wrapping{SIZE_MAX, 1, 6}, late{2, std::size_t{1} << 61, std::size_t{1} << 61}, fine{1, 2, 3};
+  std::vector<int> six(6);
+  const auto refused = [&](const counts& by, std::span<int> buffer) {
+    return refusal([&] { belay::check_division(buffer, std::span<const std::size_t>(by), 3, "op", "op: the buffer", here); });
+  };
+  CHECK(refused(fine, six).empty());
+  CHECK(contains(refused(fine, std::span(six).first(5)), "op: the buffer holds 5 elements; this call needs 6"));
+  CHECK(contains(refused({1, 5}, six), "2 counts for a group of 3 ranks"));
+  CHECK(contains(refused(wrapping, six),
+                 "call.cpp:3: belay: op: the counts up to that of rank 0, which is 18446744073709551615 elements of 4 bytes, "
+                 "are together more than any memory holds"));
+  CHECK(contains(refused(late, six), "up to that of rank 1, which is 2305843009213693952 elements"));
+  CHECK(contains(refusal([&] { belay::check_length(4, belay::all_parts(SIZE_MAX / 2, 4), "op: the output", here); }),
+                 "op: the output holds 4 elements; this call needs more than any memory holds"));
+}
+
+TEST_CASE("transfers: peers of the group, bytes that are a number") {
+  using belay::p2p;
+  int word[4] = {};
+  std::vector<p2p> list{p2p::send(0, std::span(word)), p2p::receive(2, std::span(word))};
+  const auto refused = [&] { return refusal([&] { CHECK(belay::check_transfers(std::span<const p2p>(list), 3, here) == 32); }); };
+  CHECK(refused().empty());
+  list.push_back(p2p::send(1, std::span(word, (std::size_t{1} << 62) + 1)));  // whose bytes are 4 in 64 bits
+  CHECK(contains(refused(), "exchange: 18446744073709551615 bytes with rank 1 are, with those before, more than any memory holds"));
+  list.back() = p2p::send(3, std::span(word));
+  CHECK(contains(refused(), "peer 3 is no rank of a group of 3"));
 }

@@ -27,6 +27,7 @@
 #include "belay/backend/host/reach.hpp"
 #include "belay/backend/host/transfer.hpp"
 #include "belay/backend/host/trials.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -47,14 +48,7 @@ class post_office {
 
   /// Runs this rank's transfers; returns when all have met their partners.
   void run(std::span<const p2p> transfers, health::clock::duration timeout, where at) {
-    std::size_t bytes = 0;
-    for (const p2p& transfer : transfers) {
-      bytes += transfer.bytes;
-      if (transfer.peer >= 0 && transfer.peer < size()) continue;
-      throw usage_error("exchange: peer " + std::to_string(transfer.peer) + " is no rank of a group of " +
-                            std::to_string(size()),
-                        at);
-    }
+    const std::size_t bytes = check_transfers(transfers, size(), at);
     const call_site call{operation::exchange, group_, number_, bytes, at};
     if (world_->stopped()) world_->raise(call);
     ++number_;

@@ -94,7 +94,7 @@ inline void barrier(party me, where at) {
 template <reducible T, reduction_tag Op>
 void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at) {
   check_length(out.size(), in.size(), "all_reduce: the output", at);
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_reduce", at);
+  check_overlap(in, out, out.data(), "all_reduce", at);
   me.enter({operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0}, {}, {}, at);
   const auto slices = [&](int q) { return slice_of(in.size(), me.size(), q); };
   if (me.size() == 1) {
@@ -115,10 +115,11 @@ void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at)
 template <reducible T, reduction_tag Op>
 void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, where at) {
   check_root(root, me.size(), "reduce", at);
+  check_bytes(in, "reduce", at);
   const bool is_root = me.rank() == root;
   if (is_root) {  // nobody else has an output
     check_length(out.size(), in.size(), "reduce: the root's output", at);
-    check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "reduce", at);
+    check_overlap(in, out, out.data(), "reduce", at);
   }
   me.enter({operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0}, {}, {}, at);
   const auto slices = [&](int q) { return slice_of(in.size(), me.size(), q); };
@@ -141,8 +142,7 @@ void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, whe
 
 template <reducible T, reduction_tag Op>
 void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t> counts, Op, where at) {
-  check_counts(counts, me.size(), "reduce_scatter_v", at);
-  check_length(inout.size(), total_of(counts), "reduce_scatter_v: the buffer", at);
+  check_division(inout, counts, me.size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
   const std::uint64_t shape = shape_of(counts);
   me.enter({operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);
   expect_same_counts(me);
@@ -158,8 +158,8 @@ void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t>
 template <reducible T, reduction_tag Op>
 void reduce_scatter(party me, std::span<const T> in, std::span<T> out, Op, where at) {
   const std::size_t own = out.size() * static_cast<std::size_t>(me.rank());
-  check_length(in.size(), out.size() * static_cast<std::size_t>(me.size()), "reduce_scatter: the input", at);
-  check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), in.data() + own, "reduce_scatter", at);
+  check_length(in.size(), all_parts(out.size(), me.size()), "reduce_scatter: the input", at);
+  check_overlap(out, in, in.data() + own, "reduce_scatter", at);
   me.enter({operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0}, {}, {}, at);
   const auto ranges = [&](int q) { return element_range{out.size() * static_cast<std::size_t>(q), out.size()}; };
   in_rounds(me.size(), round_length<T>(me.size()), ranges, [&](auto range) {
@@ -171,8 +171,8 @@ void reduce_scatter(party me, std::span<const T> in, std::span<T> out, Op, where
 template <transferable T>
 void all_gather(party me, std::span<const T> in, std::span<T> out, where at) {
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
-  check_length(out.size(), in.size() * static_cast<std::size_t>(me.size()), "all_gather: the output", at);
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data() + own, "all_gather", at);
+  check_length(out.size(), all_parts(in.size(), me.size()), "all_gather: the output", at);
+  check_overlap(in, out, out.data() + own, "all_gather", at);
   me.enter({operation::all_gather, reduction::none, element_code_of<T>(), -1, in.size(), 0}, {}, {}, at);
   host::copy_elements(out.data() + own, in.data(), in.size());
   me.move([&](int q, flow& one) {
@@ -184,8 +184,7 @@ void all_gather(party me, std::span<const T> in, std::span<T> out, where at) {
 
 template <transferable T>
 void all_gather_v(party me, std::span<T> inout, std::span<const std::size_t> counts, where at) {
-  check_counts(counts, me.size(), "all_gather_v", at);
-  check_length(inout.size(), total_of(counts), "all_gather_v: the buffer", at);
+  check_division(inout, counts, me.size(), "all_gather_v", "all_gather_v: the buffer", at);
   const std::uint64_t shape = shape_of(counts);
   me.enter({operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);
   expect_same_counts(me);
@@ -200,6 +199,7 @@ void all_gather_v(party me, std::span<T> inout, std::span<const std::size_t> cou
 template <transferable T>
 void broadcast(party me, std::span<T> inout, int root, where at) {
   check_root(root, me.size(), "broadcast", at);
+  check_bytes(inout, "broadcast", at);
   me.enter({operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0}, {}, {}, at);
   me.move([&](int q, flow& one) {
     if (me.rank() == root) fill_out(one, inout.data(), inout.size());
@@ -211,11 +211,12 @@ void broadcast(party me, std::span<T> inout, int root, where at) {
 template <transferable T>
 void gather(party me, std::span<const T> in, std::span<T> out, int root, where at) {
   check_root(root, me.size(), "gather", at);
+  check_bytes(in, "gather", at);
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
   const bool is_root = me.rank() == root;
   if (is_root) {  // nobody else has an output
-    check_length(out.size(), in.size() * static_cast<std::size_t>(me.size()), "gather: the root's output", at);
-    check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data() + own, "gather", at);
+    check_length(out.size(), all_parts(in.size(), me.size()), "gather: the root's output", at);
+    check_overlap(in, out, out.data() + own, "gather", at);
   }
   me.enter({operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0}, {}, {}, at);
   if (is_root) host::copy_elements(out.data() + own, in.data(), in.size());
@@ -229,11 +230,12 @@ void gather(party me, std::span<const T> in, std::span<T> out, int root, where a
 template <transferable T>
 void scatter(party me, std::span<const T> in, std::span<T> out, int root, where at) {
   check_root(root, me.size(), "scatter", at);
+  check_bytes(out, "scatter", at);
   const std::size_t own = out.size() * static_cast<std::size_t>(me.rank());
   const bool is_root = me.rank() == root;
   if (is_root) {  // nobody else has an input
-    check_length(in.size(), out.size() * static_cast<std::size_t>(me.size()), "scatter: the root's input", at);
-    check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), in.data() + own, "scatter", at);
+    check_length(in.size(), all_parts(out.size(), me.size()), "scatter: the root's input", at);
+    check_overlap(out, in, in.data() + own, "scatter", at);
   }
   me.enter({operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0}, {}, {}, at);
   if (is_root) host::copy_elements(out.data(), in.data() + own, out.size());

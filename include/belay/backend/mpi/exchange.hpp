@@ -17,6 +17,7 @@
 #include "belay/backend/mpi/group_state.hpp"
 #include "belay/backend/mpi/letter.hpp"
 #include "belay/backend/mpi/mover.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -30,16 +31,8 @@ class exchange_run {
  public:
   exchange_run(group_state& group, lane which, std::span<const p2p> transfers, clock::duration limit, where at)
       : group_(&group), over_(group.over.get()), lane_(which), limit_(limit), directions_(group.members.size() * 2) {
-    std::size_t bytes = 0;
-    for (const p2p& transfer : transfers) {
-      if (transfer.peer < 0 || transfer.peer >= group.size()) {
-        throw usage_error("exchange: peer " + std::to_string(transfer.peer) + " is no rank of a group of " +
-                              std::to_string(group.size()),
-                          at);
-      }
-      bytes += transfer.bytes;
-      direction_of(transfer.kind, transfer.peer).push_back(transfer);
-    }
+    const std::size_t bytes = check_transfers(transfers, group.size(), at);
+    for (const p2p& transfer : transfers) direction_of(transfer.kind, transfer.peer).push_back(transfer);
     call_ = {operation::exchange, group.id, group.exchanges[index(which)]++, bytes, at};
   }
 

@@ -110,8 +110,8 @@ template <class T>
 template <transferable T, class Party>
 void all_gather(Party me, std::span<const T> in, std::span<T> out, const where& at) {
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
-  check_length(out.size(), in.size() * static_cast<std::size_t>(me.size()), "all_gather: the output", at);
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data() + own, "all_gather", at);
+  check_length(out.size(), all_parts(in.size(), me.size()), "all_gather: the output", at);
+  check_overlap(in, out, out.data() + own, "all_gather", at);
   const fingerprint print{operation::all_gather, reduction::none, element_code_of<T>(), -1, in.size(), 0};
   const std::size_t each = in.size_bytes();
   const auto take = [&](brought_data brought) {
@@ -135,8 +135,7 @@ void all_gather(Party me, std::span<const T> in, std::span<T> out, const where& 
 
 template <transferable T, class Party>
 void all_gather_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, const where& at) {
-  check_counts(counts, me.size(), "all_gather_v", at);
-  check_length(inout.size(), total_of(counts), "all_gather_v: the buffer", at);
+  check_division(inout, counts, me.size(), "all_gather_v", "all_gather_v: the buffer", at);
   const fingerprint print{operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(),
                           shape_of(counts)};
   me.point->enter(brings(print, inout, inout, counts), me.limit, at);
@@ -151,6 +150,7 @@ void all_gather_v(Party me, std::span<T> inout, std::span<const std::size_t> cou
 template <transferable T, class Party>
 void broadcast(Party me, std::span<T> inout, int root, const where& at) {
   check_root(root, me.size(), "broadcast", at);
+  check_bytes(inout, "broadcast", at);
   const fingerprint print{operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0};
   const std::size_t bytes = inout.size_bytes();
   const bool is_root = me.rank() == root;
@@ -185,11 +185,12 @@ void broadcast(Party me, std::span<T> inout, int root, const where& at) {
 template <transferable T, class Party>
 void gather(Party me, std::span<const T> in, std::span<T> out, int root, const where& at) {
   check_root(root, me.size(), "gather", at);
+  check_bytes(in, "gather", at);
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
   const bool is_root = me.rank() == root;
   if (is_root) {  // nobody else has an output
-    check_length(out.size(), in.size() * static_cast<std::size_t>(me.size()), "gather: the root's output", at);
-    check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data() + own, "gather", at);
+    check_length(out.size(), all_parts(in.size(), me.size()), "gather: the root's output", at);
+    check_overlap(in, out, out.data() + own, "gather", at);
   }
   const fingerprint print{operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0};
   const std::size_t each = in.size_bytes();
@@ -229,11 +230,12 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
 template <transferable T, class Party>
 void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const where& at) {
   check_root(root, me.size(), "scatter", at);
+  check_bytes(out, "scatter", at);
   const std::size_t own = out.size() * static_cast<std::size_t>(me.rank());
   const bool is_root = me.rank() == root;
   if (is_root) {  // nobody else has an input
-    check_length(in.size(), out.size() * static_cast<std::size_t>(me.size()), "scatter: the root's input", at);
-    check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), in.data() + own, "scatter", at);
+    check_length(in.size(), all_parts(out.size(), me.size()), "scatter: the root's input", at);
+    check_overlap(out, in, in.data() + own, "scatter", at);
   }
   const fingerprint print{operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0};
   const std::size_t each = out.size_bytes(), all = each * static_cast<std::size_t>(me.size());

@@ -156,7 +156,7 @@ void reduce_brought(Party me, brought_data brought, std::size_t first, std::span
 template <reducible T, reduction_tag Op, class Party>
 void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const where& at) {
   check_length(out.size(), in.size(), "all_reduce: the output", at);
-  check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "all_reduce", at);
+  check_overlap(in, out, out.data(), "all_reduce", at);
   const fingerprint print{operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0};
   if (const algorithm how = me.point->small_way(out.size_bytes(), sizeof(T)); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
@@ -210,10 +210,11 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
 template <reducible T, reduction_tag Op, class Party>
 void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, const where& at) {
   check_root(root, me.size(), "reduce", at);
+  check_bytes(in, "reduce", at);
   const bool is_root = me.rank() == root;
   if (is_root) {  // nobody else has an output
     check_length(out.size(), in.size(), "reduce: the root's output", at);
-    check_overlap(in.data(), in.size_bytes(), out.data(), out.size_bytes(), out.data(), "reduce", at);
+    check_overlap(in, out, out.data(), "reduce", at);
   }
   const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0};
   if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::root); how != algorithm::automatic) {
@@ -284,8 +285,7 @@ void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first
 
 template <reducible T, reduction_tag Op, class Party>
 void reduce_scatter_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, Op, const where& at) {
-  check_counts(counts, me.size(), "reduce_scatter_v", at);
-  check_length(inout.size(), total_of(counts), "reduce_scatter_v: the buffer", at);
+  check_division(inout, counts, me.size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
   const fingerprint print{
       operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape_of(counts)};
   me.point->enter(brings(print, inout, inout, counts), me.limit, at);
@@ -299,9 +299,8 @@ void reduce_scatter_v(Party me, std::span<T> inout, std::span<const std::size_t>
 template <reducible T, reduction_tag Op, class Party>
 void reduce_scatter(Party me, std::span<const T> in, std::span<T> out, Op, const where& at) {
   const auto first = [&](int q) { return out.size() * static_cast<std::size_t>(q); };
-  const T* const own = in.data() + first(me.rank());
-  check_length(in.size(), first(me.size()), "reduce_scatter: the input", at);
-  check_overlap(out.data(), out.size_bytes(), in.data(), in.size_bytes(), own, "reduce_scatter", at);
+  check_length(in.size(), all_parts(out.size(), me.size()), "reduce_scatter: the input", at);
+  check_overlap(out, in, in.data() + first(me.rank()), "reduce_scatter", at);
   const fingerprint print{operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0};
   if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::all_in_parts); how != algorithm::automatic) {
     me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
