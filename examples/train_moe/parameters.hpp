@@ -94,7 +94,8 @@ template <class T, class Machine>
 /// Bytes of one rank's tokens, or of its targets.
 [[nodiscard]] inline std::size_t batch_bytes(const options& run) {
   const batch_shape shape(run);
-  return belay::leased_size(shape.micro_batches * shape.rows() * sizeof(std::int32_t));
+  const belay::extents<3> tokens{shape.micro_batches, shape.sequences, shape.length};
+  return belay::leased_size(belay::tensor_bytes<std::int32_t>(tokens, [] { return std::string("a batch"); }, {}));
 }
 
 }  // namespace train_moe

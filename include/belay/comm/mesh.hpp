@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -26,8 +27,11 @@ struct axes {
 
   [[nodiscard]] bool operator==(const axes&) const = default;
   [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
+  /// Of valid axes; where it is more than any world has it does not wrap round.
   [[nodiscard]] constexpr long long ranks() const noexcept {
-    return static_cast<long long>(pipeline) * data * expert * tensor;
+    checked_size all = 1;
+    for (int axis : {pipeline, data, expert, tensor}) all *= static_cast<std::size_t>(axis);
+    return static_cast<long long>(all.fits() ? all.saturated() : largest_size);
   }
   /// "pipeline 2 x data 1 x expert 2 x tensor 1"
   [[nodiscard]] std::string text() const {

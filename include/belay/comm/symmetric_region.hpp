@@ -9,9 +9,9 @@
 
 #include <atomic>
 #include <cstddef>
-#include <limits>
 #include <utility>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -65,10 +65,9 @@ class symmetric_region {
 
   /// What a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
   [[nodiscard]] static std::size_t stride_for(int ranks, std::size_t bytes, where at) {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    const auto count = static_cast<std::size_t>(ranks);
-    if (bytes > std::numeric_limits<std::size_t>::max() / 2 / count - page) throw budget_error("address space", bytes, 0, at);
-    return (bytes + page - 1) / page * page;
+    const checked_size stride = checked_size(bytes).rounded_up(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+    if (!(stride * static_cast<std::size_t>(ranks)).fits()) throw budget_error("address space", bytes, 0, at);
+    return stride.saturated();
   }
 
   /// The first byte of `rank`'s part, as seen from here.

@@ -17,8 +17,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/placement.hpp"
 
@@ -56,11 +58,12 @@ class parameter_shape {
   [[nodiscard]] constexpr const std::size_t* begin() const noexcept { return extents_.data(); }
   [[nodiscard]] constexpr const std::size_t* end() const noexcept { return extents_.data() + rank_; }
 
-  /// Product of the extents of the axes from `first` up to but excluding `last`.
+  /// Product of the extents of the axes from `first` up to but excluding `last`; where it is more than any memory holds it
+  /// does not wrap round.
   [[nodiscard]] constexpr std::size_t product(std::size_t first, std::size_t last) const noexcept {
-    std::size_t count = 1;
+    checked_size count = 1;
     for (std::size_t axis = first; axis < last; ++axis) count *= extents_[axis];
-    return count;
+    return count.saturated();
   }
   /// The same shape with another extent on one axis.
   [[nodiscard]] constexpr parameter_shape with(std::size_t axis, std::size_t extent) const noexcept {
@@ -222,6 +225,11 @@ class parameter_base {
       throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
                             " dimensions cannot be cut along dimension " + std::to_string(dimension_),
                         at);
+    const auto words = [&] {
+      const std::span<const std::size_t> extents(spec_.shape.begin(), rank);
+      return "parameter " + name() + ": " + shape_text(extents) + " elements of " + std::to_string(sizeof(T)) + " bytes are";
+    };
+    static_cast<void>((checked_size(spec_.shape.size()) * sizeof(T)).value(words, at));
     const std::size_t extent = rank == 0 ? 1 : spec_.shape[dimension_];
     if (part_.first > extent || part_.count > extent - part_.first)
       throw usage_error("parameter " + name() + ": part " + std::to_string(part_.first) + " + " +

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -23,21 +24,26 @@ class shard_counts {
   explicit shard_counts(std::span<const std::size_t> counts) noexcept : counts_(counts) {}
 
   [[nodiscard]] std::span<const std::size_t> counts() const noexcept { return counts_; }
+  /// Where the counts add up to more than any memory holds, that does not wrap round.
   [[nodiscard]] std::size_t total() const noexcept { return before(counts_.size()); }
   /// What rank `rank` holds of the whole.
   [[nodiscard]] local_part part(std::size_t rank) const noexcept { return {before(rank), counts_[rank]}; }
 
  private:
   [[nodiscard]] std::size_t before(std::size_t rank) const noexcept {
-    std::size_t sum_of_counts = 0;
+    checked_size sum_of_counts;
     for (std::size_t r = 0; r < rank; ++r) sum_of_counts += counts_[r];
-    return sum_of_counts;
+    return sum_of_counts.saturated();
   }
   std::span<const std::size_t> counts_;
 };
 
-/// Writes an even split of `total` rows of `row_elements` elements over `counts.size()` ranks into `counts`.
-inline shard_counts even_counts(std::size_t total, std::size_t row_elements, std::span<std::size_t> counts) noexcept {
+/// Writes an even split of `total` rows of `row_elements` elements over `counts.size()` ranks into `counts`. Throws
+/// `size_error` where those are more than any memory holds.
+inline shard_counts even_counts(std::size_t total, std::size_t row_elements, std::span<std::size_t> counts,
+                                where at = where::current()) {
+  const auto words = [&] { return std::to_string(total) + " rows of " + std::to_string(row_elements) + " elements are"; };
+  static_cast<void>((checked_size(total) * row_elements).value(words, at));
   for (std::size_t r = 0; r < counts.size(); ++r) counts[r] = even_part(total, counts.size(), r).count * row_elements;
   return shard_counts{counts};
 }
@@ -62,6 +68,8 @@ class sharded {
       throw usage_error("a split over " + std::to_string(counts.counts().size()) + " ranks, on a group of " +
                             std::to_string(ranks()),
                         at);
+    const auto words = [&] { return "the parts of " + std::to_string(ranks()) + " ranks are together"; };
+    static_cast<void>((checked_size(counts.total()) * sizeof(T)).value(words, at));
     if (local.size() != needed())
       throw usage_error("this rank's part has " + std::to_string(needed()) + " elements, the memory given has " +
                             std::to_string(local.size()),

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -98,11 +99,11 @@ class plan_printer {
   }
 
   [[nodiscard]] std::uint64_t total(std::string_view tier, std::size_t rank) const noexcept {
-    std::uint64_t folded = 0;
+    checked_size folded;
     for (const plan_row& row : table_.rows) {
       if (row.tier == tier) folded += of(row, rank);
     }
-    return folded;
+    return folded.saturated();
   }
 
   [[nodiscard]] const plan_row& first_of(std::string_view tier) const noexcept {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/device/tier.hpp"
@@ -40,16 +41,17 @@ class rank_plan {
 
   [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
 
-  /// Peak of leased bytes in a tier: what the run's meter will show.
+  /// Peak of leased bytes in a tier: what the run's meter will show. Where items add up to more than any memory holds, that
+  /// does not wrap round.
   [[nodiscard]] std::size_t peak_bytes(tier of) const noexcept { return folded(of, &plan_item::bytes); }
   /// Bytes of address range in a tier, gaps included.
   [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
 
  private:
   [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::*what) const noexcept {
-    std::size_t total = 0;
+    checked_size total;
     for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
-    return total;
+    return total.saturated();
   }
   std::vector<plan_item> items_;
 };
@@ -76,9 +78,11 @@ class plan {
       const tier of = static_cast<tier>(kind);
       for (std::size_t r = 0; r < ranks_.size(); ++r) {
         const std::size_t needed = ranks_[r].peak_bytes(of);
-        if (needed <= limit[of]) continue;
-        if (worst && needed - limit[of] <= worst->needed_bytes - worst->budget_bytes) continue;
-        worst = plan_shortage{of, static_cast<int>(r), needed, limit[of]};
+        // Also what no budget limits is limited by what there can be.
+        const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
+        if (needed <= most) continue;
+        if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
+        worst = plan_shortage{of, static_cast<int>(r), needed, most};
       }
     }
     return worst;

@@ -69,3 +69,11 @@ TEST_CASE("the groups of all ranks meet, also where two axes hold the same ranks
     for (int code : sums) CHECK(code == expected);
   }
 }
+
+TEST_CASE("axes that wrap round are more ranks than any world has") {
+  belay::rehearsal::rank rank{0, 1};
+  CHECK(belay::axes{1 << 16, 1 << 16, 1 << 16, 1 << 16}.ranks() > 1LL << 62);
+  CHECK(belay::axes{1 << 30, 1 << 30, 1 << 30, 3}.ranks() > 1LL << 62);
+  CHECK_THROWS_AS((belay::mesh{rank, {.pipeline = 1 << 16, .data = 1 << 16, .expert = 1 << 16, .tensor = 1 << 16}}),
+                  belay::usage_error);
+}

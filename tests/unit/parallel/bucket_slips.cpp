@@ -128,7 +128,7 @@ TEST_CASE("contributions beyond the list are refused, however many") {
   belay::parameter<float> many{spec("many", 4, std::size_t{1} << 40U)};
   CHECK_THROWS_WITH_AS(
       (buckets_type{members{{many, 0}}, {{meeting::group(table, queue, 0)}}, 64, std::size_t{1} << 40U}),
-      Contains("too many to count"), belay::usage_error);
+      Contains("more than any memory holds"), belay::usage_error);
 }
 
 TEST_CASE("buckets without memory do not begin") {

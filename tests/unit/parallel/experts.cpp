@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -239,4 +240,36 @@ TEST_CASE("everything sent to one expert is reported, nothing is written outside
   CHECK(repaired.dx == roomy.dx);
   CHECK(repaired.matrices_gradient == roomy.matrices_gradient);
   CHECK(repaired.router_gradient == roomy.router_gradient);
+}
+
+TEST_CASE("widths and counts of experts that wrap round are refused") {
+  belay::host::world{1}.run([](auto& rank) {
+    station<float> here(rank.world(), {2, 1, 4, 8});
+    const auto made = [&](const belay::expert_settings& settings) {
+      toy::exchange_type<float>(rank.world(), here.heap, settings);
+    };
+    // 2^31 - 1 rows of 2^33 + 8 elements take 2^66 bytes and a little.
+    CHECK_THROWS_WITH_AS(made({.experts = 2, .k = 1, .hidden = (std::size_t{1} << 33) + 8, .capacity = (1U << 31) - 1}),
+                         doctest::Contains("2147483647 rows of 8589934600 elements is more than any memory holds"),
+                         belay::size_error);
+    CHECK_THROWS_AS(made({.experts = std::size_t{1} << 61, .k = 1, .hidden = 1, .capacity = 1}), belay::size_error);
+    CHECK_THROWS_AS(here.exchange.set_capacity(1U << 31), belay::usage_error);
+    CHECK_THROWS_AS(here.exchange.prepare(0, std::size_t{1} << 32, std::size_t{1} << 32), belay::size_error);
+    CHECK(here.exchange.statistics().layers() == 0);
+  });
+}
+
+TEST_CASE("a routing whose counts are not those of its choices is refused before a row is placed") {
+  if constexpr (!belay::checked(belay::check_level::local)) return;
+  belay::host::world{1}.run([](auto& rank) {
+    for (const std::int64_t wrong : {std::int64_t{-2}, std::int64_t{0}, std::numeric_limits<std::int64_t>::max()}) {
+      station<float> here(rank.world(), {2, 1, 4, 8});
+      std::vector<float> x, logits{1, 0, 0, 1, 1, 0};
+      auto frame = here.begin(frame_mode::observing);
+      auto routed = belay::route<float>(frame, matrix(logits, 3, 2), 1);
+      routed.counts[0] = wrong;
+      const auto sent = [&] { here.exchange.dispatch(frame, matrix(x, 3, 4), routed).discard(frame, "it is refused"); };
+      CHECK_THROWS_WITH_AS(sent(), doctest::Contains("counts of the routing do not add up to its 3 choices"), belay::usage_error);
+    }
+  });
 }

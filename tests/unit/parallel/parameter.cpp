@@ -127,3 +127,12 @@ TEST_CASE("parameters can be kept in a vector") {
   CHECK(list[4].name() == "layers.0.weight");
   CHECK(list[4].shape() == belay::parameter_shape{3});
 }
+
+TEST_CASE("a shape whose bytes wrap round is refused and named") {
+  constexpr std::size_t half = std::size_t{1} << 32;
+  CHECK(belay::parameter_shape{half, half, 3}.size() > belay::largest_size);
+  CHECK(belay::parameter_shape{half, half, 0}.size() == 0);
+  CHECK_THROWS_WITH_AS((belay::parameter<float>{{.name = "w", .shape = {half, half / 4}}}),
+                       doctest::Contains("parameter w: 4294967296x1073741824 elements of 4 bytes are more than any memory holds"),
+                       belay::size_error);
+}

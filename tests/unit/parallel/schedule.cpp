@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/parallel/proof.hpp"
@@ -251,4 +252,17 @@ TEST_CASE("a table is drawn as an SVG with a box for each compute") {
   CHECK(boxes == 4);
   CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
   CHECK_THROWS_AS((void)schedule::draw_svg(table, std::vector<double>{}, std::vector<double>{}), belay::usage_error);
+}
+
+TEST_CASE("sizes of a schedule that wrap round, or are beyond what a schedule has, are refused") {
+  constexpr std::size_t half = std::size_t{1} << 32;
+  for (const auto& [stages, micro_batches] : {std::pair{half, half}, std::pair{std::size_t{2}, SIZE_MAX},
+                                             std::pair{SIZE_MAX, std::size_t{1}}, std::pair{half, std::size_t{1}}}) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(belay::schedule::one_f_one_b(stages, micro_batches)),
+                         doctest::Contains("at most are 65536 stages"), belay::usage_error);
+    CHECK_THROWS_AS(static_cast<void>(belay::schedule::gpipe(stages, micro_batches)), belay::usage_error);
+  }
+  // A table that was made by hand: two stages' lists, and so many micro-batches that its cells wrap round to none.
+  const belay::schedule::dynamic_table table("huge", 2, SIZE_MAX / 2 + 1, {}, {0, 0, 0});
+  CHECK_THROWS_AS(static_cast<void>(belay::proof(table)), belay::size_error);
 }

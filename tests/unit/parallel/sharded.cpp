@@ -4,8 +4,10 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
+#include "belay/comm/rehearsal.hpp"
 #include "support/meeting_group.hpp"
 
 TEST_CASE("a sharded view knows its part of an uneven split, empty parts included") {
@@ -45,4 +47,18 @@ TEST_CASE("an even split counts whole rows") {
   const belay::shard_counts split = belay::even_counts(4, 5, counts);
   CHECK(counts == std::array<std::size_t, 3>{10, 5, 5});
   CHECK(split.total() == 20);
+}
+
+TEST_CASE("counts and rows that wrap round are refused") {
+  std::vector<std::size_t> counts(3);
+  CHECK_THROWS_WITH_AS(static_cast<void>(belay::even_counts(std::size_t{1} << 40, std::size_t{1} << 30, counts)),
+                       doctest::Contains("1099511627776 rows of 1073741824 elements are more"), belay::size_error);
+  counts = {SIZE_MAX, 1, 6};
+  CHECK(belay::shard_counts{counts}.total() > belay::largest_size);
+  const belay::rehearsal::rank rank(2, 3);
+  std::vector<float> six(6);
+  using whole = belay::sharded<float, belay::replicate, belay::rehearsal::group>;
+  using part = belay::sharded<float, belay::shard<0>, belay::rehearsal::group>;
+  CHECK_THROWS_AS((whole{rank.world(), six, belay::shard_counts{counts}}), belay::size_error);
+  CHECK_THROWS_AS((part{rank.world(), six, belay::shard_counts{counts}}), belay::size_error);
 }

@@ -19,6 +19,7 @@
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_scene.hpp"
 #include "belay/comm/wait_word.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -126,6 +127,7 @@ class control {
 
   control() = default;
 
+  /// More than any memory holds where the shape says so, which what is not of this process may.
   [[nodiscard]] static std::size_t bytes_for(const control_shape& shape) noexcept {
     return parts_of(shape).end;
   }
@@ -166,14 +168,13 @@ class control {
     std::size_t seats = 0, staging = 0, groups = 0, end = 0;
   };
   [[nodiscard]] static parts parts_of(const control_shape& shape) noexcept {
-    constexpr std::size_t page = 4096;
-    const auto up = [](std::size_t bytes) { return (bytes + page - 1) / page * page; };
+    const auto up = [](checked_size bytes) { return bytes.rounded_up(4096).saturated(); };
     const auto ranks = static_cast<std::size_t>(shape.ranks);
     parts out;
     out.seats = up(sizeof(control_header));
-    out.staging = up(out.seats + ranks * sizeof(shared_seat));
-    out.groups = up(out.staging + ranks * lane_count * shape.staging_bytes);
-    out.end = up(out.groups + shape.group_bytes);
+    out.staging = up(out.seats + checked_size(ranks) * sizeof(shared_seat));
+    out.groups = up(out.staging + checked_size(ranks) * lane_count * shape.staging_bytes);
+    out.end = up(checked_size(out.groups) + shape.group_bytes);
     return out;
   }
 

@@ -21,6 +21,7 @@
 #include "belay/backend/host/group_registry.hpp"
 #include "belay/backend/host/health.hpp"
 #include "belay/backend/host/process_state.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -73,6 +74,9 @@ struct world_options {
   options.timeout = checked_timeout(options.timeout, at);
   options.stall_limit = checked_timeout(options.stall_limit, at);
   if (options.staging_bytes < 64 * 1024) throw usage_error("a rank's staging is 64 KiB or more", at);
+  const checked_size all_staging = checked_size(options.staging_bytes) * lane_count * std::size_t{control::most_ranks};
+  static_cast<void>(all_staging.value(
+      [&] { return "staging_bytes: " + std::to_string(options.staging_bytes) + " for each lane of each rank are"; }, at));
   options.staging_bytes = options.staging_bytes / 8192 * 8192;  // two halves of whole pages
   if (options.algorithm == algorithm::automatic) options.algorithm = algorithm_of_environment();
   if (options.spins == 0) options.spins = spins_in(options.spin);

@@ -16,6 +16,7 @@
 
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -131,11 +132,14 @@ struct letter {
     return out;
   }
 
+  /// Of bytes that are no letter it is that of a rank that has left.
   [[nodiscard]] static letter unpacked(std::span<const std::byte> bytes) {
     header head{};
     letter out;
     if (bytes.size() < sizeof head) return out;
     std::memcpy(&head, bytes.data(), sizeof head);
+    const checked_size rest = (checked_size(head.send_counts) + head.receive_counts) * sizeof(std::size_t) + head.text_length;
+    if (rest.saturated() != bytes.size() - sizeof head) return out;
     out.kind = static_cast<letter_kind>(head.codes[0]);
     out.group = {head.first, head.second};
     out.order = head.order;

@@ -6,11 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -21,17 +21,17 @@ class contribution_map {
  public:
   /// `uses[p]`: how often a micro-batch contributes to parameter p.
   contribution_map(std::span<const std::size_t> uses, std::size_t max_micro_batches, where at = where::current())
-      : words_(max_micro_batches / 64 + (max_micro_batches % 64 != 0)),
+      : words_(checked_size(max_micro_batches).rounded_up(64).saturated() / 64),
         max_micro_batches_(max_micro_batches),
         first_row_(uses.size() + 1),
         counts_(uses.size()) {
-    constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
-    for (std::size_t p = 0; p < uses.size(); ++p) {
-      if (uses[p] > most - first_row_[p]) throw usage_error("the parameters have too many uses to count", at);
-      first_row_[p + 1] = first_row_[p] + uses[p];
-    }
-    if (words_ > 0 && first_row_.back() > most / (64 * words_))
-      throw usage_error(std::to_string(max_micro_batches) + " micro-batches are too many to count", at);
+    checked_size rows;
+    for (std::size_t p = 0; p < uses.size(); ++p) first_row_[p + 1] = (rows += uses[p]).saturated();
+    const auto words = [&] {
+      return std::to_string(max_micro_batches) + " micro-batches of " + std::to_string(rows.saturated()) +
+             " uses of parameters are";
+    };
+    static_cast<void>((checked_size(max_micro_batches).rounded_up(64) * rows).value(words, at));
     bits_.resize(first_row_.back() * words_);
   }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
@@ -28,7 +29,7 @@ inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
 
 /// Number of chunks of `elements` elements.
 [[nodiscard]] constexpr std::size_t chunks_of(std::size_t elements) noexcept {
-  return (elements + parameter_chunk - 1) / parameter_chunk;
+  return elements / parameter_chunk + (elements % parameter_chunk != 0 ? 1 : 0);
 }
 
 /// What the ranks that replicate a parameter divide among themselves.
@@ -77,7 +78,8 @@ class bucket_layout {
   bucket_layout() = default;
 
   /// Cuts `entries` into buckets of about `bucket_bytes`, each of one family; a larger parameter gets a
-  /// bucket of its own. Every parameter begins at a multiple of 64 bytes.
+  /// bucket of its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where all of them are more
+  /// than any memory holds.
   template <list_of<bucket_entry> Entries, list_of<family_shape> Families>
   bucket_layout(const Entries& entries, const Families& families, std::size_t element_bytes, std::size_t bucket_bytes,
                 where at = where::current())
@@ -87,6 +89,7 @@ class bucket_layout {
         align_(element_bytes < 64 ? 64 / element_bytes : 1) {
     for (std::size_t f = 0; f < families.size(); ++f) families_[f] = families[f];
     std::vector<std::size_t> open(families.size());  // 1 + the bucket that a family is filling, or 0
+    checked_size all;
     for (std::size_t i = entries.size(); i-- > 0;) {
       const bucket_entry entry = entries[i];
       const std::size_t family = entry.family;
@@ -95,6 +98,8 @@ class bucket_layout {
                               std::to_string(families.size()),
                           at);
       sizes_[i] = entry.elements;
+      all += checked_size(entry.elements).rounded_up(align_) * element_bytes;
+      static_cast<void>(all.value([&] { return too_much(i, entry.elements, element_bytes); }, at));
       const std::size_t size = padded(sizes_[i]);
       if (open[family] == 0 || (buckets_[open[family] - 1].count + size) * element_bytes > bucket_bytes) {
         buckets_.push_back({});
@@ -111,7 +116,7 @@ class bucket_layout {
     for (std::size_t i = 1; i < buckets_.size(); ++i)
       for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
         std::swap(buckets_[j], buckets_[j - 1]);
-    for (bucket& b : buckets_) place(b);
+    for (bucket& b : buckets_) place(b, at);
     place_reductions();
   }
 
@@ -177,7 +182,12 @@ class bucket_layout {
     return (elements + align_ - 1) / align_ * align_;
   }
 
-  void place(bucket& b) {
+  [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes) {
+    return "the buckets of parameter number " + std::to_string(parameter) + " (" + std::to_string(elements) +
+           " elements of " + std::to_string(element_bytes) + " bytes) and those after it are";
+  }
+
+  void place(bucket& b, where at) {
     b.first = elements_;
     for (std::size_t parameter : b.members) {
       offsets_[parameter] = elements_;
@@ -185,6 +195,10 @@ class bucket_layout {
     }
     const family_shape family = families_[b.family];
     if (family.stage == zero_stage::none) return;
+    const auto words = [&] {
+      return "a bucket of " + std::to_string(b.count) + " elements, for each of " + std::to_string(family.ranks) + " ranks, is";
+    };
+    static_cast<void>((checked_size(b.count) * family.ranks).value(words, at));
     b.counts = std::vector<std::size_t>(family.ranks);
     for (std::size_t parameter : b.members) {
       const std::size_t size = padded(sizes_[parameter]);

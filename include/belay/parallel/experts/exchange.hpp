@@ -30,6 +30,7 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/symmetric.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
@@ -90,6 +91,8 @@ class expert_exchange {
                         at);
     }
     set_capacity(settings.capacity, at);
+    const checked_size selections = checked_size(shape_.ranks) * shape_.experts * sizeof(std::int64_t);
+    static_cast<void>(selections.value([&] { return std::to_string(shape_.experts) + " experts, counted by every rank, are"; }, at));
     selections_ = std::vector<std::int64_t>(shape_.ranks * shape_.experts);
     cursor_ = std::vector<std::int64_t>(shape_.experts);
     gather_counts_ = std::vector<std::size_t>(shape_.ranks, shape_.experts);
@@ -100,9 +103,9 @@ class expert_exchange {
   expert_exchange& operator=(const expert_exchange&) = delete;
 
   /// Makes room for statistics of layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
-  void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches) {
+  void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current()) {
+    statistics_ = expert_statistics(layers, micro_batches, shape_.experts, shape_.k, at);
     first_layer_ = first_layer;
-    statistics_ = expert_statistics(layers, micro_batches, shape_.experts, shape_.k);
   }
 
   /// Sends each row of `x` [rows, hidden] to the experts of its routing and fills the routing's global counts.
@@ -166,6 +169,12 @@ class expert_exchange {
     if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
       throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
     }
+    // Of a dispatch and its backward three slots are leased at a time.
+    const checked_size slots = checked_size(rows) * shape_.hidden * sizeof(T) * 3;
+    const auto words = [&] {
+      return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape_.hidden) + " elements is";
+    };
+    static_cast<void>(slots.value(words, at));
     shape_.capacity = rows;
   }
 
@@ -255,6 +264,7 @@ class expert_exchange {
 
   // Every rank learns what every rank selected; from here on all know the same and take the same decisions.
   void exchange_counts(flight_type& flight, where at) {
+    if constexpr (checked(check_level::local)) expect_counts(flight.routed, at);
     const std::size_t first = shape_.rank * shape_.experts;
     for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = flight.routed.counts[e];
     if (shape_.ranks > 1) all_gather_v(group_, selections_, gather_counts_, at);
@@ -273,6 +283,18 @@ class expert_exchange {
       expert_segments(shape_, all, flight.segments);
     }
     expert_places(shape_, all, flight.routed.choices, {cursor_.data(), {cursor_.size()}}, flight.places);
+  }
+
+  // A routing is plain data that anybody can write: places are computed from its counts.
+  void expect_counts(const routing<T>& routed, where at) const {
+    checked_size selections;
+    for (std::size_t e = 0; e < shape_.experts; ++e) {
+      selections += routed.counts[e] < 0 ? largest_size : static_cast<std::size_t>(routed.counts[e]);
+    }
+    if (selections.saturated() == routed.choices.size()) return;
+    throw usage_error("dispatch: the counts of the routing do not add up to its " + std::to_string(routed.choices.size()) +
+                          " choices",
+                      at);
   }
 
   void synchronize(where at) {

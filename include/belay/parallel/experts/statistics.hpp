@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
@@ -24,13 +25,14 @@ namespace belay::inline BELAY_ABI {
 class expert_statistics {
  public:
   expert_statistics() = default;
-  expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k)
+  expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k,
+                    where at = where::current())
       : layers_(layers),
         micro_batches_(micro_batches),
         experts_(experts),
         k_(k),
-        selections_(layers * micro_batches * experts),
-        probability_sums_(layers * micro_batches * experts) {}
+        selections_(entries(layers, micro_batches, experts, at)),
+        probability_sums_(selections_.size()) {}
 
   [[nodiscard]] std::size_t layers() const noexcept { return layers_; }
   [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
@@ -93,6 +95,14 @@ class expert_statistics {
   }
 
  private:
+  [[nodiscard]] static std::size_t entries(std::size_t layers, std::size_t micro_batches, std::size_t experts, where at) {
+    const auto words = [&] {
+      return "statistics of " + std::to_string(layers) + " layers, " + std::to_string(micro_batches) +
+             " micro-batches and " + std::to_string(experts) + " experts are";
+    };
+    return (checked_size(layers) * micro_batches * experts * sizeof(double)).value(words, at) / sizeof(double);
+  }
+
   [[nodiscard]] std::size_t entry(std::size_t layer, std::size_t micro_batch, where at) const {
     if (layer >= layers_ || micro_batch >= micro_batches_) {
       throw usage_error("expert statistics were prepared for " + std::to_string(layers_) + " layers and " +

@@ -28,11 +28,6 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// What `from_csv` accepts at most: a file from outside does not decide how much memory is used.
-inline constexpr std::size_t most_stages = 65'536;
-inline constexpr std::size_t most_micro_batches = 1'048'576;
-inline constexpr std::size_t most_cells = 16'777'216;  // stages times micro-batches
-
 /// The table as text, rows ended by a newline. Throws usage_error when the name holds a comma or a line break.
 template <any_table Table>
 [[nodiscard]] std::string to_csv(const Table& table, where at = where::current()) {

@@ -82,12 +82,20 @@ template <rule Rule, std::size_t Stages, std::size_t MicroBatches>
   return written<Rule, storage>(Stages, MicroBatches, {}, {});
 }
 
-/// The same table for sizes known at run time. Throws usage_error when one of them is 0.
+/// The same table for sizes known at run time. Throws usage_error when one of them is 0 or they are more than a schedule
+/// has at most.
 template <rule Rule>
 [[nodiscard]] dynamic_table generate(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
   if (stages == 0 || micro_batches == 0) {
     throw usage_error("schedule " + std::string(Rule::name) + " needs at least one stage and one micro-batch, not " +
                           std::to_string(stages) + " and " + std::to_string(micro_batches),
+                      at);
+  }
+  if (stages > most_stages || micro_batches > most_micro_batches || stages * micro_batches > most_cells) {
+    throw usage_error("schedule " + std::string(Rule::name) + " of " + std::to_string(stages) + " stages and " +
+                          std::to_string(micro_batches) + " micro-batches: at most are " + std::to_string(most_stages) +
+                          " stages, " + std::to_string(most_micro_batches) + " micro-batches and " +
+                          std::to_string(most_cells) + " of both multiplied",
                       at);
   }
   return written<Rule, dynamic_storage>(stages, micro_batches,

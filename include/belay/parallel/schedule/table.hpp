@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -22,6 +23,11 @@
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
+
+/// What a schedule from a file or of sizes known at run time has at most: they do not decide how much memory is used.
+inline constexpr std::size_t most_stages = 65'536;
+inline constexpr std::size_t most_micro_batches = 1'048'576;
+inline constexpr std::size_t most_cells = 16'777'216;  // stages times micro-batches
 
 /// Where a rule stands: the stage whose list it writes, and the sizes.
 struct position {
@@ -70,7 +76,8 @@ struct dynamic_storage {
   }
   template <class T>
   [[nodiscard]] static constexpr per_cell<T> each_cell(std::size_t stages, std::size_t micro_batches) {
-    return per_cell<T>(stages * micro_batches);
+    const checked_size cells = checked_size(stages) * micro_batches * sizeof(T);
+    return per_cell<T>(cells.value([] { return "the stages of a schedule, times its micro-batches, are"; }, where{}) / sizeof(T));
   }
 };
 
