@@ -54,6 +54,7 @@ class arena {
   /// Ends every lease; every chain that still names one is void from here on.
   void reclaim() noexcept { offsets_.clear(); }
 
+  [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
   [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 

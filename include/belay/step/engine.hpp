@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -15,6 +16,7 @@
 #include "belay/device/memory.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/step/rehearsal_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -34,6 +36,10 @@ class engine {
   [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
   [[nodiscard]] Stream& compute() noexcept { return stream_; }
 
+  /// Who is told which layer's call is under way: in rehearsals whoever explains a fault, else nobody.
+  using watch_type = std::conditional_t<Stream::runs_nothing, rehearsal_watch, no_watch>;
+  [[nodiscard]] watch_type& watch() noexcept { return watch_; }
+
   /// The number of the step that runs or ran last, from 1; 0 before the first.
   [[nodiscard]] std::uint64_t step_number() const noexcept { return step_number_; }
   /// Changes when a step begins and when it ends: a handle of another epoch holds nothing any more.
@@ -46,6 +52,7 @@ class engine {
   void begin_step(where at) {
     if (in_step_)
       throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
+    watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
     in_step_ = true;
     ++step_number_;
     ++epoch_;
@@ -54,6 +61,7 @@ class engine {
   void end_step() noexcept {
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
+    watch_.end();
     in_step_ = false;
     ++epoch_;
   }
@@ -62,6 +70,7 @@ class engine {
   arena<Memory> arena_;
   belay::ledger ledger_;
   Stream stream_;
+  [[no_unique_address]] watch_type watch_;
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
   bool in_step_ = false;

@@ -50,6 +50,7 @@ class [[nodiscard]] observed {
   }
 
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input, const invocation& call) {
+    const typename Engine::watch_type::mark under_way{engine.watch(), call.now(layer_call::forward)};
     frame<Engine> view{engine, call, frame_mode::observing, memory_};
     return layer.forward(view, input);
   }

@@ -50,7 +50,7 @@ class recompute {
     memory.kept = {};
     {
       frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
-      auto full = layer_->forward(again, residue.input);
+      auto full = replay(again, residue.input);
       layer_->backward(again, std::move(full), dout, dx...);
     }
     call.engine().activations().release(memory.kept);
@@ -58,6 +58,11 @@ class recompute {
   }
 
  private:
+  template <class Engine, class Input>
+  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
+    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
+    return layer_->forward(again, input);
+  }
   template <class Engine, class Input>
   [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
     frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};

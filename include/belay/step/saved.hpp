@@ -69,6 +69,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     if constexpr (differentiable<Input>) {
       gradient_of<Engine, Input> dx{*engine_, input_.shape(), call_.at};
       if (owed) {
+        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         layer_->backward(call, std::move(residue_), dout, dx.values());
       }
@@ -76,6 +77,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       return dx;
     } else {
       if (owed) {
+        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         layer_->backward(call, std::move(residue_), dout);
       }
@@ -95,6 +97,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     if constexpr (discarding_layer<Layer, Engine, Input>) {
       call_.parent = debt_.index;
       if (owes()) {
+        const mark under_way{engine_->watch(), call_.now(layer_call::discard)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         layer_->discard(call, std::move(residue_), why);
       }
@@ -109,7 +112,10 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
+  using mark = typename Engine::watch_type::mark;
+
   [[nodiscard]] residue_type run_forward() {
+    const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
     frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
     return layer_->forward(call, input_);
   }

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/step/rehearsal_watch.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "belay/step.hpp"
+
+namespace {
+
+using engine = belay::rehearsal_engine;
+using input = belay::view<const float, 2>;
+
+// Touches its output outside of frame.run in one of its calls.
+struct careless {
+  enum class fault { none, in_forward, in_backward, in_recompute, null, read_only } where_it_faults = fault::none;
+  int forwards = 0;
+
+  struct residue {
+    belay::view<float, 2> out;
+  };
+  [[nodiscard]] static const char* name() { return "careless"; }
+  [[nodiscard]] static std::size_t index() { return 7; }
+
+  residue forward(auto& frame, input x) {
+    residue r{frame.template keep<float>(x.shape())};
+    ++forwards;
+    if (where_it_faults == fault::in_forward || (where_it_faults == fault::in_recompute && forwards == 2)) write(r.out.data() + 3);
+    if (where_it_faults == fault::null) write(nullptr);
+    if (where_it_faults == fault::read_only) write(const_cast<float*>(&constant));
+    return r;
+  }
+  void backward(auto&, residue&& r, input, belay::view<float, 2>) {
+    if (where_it_faults == fault::in_backward) write(r.out.data());
+  }
+
+  static void write(float* at) { *const_cast<volatile float*>(at) = 1; }
+  static const float constant;
+};
+const float careless::constant = 4;
+
+struct ended {
+  int status = 0;
+  std::string said;
+  [[nodiscard]] bool by_segv() const { return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV; }
+  [[nodiscard]] bool says(const std::string& words) const { return said.find(words) != std::string::npos; }
+};
+
+// Runs `body` in a child whose SIGSEGV is handled by nobody (neither by doctest nor by a sanitizer), and reads what it says.
+template <class Body>
+ended in_child(Body body) {
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const rlimit no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    ::dup2(pipe[1], STDERR_FILENO);
+    ::signal(SIGSEGV, SIG_DFL);
+    body();
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  ended out;
+  std::array<char, 512> some{};
+  for (ssize_t n = 0; (n = ::read(pipe[0], some.data(), some.size())) > 0;) out.said.append(some.data(), static_cast<std::size_t>(n));
+  ::close(pipe[0]);
+  ::waitpid(child, &out.status, 0);
+  return out;
+}
+
+void rehearse(careless::fault fault, bool recomputed = false) {
+  belay::tier_meter meter;
+  engine planned{belay::reserved_addresses{1 << 20}, meter};
+  careless layer{fault};
+  belay::recompute again{layer};
+  belay::step step{planned};
+  const input x{nullptr, {4, 8}};
+  const auto both = [&](auto& of) {
+    auto h = belay::forward(step.micro_batch(2), of, x);
+    const input gradient = h.out();
+    static_cast<void>(std::move(h).backward(gradient));
+  };
+  if (recomputed) both(again);
+  else both(layer);
+  static_cast<void>(std::move(step).commit());
+}
+
+bool segv_is_default() {
+  struct sigaction now = {};
+  ::sigaction(SIGSEGV, nullptr, &now);
+  return now.sa_handler == SIG_DFL && (now.sa_flags & SA_SIGINFO) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("a layer that touches memory in a rehearsal is named, with its call, and the process ends as it would have") {
+  using fault = careless::fault;
+  const ended forward = in_child([] { rehearse(fault::in_forward); });
+  CHECK(forward.by_segv());
+  CHECK(forward.says("belay: a rehearsal touched memory"));
+  CHECK(forward.says("Byte 12 of the activations was touched in the forward of layer 7 'careless' (micro-batch 2) opened at "));
+  CHECK(forward.says("rehearsal_watch.cpp:"));
+  CHECK(forward.says(", in the step begun at "));
+  CHECK(forward.says("Compute inside frame.run(...)"));
+  const ended backward = in_child([] { rehearse(fault::in_backward); });
+  CHECK(backward.by_segv());
+  CHECK(backward.says("Byte 0 of the activations was touched in the backward of layer 7 'careless'"));
+  const ended recompute = in_child([] { rehearse(fault::in_recompute, true); });
+  CHECK(recompute.by_segv());
+  CHECK(recompute.says("in the recompute of layer 7 'careless'"));
+  const ended clean = in_child([] { rehearse(fault::none); });
+  CHECK(clean.status == 0);
+  CHECK(clean.said.empty());
+}
+
+TEST_CASE("a touch between the calls of layers is said to be one, and other faults keep to themselves") {
+  const ended between = in_child([] {
+    belay::tier_meter meter;
+    engine planned{belay::reserved_addresses{1 << 20}, meter};
+    careless layer;
+    belay::step step{planned};
+    auto h = belay::forward(step, layer, input{nullptr, {4, 8}});
+    careless::write(const_cast<float*>(h.out().data()));  // a loss that was computed in place
+    std::move(h).discard("not reached");
+  });
+  CHECK(between.by_segv());
+  CHECK(between.says("outside of a layer's call, in the step begun at"));
+  const ended null = in_child([] { rehearse(careless::fault::null); });
+  CHECK(null.by_segv());
+  CHECK(null.said.empty());
+  const ended constant = in_child([] { rehearse(careless::fault::read_only); });
+  CHECK(constant.by_segv());
+  CHECK(constant.says("not of the activations"));
+  CHECK(constant.says("in the forward of layer 7 'careless'"));
+  const ended after = in_child([] {
+    rehearse(careless::fault::none);
+    careless::write(nullptr);
+  });
+  CHECK(after.by_segv());
+  CHECK(after.said.empty());
+}
+
+TEST_CASE("whoever handled the signal before handles it still, and has it back after the rehearsal") {
+  const auto install = [] {
+    struct sigaction mine = {};
+    mine.sa_flags = SA_SIGINFO;
+    mine.sa_sigaction = [](int, siginfo_t*, void*) {
+      constexpr char words[] = "mine";
+      if (::write(STDERR_FILENO, words, sizeof words - 1) > 0) ::_exit(42);
+    };
+    ::sigaction(SIGSEGV, &mine, nullptr);
+  };
+  for (const auto fault : {careless::fault::in_forward, careless::fault::null}) {
+    const ended chained = in_child([&] {
+      install();
+      rehearse(fault);
+    });
+    CHECK(WIFEXITED(chained.status));
+    CHECK(WEXITSTATUS(chained.status) == 42);
+    CHECK(chained.says("mine"));
+    CHECK(chained.says("careless") == (fault == careless::fault::in_forward));
+  }
+  const ended sent = in_child([&] {  // by a process, which is no fault of a layer
+    belay::tier_meter meter;
+    engine planned{belay::reserved_addresses{1 << 20}, meter};
+    belay::step step{planned};
+    ::raise(SIGSEGV);
+  });
+  CHECK(sent.by_segv());
+  CHECK(sent.said.empty());
+  const ended restored = in_child([] {
+    rehearse(careless::fault::none);
+    if (!segv_is_default()) ::_exit(3);
+    belay::tier_meter meter;
+    engine one{belay::reserved_addresses{1 << 20}, meter}, two{belay::reserved_addresses{1 << 20}, meter};
+    {
+      belay::step outer{one};
+      belay::step inner{two};
+      if (segv_is_default()) ::_exit(4);
+    }
+    if (!segv_is_default()) ::_exit(5);
+    // A handler that was put on top stays: it is somebody's.
+    {
+      belay::step step{one};
+      struct sigaction ignored = {};
+      ignored.sa_handler = [](int) {};
+      ::sigaction(SIGSEGV, &ignored, nullptr);
+    }
+    if (segv_is_default()) ::_exit(6);
+  });
+  CHECK(restored.status == 0);
+}
+
+TEST_CASE("two threads rehearse at once: the end of one leaves the other's layers named") {
+  const ended threads = in_child([] {
+    std::atomic<int> open{0};
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+      belay::tier_meter meter;
+      engine planned{belay::reserved_addresses{1 << 20}, meter};
+      belay::step step{planned};
+      ++open;
+      over.wait(false);
+    });
+    while (open.load() == 0) std::this_thread::yield();
+    std::thread faulty([&] {
+      belay::tier_meter meter;
+      engine planned{belay::reserved_addresses{1 << 20}, meter};
+      belay::step step{planned};
+      over = true;
+      over.notify_all();
+      other.join();
+      careless layer{careless::fault::in_forward};
+      static_cast<void>(belay::observe(step, layer, input{nullptr, {1, 8}}));
+    });
+    faulty.join();
+  });
+  CHECK(threads.by_segv());
+  CHECK(threads.says("in the forward of layer 7 'careless'"));
+}
