@@ -3,6 +3,7 @@
 // The door to the core room: the words that every other room speaks.
 #pragma once
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"

@@ -10,6 +10,7 @@
 #include "belay/step/layer.hpp"
 #include "belay/step/observed.hpp"
 #include "belay/step/recompute.hpp"
+#include "belay/step/rehearsal_watch.hpp"
 #include "belay/step/saved.hpp"
 #include "belay/step/step.hpp"
 #include "belay/step/tape.hpp"

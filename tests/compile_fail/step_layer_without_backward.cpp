@@ -1,7 +1,7 @@
-// expect: a layer needs forward
+// expect: this layer has no backward
 // compilers: gcc clang
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What forward takes is a layer.
+// What forward takes is a layer with both halves.
 #include "support/layer.hpp"
 
 struct half_a_layer {

@@ -1,4 +1,4 @@
-// expect: a layer needs forward
+// expect: this layer has no forward
 // compilers: gcc clang
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Also an observed forward takes a layer.

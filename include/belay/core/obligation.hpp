@@ -61,26 +61,27 @@ enum class obligation_kind : std::uint8_t {
   return "it was never discharged";
 }
 
-/// One debt. `layer` points to a name that outlives the step; the shape is in elements, `rank` of its
-/// entries are meaningful.
+/// One debt. `layer` points to a name that outlives the step; the shape, of the output or of what was sent, is in
+/// elements, `rank` of its entries are meaningful. `bytes` are all that the debt's handle holds.
 struct obligation {
   obligation_kind kind = obligation_kind::saved_activation;
   std::uint8_t rank = 0;
   std::uint32_t parent = 0;  // ledger index of the invocation that a recompute repeats; 0: none
+  std::size_t layer_index = 0;
   std::size_t micro_batch = 0;
   std::size_t bytes = 0;
   std::array<std::size_t, 4> shape{};
   const char* layer = "";
   where opened_at;
 
-  /// "saved activation of layer 'head' (micro-batch 3, 4x128x256, 524288 bytes) opened at train.cpp:88: its
+  /// "saved activation of layer 5 'head' (micro-batch 3, 4x128x256, holds 1048576 bytes) opened at train.cpp:88: its
   /// backward was never called"
   [[nodiscard]] std::string text() const {
-    std::string out =
-        std::string(name(kind)) + " of layer '" + layer + "' (micro-batch " + std::to_string(micro_batch) + ", ";
+    std::string out = std::string(name(kind)) + " of layer " + std::to_string(layer_index) + " '" + layer +
+                      "' (micro-batch " + std::to_string(micro_batch) + ", ";
     for (std::uint8_t axis = 0; axis < rank; ++axis) out += (axis == 0 ? "" : "x") + std::to_string(shape[axis]);
     if (rank > 0) out += ", ";
-    return out + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
+    return out + "holds " + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
   }
 };
 

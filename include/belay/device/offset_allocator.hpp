@@ -101,6 +101,13 @@ class offset_allocator {
     if (meter_ != nullptr) meter_->remove(bytes);
   }
 
+  /// Bytes of all leases of the chain.
+  [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept {
+    std::size_t bytes = 0;
+    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) bytes += nodes_[at].size;
+    return bytes;
+  }
+
   /// Moves the lease at `offset` from one chain to another; false when `from` does not hold it.
   [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept {
     for (std::uint32_t* link = &from.head; *link != none; link = &nodes_[*link].chained) {

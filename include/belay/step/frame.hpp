@@ -35,13 +35,14 @@ struct invocation {
   /// What messages say of this call while it goes on.
   [[nodiscard]] call_under_way now(layer_call what) const noexcept { return {what, layer, layer_index, micro_batch, at}; }
 
-  /// Opens a debt of this call: its record is written where the ledger keeps it.
+  /// Opens a debt of this call, whose handle holds `bytes`: its record is written where the ledger keeps it.
   [[nodiscard]] ticket open(ledger& debts, obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
                             where opened_at) const {
     return debts.open_in_place(opened_at, [&](obligation& what) {
       what.kind = kind;
       what.rank = static_cast<std::uint8_t>(shape.size() < what.shape.size() ? shape.size() : what.shape.size());
       what.parent = parent;
+      what.layer_index = layer_index;
       what.micro_batch = micro_batch;
       what.bytes = bytes;
       for (std::size_t axis = 0; axis < what.rank; ++axis) what.shape[axis] = shape[axis];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rehearsal's tensors are addresses without memory. A layer that touches one outside of `frame.run` faults, and a bare
-// SIGSEGV names nobody. While a rehearsed step is open a handler says which layer's call it was, and then lets the fault
-// take its course: whoever handled SIGSEGV before (a sanitizer, a crash reporter, nobody) handles it as ever.
+// A rehearsal's tensors are addresses without memory. A layer that touches one outside of `frame.run` faults, and a
+// bare SIGSEGV names nobody. While a rehearsed step is open a handler says which layer's call it was, and then lets the
+// fault take its course: whoever handled SIGSEGV before (a sanitizer, a crash reporter, nobody) handles it as ever.
 #pragma once
 
 #include <errno.h>

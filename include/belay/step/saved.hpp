@@ -31,8 +31,9 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
   BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
-    debt_ = call.open(engine.obligations(), obligation_kind::saved_activation, residue_.out.size_bytes(),
-                      residue_.out.shape(), call.at);
+    const offset_allocator& leases = engine.activations().offsets();
+    const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
+    debt_ = call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
   }
 
   BELAY_OPENS saved(saved&& other) noexcept

@@ -142,15 +142,9 @@ template <step_scope Scope, class Layer, class Input>
                                                                                          const Input& input,
                                                                                          where at = where::current()) {
   using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  if constexpr (backward_layer<Layer, engine_type, Input>) {
+  if constexpr (runs_backward<Layer, engine_type, Input>()) {
     return saved<engine_type, Layer, Input>{scope.engine(), layer, input,
                                             invocation{layer_name(layer), layer_index(layer), scope.micro_batch(), at}};
-  } else {
-    static_assert(
-        always_false<Layer>,
-        "belay: a layer needs forward(frame, input) returning a residue with `out`, and backward(frame, residue, dout, "
-        "dx) "
-        "(without dx where the input is not floating point); use belay::observe for a forward that owes nothing");
   }
 }
 
@@ -159,11 +153,9 @@ template <step_scope Scope, class Layer, class Input>
 template <step_scope Scope, class Layer, class Input>
 [[nodiscard]] auto observe(const Scope& scope, Layer& layer, const Input& input, where at = where::current()) {
   using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  if constexpr (forward_layer<Layer, engine_type, Input>) {
+  if constexpr (runs_forward<Layer, engine_type, Input>()) {
     return observed<engine_type, Layer, Input>{
         scope.engine(), layer, input, invocation{layer_name(layer), layer_index(layer), scope.micro_batch(), at}};
-  } else {
-    static_assert(always_false<Layer>, "belay: a layer needs forward(frame, input) returning a residue with `out`");
   }
 }
 

@@ -36,9 +36,11 @@ class [[nodiscard]] tape<Engine> {
 
   template <class Layer, class Input>
   [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
-    using next = saved<Engine, Layer, Input>;
-    return tape<Engine, next>{
-        std::move(*this), layer, input, {layer_name(layer), layer_index(layer), micro_batch_, at}};
+    if constexpr (runs_backward<Layer, Engine, Input>()) {
+      using next = saved<Engine, Layer, Input>;
+      return tape<Engine, next>{
+          std::move(*this), layer, input, {layer_name(layer), layer_index(layer), micro_batch_, at}};
+    }
   }
 
  private:
@@ -63,9 +65,11 @@ class [[nodiscard]] tape<Engine, First, Rest...> {
 
   template <class Layer, class Input>
   [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
-    using next = saved<Engine, Layer, Input>;
-    const invocation call{layer_name(layer), layer_index(layer), micro_batch(), at};
-    return tape<Engine, next, First, Rest...>{std::move(*this), layer, input, call};
+    if constexpr (runs_backward<Layer, Engine, Input>()) {
+      using next = saved<Engine, Layer, Input>;
+      const invocation call{layer_name(layer), layer_index(layer), micro_batch(), at};
+      return tape<Engine, next, First, Rest...>{std::move(*this), layer, input, call};
+    }
   }
 
   /// The backward of the last forward. Returns the shorter tape, with the input's gradient where there is one.

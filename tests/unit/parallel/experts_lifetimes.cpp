@@ -129,7 +129,7 @@ TEST_CASE("a lost handle stays on the ledger and its slots stay leased until the
     CHECK(here.leases() == 2);
     CHECK(here.engine.obligations().open_count() == 1);
     const auto text = here.engine.obligations().text();
-    CHECK(text.find("combined tokens of layer 'experts' (micro-batch 3") != std::string::npos);
+    CHECK(text.find("combined tokens of layer 0 'experts' (micro-batch 3") != std::string::npos);
     CHECK(text.find("their backward was never called") != std::string::npos);
     static_cast<void>(here.exchange.take_overflow());
     here.exchange.begin_step();
