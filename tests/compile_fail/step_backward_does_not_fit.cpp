@@ -18,9 +18,7 @@ struct halves {
 
 void train(belay::host_engine& engine, halves& layer, vector_in x) {
   belay::step step{engine};
-  step.run([&](auto tape) {
-    auto one = std::move(tape).forward(layer, x);
-    return std::move(std::move(one).backward(x).rest);
-  });
+  auto one = belay::forward(step, layer, x);
+  static_cast<void>(std::move(one).backward(x));
   auto outcome = std::move(step).commit();
 }

@@ -5,50 +5,10 @@
 #include <string>
 
 #include "belay/step.hpp"
+#include "support/scaling.hpp"
 
-namespace {
-
-// y = w * x; keeps x by reference and its own output.
-struct scaling {
-  double weight = 2;
-  double gradient = 0;
-
-  struct residue {
-    belay::view<double, 3> out;
-    belay::view<const double, 3> x;
-  };
-
-  [[nodiscard]] static const char* name() { return "scaling"; }
-
-  template <class Frame>
-  residue forward(Frame& frame, belay::view<const double, 3> x) {
-    residue r{frame.template keep<double>(x.shape()), x};
-    auto noise = frame.template scratch<double>(x.shape());
-    frame.run([&, noise] {
-      for (std::size_t i = 0; i < x.size(); ++i) r.out.data()[i] = weight * x.data()[i], noise.data()[i] = 0;
-    });
-    return r;
-  }
-
-  template <class Frame>
-  void backward(Frame& frame, residue&& r, belay::view<const double, 3> dout, belay::view<double, 3> dx) {
-    frame.run([&] {
-      for (std::size_t i = 0; i < dout.size(); ++i) {
-        dx.data()[i] = weight * dout.data()[i];
-        gradient += r.x.data()[i] * dout.data()[i];
-      }
-    });
-  }
-};
-
-struct bench {
-  belay::tier_meter meter;
-  belay::host_engine engine{belay::host_pages{1 << 16}, meter};
-  double values[6] = {1, 2, 3, 4, 5, 6};
-  belay::view<const double, 3> x{values, {1, 2, 3}};
-};
-
-}  // namespace
+using scaling_bench::bench;
+using scaling_bench::scaling;
 
 TEST_CASE("two layers forward and backward give the chain rule, and nothing stays leased") {
   bench b;
@@ -241,51 +201,6 @@ TEST_CASE("zero rows, and a vote that finds an overflow elsewhere") {
   CHECK(belay::replay(outcome)->needed_rows == 17);
 }
 
-namespace {
-// A residue that can be made by moving, not assigned to.
-struct with_reference : scaling {
-  struct residue : scaling::residue {
-    const double& weight;
-  };
-  template <class Frame>
-  residue forward(Frame& frame, belay::view<const double, 3> x) {
-    return {scaling::forward(frame, x), weight};
-  }
-};
-
-void observe_layer_after_layer(auto layer) {
-  bench b;
-  {
-    belay::step step{b.engine};
-    auto seen = belay::observe(step, layer, b.x);
-    const std::size_t one = b.meter.live_bytes();
-    for (int depth = 1; depth < 5; ++depth) {
-      seen = belay::observe(step, layer, seen.out());
-      CHECK(b.meter.live_bytes() == one);
-    }
-    CHECK(seen.out()(0, 0, 0) == 32);
-    auto& itself = seen;
-    seen = std::move(itself);
-    CHECK(seen.out()(0, 1, 2) == 192);
-    auto other = belay::observe(step, layer, b.x);
-    seen = std::move(other);
-    CHECK(b.meter.live_bytes() == one);
-    CHECK(seen.out()(0, 0, 0) == 2);
-    auto outcome = std::move(step).commit();
-    CHECK(b.meter.live_bytes() == 0);
-    belay::step next{b.engine};
-    seen = belay::observe(next, layer, b.x);  // what it held ended with its step
-    CHECK(b.meter.live_bytes() == one);
-  }
-  CHECK(b.meter.live_bytes() == 0);
-}
-}  // namespace
-
-TEST_CASE("an observed result is assigned to: what it held is given back, layer after layer in one name") {
-  observe_layer_after_layer(scaling{2});
-  observe_layer_after_layer(with_reference{});
-}
-
 TEST_CASE("a rehearsal walks the same code, runs nothing, and reaches the same peak and extent") {
   bench b;
   scaling layer{2};
@@ -406,37 +321,4 @@ TEST_CASE("a step that a failure elsewhere cuts off gives everything back, and t
   static_cast<void>(belay::forward(step, layer, b.x).backward(b.x));
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
-}
-
-namespace {
-// Asks for an extent that wraps round.
-struct boundless : scaling {
-  enum class of { kept, scratched, remembered } what = of::kept;
-  template <class Frame>
-  residue forward(Frame& frame, belay::view<const double, 3> x) {
-    const belay::extents<2> shape{std::size_t{1} << 31, std::size_t{1} << 30};  // 2^64 bytes
-    if (what == of::kept) static_cast<void>(frame.template keep<double>(shape));
-    if (what == of::scratched) static_cast<void>(frame.template scratch<double>(shape));
-    if (what == of::remembered) static_cast<void>(frame.template remember<double>(shape));
-    return scaling::forward(frame, x);
-  }
-};
-}  // namespace
-
-TEST_CASE("extents whose bytes wrap round are refused in the words of their layer, and nothing stays leased") {
-  bench b;
-  boundless layer;
-  const auto run = [&] {
-    belay::step step{b.engine};
-    static_cast<void>(belay::observe(step, layer, b.x));
-  };
-  const char* const asked[] = {"kept memory", "scratch", "remembered memory"};
-  for (const auto what : {boundless::of::kept, boundless::of::scratched, boundless::of::remembered}) {
-    layer.what = what;
-    const std::string words = std::string(asked[static_cast<int>(what)]) +
-                              " of layer 'scaling' (micro-batch 0): 2147483648x1073741824 elements of 8 bytes are more";
-    CHECK_THROWS_WITH_AS(run(), doctest::Contains(words.c_str()), belay::size_error);
-    CHECK(b.meter.live_bytes() == 0);
-  }
-  CHECK_THROWS_AS(belay::ledger{SIZE_MAX}, belay::usage_error);  // its entries would be none
 }
