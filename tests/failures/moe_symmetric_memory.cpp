@@ -276,8 +276,8 @@ TEST_CASE("a micro-batch whose backward is forgotten is named, or refused with i
       said = open.what();
     }
     const std::string line = "moe_symmetric_memory.cpp:" + std::to_string(stage_type<one_forgotten>::opening_line);
-    CHECK(said.find("saved activation of layer 1 'moe.1' (micro-batch 2, 1x6x8") != std::string::npos);
-    CHECK(said.find("combined tokens of layer 1 'moe.1' (micro-batch 2, 6x8") != std::string::npos);
+    CHECK(said.find("saved activation of layer 0 'moe.1' (micro-batch 2, 1x6x8") != std::string::npos);
+    CHECK(said.find("combined tokens of layer 0 'moe.1' (micro-batch 2, 6x8") != std::string::npos);
     CHECK(said.find(line) != std::string::npos);
     CHECK(said.find("backward was never called") != std::string::npos);
     CHECK(said.find("micro-batch 1") == std::string::npos);
