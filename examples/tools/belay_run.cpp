@@ -28,6 +28,7 @@
 #include "belay/backend/host/process.hpp"
 #include "belay/backend/host/world_watch.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
 #include "tools/belay_run/child.hpp"
 #include "tools/belay_run/guard.hpp"
 #include "tools/belay_run/options.hpp"
@@ -197,7 +198,7 @@ class started_world : public world_watch {
     if (world != nullptr && exit_code_ != 0 && !belay::flight_folder()) say(verdict(*world));
   }
 
-  void say(const std::string& words) { error_.add("belay-run: " + words + "\n"); }
+  void say(const std::string& words) { error_.add("belay-run: " + belay::printable(words) + "\n"); }
 
  private:
   // Its first failure is the rank's, the first of all is ours; the others have a moment to say what they know of it.
@@ -292,10 +293,10 @@ int main(int, char** arguments) {
     }
     return belay_run::run(with);
   } catch (const belay::input_error& wrong) {
-    std::fprintf(stderr, "belay-run: %s\n", wrong.what());
+    std::fprintf(stderr, "belay-run: %s\n", belay::printable_what(wrong).c_str());
     return 2;
   } catch (const std::exception& problem) {
-    std::fprintf(stderr, "belay-run: %s\n", problem.what());
+    std::fprintf(stderr, "belay-run: %s\n", belay::printable_what(problem).c_str());
     belay_run::end_all_children();
     return 1;
   }

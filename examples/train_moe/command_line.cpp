@@ -200,7 +200,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     exit_code = app.exit(error);
     return std::nullopt;
   } catch (const belay::error& error) {
-    std::fprintf(stderr, "train_moe: %s\n", error.what());
+    std::fprintf(stderr, "train_moe: %s\n", belay::printable_what(error).c_str());
     exit_code = 2;
     return std::nullopt;
   }

@@ -8,14 +8,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <span>
+#include <vector>
 
 #include "belay/core/error.hpp"
 #include "belay/core/missing_folder.hpp"
+#include "belay/core/printable.hpp"
+#include "input/bounded_json.hpp"
+#include "input/regular_file.hpp"
 
 namespace train_moe {
 
@@ -37,36 +38,50 @@ std::string without_slash(std::string folder) {
 
 // Every tensor of the config must be there as fp32 in its shape, and nothing else.
 void check_tensors(const safetensors::reader& in, const model_config& config) {
+  const std::uint64_t wanted = tensor_count(config);
+  const std::string counts = "config.json gives " + std::to_string(wanted) + " tensors (num_hidden_layers " +
+                             std::to_string(config.num_hidden_layers) + ", num_local_experts " +
+                             std::to_string(config.num_local_experts) + "), here are " +
+                             std::to_string(in.tensors().size());
+  // Names are only made for a config that may have been meant for this file.
+  constexpr std::uint64_t most_missing = 4096;
+  if (wanted > in.tensors().size() + most_missing) throw belay::file_error(in.path(), 0, counts);
+  constexpr std::size_t most_told = 8;
   std::string wrong;
   std::size_t count = 0;
   const auto complain = [&](const std::string& text) {
-    if (++count <= 8) wrong += (wrong.empty() ? "" : "; ") + text;
+    if (++count <= most_told) wrong += (wrong.empty() ? "" : "; ") + text;
   };
-  std::set<std::string> expected;
+  std::vector<bool> expected(in.tensors().size());
   for (const safetensors::declaration& each : tensors_of(config)) {
-    expected.insert(each.name);
     const safetensors::tensor* found = in.find(each.name);
     if (found == nullptr) {
       complain("missing " + each.name);
-    } else if (found->type != safetensors::stored_type::f32) {
+      continue;
+    }
+    expected[static_cast<std::size_t>(found - in.tensors().data())] = true;
+    if (found->type != safetensors::stored_type::f32) {
       complain(each.name + " holds " + std::string(safetensors::name(found->type)) + ", F32 is needed");
     } else if (found->shape != each.shape) {
       complain(each.name + " is " + shape_text(found->shape) + ", config.json gives " + shape_text(each.shape));
     }
   }
-  for (const safetensors::tensor& each : in.tensors()) {
-    if (expected.count(each.name) == 0) complain("unexpected " + each.name);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!expected[i]) complain("unexpected " + belay::printable_start(in.tensors()[i].name, 100));
   }
-  if (count > 8) wrong += "; and " + std::to_string(count - 8) + " more";
+  if (count > most_told) wrong += "; and " + std::to_string(count - most_told) + " more: " + counts;
   if (count != 0) throw belay::file_error(in.path(), 0, wrong);
 }
 
 bool is_mixtral_config(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const auto values = nlohmann::json::parse(in, nullptr, false);
-  if (!values.is_object()) return false;
-  const auto type = values.find("model_type");
-  return type != values.end() && *type == "mixtral";
+  try {
+    const auto values = input::json_parser<nlohmann::json>(path, input::content_of(path, largest_config)).parse();
+    if (!values.is_object()) return false;
+    const auto type = values.find("model_type");
+    return type != values.end() && *type == "mixtral";
+  } catch (const belay::file_error&) {
+    return false;
+  }
 }
 
 [[noreturn]] void fail(const std::string& path, const char* what, int number) {

@@ -15,6 +15,9 @@
 
 namespace train_moe {
 
+/// Bytes of a config.json that are read.
+inline constexpr std::uint64_t largest_config = std::uint64_t{1} << 20;
+
 /// The fields of config.json by their names there.
 struct model_config {
   std::size_t vocab_size = 256;
@@ -36,7 +39,8 @@ struct model_config {
 };
 
 /// A built-in model, "tiny" or "small", or the config.json at the path `model`, for sequences of `sequence`
-/// bytes. What cannot be trained is a belay::input_error that names the file and the field.
+/// bytes. What cannot be trained, or held by no file, is a belay::input_error that names the file and the field; what
+/// cannot be read or is no JSON is a belay::file_error.
 [[nodiscard]] model_config load_model(const std::string& model, std::size_t sequence);
 
 /// The same for the text of a config.json; `source` names it in errors.
@@ -48,6 +52,9 @@ struct model_config {
 /// Fields in which the two differ as models ("hidden_size 128 and 256, ..."), empty when they agree. What
 /// changes only the training (router_aux_loss_coef, initializer_range, the longest sequence) may differ.
 [[nodiscard]] std::string differences(const model_config& a, const model_config& b);
+
+/// How many tensors a model has.
+[[nodiscard]] std::uint64_t tensor_count(const model_config& config) noexcept;
 
 /// All tensors of a model in the order in which an export holds them, fp32.
 [[nodiscard]] std::vector<belay::safetensors::declaration> tensors_of(const model_config& config);

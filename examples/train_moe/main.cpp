@@ -17,7 +17,9 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   std::optional<train_moe::command_line> line;
   const auto fail = [&](const std::exception& error, int code) {
-    if (!line || train_moe::tells(*line, error)) std::fprintf(stderr, "train_moe: %s\n", error.what());
+    if (!line || train_moe::tells(*line, error)) {
+      std::fprintf(stderr, "train_moe: %s\n", belay::printable_what(error).c_str());
+    }
     return code;
   };
   try {

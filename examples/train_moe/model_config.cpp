@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <cerrno>
-#include <cmath>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
+#include "input/bounded_json.hpp"
+#include "input/regular_file.hpp"
 #include "train_moe/hugging_face.hpp"
 
 namespace train_moe {
@@ -42,19 +40,22 @@ class fields {
   [[nodiscard]] double number(const char* field, double otherwise) const {
     const json* value = find(field);
     if (value == nullptr) return otherwise;
-    if (!value->is_number()) refuse(field, "is " + value->dump() + ", a number is needed");
+    if (!value->is_number()) refuse(field, "is " + input::shown(*value) + ", a number is needed");
     return value->get<double>();
+  }
+  void require(bool holds, const char* field, double value, const char* allowed) const {
+    if (!holds) refuse(field, "is " + json(value).dump() + ", " + allowed + " is needed");
   }
   void same(const char* field, const json& wanted, const char* why) const {
     const json* value = find(field);
-    if (value != nullptr && *value != wanted) refuse(field, "is " + value->dump() + ": " + why);
+    if (value != nullptr && *value != wanted) refuse(field, "is " + input::shown(*value) + ": " + why);
   }
 
  private:
   std::size_t count_in(const char* field, const json& value) const {
     constexpr std::uint64_t most = std::uint64_t{1} << 31U;
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() == 0 || value.get<std::uint64_t>() > most) {
-      refuse(field, "is " + value.dump() + ", a whole number from 1 to 2147483648 is needed");
+      refuse(field, "is " + input::shown(value) + ", a whole number from 1 to 2147483648 is needed");
     }
     return value.get<std::size_t>();
   }
@@ -69,22 +70,23 @@ double rope_theta_of(const fields& in) {
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const json* rope = in.find(name);
     if (rope == nullptr) continue;
-    if (!rope->is_object()) in.refuse(name, "is " + rope->dump() + ", an object is needed");
+    if (!rope->is_object()) in.refuse(name, "is " + input::shown(*rope) + ", an object is needed");
     for (const char* kind : {"rope_type", "type"}) {
       const auto type = rope->find(kind);
       if (type != rope->end() && !type->is_null() && *type != "default") {
-        in.refuse(std::string(name) + "." + kind, "is " + type->dump() + ": only unscaled positions are supported");
+        in.refuse(std::string(name) + "." + kind, "is " + input::shown(*type) + ": only unscaled positions are supported");
       }
     }
     for (const auto& [key, value] : rope->items()) {
       if (key == "rope_type" || key == "type" || value.is_null()) continue;
       if (key == "partial_rotary_factor" && value == 1.0) continue;
-      if (key != "rope_theta") in.refuse(std::string(name) + "." + key, "scales positions, which is not supported");
-      if (!value.is_number()) in.refuse(std::string(name) + ".rope_theta", "is " + value.dump());
+      const std::string field = std::string(name) + "." + belay::printable_start(key, 60);
+      if (key != "rope_theta") in.refuse(field, "scales positions, which is not supported");
+      if (!value.is_number()) in.refuse(field, "is " + input::shown(value) + ", a number is needed");
       theta = value.get<double>();
     }
   }
-  if (!std::isfinite(theta) || theta <= 1) in.refuse("rope_theta", "has to be larger than 1");
+  in.require(theta > 1, "rope_theta", theta, "a number larger than 1");
   return theta;
 }
 
@@ -104,32 +106,40 @@ void check_shapes(const fields& in, const model_config& config) {
     in.refuse("num_experts_per_tok", "is " + std::to_string(config.num_experts_per_tok) +
                                          ", there are num_local_experts " + std::to_string(config.num_local_experts));
   }
-  if (!(config.rms_norm_eps > 0) || !(config.rms_norm_eps < 1)) in.refuse("rms_norm_eps", "has to be between 0 and 1");
-  if (!(config.router_aux_loss_coef >= 0) || !std::isfinite(config.router_aux_loss_coef)) {
-    in.refuse("router_aux_loss_coef", "has to be 0 or more");
-  }
-  if (!(config.initializer_range > 0) || !std::isfinite(config.initializer_range)) {
-    in.refuse("initializer_range", "has to be more than 0");
-  }
+  in.require(config.rms_norm_eps > 0 && config.rms_norm_eps < 1, "rms_norm_eps", config.rms_norm_eps,
+             "a number larger than 0 and smaller than 1");
+  in.require(config.router_aux_loss_coef >= 0, "router_aux_loss_coef", config.router_aux_loss_coef, "0 or more");
+  in.require(config.initializer_range > 0, "initializer_range", config.initializer_range, "a number larger than 0");
 }
 
-std::string content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw input_error(path + ": cannot be opened: " + std::strerror(errno));
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) throw input_error(path + ": cannot be read");
-  return text;
+// What no file can hold is not listed, planned or allocated either.
+void check_size(const fields& in, const model_config& config) {
+  namespace safetensors = belay::safetensors;
+  const std::size_t layers = config.num_hidden_layers;
+  const std::size_t experts = config.num_local_experts;
+  const std::string counts = std::to_string(layers) + " and num_local_experts " + std::to_string(experts);
+  if (tensor_count(config) > safetensors::most_tensors) {
+    in.refuse("num_hidden_layers", "is " + counts + ", which is " + std::to_string(tensor_count(config)) +
+                                       " tensors; a file holds at most " + std::to_string(safetensors::most_tensors));
+  }
+  const auto real = [](std::size_t value) { return static_cast<double>(value); };
+  const double heads = 2 * real(config.num_attention_heads) + 2 * real(config.num_key_value_heads);
+  const double layer = heads * real(config.head_dim) + real(experts) * (3 * real(config.intermediate_size) + 1) + 2;
+  const double rows = 2 * real(config.vocab_size) + real(layers) * layer + 1;
+  if (real(config.hidden_size) * rows * sizeof(float) > real(safetensors::largest_number)) {
+    in.refuse("hidden_size", "is " + std::to_string(config.hidden_size) + ", vocab_size " +
+                                 std::to_string(config.vocab_size) + ", intermediate_size " +
+                                 std::to_string(config.intermediate_size) + ", num_attention_heads " +
+                                 std::to_string(config.num_attention_heads) + ", head_dim " +
+                                 std::to_string(config.head_dim) + ", num_hidden_layers " + counts +
+                                 ": a file holds at most " + std::to_string(safetensors::largest_number) + " bytes");
+  }
 }
 
 }  // namespace
 
 model_config parse_model(const std::string& text, std::size_t sequence, const std::string& source) {
-  json values;
-  try {
-    values = json::parse(text);
-  } catch (const json::parse_error& error) {
-    throw input_error(source + ": is no JSON: " + error.what());
-  }
+  const json values = input::json_parser<json>(source, text).parse();
   if (!values.is_object()) throw input_error(source + ": is no JSON object");
   const fields in(values, source);
   if (in.find("model_type") == nullptr) in.refuse("model_type", "is missing");
@@ -163,6 +173,7 @@ model_config parse_model(const std::string& text, std::size_t sequence, const st
   config.router_aux_loss_coef = in.number("router_aux_loss_coef", 0.01);
   config.initializer_range = in.number("initializer_range", 0.02);
   check_shapes(in, config);
+  check_size(in, config);
   return config;
 }
 
@@ -178,7 +189,7 @@ model_config load_model(const std::string& model, std::size_t sequence) {
     config.num_key_value_heads = 8;
     return config;
   }
-  return parse_model(content(model), sequence, model);
+  return parse_model(input::content_of(model, largest_config), sequence, model);
 }
 
 std::string config_json(const model_config& config, std::size_t sequence) {
@@ -225,6 +236,10 @@ std::string differences(const model_config& a, const model_config& b) {
   compare("rms_norm_eps", a.rms_norm_eps, b.rms_norm_eps);
   compare("rope_theta", a.rope_theta, b.rope_theta);
   return text;
+}
+
+std::uint64_t tensor_count(const model_config& config) noexcept {
+  return 3 + config.num_hidden_layers * (7 + 3 * std::uint64_t{config.num_local_experts});
 }
 
 std::vector<belay::safetensors::declaration> tensors_of(const model_config& config) {

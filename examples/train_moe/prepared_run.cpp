@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "belay/core/printable.hpp"
 #include "train_moe/host_trainer.hpp"
 
 namespace train_moe {
@@ -102,20 +103,12 @@ void prepared_run::finish(const summary& end) {
     }
   }
   if (end.eval_loss) {
-    std::snprintf(words, sizeof words, "eval loss %.6f nats a byte (%s)\n", *end.eval_loss, line.eval.c_str());
-    out += words;
+    std::snprintf(words, sizeof words, "eval loss %.6f nats a byte", *end.eval_loss);
+    out += words + (" (" + belay::printable(line.eval)) + ")\n";
   }
-  if (!line.export_to.empty()) out += "exported to " + line.export_to + "\n";
+  if (!line.export_to.empty()) out += "exported to " + belay::printable(line.export_to) + "\n";
   if (!end.sample.empty()) out += "\na sample:\n" + end.sample + "\n";
   printer.say(out);
-}
-
-std::string printable(std::string text) {
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte != '\n' && byte != '\t' && (byte < 32 || byte > 126)) c = '.';
-  }
-  return text;
 }
 
 }  // namespace train_moe

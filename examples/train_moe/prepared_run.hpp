@@ -66,7 +66,4 @@ struct prepared_run {
   step_printer printer;
 };
 
-/// Bytes that a terminal shows as they are; others become '.'.
-[[nodiscard]] std::string printable(std::string text);
-
 }  // namespace train_moe

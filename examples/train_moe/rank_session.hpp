@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "belay/core/printable.hpp"
 #include "train_moe/evaluate.hpp"
 #include "train_moe/prepared_run.hpp"
 #include "train_moe/trainer.hpp"
@@ -73,7 +74,7 @@ class rank_session {
   void sample(summary& end) {
     const std::string text =
         train_moe::sample<float>(trainer_.machine(), "The ", 200, line().run.sequence, 0.8, line().run.seed);
-    if (first_) end.sample = printable(text);
+    if (first_) end.sample = belay::printable_lines(text);
   }
 
   // Rank 0 opens, writes what all own, and commits.

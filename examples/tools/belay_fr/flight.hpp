@@ -4,21 +4,18 @@
 // place: a file that was cut off at a crash must not be taken for a whole one.
 #pragma once
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "belay/core/error.hpp"
+#include "input/bounded_json.hpp"
+#include "input/regular_file.hpp"
 
 namespace belay_fr {
 
@@ -72,26 +69,9 @@ class located_json {
 
   /// Throws belay::file_error for what is no JSON.
   located_json(std::string path, const std::string& text) : path_(std::move(path)) {
-    const char* position = text.data();
-    std::vector<std::size_t> begins;
-    const auto keep = [&](int, json::parse_event_t event, json&) {
-      using kind = json::parse_event_t;
-      if (event == kind::object_start || event == kind::array_start) {
-        begins.push_back(static_cast<std::size_t>(position - text.data()) - 1);
-      }
-      return true;
-    };
-    try {
-      root_ = json::parse(counting{text.data(), &position}, counting{text.data() + text.size(), &position}, keep);
-    } catch (const json::parse_error& error) {
-      const std::string what = error.what();
-      const std::size_t words = what.find(": ");
-      const std::size_t at = error.byte > 0 ? error.byte - 1 : 0;
-      if (at >= text.size()) throw belay::file_error(path_, at, "is cut off: it ends in the middle");
-      throw belay::file_error(
-          path_, at, "is damaged or no flight file: " + (words == std::string::npos ? what : what.substr(words + 2)));
-    }
-    locate(begins);
+    input::json_parser<json> parser(path_, text, "is damaged or no flight file");
+    root_ = parser.parse();
+    locate(parser.begins());
   }
 
   [[nodiscard]] const json& root() const noexcept { return root_; }
@@ -114,7 +94,7 @@ class located_json {
       if (!value.is_number_integer()) refuse(object, name + " is no whole number");
       const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.template get<std::uint64_t>())
                                                    : std::in_range<T>(value.template get<std::int64_t>());
-      if (!fits) refuse(object, name + " is out of range: " + value.dump());
+      if (!fits) refuse(object, name + " is out of range: " + input::shown(value));
     }
     return value.template get<T>();
   }
@@ -134,33 +114,13 @@ class located_json {
     std::vector<int> out;
     for (const json& value : array(object, key)) {
       if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= ranks)
-        refuse(object, std::string("\"") + key + "\" names no rank: " + value.dump());
+        refuse(object, std::string("\"") + key + "\" names no rank: " + input::shown(value));
       out.push_back(value.get<int>());
     }
     return out;
   }
 
  private:
-  // Tells how far the parser has read.
-  struct counting {
-    using iterator_category = std::input_iterator_tag;
-    using value_type = char;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const char*;
-    using reference = const char&;
-
-    const char* at;
-    const char** position;
-
-    reference operator*() const { return *at; }
-    counting& operator++() {
-      *position = ++at;
-      return *this;
-    }
-    bool operator==(const counting& other) const { return at == other.at; }
-    bool operator!=(const counting& other) const { return at != other.at; }
-  };
-
   // Objects and arrays of the tree in the order in which they began.
   void locate(const std::vector<std::size_t>& begins) {
     std::vector<const json*> stack{&root_};
@@ -207,15 +167,9 @@ inline failure read_cause(const located_json& from, const json& cause, std::size
 
 }  // namespace parts
 
-/// Reads a whole file. Throws belay::file_error, which names the byte, for one that cannot be read or is none.
-[[nodiscard]] inline flight read_flight(const std::string& path) {
-  errno = 0;
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream content;
-  if (!in || !(content << in.rdbuf())) {
-    throw belay::file_error(path, 0, errno != 0 ? std::string("cannot be read: ") + std::strerror(errno) : "is empty");
-  }
-  const located_json from(path, content.str());
+/// Reads the text of a file. Throws belay::file_error, which names the byte, for what is none.
+[[nodiscard]] inline flight read_flight(const std::string& path, const std::string& text) {
+  const located_json from(path, text);
   const located_json::json& root = from.root();
   if (!root.is_object() || !root.contains("belay_flight")) from.refuse(root, "is no flight file of Belay");
   if (from.get<int>(root, "belay_flight") != 1) from.refuse(root, "is a flight file of another version of Belay");
@@ -226,8 +180,8 @@ inline failure read_cause(const located_json& from, const json& cause, std::size
   out.verdict = from.get<std::string>(root, "verdict");
   const auto& by_rank = from.array(root, "by_rank");
   if (by_rank.empty() || by_rank.size() != from.get<std::size_t>(root, "ranks")) {
-    from.refuse(by_rank,
-                "holds " + std::to_string(by_rank.size()) + " of " + from.member(root, "ranks").dump() + " ranks");
+    const std::string said = input::shown(from.member(root, "ranks"));
+    from.refuse(by_rank, "holds " + std::to_string(by_rank.size()) + " of " + said + " ranks");
   }
   if (root.contains("told_by")) {
     out.told_by = from.get<int>(root, "told_by");
@@ -250,6 +204,16 @@ inline failure read_cause(const located_json& from, const json& cause, std::size
     out.ranks.push_back(std::move(rank));
   }
   return out;
+}
+
+/// Bytes of a file that are read; thousands of ranks with full recorders take less.
+inline constexpr std::uint64_t largest_flight_file = std::uint64_t{1} << 30;
+
+/// Reads a whole file. Throws belay::file_error, which names the byte, for one that cannot be read or is none.
+[[nodiscard]] inline flight read_flight(const std::string& path) {
+  const std::string text = input::content_of(path, largest_flight_file);
+  if (text.empty()) throw belay::file_error(path, 0, "is empty");
+  return read_flight(path, text);
 }
 
 }  // namespace belay_fr

@@ -8,35 +8,18 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "belay/comm/flight_verdict.hpp"
-#include "belay/comm/json_text.hpp"
 #include "belay/comm/signal_name.hpp"
+#include "belay/core/printable.hpp"
 #include "tools/belay_fr/alignment.hpp"
 #include "tools/belay_fr/flight.hpp"
 
 namespace belay_fr {
 
 using belay::duration_text;
-
-/// Nothing that a terminal would obey or could not show.
-[[nodiscard]] inline std::string plain(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const std::size_t length = belay::utf8_length(text);
-    const auto first = static_cast<unsigned char>(text.front());
-    if (length == 0)
-      out += '?';
-    else if (length == 1 && (first < 0x20 || first == 0x7f))
-      out += ' ';
-    else
-      out += text.substr(0, length);
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  return out;
-}
+using belay::printable;
 
 [[nodiscard]] inline std::string group_text(std::uint32_t group) {
   return group == 0 ? "world" : "group " + std::to_string(group);
@@ -81,17 +64,17 @@ class text_table {
 
 /// Verdict, cause and job.
 [[nodiscard]] inline std::string head_text(const flight& of) {
-  std::string out = plain(of.verdict) + "\n\ncause:  " + plain(of.cause.kind);
+  std::string out = printable(of.verdict) + "\n\ncause:  " + printable(of.cause.kind);
   for (std::size_t i = 0; i < of.cause.culprits.size(); ++i) {
     out += (i == 0 ? " by rank " : ", ") + std::to_string(of.cause.culprits[i]);
   }
   if (of.cause.signal > 0) out += ", " + belay::signal_name(of.cause.signal);
   if (of.cause.exit_code >= 0) out += ", exit code " + std::to_string(of.cause.exit_code);
-  if (!of.cause.there.empty()) out += ", at " + plain(of.cause.there);
-  if (!of.cause.message.empty()) out += "\n        " + plain(of.cause.message);
+  if (!of.cause.there.empty()) out += ", at " + printable(of.cause.there);
+  if (!of.cause.message.empty()) out += "\n        " + printable(of.cause.message);
   out += "\njob:    " + std::to_string(of.job) + ", " + std::to_string(of.ranks.size());
   out += of.ranks.size() == 1 ? " rank" : " ranks";
-  out += (of.transport == "mpi" ? " under " : " as ") + plain(of.transport);
+  out += (of.transport == "mpi" ? " under " : " as ") + printable(of.transport);
   if (of.told_by >= 0 && of.ranks.size() > 1) {
     out += ", told by rank " + std::to_string(of.told_by) + ", with what it heard of the others";
   }
@@ -108,14 +91,14 @@ class text_table {
     for (std::size_t lane = 0; lane < 2; ++lane) {
       const auto& entries = rank.lanes[lane].entries;
       if (entries.empty()) {
-        if (lane == 0) table.add({std::to_string(rank.rank), pid, plain(rank.state), "none"});
+        if (lane == 0) table.add({std::to_string(rank.rank), pid, printable(rank.state), "none"});
         continue;
       }
       const entry& last = entries.back();
       const char* const how = last.heard ? "SEEN IN " : last.finished ? "after " : "IN ";
-      const std::string what = std::string(how) + (lane == 1 ? "started " : "") + plain(last.op) + " #" + std::to_string(last.number);
-      table.add({std::to_string(rank.rank), lane == 0 ? pid : "", lane == 0 ? plain(rank.state) : "", what,
-                 group_text(last.group), std::to_string(last.bytes), plain(last.site), duration_text(last.waited_us)});
+      const std::string what = std::string(how) + (lane == 1 ? "started " : "") + printable(last.op) + " #" + std::to_string(last.number);
+      table.add({std::to_string(rank.rank), lane == 0 ? pid : "", lane == 0 ? printable(rank.state) : "", what,
+                 group_text(last.group), std::to_string(last.bytes), printable(last.site), duration_text(last.waited_us)});
     }
   }
   return table.text();
@@ -155,8 +138,8 @@ class side_by_side {
         sizes.insert(here.what->bytes);
       }
       const std::string what =
-          (ops.size() == 1 ? plain(*ops.begin()) : "DIFFERS") + " #" + std::to_string(each.key.number);
-      const std::string at = sites.size() == 1 ? plain(*sites.begin()) : std::to_string(sites.size()) + " places";
+          (ops.size() == 1 ? printable(*ops.begin()) : "DIFFERS") + " #" + std::to_string(each.key.number);
+      const std::string at = sites.size() == 1 ? printable(*sites.begin()) : std::to_string(sites.size()) + " places";
       std::vector<std::string> cells{group_text(each.key.group), what, at};
       for (std::size_t rank = first; rank < end; ++rank) {
         cells.push_back(cell_text(each.by_rank[rank], ops.size() > 1, sizes.size() > 1));
@@ -177,7 +160,7 @@ class side_by_side {
       case presence::heard: break;
     }
     std::string out = name_of(*here.what);
-    if (with_op) out += " " + plain(here.what->op);
+    if (with_op) out += " " + printable(here.what->op);
     if (with_bytes) out += " " + std::to_string(here.what->bytes) + " B";
     const std::string waited = duration_text(here.what->waited_us);
     return waited.empty() ? out : out + " " + waited;
@@ -197,8 +180,8 @@ class side_by_side {
     table.add({"n", "group", "operation", "bytes", "at", "", "waited"});
     for (std::size_t i = from.entries.size() - std::min(count, from.entries.size()); i < from.entries.size(); ++i) {
       const entry& each = from.entries[i];
-      table.add({std::to_string(each.turn), group_text(each.group), plain(each.op) + " #" + std::to_string(each.number),
-                 std::to_string(each.bytes), plain(each.site), name_of(each),
+      table.add({std::to_string(each.turn), group_text(each.group), printable(each.op) + " #" + std::to_string(each.number),
+                 std::to_string(each.bytes), printable(each.site), name_of(each),
                  duration_text(each.waited_us)});
     }
     out += std::string(lane == 0 ? "\noperations that rank " : "\noperations started that rank ") +

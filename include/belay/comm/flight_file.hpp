@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +30,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/missing_folder.hpp"
 #include "belay/core/policies.hpp"
+#include "belay/core/printable.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -232,10 +232,7 @@ inline void report_flight(const flight_scene& world, const std::string& folder) 
   } catch (const std::exception& problem) {
     line += " [no flight file: " + std::string(problem.what()) + "]";
   }
-  // One line, whatever a message holds; and nothing that a terminal would obey.
-  const auto obeyed = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  std::replace_if(line.begin(), line.end(), obeyed, ' ');
-  line += '\n';
+  line = printable(line) + '\n';  // one line, whatever a message holds
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

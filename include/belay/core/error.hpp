@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -42,10 +43,11 @@ class usage_error : public error {
   using error::error;
 };
 
-/// Input from outside (a flag, a configuration, a file's content) cannot be used as it is.
+/// Input from outside (a flag, a configuration, a file's content) cannot be used as it is. The message may quote it:
+/// `what()` is one line of printable text.
 class input_error : public error {
  public:
-  explicit input_error(const std::string& message, where at = {}) : error(message, at) {}
+  explicit input_error(const std::string& message, where at = {}) : error(printable(message), at) {}
 };
 
 /// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
@@ -67,11 +69,12 @@ class budget_error : public error {
 };
 
 /// A file could not be read or written, or holds what it should not; `offset` is the byte where, or 0, which is not
-/// named: then it is about the file as such.
+/// named: then it is about the file as such. Path and message may come from outside: `what()` is one line of printable
+/// text, `path()` is as it was given.
 class file_error : public error {
  public:
   file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {})
-      : error(path + ": " + message + (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"), at),
+      : error(printable(path + ": " + message) + (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"), at),
         path_(path),
         offset_(offset) {}
 
@@ -96,7 +99,8 @@ enum class comm_fault { peer_failed, mismatch, timeout, revoked };
   return "unknown";
 }
 
-/// A communication error: who caused it, in which operation, where here and where there.
+/// A communication error: who caused it, in which operation, where here and where there. `what()` is one line of
+/// printable text, whatever the other ranks said; the details are as they came.
 class comm_error : public error {
  public:
   struct details {
@@ -127,10 +131,16 @@ class comm_error : public error {
     for (std::size_t i = 0; i < d.culprits.size(); ++i) message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));
     if (!d.there.empty()) message.append(" at ").append(d.there);
     if (!d.message.empty()) message.append(": ").append(d.message);
-    return message;
+    return printable(message);
   }
 
   details details_;
 };
+
+/// What an exception says, for a terminal: escaped, and one line unless it is ours, whose tables and lists have more.
+[[nodiscard]] inline std::string printable_what(const std::exception& problem) {
+  const char* const what = message_of(problem);
+  return dynamic_cast<const error*>(&problem) != nullptr ? printable_lines(what) : printable(what);
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "belay/core/config.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -77,7 +78,7 @@ struct obligation {
   /// "saved activation of layer 5 'head' (micro-batch 3, 4x128x256, holds 1048576 bytes) opened at train.cpp:88: its
   /// backward was never called"
   [[nodiscard]] std::string text() const {
-    std::string out = std::string(name(kind)) + " of layer " + std::to_string(layer_index) + " '" + layer +
+    std::string out = std::string(name(kind)) + " of layer " + std::to_string(layer_index) + " '" + printable(layer) +
                       "' (micro-batch " + std::to_string(micro_batch) + ", ";
     for (std::uint8_t axis = 0; axis < rank; ++axis) out += (axis == 0 ? "" : "x") + std::to_string(shape[axis]);
     if (rank > 0) out += ", ";

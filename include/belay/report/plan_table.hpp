@@ -14,6 +14,7 @@
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/printable.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -128,8 +129,8 @@ class plan_printer {
   template <class BytesOfRank>
   void add_line(std::vector<std::string>& cells, std::string_view tier, std::string_view purpose,
                 BytesOfRank bytes) const {
-    cells.push_back(std::string(tier));
-    cells.push_back(std::string(purpose));
+    cells.push_back(printable(tier));
+    cells.push_back(printable(purpose));
     if (ranks_ > most_columns) {
       std::uint64_t smallest = bytes(0);
       std::uint64_t largest = 0;
@@ -181,13 +182,13 @@ class plan_printer {
       }
       if (most == budget.bytes) continue;
       const std::uint64_t missing = most - budget.bytes;
-      text += std::string(budget.tier) + ": rank " + std::to_string(worst) + " needs " + std::to_string(most) +
+      text += printable(budget.tier) + ": rank " + std::to_string(worst) + " needs " + std::to_string(most) +
               " bytes (" + bytes_text(most) + "), the budget is " + std::to_string(budget.bytes) + " (" +
               bytes_text(budget.bytes) + "): short by " + std::to_string(missing) + " (" + bytes_text(missing) + ")\n";
     }
     if (text.empty() || table_.suggestions.empty()) return text;
     text += "what would need less:\n";
-    for (std::string_view suggestion : table_.suggestions) text += "  - " + std::string(suggestion) + "\n";
+    for (std::string_view suggestion : table_.suggestions) text += "  - " + printable(suggestion) + "\n";
     return text;
   }
 

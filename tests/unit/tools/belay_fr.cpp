@@ -2,6 +2,7 @@
 //
 // The built program over files that the library wrote, and over files that somebody spoilt.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -187,11 +188,67 @@ TEST_CASE("damaged and foreign files are refused with the place and what is wron
   CHECK(has(belay_fr(file), file + ": is damaged or no flight file: "));
   CHECK(!has(belay_fr(file), "(byte 0)"));
   write(file, std::string(100000, '['));
-  CHECK(belay_fr(file).code == 1);
+  CHECK(has(belay_fr(file), file + ": nests deeper than 64 levels (byte 64)\n"));
+  refused("\"signal\": 9", "\"signal\": 1e999", "cause.signal is 1e999, which is beyond what a number can hold", "1e999");
+  refused("\"signal\": 9", "\"signal\": NaN", "is damaged or no flight file: cause.signal is NaN", "NaN");
   write(file, "");
   CHECK(has(belay_fr(file), file + ": is empty\n"));
-  CHECK(has(belay_fr(folder / "none.json"), "cannot be read: No such file or directory\n"));
+  CHECK(has(belay_fr(folder / "none.json"), "cannot be opened: No such file or directory\n"));
   CHECK(belay_fr(folder / "none.json").code == 1);
   CHECK(belay_fr(folder / "").code == 1);
   CHECK(belay_fr("").code != 0);
+}
+
+TEST_CASE("a value that nests without end is refused where it would be quoted in a message, too") {
+  const scratch folder;
+  const std::string whole = content_of(flight_in(folder));
+  const std::string file = folder / "deep.json";
+  for (const std::string field : {"\"culprits\": [2]", "\"signal\": 9", "\"ranks\": 4"}) {
+    std::string spoilt = whole;
+    const std::string name = field.substr(0, field.find(' ') + 1);
+    spoilt.replace(spoilt.find(field), field.size(), name + std::string(200'000, '[') + std::string(200'000, ']'));
+    write(file, spoilt);
+    const outcome told = belay_fr(file);
+    CAPTURE(told.out.substr(0, 300));
+    CHECK(told.code == 1);
+    CHECK(has(told, file + ": nests deeper than 64 levels (byte "));
+    spoilt = whole;
+    spoilt.replace(spoilt.find(field), field.size(), name + "[" + std::string(40, '[') + std::string(41, ']'));
+    write(file, spoilt);
+    CHECK(belay_fr(file).code == 1);
+  }
+}
+
+TEST_CASE("what the ranks called things is shown and not obeyed, in tables, as JSON and in refusals") {
+  const scratch folder;
+  const std::string whole = content_of(flight_in(folder));
+  const std::string file = folder / "names.json";
+  std::string spoilt = whole;
+  const std::string hostile = "\\u001b]0;x\\u0007\\u009b2J\\n\x7f\\u202e";
+  for (std::size_t at = spoilt.find("train \\\"x"); at != std::string::npos; at = spoilt.find("train \\\"x")) {
+    spoilt.replace(at, 9, hostile);
+  }
+  const auto shows = [](const outcome& told) {
+    CAPTURE(told.out);
+    for (const char c : told.out) CHECK((c == '\n' || (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f)));
+    CHECK(!has(told, "\u009b"));
+    CHECK(!has(told, "\u202e"));
+  };
+  write(file, spoilt);
+  shows(belay_fr(file));
+  CHECK(has(belay_fr(file), "all_reduce #0  \\x1b]0;x\\x07\\u009b2J\\n\\x7f\\u202e"));
+  shows(belay_fr("--rank 0 " + file));
+  shows(belay_fr("--json " + file));
+  CHECK(json::accept(belay_fr("--json " + file).out));
+  const std::string named = folder / "a\x1b[31m\nb.json";
+  write(named, "[\"\x1b\"]");
+  shows(belay_fr("'" + named + "'"));
+  CHECK(has(belay_fr("'" + named + "'"), "a\\x1b[31m\\nb.json: is damaged"));
+}
+
+TEST_CASE("a pipe is refused instead of being waited for") {
+  const scratch folder;
+  const std::string pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(has(belay_fr(pipe), pipe + ": is not a regular file\n"));
 }

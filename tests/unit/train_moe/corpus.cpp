@@ -2,6 +2,7 @@
 #include "train_moe/corpus.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -74,6 +75,10 @@ TEST_CASE("empty, missing and unreadable texts are refused by name") {
                        doctest::Contains("nothing: is empty"), belay::input_error);
   CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_file(dir.path + "/absent")),
                        doctest::Contains("absent: cannot be opened: No such file"), belay::input_error);
+  const std::string pipe = dir.path + "/pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_file(pipe)), doctest::Contains("is a pipe"),
+                       belay::input_error);
   CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_file(dir.path)), doctest::Contains("is a folder"),
                        belay::input_error);
   CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::corpus::from_repository(dir.path)),

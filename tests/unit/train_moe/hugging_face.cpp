@@ -2,8 +2,10 @@
 #include "train_moe/hugging_face.cpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
+#include <fstream>
 
 #include "train_moe/model_config.cpp"
 
@@ -164,8 +166,47 @@ TEST_CASE("missing, unexpected and misshapen tensors are named") {
             }),
             "model.embed_tokens.weight is [4, 256], config.json gives [256, 4]"));
   CHECK(has(import_with([](auto& all) { all[0].type = belay::safetensors::stored_type::bf16; }), "holds BF16"));
-  CHECK(has(import_with([](auto& all) { all.clear(); }), "and 8 more"));
+  CHECK(has(import_with([](auto& all) { all.clear(); }),
+            "and 8 more: config.json gives 16 tensors (num_hidden_layers 1, num_local_experts 2), here are 0"));
+  CHECK(has(import_with([](auto& all) { all.push_back({"\x1b[31m\n", {}, {1}}); }), "unexpected \\x1b[31m\\n"));
   std::filesystem::remove(dir / "out/config.json");
   CHECK_THROWS_WITH_AS(train_moe::model_import(dir / "out", 16), doctest::Contains("config.json: cannot be opened"),
-                       belay::input_error);
+                       belay::file_error);
+}
+
+TEST_CASE("a config that gives far more tensors than the file has is refused by the two numbers") {
+  const folder dir;
+  export_to(dir / "out", little(), 1.0F);
+  model_config large = little();
+  large.num_hidden_layers = 70'000;
+  std::ofstream(dir / "out/config.json") << train_moe::config_json(large, 16);
+  CHECK_THROWS_WITH_AS(train_moe::model_import(dir / "out", 16),
+                       doctest::Contains("model.safetensors: config.json gives 910003 tensors (num_hidden_layers 70000, "
+                                         "num_local_experts 2), here are 16"),
+                       belay::file_error);
+}
+
+TEST_CASE("what is no regular file, and what is too large, is refused at once") {
+  const folder dir;
+  export_to(dir / "out", little(), 1.0F);
+  const std::string config = dir / "out/config.json";
+  const auto refused = [&](const char* why) {
+    CHECK_THROWS_WITH_AS(train_moe::model_import(dir / "out", 16), doctest::Contains(why), belay::file_error);
+  };
+  std::filesystem::remove(config);
+  REQUIRE(::mkfifo(config.c_str(), 0600) == 0);
+  refused("config.json: is not a regular file");
+  CHECK_THROWS_AS(train_moe::check_export_target(dir / "out"), belay::input_error);
+  std::filesystem::remove(config);
+  std::filesystem::create_symlink("/dev/zero", config);
+  refused("config.json: is not a regular file");
+  std::filesystem::remove(config);
+  std::ofstream(config) << "{}";
+  std::filesystem::resize_file(config, train_moe::largest_config + 1);
+  refused("config.json: has 1048577 bytes, at most 1048576 are read");
+  std::ofstream(config, std::ios::trunc) << train_moe::config_json(little(), 16);
+  const std::string tensors = dir / "out/model.safetensors";
+  std::filesystem::remove(tensors);
+  REQUIRE(::mkfifo(tensors.c_str(), 0600) == 0);
+  refused("model.safetensors: is not a regular file");
 }

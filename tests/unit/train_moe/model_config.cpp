@@ -50,7 +50,7 @@ TEST_CASE("tiny and small are what they are said to be") {
   CHECK(small.head_dim == 32);
   CHECK(small.max_position_embeddings == 64);
   CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::load_model("/nowhere/large", 128)),
-                       doctest::Contains("/nowhere/large: cannot be opened"), belay::input_error);
+                       doctest::Contains("/nowhere/large: cannot be opened"), belay::file_error);
 }
 
 TEST_CASE("old and new places of rope_theta are honoured, and 1e6 without them") {
@@ -67,7 +67,8 @@ TEST_CASE("old and new places of rope_theta are honoured, and 1e6 without them")
 TEST_CASE("what cannot be computed as transformers would is refused by the field's name") {
   refused("rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "yarn"}, {"factor", 4.0}}, "rope_parameters.");
   refused("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, "rope_scaling.type is \"linear\"");
-  refused("rope_parameters", {{"rope_theta", -1}, {"rope_type", "default"}}, "rope_theta has to be larger than 1");
+  refused("rope_parameters", {{"rope_theta", -1}, {"rope_type", "default"}},
+          "rope_theta is -1.0, a number larger than 1 is needed");
   refused("sliding_window", 127, "sliding_window is 127, shorter than the sequence of 128");
   refused("tie_word_embeddings", true, "tie_word_embeddings is true");
   refused("hidden_act", "gelu", "hidden_act is \"gelu\"");
@@ -82,19 +83,83 @@ TEST_CASE("what cannot be computed as transformers would is refused by the field
   refused("hidden_size", "128", "hidden_size is \"128\"");
   refused("num_hidden_layers", nullptr, "num_hidden_layers is missing");
   refused("num_hidden_layers", 1e300, "num_hidden_layers is 1e+300");
-  refused("rms_norm_eps", 0, "rms_norm_eps");
+  refused("rms_norm_eps", 0, "rms_norm_eps is 0.0, a number larger than 0 and smaller than 1 is needed");
   refused("rms_norm_eps", "x", "rms_norm_eps is \"x\"");
-  refused("router_aux_loss_coef", -1, "router_aux_loss_coef");
+  refused("router_aux_loss_coef", -1, "router_aux_loss_coef is -1.0, 0 or more is needed");
+  refused("initializer_range", 0, "initializer_range is 0.0, a number larger than 0 is needed");
   nlohmann::json config = good();
   config.erase("head_dim");
   config["hidden_size"] = 130;
   CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::parse_model(config.dump(), 128, "f")),
                        doctest::Contains("f: hidden_size is 130, no multiple of num_attention_heads 4"),
                        belay::input_error);
-  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::parse_model("{", 128, "f")), doctest::Contains("f: is no JSON"),
-                       belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::parse_model("{", 128, "f")), doctest::Contains("f: is cut off"),
+                       belay::file_error);
   CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::parse_model("[]", 128, "f")), doctest::Contains("f: is no JSON"),
                        belay::input_error);
+}
+
+TEST_CASE("numbers that are none, or that nothing can hold, are named with their field and value") {
+  const auto with = [](const std::string& number) {
+    std::string text = good().dump();
+    const std::string field = "\"hidden_size\":128";
+    text.replace(text.find(field), field.size(), "\"hidden_size\":" + number);
+    try {
+      static_cast<void>(train_moe::parse_model(text, 128, "f"));
+    } catch (const belay::error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const auto begins = [](const std::string& text, const std::string& part) {
+    CAPTURE(text);
+    return text.starts_with("belay: f: " + part);
+  };
+  const std::string needed = ", a whole number from 1 to 2147483648 is needed";
+  CHECK(begins(with("1e999"), "hidden_size is 1e999, which is beyond what a number can hold (byte "));
+  CHECK(begins(with("-1e999"), "hidden_size is -1e999, which is beyond what a number can hold"));
+  CHECK(begins(with("NaN"), "is no JSON: hidden_size is NaN (byte "));
+  CHECK(begins(with("-Infinity"), "is no JSON: hidden_size is -Infinity (byte "));
+  CHECK(begins(with("0x10"), "is no JSON: "));
+  CHECK(begins(with("-3"), "hidden_size is -3" + needed));
+  CHECK(begins(with("2.5"), "hidden_size is 2.5" + needed));
+  CHECK(begins(with("2147483649"), "hidden_size is 2147483649" + needed));
+  CHECK(begins(with("10000000000000000000000"), "hidden_size is 1e+22" + needed));
+  CHECK(begins(with("[1,NaN]"), "is no JSON: hidden_size[] is NaN"));
+  CHECK(begins(with(std::string(500, '1')), "hidden_size is " + std::string(40, '1') + "..., which is beyond"));
+  const std::string nested = with("\"" + std::string(5000, 'x') + "\"");
+  CHECK(begins(nested, "hidden_size is \"" + std::string(59, 'x') + "..." + needed));
+}
+
+TEST_CASE("a value that nests deeper than any config is refused, however deep, and one that is not is shown") {
+  for (const std::size_t depth : {64UL, 65UL, 1000UL, 400'000UL}) {
+    std::string text = good().dump();
+    text.replace(text.find("\"silu\""), 6, std::string(depth, '[') + std::string(depth, ']'));
+    CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::parse_model(text, 128, "f")),
+                         doctest::Contains("f: nests deeper than 64 levels (byte "), belay::file_error);
+  }
+  refused("hidden_act", nlohmann::json::parse(std::string(63, '[') + std::string(63, ']')), "hidden_act is [[[[[[");
+}
+
+TEST_CASE("a config that no file could hold is refused before anything is listed for it") {
+  constexpr std::uint64_t most = std::uint64_t{1} << 31;
+  refused("num_hidden_layers", most,
+          "num_hidden_layers is 2147483648 and num_local_experts 8, which is 66571993091 tensors; a file holds at most "
+          "1048576");
+  refused("num_local_experts", most,
+          "num_hidden_layers is 4 and num_local_experts 2147483648, which is 25769803807 tensors");
+  refused("vocab_size", most * 64, "vocab_size is 137438953472, a whole number");
+  nlohmann::json config = good();
+  for (const char* field : {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim"}) {
+    config[field] = most;
+  }
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::parse_model(config.dump(), 128, "f")),
+                       doctest::Contains("f: hidden_size is 2147483648, vocab_size 2147483648, "), belay::input_error);
+}
+
+TEST_CASE("what a terminal would obey is escaped in refusals") {
+  refused("hidden_act", "\x1b[31m\u009b2J\nforged", "hidden_act is \"\\u001b[31m\\u009b2J\\nforged\": only");
+  refused("rope_parameters", {{"\x1b[31m", 1}}, "rope_parameters.\\x1b[31m scales positions");
 }
 
 TEST_CASE("a window as long as the sequence, and every required field, are needed and enough") {

@@ -236,7 +236,7 @@ class processes {
       code = last.how == parting::outcome::returned ? 0 : 1;
       source->holder().goodbye(last, until());
     } catch (const std::exception& problem) {
-      std::fprintf(stderr, "belay: rank %d: %s\n", number, message_of(problem));
+      std::fprintf(stderr, "belay: rank %d: %s\n", number, printable_what(problem).c_str());
       // Without a line to say it over: the parent's world is in memory that this process has shared since its birth.
       if (!joined) watch.could_not_join(number, message_of(problem));
     }

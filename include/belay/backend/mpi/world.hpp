@@ -119,7 +119,7 @@ class world {
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& problem) {
-      return message_of(problem);
+      return printable_what(problem);
     } catch (...) {
       return "an exception that is no std::exception";
     }

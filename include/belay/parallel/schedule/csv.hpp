@@ -72,6 +72,7 @@ class csv_reader {
     next_row();
     if (next_cell() != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
     std::string name(next_cell());
+    if (name.find('\r') != std::string::npos) refuse("the schedule's name holds a line break");
     const std::size_t stages = size("the number of stages", most_stages);
     const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
     if (stages * micro_batches > most_cells) refuse("stages times micro-batches must not exceed 16777216");

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/schedule/action.hpp"
 #include "belay/parallel/schedule/table.hpp"
@@ -50,7 +51,7 @@ template <any_table Table>
   const std::vector<std::int64_t> forward(stages, 1);
   const std::vector<std::int64_t> backward(stages, 2);
   const auto& played = player.play_watched(forward, backward, watch, at);
-  std::string text(table.name());
+  std::string text = printable(table.name());
   text += ": " + std::to_string(stages) + " stages, " + std::to_string(table.micro_batches()) + " micro-batches, " +
           std::to_string(played.total) + " units, idle " + two_digits(100 * played.idle()) + " %\n";
   const std::size_t label = std::to_string(stages - 1).size();
@@ -89,7 +90,7 @@ template <any_table Table>
   const double scale = played.total > 0 ? chart / played.total : 0;
 
   std::string title;
-  for (const char c : table.name()) {
+  for (const char c : printable(table.name())) {
     switch (c) {
       case '&': title += "&amp;"; break;
       case '<': title += "&lt;"; break;

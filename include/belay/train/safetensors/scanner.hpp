@@ -11,6 +11,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/utf8.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -93,23 +94,9 @@ class header_scanner {
 
   /// The whole text is valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
   void check_utf8() const {
-    std::size_t i = 0;
-    while (i < text_.size()) {
-      const unsigned lead = byte(i);
-      const std::size_t length = lead < 0x80                    ? 1
-                                 : lead >= 0xC2 && lead <= 0xDF ? 2
-                                 : (lead & 0xF0U) == 0xE0       ? 3
-                                 : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                                : 0;
-      if (length == 0 || length > text_.size() - i) fail(i, "the header is not valid UTF-8");
-      for (std::size_t k = 1; k < length; ++k) {
-        if ((byte(i + k) & 0xC0U) != 0x80) fail(i, "the header is not valid UTF-8");
-      }
-      const unsigned second = length > 1 ? byte(i + 1) : 0;
-      const bool too_long = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
-      const bool surrogate = lead == 0xED && second >= 0xA0;
-      const bool too_large = lead == 0xF4 && second >= 0x90;
-      if (too_long || surrogate || too_large) fail(i, "the header is not valid UTF-8");
+    for (std::size_t i = 0; i < text_.size();) {
+      const std::size_t length = utf8_length(text_.substr(i));
+      if (length == 0) fail(i, "the header is not valid UTF-8");
       i += length;
     }
   }
@@ -117,7 +104,6 @@ class header_scanner {
  private:
   static bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
   static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
-  [[nodiscard]] unsigned byte(std::size_t i) const noexcept { return static_cast<unsigned char>(text_[i]); }
 
   void escape(std::string& result) {
     const std::size_t begin = cursor_ - 1;

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Text from outside on its way to a terminal. Names in files, messages of other processes and what exceptions say may
+// hold anything; a terminal obeys some of it, and a newline forges a line of ours.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "belay/core/config.hpp"
+#include "belay/core/utf8.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether a terminal acts on the character instead of showing it: C0 and C1 controls, DEL, separators of lines, and
+/// marks that reverse the text after them.
+[[nodiscard]] constexpr bool is_control(char32_t code) noexcept {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e || code == 0x200f ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+/// Appends a control character as it is written in a string literal: \n, \x1b, \u202e.
+inline void append_escaped(std::string& out, char32_t code) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  const auto hex = [&](unsigned places) {
+    for (unsigned shift = 4 * places; shift > 0; shift -= 4) out += digits[code >> (shift - 4) & 0xf];
+  };
+  switch (code) {
+    case '\n': out += "\\n"; return;
+    case '\r': out += "\\r"; return;
+    case '\t': out += "\\t"; return;
+    default: break;
+  }
+  out += code < 0x80 ? "\\x" : "\\u";
+  hex(code < 0x80 ? 2 : 4);
+}
+
+/// `text` in one line that a terminal only shows: control characters are escaped, a byte that is no UTF-8 becomes
+/// U+FFFD. Doing it again changes nothing.
+[[nodiscard]] inline std::string printable(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const std::string_view character = text.substr(0, length);
+    if (length == 0) out += "\xef\xbf\xbd";
+    else if (const char32_t code = utf8_code_point(character); is_control(code)) append_escaped(out, code);
+    else out += character;
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+/// The same for text of several lines, which stay lines.
+[[nodiscard]] inline std::string printable_lines(std::string_view text) {
+  std::string out;
+  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+    out += printable(text.substr(0, end)) + '\n';
+    text.remove_prefix(end + 1);
+  }
+  return out + printable(text);
+}
+
+/// The first `most` bytes of `text`, whole characters of them, in that form; "..." tells that there was more.
+[[nodiscard]] inline std::string printable_start(std::string_view text, std::size_t most) {
+  std::size_t end = 0;
+  while (end < text.size()) {
+    const std::size_t length = utf8_length(text.substr(end));
+    if (end + (length == 0 ? 1 : length) > most) break;
+    end += length == 0 ? 1 : length;
+  }
+  return printable(text.substr(0, end)) + (end < text.size() ? "..." : "");
+}
+
+}  // namespace belay::inline BELAY_ABI
