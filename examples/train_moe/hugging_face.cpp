@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "train_moe/hugging_face.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -84,8 +78,9 @@ bool is_mixtral_config(const std::string& path) {
   }
 }
 
-[[noreturn]] void fail(const std::string& path, const char* what, int number) {
-  throw belay::file_error(path, 0, what + (": " + safetensors::reason(number)));
+std::string checked_target(const std::string& folder) {
+  check_export_target(folder);
+  return without_slash(folder);
 }
 
 void write_text(const std::string& path, const std::string& text) {
@@ -140,53 +135,16 @@ model_import::model_import(const std::string& folder, std::size_t sequence)
 }
 
 model_export::model_export(const std::string& folder, const model_config& config, std::size_t sequence)
-    : folder_(without_slash(folder)) {
-  check_export_target(folder_);
-  std::string name = folder_ + ".tmp-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) fail(folder_, "no folder can be made beside it", errno);
-  temporary_ = name;
-  try {
-    if (::chmod(name.c_str(), 0755) != 0) fail(name, "cannot set its permissions", errno);
-    write_text(temporary_ + "/config.json", config_json(config, sequence));
-    writer_ = std::make_unique<safetensors::writer>(temporary_ + "/model.safetensors", tensors_of(config));
-  } catch (...) {
-    std::error_code ignored;
-    files::remove_all(temporary_, ignored);
-    throw;
-  }
-}
-
-model_export::~model_export() {
-  writer_.reset();
-  std::error_code ignored;
-  if (!temporary_.empty()) files::remove_all(temporary_, ignored);
+    : target_(checked_target(folder)), folder_(target_) {
+  write_text(folder_.path() + "/config.json", config_json(config, sequence));
+  writer_ = std::make_unique<safetensors::writer>(folder_.path() + "/model.safetensors", tensors_of(config));
 }
 
 void model_export::commit() {
   writer_->commit();
-  safetensors::sync_folder(temporary_);
-  check_export_target(folder_);  // it may have changed during the run
-  // A plain rename does for a new or an empty place; a full one is exchanged, so that under its name there
-  // is always one whole export, the old or the new.
-  if (::rename(temporary_.c_str(), folder_.c_str()) == 0) {
-    temporary_.clear();
-  } else if (errno != ENOTEMPTY && errno != EEXIST) {
-    fail(folder_, "cannot be put in its place", errno);
-  } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, folder_.c_str(), RENAME_EXCHANGE) != 0) {
-    if (errno != EINVAL && errno != ENOSYS) fail(folder_, "cannot be replaced", errno);
-    const std::string aside = temporary_ + "-old";
-    if (::rename(folder_.c_str(), aside.c_str()) != 0) fail(folder_, "cannot be set aside", errno);
-    if (::rename(temporary_.c_str(), folder_.c_str()) != 0) {
-      const int number = errno;
-      ::rename(aside.c_str(), folder_.c_str());
-      fail(folder_, "cannot be put in its place", number);
-    }
-    temporary_ = aside;
-  }
-  safetensors::sync_folder(safetensors::folder_of(folder_));
-  std::error_code ignored;  // the export stands; what it replaced is only in the way
-  if (!temporary_.empty()) files::remove_all(temporary_, ignored);
-  temporary_.clear();
+  safetensors::sync_folder(folder_.path());
+  check_export_target(target_);  // it may have changed during the run
+  folder_.put_in_place();
 }
 
 }  // namespace train_moe

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "belay/train/safetensors.hpp"
+#include "train_moe/temporary_folder.hpp"
 
 namespace train_moe {
 
@@ -77,24 +78,20 @@ class model_import {
 /// A model folder being written: beside its final place until commit() puts it there.
 class model_export {
  public:
-  /// Refuses a `folder` that exists and is no export (belay::input_error) before anything is written.
+  /// Refuses a `folder` that exists and is no export (belay::input_error) before anything is written. Removes what
+  /// exports to the same place left that were cut.
   model_export(const std::string& folder, const model_config& config, std::size_t sequence);
-  model_export(const model_export&) = delete;
-  model_export& operator=(const model_export&) = delete;
-
-  /// Removes what was written unless it was committed.
-  ~model_export();
 
   /// Where the tensors go; thread-safe for different ranges.
   [[nodiscard]] belay::safetensors::writer& tensors() noexcept { return *writer_; }
 
-  /// Puts the folder in its place. An export that was there is replaced in one instant where the file
-  /// system can exchange names; elsewhere it is first set aside under a name that stays complete.
+  /// Puts the folder in its place. What is not committed is removed by the destructor, and by the signals that end a
+  /// process (see temporary_folder).
   void commit();
 
  private:
-  std::string folder_;
-  std::string temporary_;
+  std::string target_;
+  temporary_folder folder_;
   std::unique_ptr<belay::safetensors::writer> writer_;
 };
 

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A folder that gets its name when all of it is written. Whose it is the kernel knows: the owner holds a lock (flock) on
+// the folder, which ends with the process however that ends. What nobody holds is swept by the next one for the same
+// place; and signals that end the process remove it first.
+#pragma once
+
+#include <string>
+
+#include "belay/backend/host/descriptor.hpp"
+
+namespace train_moe {
+
+/// TARGET.tmp-belay-XXXXXX. One at a time in a process is removed by signals; others are left to be swept.
+class temporary_folder {
+ public:
+  /// Sweeps, then makes an empty folder (mode 0755). Until it is destroyed, SIGINT, SIGTERM, SIGHUP and SIGQUIT remove it
+  /// before they do what they did before, and SIGXFSZ is ignored, so that a write beyond the limit is an error. Throws
+  /// belay::file_error.
+  explicit temporary_folder(std::string target);
+  temporary_folder(const temporary_folder&) = delete;
+  temporary_folder& operator=(const temporary_folder&) = delete;
+
+  /// Removes it, with the files in it, unless it was put in its place.
+  ~temporary_folder();
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+  /// Gives it the target's name. A folder that is there is replaced in one instant where the file system can exchange
+  /// names; elsewhere it is first set aside under a name that stays complete. Signals wait until it is done. Throws
+  /// belay::file_error.
+  void put_in_place();
+
+ private:
+  void make();
+  void exchange();
+
+  std::string target_;
+  std::string path_;
+  belay::host::descriptor folder_;
+  bool guarded_ = false;  // signals remove it
+};
+
+}  // namespace train_moe
