@@ -25,11 +25,12 @@ namespace belay::inline BELAY_ABI {
   return text == nullptr || *text == '\0' ? "(no text)" : text;
 }
 
-/// Base of every exception Belay throws. `what()` begins with the site.
+/// Base of every exception Belay throws. `what()` begins with the site and holds nothing that a terminal would obey but
+/// the newlines of our own lists and tables.
 class error : public std::runtime_error {
  public:
   error(const std::string& message, where at)
-      : std::runtime_error(at.line == 0 ? "belay: " + message : at.text() + ": belay: " + message), at_(at) {}
+      : std::runtime_error((at.line == 0 ? "belay: " : at.text() + ": belay: ") + printable_lines(message)), at_(at) {}
 
   [[nodiscard]] where at() const noexcept { return at_; }
 
@@ -137,10 +138,10 @@ class comm_error : public error {
   details details_;
 };
 
-/// What an exception says, for a terminal: escaped, and one line unless it is ours, whose tables and lists have more.
+/// What an exception says, for a terminal: escaped, and one line unless it is ours, whose lists and tables have more.
 [[nodiscard]] inline std::string printable_what(const std::exception& problem) {
   const char* const what = message_of(problem);
-  return dynamic_cast<const error*>(&problem) != nullptr ? printable_lines(what) : printable(what);
+  return dynamic_cast<const error*>(&problem) != nullptr ? what : printable(what);
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -15,6 +15,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/header.hpp"
@@ -87,7 +88,7 @@ class basic_reader {
       const std::uint64_t elements = from.elements();
       if (first_element > elements || destination.size() > elements - first_element) {
         throw usage_error("elements " + std::to_string(first_element) + " to " +
-                              std::to_string(first_element + destination.size()) + " of tensor " + from.name +
+                              std::to_string(first_element + destination.size()) + " of tensor " + printable(from.name) +
                               ", which has " + std::to_string(elements),
                           at);
       }
@@ -101,7 +102,7 @@ class basic_reader {
     const tensor& from = tensor_named(name, at);
     if (first_byte > from.bytes() || destination.size() > from.bytes() - first_byte) {
       throw usage_error("bytes " + std::to_string(first_byte) + " to " +
-                            std::to_string(first_byte + destination.size()) + " of tensor " + from.name +
+                            std::to_string(first_byte + destination.size()) + " of tensor " + printable(from.name) +
                             ", which has " + std::to_string(from.bytes()),
                         at);
     }
