@@ -50,7 +50,7 @@ class call_guard {
    private:
     call_guard* guard_;
   };
-  struct unchecked_turn {
+  struct [[maybe_unused]] unchecked_turn {
     unchecked_turn(call_guard&, const char*, const where&) noexcept {}
   };
   using turn = std::conditional_t<checked(check_level::local), checked_turn, unchecked_turn>;
