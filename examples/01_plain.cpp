@@ -115,6 +115,6 @@ int main(int argc, char** argv) try {
   const auto text = argc > 2 ? corpus::from_file(argv[2]) : corpus::from_repository(BELAY_SOURCE_DIR);
   belay::host::world{1}.run([&](auto& rank) { train(rank, static_cast<std::size_t>(steps), text); });
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "01_plain: %s\n", error.what());
+  std::fprintf(stderr, "01_plain: %s\n", belay::printable_what(error).c_str());
   return 1;
 }

@@ -115,6 +115,6 @@ int main(int argc, char** argv) try {
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
   belay::host::world{2}.run([&](belay::host::rank& rank) { train(rank, steps); });
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "02_experts: %s\n", error.what());
+  std::fprintf(stderr, "02_experts: %s\n", belay::printable_what(error).c_str());
   return 1;
 }

@@ -46,6 +46,6 @@ int main(int argc, char** argv) try {
     std::printf("drawn to %s\n", argv[1]);
   }
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "03_schedule: %s\n", error.what());
+  std::fprintf(stderr, "03_schedule: %s\n", belay::printable_what(error).c_str());
   return 1;
 }

@@ -94,6 +94,6 @@ int main(int argc, char** argv) try {
   const bool by_hand = belay::find_launch().launcher == std::string("none");
   by_hand ? belay::host::world{4}.run(body) : belay::host::world::from_env().run(body);
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "04_data_parallel: %s\n", error.what());
+  std::fprintf(stderr, "04_data_parallel: %s\n", belay::printable_what(error).c_str());
   return 1;
 }

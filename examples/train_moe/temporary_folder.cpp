@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -88,15 +89,18 @@ enum class stage { idle, deferred, armed, removing };
 // A handler knows nothing but what stands here.
 constinit std::atomic<stage> now{stage::idle};
 constinit std::atomic<int> put_off{0};
+constinit pid_t owner = 0;  // a forked child has all of this, and removes nothing
 constinit int guarded_folder = -1;
 constinit char guarded_path[PATH_MAX] = {};
 constinit std::array<struct sigaction, ending.size()> before = {};
 constinit struct sigaction before_limit = {};
+constinit int before_parents_death = 0;
 static_assert(std::atomic<stage>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 void on_signal(int number) {
   const int error = errno;
-  while (now == stage::deferred) {
+  const bool is_owner = ::getpid() == owner;
+  while (is_owner && now == stage::deferred) {
     put_off = number;
     if (now == stage::deferred || put_off.exchange(0) == 0) {
       errno = error;
@@ -104,7 +108,11 @@ void on_signal(int number) {
     }
   }
   stage armed = stage::armed;
-  if (now.compare_exchange_strong(armed, stage::removing)) remove_folder(guarded_path, guarded_folder);
+  if (is_owner && now.compare_exchange_strong(armed, stage::removing)) {
+    remove_folder(guarded_path, guarded_folder);
+  } else if (is_owner && armed == stage::removing) {
+    return;  // the thread that removes it ends the process
+  }
   const auto which = static_cast<std::size_t>(std::find(ending.begin(), ending.end(), number) - ending.begin());
   ::sigaction(number, &before[which], nullptr);
   ::raise(number);  // comes when this returns
@@ -125,6 +133,7 @@ void raise_put_off() noexcept {
 bool begin_guard() noexcept {
   stage idle = stage::idle;
   if (!now.compare_exchange_strong(idle, stage::deferred)) return false;
+  owner = ::getpid();
   struct sigaction ours = {};
   ours.sa_handler = on_signal;
   ours.sa_flags = SA_RESTART;
@@ -136,6 +145,9 @@ bool begin_guard() noexcept {
   struct sigaction ignored = {};
   ignored.sa_handler = SIG_IGN;
   ::sigaction(SIGXFSZ, &ignored, &before_limit);
+  // A rank that dies with its parent does so by a signal that it can still answer.
+  ::prctl(PR_GET_PDEATHSIG, &before_parents_death);
+  if (before_parents_death == SIGKILL) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   return true;
 }
 
@@ -158,6 +170,7 @@ bool defer_guard() noexcept {
 void end_guard() noexcept {
   for (std::size_t i = 0; i < ending.size(); ++i) ::sigaction(ending[i], &before[i], nullptr);
   ::sigaction(SIGXFSZ, &before_limit, nullptr);
+  if (before_parents_death == SIGKILL) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   now = stage::idle;
   raise_put_off();
 }
@@ -168,23 +181,29 @@ bool is_ours(std::string_view name) {
   return name == "config.json" || name == "model.safetensors" || name.starts_with("model.safetensors.tmp-");
 }
 
+enum class leftover { none, temporary, set_aside };
+
 // Six letters or digits, as mkdtemp makes them; what was set aside has more.
-bool is_leftover(std::string_view rest, bool target_exists) {
+leftover leftover_of(std::string_view rest) {
   constexpr std::size_t letters = 6;
   const std::string_view random = rest.substr(0, letters);
   const bool made = random.size() == letters && std::all_of(random.begin(), random.end(), [](unsigned char c) {
                       return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
                     });
   rest.remove_prefix(random.size());
-  return made && (rest.empty() || (rest == "-old" && target_exists));  // else that is all there is
+  if (made && rest.empty()) return leftover::temporary;
+  return made && rest == "-old" ? leftover::set_aside : leftover::none;
 }
 
 // Where no lock can be had, because the file system knows none, nobody can tell who lives: all stays.
-void sweep_folder(const std::string& path) {
+void sweep_folder(const std::string& path, leftover kind, const std::string& target) {
   const descriptor folder = open_folder(path);
   struct stat facts = {};
   if (!folder || ::fstat(folder.get(), &facts) != 0 || facts.st_uid != ::geteuid()) return;
   if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return;
+  struct stat present = {};
+  const bool replaced = ::lstat(target.c_str(), &present) == 0 && S_ISDIR(present.st_mode);
+  if (kind == leftover::set_aside && !replaced) return;  // it is all there is
   if (each_entry(folder.get(), [](const char* name) { return is_ours(name); })) remove_folder(path.c_str(), folder.get());
 }
 
@@ -192,13 +211,12 @@ void sweep(const std::string& target) {
   std::error_code error;
   const std::string beside = belay::safetensors::folder_of(target);
   const std::string stem = std::filesystem::path(target).filename().string() + std::string(mark);
-  const bool exists = std::filesystem::is_directory(std::filesystem::symlink_status(target, error));
   std::filesystem::directory_iterator entries(beside, error);
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     const std::string name = entries->path().filename().string();
-    if (name.starts_with(stem) && is_leftover(std::string_view(name).substr(stem.size()), exists)) {
-      sweep_folder(beside + "/" + name);
-    }
+    if (!name.starts_with(stem)) continue;
+    const leftover kind = leftover_of(std::string_view(name).substr(stem.size()));
+    if (kind != leftover::none) sweep_folder(beside + "/" + name, kind, target);
   }
 }
 
@@ -217,6 +235,7 @@ temporary_folder::temporary_folder(std::string target) : target_(std::move(targe
 }
 
 temporary_folder::~temporary_folder() {
+  if (process_ != ::getpid()) return;  // a forked child's copy
   if (guarded_ && !path_.empty() && !defer_guard()) {
     static_cast<void>(folder_.release());  // a signal is at it: the process ends
     return;

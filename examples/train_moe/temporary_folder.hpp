@@ -5,6 +5,9 @@
 // place; and signals that end the process remove it first.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <string>
 
 #include "belay/backend/host/descriptor.hpp"
@@ -15,13 +18,13 @@ namespace train_moe {
 class temporary_folder {
  public:
   /// Sweeps, then makes an empty folder (mode 0755). Until it is destroyed, SIGINT, SIGTERM, SIGHUP and SIGQUIT remove it
-  /// before they do what they did before, and SIGXFSZ is ignored, so that a write beyond the limit is an error. Throws
-  /// belay::file_error.
+  /// before they do what they did before, and SIGXFSZ is ignored, so that a write beyond the limit is an error; a process
+  /// that would be killed with its parent gets a SIGTERM instead. Throws belay::file_error.
   explicit temporary_folder(std::string target);
   temporary_folder(const temporary_folder&) = delete;
   temporary_folder& operator=(const temporary_folder&) = delete;
 
-  /// Removes it, with the files in it, unless it was put in its place.
+  /// Removes it, with the files in it, unless it was put in its place; not in a forked child.
   ~temporary_folder();
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -38,6 +41,7 @@ class temporary_folder {
   std::string target_;
   std::string path_;
   belay::host::descriptor folder_;
+  pid_t process_ = ::getpid();
   bool guarded_ = false;  // signals remove it
 };
 

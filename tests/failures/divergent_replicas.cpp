@@ -168,13 +168,18 @@ TEST_CASE("a rank that ends its step otherwise does not keep the others waiting,
     const belay::mesh mesh{rank, {.data = 3}};
     rank_buckets made(mesh, belay::zero_stage::optimizer_state, slip::none);
     auto& buckets = *made.buckets;
-    const auto finish = [&] { static_cast<void>(buckets.finish(belay::target_tokens{30})); };
-    for (int odd = 0; odd < 3; ++odd) {
-      const bool mine = rank.number() == odd;
+    for (int way = 0; way < 6; ++way) {
+      const bool mine = rank.number() == way % 3;
+      const bool summed = way >= 3;
+      const auto finish = [&] {
+        if (summed) static_cast<void>(buckets.finish(belay::local_targets{10}, mesh.data()));
+        else static_cast<void>(buckets.finish(belay::target_tokens{30}));
+      };
       buckets.begin(1);  // one abandons
       buckets.contributed(0, mine ? 1 : buckets.parameters(), 0);
-      if (mine) buckets.abandon();
-      else finish();
+      if (!mine) finish();
+      else if (summed) buckets.abandon(mesh.data());
+      else buckets.abandon();
       buckets.begin(1);  // one's gradients changed too late
       buckets.contributed(0, buckets.parameters(), 0);
       if (mine && belay::checked(belay::check_level::local)) {

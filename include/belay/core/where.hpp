@@ -26,7 +26,13 @@ struct where {
   }
 
   /// Whether it is in a header of the standard library, which made an object for the user: `emplace`, `make_unique`.
-  [[nodiscard]] bool in_standard_library() const noexcept { return std::strstr(file, "/include/c++/") != nullptr; }
+  [[nodiscard]] bool in_standard_library() const noexcept {
+    const char* const folder = std::strstr(file, "/include/c++/");  // 12/bits/stl_construct.h, v1/optional
+    if (folder == nullptr) return false;
+    const char* const version = folder + sizeof("/include/c++/") - 1;
+    const char first = *version == 'v' ? version[1] : *version;
+    return first >= '0' && first <= '9';
+  }
 
   /// "file:line", as compilers print it. Of a line that is not the user's, also how to name theirs.
   [[nodiscard]] std::string text() const {

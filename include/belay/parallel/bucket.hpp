@@ -24,6 +24,7 @@
 #include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket/checksums.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
+#include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
@@ -32,22 +33,6 @@
 #include "belay/parallel/rank_comparison.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// What the buckets ask of a communicator.
-template <class Group, class T>
-concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, T> &&
-                          can_start_reduce_scatter_v<Group, T> && can_start_all_gather_v<Group, T> &&
-                          can_all_gather<Group, std::uint64_t>;
-
-/// The ranks that replicate some parameters, as a handle of this rank, and what they divide. The
-/// group is a handle; its rank outlives the buckets.
-template <class Group>
-struct bucket_family {
-  Group group;
-  zero_stage stage = zero_stage::none;
-
-  operator family_shape() const noexcept { return {static_cast<std::size_t>(group.size()), stage}; }
-};
 
 /// All gradient buckets of one rank. Buckets of all families are launched in one fixed order, so that ranks
 /// never meet in different orders. One thread calls; the memory given to `bind` outlives the object. Over a
@@ -155,8 +140,8 @@ class gradient_buckets {
   /// step that is not complete with the names of what is missing; checked builds also one whose gradients changed after
   /// their last contribution, and with checks across ranks one whose divisor is not the same in every family.
   [[nodiscard]] reduced_gradients<T> finish(target_tokens divisor, where at = where::current()) {
-    wait_complete(at);
-    return divide(divisor, at);
+    const std::string changed = wait_complete(at);
+    return divide(divisor, changed, at);
   }
 
   /// The same, where each rank knows its own targets only: summed here, once, over `batch_ranks`, the ranks that divide
@@ -167,12 +152,13 @@ class gradient_buckets {
     static_assert(can_all_reduce<BatchRanks, std::uint64_t>,
                   "local_targets are summed over a communicator of the ranks that divide the batch: "
                   "finish(local_targets{n}, mesh.replicas())");
-    wait_complete(at);
-    std::uint64_t total[1] = {own.count()};
-    if constexpr (can_all_reduce<BatchRanks, std::uint64_t>)
-      batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
-    if (total[0] == 0) compare_targets(rank_comparison::abstains, at);
-    return divide(target_tokens{static_cast<std::size_t>(total[0]), at}, at);
+    const std::string changed = wait_complete(at);
+    const std::uint64_t total = sum_of_targets(own, batch_ranks, at);
+    if (total == 0) {  // which target_tokens refuse
+      compare_targets(rank_comparison::abstains, at);
+      if (!changed.empty()) throw usage_error(changed, at);
+    }
+    return divide(target_tokens{static_cast<std::size_t>(total), at}, changed, at);
   }
 
   /// Any other divisor is explained.
@@ -187,9 +173,17 @@ class gradient_buckets {
   /// in flight. The gradients are garbage afterwards.
   void abandon(where at = where::current()) {
     if (stage_ != phase::reducing) return;
-    for (std::size_t& awaited : open_) awaited = 0;
-    launch_ready(at);
-    wait_for_buckets();
+    reduce_what_there_is(at);
+    compare_targets(rank_comparison::abstains, at);
+  }
+  /// The same where peers end theirs with `finish(local_targets, batch_ranks)`, whose sum waits for every rank: this one
+  /// adds nothing to it.
+  template <class BatchRanks>
+    requires can_all_reduce<BatchRanks, std::uint64_t>
+  void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
+    if (stage_ != phase::reducing) return;
+    reduce_what_there_is(at);
+    sum_of_targets(local_targets{0}, batch_ranks, at);
     compare_targets(rank_comparison::abstains, at);
   }
 
@@ -288,23 +282,38 @@ class gradient_buckets {
     stage_ = phase::idle;
   }
 
-  void wait_complete(where at) {
+  // What is wrong with gradients that were reduced, or nothing. It is said when the peers have this rank's word.
+  [[nodiscard]] std::string wait_complete(where at) {
     if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
     wait_for_buckets();
     if constexpr (sealed) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
-        if (!checksums_.changed(p, gradient_of(p))) continue;
-        compare_targets(rank_comparison::abstains, at);
-        throw usage_error(changed_text(p), at);
+        if (checksums_.changed(p, gradient_of(p))) return changed_text(p);
       }
       for (const auto& b : layout_.buckets())
         if (b.reduced_at != b.first) copy(b.reduced_at, b.first, b.count);
     }
+    return {};
   }
 
-  [[nodiscard]] reduced_gradients<T> divide(target_tokens divisor, where at) {
-    const std::string different = compare_targets(divisor.count(), at);
+  void reduce_what_there_is(where at) {
+    for (std::size_t& awaited : open_) awaited = 0;
+    launch_ready(at);
+    wait_for_buckets();
+  }
+
+  template <class BatchRanks>
+  std::uint64_t sum_of_targets(local_targets own, const BatchRanks& batch_ranks, where at) {
+    std::uint64_t total[1] = {own.count()};
+    if constexpr (can_all_reduce<BatchRanks, std::uint64_t>)
+      batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
+    return total[0];
+  }
+
+  [[nodiscard]] reduced_gradients<T> divide(target_tokens divisor, const std::string& changed, where at) {
+    const std::string different = compare_targets(changed.empty() ? divisor.count() : rank_comparison::abstains, at);
+    if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
     if constexpr (!moves_nothing<Group>) {
       const T scale = static_cast<T>(1.0 / static_cast<double>(divisor.count()));

@@ -59,6 +59,7 @@ class rehearsal_watch {
     offer_stack();
     hold_handler();
     outer_ = std::exchange(rehearsing_thread_.innermost, this);
+    rehearsing_thread_.handling = false;  // whoever was before may have left by siglongjmp
     begun_ = true;
   }
   void end() noexcept {
@@ -215,6 +216,7 @@ class rehearsal_watch {
     const struct sigaction& before = fault_handler_.before;
     if ((before.sa_flags & SA_SIGINFO) != 0) before.sa_sigaction(number, about, context);
     else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(number);
+    else if (before.sa_handler == SIG_IGN && about->si_code <= 0) return;
     else let_it_end(number, about);
   }
 

@@ -16,6 +16,7 @@
 
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -32,10 +33,20 @@ namespace belay::inline BELAY_ABI {
 class norm_table {
  public:
   /// A parameter of which every holder holds the same `elements`. Returns its number.
-  std::size_t add(std::size_t elements) { return add(std::span<const std::size_t>(&elements, 1)); }
+  std::size_t add(std::size_t elements, where at = where::current()) {
+    return add(std::span<const std::size_t>(&elements, 1), at);
+  }
 
-  /// A parameter that is held in parts, with their sizes in order. Returns its number.
-  std::size_t add(std::span<const std::size_t> part_elements) {
+  /// A parameter that is held in parts, with their sizes in order. Returns its number. Throws `size_error` where the
+  /// table would be more than any memory holds.
+  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current()) {
+    checked_size chunks = chunks_;
+    for (std::size_t elements : part_elements) chunks += chunks_of(elements);
+    const auto words = [&] {
+      return "the norm's table of " + std::to_string(parameters_.size() + 1) + " parameters, the last in " +
+             std::to_string(part_elements.size()) + " parts, is";
+    };
+    static_cast<void>((chunks * sizeof(double)).value(words, at));
     parameters_.push_back({parts_.size(), part_elements.size()});
     for (std::size_t elements : part_elements) {
       parts_.push_back({chunks_, elements});

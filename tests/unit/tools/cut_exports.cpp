@@ -13,10 +13,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "belay/backend/host/processes.hpp"
 #include "train_moe/hugging_face.cpp"
 #include "train_moe/model_config.cpp"
 #include "train_moe/temporary_folder.cpp"
@@ -317,6 +319,53 @@ TEST_CASE("Ctrl-C and SIGTERM to belay-run leave nothing; a kill of it, or of ra
 }
 
 // A rank of the case above.
+TEST_CASE("what ends who forked the ranks is answered by the one that exports") {
+  for (const int number : {SIGTERM, SIGHUP, SIGQUIT}) {
+    const place here;
+    const std::string ready = here / "ready";
+    REQUIRE(::mkfifo(ready.c_str(), 0600) == 0);
+    const pid_t parent = forked([&] {
+      ::alarm(0);
+      for (const int each : {SIGTERM, SIGHUP, SIGQUIT}) ::signal(each, SIG_DFL);
+      belay::host::processes{2}.run([&](belay::host::rank& rank) {
+        std::optional<model_export> out;
+        if (rank.number() == 0) {
+          out.emplace(here.target, little(), 16);
+          std::ofstream(ready) << ::getpid() << std::endl;
+        }
+        while (::pause() != 0) {
+        }
+        return 0;
+      });
+      return 98;
+    });
+    pid_t rank = -1;
+    std::ifstream(ready) >> rank;
+    std::filesystem::remove(ready);
+    REQUIRE(here.temporaries() == 1);
+    const std::string folder = std::filesystem::directory_iterator(here.path())->path();
+    const belay::host::descriptor held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ::kill(parent, number);
+    CHECK(reaped(parent) == 1000 + number);
+    CHECK(::flock(held.get(), LOCK_EX) == 0);  // its owner has ended
+    check_cut(here, -1, false);
+  }
+}
+
+TEST_CASE("a forked child of who exports removes nothing") {
+  const place here;
+  model_export out(here.target, little(), 16);
+  fill(out, 2);
+  const pid_t child = forked([] {
+    ::raise(SIGTERM);
+    return 0;
+  });
+  CHECK(reaped(child) == 1000 + SIGTERM);
+  CHECK(here.temporaries() == 1);
+  out.commit();
+  CHECK(value_in(here.target) == 2);
+}
+
 TEST_CASE("as an exporting rank" * doctest::skip()) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, SIG_DFL);  // not the test framework's
   if (std::string(std::getenv("BELAY_RANK")) == "0") {

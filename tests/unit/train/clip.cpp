@@ -103,6 +103,9 @@ TEST_CASE("memory or places that do not fit the table are refused") {
   std::vector<double> memory(2);
   CHECK(table.chunks() == 2);
   CHECK(table.bytes() == 16);
+  CHECK_THROWS_WITH_AS(table.add(std::vector<std::size_t>(300, std::numeric_limits<std::size_t>::max())),
+                       doctest::Contains("more than any memory holds"), belay::size_error);
+  CHECK(table.bytes() == 16);
   CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{0, 0}}, std::span(memory).first(1)), belay::usage_error);
   CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{0, 1}}, memory), belay::usage_error);
   CHECK_THROWS_AS(belay::gradient_norm<float>(table, {{1, 0}}, memory), belay::usage_error);
