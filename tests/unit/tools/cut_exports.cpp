@@ -357,10 +357,10 @@ TEST_CASE("a forked child of who exports removes nothing") {
   model_export out(here.target, little(), 16);
   fill(out, 2);
   const pid_t child = forked([] {
-    ::raise(SIGTERM);
+    ::raise(SIGHUP);
     return 0;
   });
-  CHECK(reaped(child) == 1000 + SIGTERM);
+  CHECK(reaped(child) == 1000 + SIGHUP);
   CHECK(here.temporaries() == 1);
   out.commit();
   CHECK(value_in(here.target) == 2);
