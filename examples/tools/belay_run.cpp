@@ -123,7 +123,7 @@ class started_world : public world_watch {
   // What its end tells then is how we ended it.
   void stalled(int rank) {
     if (someone_joined_) world_watch::stalled(rank);
-    say(stall_text(rank));
+    say(stall_text(rank, numbering::at_start));
     fail(rank, 128 + SIGSTOP);
   }
 

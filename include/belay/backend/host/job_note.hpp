@@ -151,7 +151,9 @@ class job_note {
     std::from_chars(start.data(), start.data() + start.size(), ticks);
     if (number <= 0 || !still_runs(number, ticks)) return std::nullopt;
     content out;
-    out.door = std::string(word());
+    const std::size_t end = std::min(rest.rfind(' '), rest.size());  // a path may have spaces
+    out.door = std::string(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
     if (rest.size() != 2 * out.secret.size()) refuse("is no note of a job: its token has another length");
     for (std::size_t i = 0; i < out.secret.size(); ++i) {
       unsigned value = 0;

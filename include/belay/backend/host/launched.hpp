@@ -196,8 +196,7 @@ class launched_world {
       run_as_guest(path, secret, body, at);
     } catch (...) {
       server.stop();
-      if (lost) std::rethrow_exception(lost);
-      throw;
+      throw;  // what the body says comes first
     }
     server.stop();
     if (lost) std::rethrow_exception(lost);

@@ -160,6 +160,12 @@ class processes {
     }
   }
 
+  // Whether some rank of a world that has not failed still lives.
+  [[nodiscard]] static bool survivors_go_on(const holder<world_watch>& all, const world_watch& watch) {
+    const auto lives = [&](int rank) { return all.about(rank).alive() != nullptr; };
+    return !watch.state().stopped() && std::any_of(watch.members().begin(), watch.members().end(), lives);
+  }
+
   // Until all are gone. Once the world has failed, one that is stopped when the others are over is not waited for; nor
   // is one that has not noticed within the time that a call may take, or 5 seconds: a core may be long in coming.
   void see_them_end(holder<world_watch>& all, const world_watch& watch) const {
@@ -169,7 +175,10 @@ class processes {
     auto failed_at = clock::time_point::max();
     while (!all.all_over()) {
       all.step(clock::now() + std::chrono::milliseconds(50));
-      if (watch.failed() == nullptr) continue;
+      if (watch.failed() == nullptr || survivors_go_on(all, watch)) {
+        failed_at = clock::time_point::max();
+        continue;
+      }
       const auto now = clock::now();
       if (failed_at == clock::time_point::max()) failed_at = now;
       bool some_run = false;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <thread>
@@ -61,7 +62,10 @@ class communication_stream final : public completion_source, public std::enable_
     slot.run = [](command& self) {
       (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group);
     };
-    if constexpr (checked(check_level::local)) lent_.lend(ticket, buffers, what, at);
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      lent_.lend(ticket, buffers, what, at);
+    }
     tickets_.launch(ticket);
     return pending(shared_from_this(), ticket, what, at);
   }
@@ -72,11 +76,16 @@ class communication_stream final : public completion_source, public std::enable_
     guard_.expect_usable(name(what), at);
     const call_guard::turn mine(guard_, name(what), at);
     settle(ticket);
-    if constexpr (checked(check_level::local)) lent_.give_back(ticket);
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      lent_.give_back(ticket);
+    }
     if (ticket > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, ticket - 1, 0, at});
   }
 
+  /// From any thread: a handle may be lost where it was refused.
   void abandon(std::uint64_t ticket, where started_at) noexcept override {
+    const std::lock_guard lock(notes_);
     if constexpr (checked(check_level::local)) lent_.give_back(ticket);
     ++abandoned_;
     unreported_ = true;
@@ -84,11 +93,15 @@ class communication_stream final : public completion_source, public std::enable_
   }
 
   /// Started communications of this rank whose handle was lost.
-  [[nodiscard]] std::uint64_t abandoned() const noexcept { return abandoned_; }
+  [[nodiscard]] std::uint64_t abandoned() const noexcept {
+    const std::lock_guard lock(notes_);
+    return abandoned_;
+  }
 
   /// In checked builds, the first call after a handle was lost says so.
   void report_abandoned(where at) {
     if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
       if (!std::exchange(unreported_, false)) return;
       throw usage_error("the communication started at " + abandoned_at_.text() +
                             " was never waited for; its buffers may still be in use",
@@ -100,7 +113,10 @@ class communication_stream final : public completion_source, public std::enable_
   /// runs after that.)
   void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const touched& buffers,
                    [[maybe_unused]] const where& at) const {
-    if constexpr (checked(check_level::local)) lent_.expect_free(buffers, by, at);
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      lent_.expect_free(buffers, by, at);
+    }
   }
 
   /// One call of the rank at a time.
@@ -165,6 +181,7 @@ class communication_stream final : public completion_source, public std::enable_
 
   std::shared_ptr<health> world_;
   int rank_;
+  mutable std::mutex notes_;  // of what is lent and what was lost
   call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};

@@ -79,6 +79,8 @@ class world_watch {
     }
     return nullptr;
   }
+  /// The ranks of the present epoch, by their numbers at the start.
+  [[nodiscard]] const std::vector<int>& members() const noexcept { return members_; }
   /// By rank at the start.
   [[nodiscard]] const std::vector<rank_outcome>& outcomes() const noexcept { return outcomes_; }
   /// The first rank that did not return, or nothing.
@@ -111,22 +113,25 @@ class world_watch {
     why.fault = comm_fault::peer_failed;
     why.culprits = {number};
     why.there = world.site_of(number, lane::caller);
-    why.message = stall_text(rank);
+    why.message = stall_text(rank, numbering::of_epoch);
     world.stop(why);
     report();
   }
-  /// "rank 2 (stopped, after barrier #3 at train.cpp:88) has been stopped for 30 s"
-  [[nodiscard]] std::string stall_text(int rank) const {
+  /// What a rank is called by: after a shrink, a survivor has another number than at the start.
+  enum class numbering { at_start, of_epoch };
+  /// "rank 2 (stopped, after barrier #3 at train.cpp:88) has been stopped for 30 s", of a rank by its number at the start.
+  [[nodiscard]] std::string stall_text(int rank, numbering by) const {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%g", options_.stall_limit.count());
     const std::string told = std::string(" has been stopped for ") + seconds + " s";
     const auto found = std::find(members_.begin(), members_.end(), rank);
     const int number = static_cast<int>(found - members_.begin());
-    if (said_[static_cast<std::size_t>(rank)]) return "rank " + std::to_string(rank) + told + " after its goodbye";
-    if (found == members_.end() || worlds_.back()->pid_of(number) == 0) {
-      return "rank " + std::to_string(rank) + told + ", and has not joined";
-    }
-    return worlds_.back()->whereabouts(number, lane::caller) + told;
+    const std::string who = "rank " + std::to_string(by == numbering::at_start || found == members_.end() ? rank : number);
+    if (said_[static_cast<std::size_t>(rank)]) return who + told + " after its goodbye";
+    if (worlds_.front()->pid_of(rank) == 0) return who + told + ", and has not joined";
+    if (found == members_.end()) return who + told + ", and the others have gone on without it";
+    const std::string where_it_is = worlds_.back()->whereabouts(number, lane::caller);
+    return who + where_it_is.substr(where_it_is.find(" (")) + told;
   }
 
   void said(int rank, const parting& last) {
