@@ -32,7 +32,9 @@ struct sequence_index {
 [[nodiscard]] inline std::string read_text(const std::string& path, std::uint64_t most = ~std::uint64_t{0}) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) throw belay::input_error(path + ": is a folder, a file is needed");
-  if (std::filesystem::is_fifo(path, error)) throw belay::input_error(path + ": is a pipe, a file is needed");
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    throw belay::input_error(path + ": is a pipe or a device, a file is needed");
+  }
   std::ifstream in(path, std::ios::binary);
   if (!in) throw belay::input_error(path + ": cannot be opened: " + std::strerror(errno));
   std::string text;

@@ -17,6 +17,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -153,12 +154,13 @@ class gradient_buckets {
                   "local_targets are summed over a communicator of the ranks that divide the batch: "
                   "finish(local_targets{n}, mesh.replicas())");
     const std::string changed = wait_complete(at);
-    const std::uint64_t total = sum_of_targets(own, batch_ranks, at);
-    if (total == 0) {  // which target_tokens refuse
+    const checked_size total = sum_of_targets(own, batch_ranks, at);
+    if (total.saturated() == 0 || !total.fits()) {  // which is refused, on all ranks alike
       compare_targets(rank_comparison::abstains, at);
       if (!changed.empty()) throw usage_error(changed, at);
     }
-    return divide(target_tokens{static_cast<std::size_t>(total), at}, changed, at);
+    const auto words = [] { return "local_targets: the targets of all ranks are"; };
+    return divide(target_tokens{total.value(words, at), at}, changed, at);
   }
 
   /// Any other divisor is explained.
@@ -191,7 +193,8 @@ class gradient_buckets {
   [[nodiscard]] std::string missing_text() const {
     std::string text = "the step's gradients are not complete:";
     if (contributions_.wrong() != 0)
-      text += " " + std::to_string(contributions_.wrong()) + " contributions were made twice or out of range;";
+      text += " " + std::to_string(contributions_.wrong()) + " contributions too many or out of range (the first: " +
+              wrong_contribution(contributions_.first_wrong(), contributions_.first_wrong_micro_batch()) + ");";
     std::size_t told = 0;
     for (std::size_t p = 0; p < members_.size() && told < 8; ++p) {
       if (contributions_.complete(p)) continue;
@@ -304,11 +307,12 @@ class gradient_buckets {
   }
 
   template <class BatchRanks>
-  std::uint64_t sum_of_targets(local_targets own, const BatchRanks& batch_ranks, where at) {
-    std::uint64_t total[1] = {own.count()};
+  checked_size sum_of_targets(local_targets own, const BatchRanks& batch_ranks, where at) {
+    constexpr std::uint64_t half = std::uint64_t{1} << 32;  // in halves no sum wraps round
+    std::uint64_t total[2] = {own.count() % half, own.count() / half};
     if constexpr (can_all_reduce<BatchRanks, std::uint64_t>)
       batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
-    return total[0];
+    return checked_size(total[0]) + checked_size(total[1]) * half;
   }
 
   [[nodiscard]] reduced_gradients<T> divide(target_tokens divisor, const std::string& changed, where at) {
@@ -347,7 +351,7 @@ class gradient_buckets {
   }
 
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
-    contributions_.count_wrong();
+    contributions_.count_wrong(parameter, micro_batch);
     if constexpr (checked(check_level::local)) throw usage_error(wrong_contribution(parameter, micro_batch), at);
   }
 

@@ -148,7 +148,10 @@ class rehearsal_watch {
   class sentence {
    public:
     sentence& operator<<(const char* words) noexcept {
-      while (words != nullptr && *words != '\0' && length_ < sizeof text_ - 1) text_[length_++] = *words++;
+      for (; words != nullptr && *words != '\0' && length_ < sizeof text_ - 1; ++words) {
+        const bool is_control = static_cast<unsigned char>(*words) < 0x20 || *words == 0x7f;  // which a terminal obeys
+        text_[length_++] = is_control ? '?' : *words;
+      }
       return *this;
     }
     sentence& operator<<(std::size_t number) noexcept {

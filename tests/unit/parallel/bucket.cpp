@@ -165,7 +165,8 @@ TEST_CASE(
     for (std::size_t m = 0; m < 2; ++m)
       if (!(p < 3 && m == 1)) state.buckets->contributed(p, 1, m);
   CHECK_FALSE(state.buckets->complete());
-  CHECK(contains(message_of([&] { static_cast<void>(state.buckets->finish(belay::target_tokens{1})); }), "twice"));
+  CHECK(contains(message_of([&] { static_cast<void>(state.buckets->finish(belay::target_tokens{1})); }),
+                 "micro-batch 1 contributed to parameter p1 twice"));
 }
 
 TEST_CASE("finish refuses a step with a missing contribution and names it") {

@@ -3,6 +3,7 @@
 // What a first user of the buckets gets wrong: each slip is named, with the parameter.
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,7 +104,7 @@ TEST_CASE("a tied parameter's missing and superfluous contributions are named") 
   else
     again();
   buckets.contributed(0, 1, 0);
-  CHECK_THROWS_WITH_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), Contains("twice"),
+  CHECK_THROWS_WITH_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), Contains("more often than its 2 uses"),
                        belay::usage_error);
   buckets.abandon();
   buckets.begin(0);
@@ -228,6 +229,11 @@ TEST_CASE("the target tokens of all ranks are summed once by finish, and 0 of al
       made.buckets.begin(0);
       CHECK_THROWS_WITH_AS(static_cast<void>(made.buckets.finish(belay::local_targets{0}, group)),
                            Contains("without target tokens"), belay::usage_error);
+      if (ranks < 2) return;
+      made.buckets.begin(0);
+      const belay::local_targets half{std::numeric_limits<std::size_t>::max() / 2 + 2};
+      CHECK_THROWS_WITH_AS(static_cast<void>(made.buckets.finish(half, group)), Contains("more than any memory holds"),
+                           belay::size_error);
     });
   }
 }

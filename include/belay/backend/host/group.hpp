@@ -20,6 +20,7 @@
 #include "belay/backend/host/group_state.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/stream.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
@@ -168,7 +169,8 @@ class group {
     exchange({&one, 1}, at);
   }
 
-  // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
+  // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns. Counts that
+  // make no sense are a usage_error of the start.
 
   pending start_barrier(where at = where::current()) const {
     return start(operation::barrier, [=](party me) { host::barrier(me, at); }, {}, at);
@@ -185,6 +187,7 @@ class group {
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                  where at = where::current()) const {
+    check_division(inout, counts, size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
     return start(operation::reduce_scatter_v, [=](party me) { host::reduce_scatter_v(me, inout, counts, op, at); }, touches(inout, inout), at);
   }
   template <transferable T>
@@ -195,6 +198,7 @@ class group {
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
                              where at = where::current()) const {
+    check_division(inout, counts, size(), "all_gather_v", "all_gather_v: the buffer", at);
     return start(operation::all_gather_v, [=](party me) { host::all_gather_v(me, inout, counts, at); }, touches(inout, inout), at);
   }
   template <transferable T>
@@ -206,6 +210,7 @@ class group {
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              where at = where::current()) const {
+    check_all_to_all_v<T>(in, send_counts, out, receive_counts, size(), at);
     const auto work = [=](party me) { host::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
     return start(operation::all_to_all_v, work, touches(in, out), at);
   }

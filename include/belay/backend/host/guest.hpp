@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/un.h>
 #include <time.h>
@@ -82,7 +83,6 @@ class guest {
   /// The token that a launcher left in a pipe; reads and closes it. Throws `file_error`, at the deadline too: it is
   /// there before its reader is.
   [[nodiscard]] static token token_from_descriptor(int number, moment until, where at = where::current()) {
-    const host::descriptor file(number);
     token secret = {};
     std::size_t done = 0;
     const auto refuse = [&](const std::string& why) {
@@ -90,6 +90,9 @@ class guest {
     };
     const int flags = ::fcntl(number, F_GETFL);
     if (flags < 0) refuse(error_text(errno));
+    struct stat facts = {};  // a process that joins a second time may have a file of its own there by now
+    if (::fstat(number, &facts) != 0 || !S_ISFIFO(facts.st_mode)) refuse("is no pipe; a process joins once");
+    const host::descriptor file(number);
     // Another process may read what poll has told of.
     ::fcntl(number, F_SETFL, flags | O_NONBLOCK);
     while (done < secret.size()) {

@@ -17,6 +17,7 @@
 #include "belay/backend/mpi/exchange.hpp"
 #include "belay/backend/mpi/group_state.hpp"
 #include "belay/backend/mpi/stream.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -183,6 +184,7 @@ class group {
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                  where at = where::current()) const {
+    check_division(inout, counts, size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
     const auto work = [=](party me) { mpi::reduce_scatter_v(me, inout, counts, op, at); };
     return start(operation::reduce_scatter_v, work, touches(inout, inout), at);
   }
@@ -195,6 +197,7 @@ class group {
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
                              where at = where::current()) const {
+    check_division(inout, counts, size(), "all_gather_v", "all_gather_v: the buffer", at);
     const auto work = [=](party me) { mpi::all_gather_v(me, inout, counts, at); };
     return start(operation::all_gather_v, work, touches(inout, inout), at);
   }
@@ -208,6 +211,7 @@ class group {
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              where at = where::current()) const {
+    check_all_to_all_v<T>(in, send_counts, out, receive_counts, size(), at);
     const auto work = [=](party me) { mpi::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
     return start(operation::all_to_all_v, work, touches(in, out), at);
   }

@@ -70,13 +70,18 @@ class contribution_map {
   }
 
   /// Remembers a contribution that was made too often or out of range.
-  void count_wrong() noexcept { ++wrong_; }
+  void count_wrong(std::size_t parameter, std::size_t micro_batch) noexcept {
+    if (wrong_++ == 0) first_wrong_ = parameter, first_wrong_micro_batch_ = micro_batch;
+  }
 
   [[nodiscard]] std::size_t uses(std::size_t parameter) const noexcept {
     return first_row_[parameter + 1] - first_row_[parameter];
   }
   [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
   [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
+  /// Of the first of them, where there is one.
+  [[nodiscard]] std::size_t first_wrong() const noexcept { return first_wrong_; }
+  [[nodiscard]] std::size_t first_wrong_micro_batch() const noexcept { return first_wrong_micro_batch_; }
   /// Whether a parameter has every contribution of the step.
   [[nodiscard]] bool complete(std::size_t parameter) const noexcept {
     return counts_[parameter] == uses(parameter) * micro_batches_;
@@ -89,6 +94,8 @@ class contribution_map {
   std::size_t micro_batches_ = 0;
   std::size_t missing_ = 0;
   std::size_t wrong_ = 0;
+  std::size_t first_wrong_ = 0;
+  std::size_t first_wrong_micro_batch_ = 0;
   std::vector<std::size_t> first_row_;  // of each parameter: a row of bits for every use
   std::vector<std::uint64_t> bits_;
   std::vector<std::size_t> counts_;

@@ -13,6 +13,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/parameter.hpp"
@@ -57,10 +58,10 @@ void check_members(std::span<const bucket_member<T>> members, where at) {
     if (name(first) != name(second)) continue;
     const std::string places = "numbers " + std::to_string(first) + " and " + std::to_string(second);
     if (&members[first].parameter() == &members[second].parameter())
-      throw usage_error("parameter " + name(first) + " is listed twice, as " + places +
+      throw usage_error("parameter " + printable(name(first)) + " is listed twice, as " + places +
                             ": a tied parameter is listed once and made with {.uses = 2}",
                         at);
-    throw usage_error("two parameters are called " + name(first) + ", " + places +
+    throw usage_error("two parameters are called " + printable(name(first)) + ", " + places +
                           ": the name decides the first values and must be unique",
                       at);
   }
