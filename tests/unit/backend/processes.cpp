@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "belay/comm.hpp"
+#include "unit/backend/forked.hpp"
 
 using belay::host::processes;
 using belay::host::rank_outcome;
@@ -352,4 +353,29 @@ TEST_CASE("a stopped rank is killed before the others go on without it") {
   CHECK(ends[0].how == rank_outcome::kind::signalled);
   CHECK(ends[0].code == SIGKILL);
   for (int q : {1, 2}) CHECK(ends[static_cast<std::size_t>(q)].result == std::string("\2\0\0\0", 4));
+}
+
+TEST_CASE("a forked child of a rank cannot speak for it, at any check level") {
+  const auto sums = processes{3, {.timeout = 20s}}.run([](auto& rank) {
+    const auto& world = rank.world();
+    int wrong = 0;
+    for (int call = 0; call < 3; ++call) {
+      const pid_t child = forked([&] {
+        std::vector<int> ones(call == 1 ? 1 : 100'000, 1);
+        try {
+          if (call == 0) world.barrier();
+          else world.all_reduce(std::span(ones), belay::sum);
+        } catch (const belay::usage_error&) {
+          return rank.size() == 3 ? 7 : 8;
+        }
+        return 9;
+      });
+      // A release build does not look at each call: the memory that ranks share is not there.
+      wrong += reaped(child) != (belay::checked(belay::check_level::local) ? 7 : 1000 + SIGSEGV);
+    }
+    std::vector<int> ones(100, 1);
+    world.all_reduce(std::span(ones), belay::sum);
+    return ones[99] + 10 * wrong;
+  });
+  CHECK(sums == std::vector<int>{3, 3, 3});
 }

@@ -147,6 +147,7 @@ class process_member final : public membership {
   /// Over a guest that has just entered.
   process_member(std::shared_ptr<guest> holder, int spins) : holder_(std::move(holder)), spins_(spins) {
     segment_ = std::make_shared<segment>(std::move(holder_->control()));
+    segment_->keep_from_children();  // they are no ranks, and release builds do not look at each call
   }
 
   /// What it starts with. Throws input_error when the holder speaks of another world.
@@ -171,6 +172,7 @@ class process_member final : public membership {
     guest::renewed next = holder_->shrink(std::chrono::steady_clock::now() + limit, at);
     from.world->revoke();
     segment_ = std::make_shared<segment>(std::move(next.control));
+    segment_->keep_from_children();
     const control shared = control::attach(segment_->data(), segment_->size_bytes());
     return seat_in(shared, next.rank, std::move(next.members));
   }

@@ -44,7 +44,7 @@ class rank {
   /// A rank of the first epoch ends with its body, which says how; a later one ends here.
   ~rank() {
     stream_->end();
-    if (seat_.world->shared().shape().epoch == 0 || !seat_.world->in_own_process()) return;
+    if (!seat_.world->in_own_process() || seat_.world->shared().shape().epoch == 0) return;
     if (std::uncaught_exceptions() > exceptions_) seat_.world->stop(thrown_by(*seat_.world, number(), "an exception"));
     seat_.world->leave(number(), lane::caller);
     seat_.world->leave(number(), lane::stream);
@@ -52,7 +52,7 @@ class rank {
 
   /// This rank's number in the world, from 0.
   [[nodiscard]] int number() const noexcept { return seat_.number; }
-  [[nodiscard]] int size() const noexcept { return seat_.world->ranks(); }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(seat_.members.size()); }
 
   /// All ranks, in order.
   [[nodiscard]] const host::group& world() const noexcept { return *world_; }

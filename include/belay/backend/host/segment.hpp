@@ -105,6 +105,8 @@ class segment {
 
   /// To be sent to another process; -1 after `forget_descriptor()`.
   [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+  /// A child that this process forks from now on has no such memory: it faults where it touches it.
+  void keep_from_children() const noexcept { ::madvise(data_, bytes_, MADV_DONTFORK); }
   /// Closes the descriptor; the mapping stays.
   void forget_descriptor() noexcept { file_.reset(); }
 
