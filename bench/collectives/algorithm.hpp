@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <string>
 
-#include "belay/backend/host/algorithm.hpp"
-#include "belay/backend/host/manner.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/variant.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/options.hpp"
 

@@ -16,17 +16,17 @@
 #include <vector>
 
 #include "collectives/algorithm.hpp"
-#include "collectives/bare.hpp"
-#include "collectives/board.hpp"
+#include "collectives/unchecked_baseline.hpp"
+#include "collectives/scoreboard.hpp"
 #include "collectives/machine.hpp"
 #include "collectives/mpi_peer.hpp"
 #include "collectives/options.hpp"
 #include "collectives/probe.hpp"
 #include "collectives/result.hpp"
 #include "collectives/sampler.hpp"
-#include "collectives/stage.hpp"
-#include "collectives/subjects.hpp"
-#include "collectives/twin.hpp"
+#include "collectives/buffers.hpp"
+#include "collectives/library_calls.hpp"
+#include "collectives/handwritten_baseline.hpp"
 
 namespace bench {
 

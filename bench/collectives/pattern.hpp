@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "belay/backend/host/copy.hpp"
+#include "belay/backend/host/copy/copy.hpp"
 #include "belay/comm/reduction.hpp"
 
 namespace bench {

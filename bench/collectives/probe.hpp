@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <new>
 
-#include "belay/backend/host/copy.hpp"
-#include "collectives/board.hpp"
+#include "belay/backend/host/copy/copy.hpp"
+#include "collectives/scoreboard.hpp"
 
 namespace bench {
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/board.hpp"
+#include "collectives/scoreboard.hpp"
 #include "collectives/disturbance.hpp"
 #include "collectives/probe.hpp"
 #include "collectives/result.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "collectives/subjects.hpp"
+#include "collectives/library_calls.hpp"
 
 namespace bench {
 template subject_maker<double> make_subject_of<double>;

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "belay/backend/mpi.hpp"
-#include "collectives/stage.hpp"
+#include "collectives/buffers.hpp"
 
 namespace bench {
 

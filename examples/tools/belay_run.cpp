@@ -21,12 +21,12 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/doorway.hpp"
-#include "belay/backend/host/flight_file.hpp"
-#include "belay/backend/host/holder.hpp"
+#include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
+#include "belay/backend/host/failure/flight_dump.hpp"
+#include "belay/backend/host/bootstrap/coordinator.hpp"
 #include "belay/backend/host/options.hpp"
-#include "belay/backend/host/process.hpp"
-#include "belay/backend/host/world_watch.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/backend/host/bootstrap/world_monitor.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "tools/belay_run/child.hpp"

@@ -10,7 +10,7 @@
 
 #include <string>
 
-#include "belay/backend/host/descriptor.hpp"
+#include "belay/core/unique_fd.hpp"
 
 namespace train_moe {
 

@@ -4,7 +4,7 @@
 // A closure that owns something cannot wait in a ring of bytes.
 #include <vector>
 
-#include "belay/backend/host/queue_stream.hpp"
+#include "belay/device/queue_stream.hpp"
 
 void go(belay::host::queue_stream& stream, std::vector<int>& numbers) {
 #ifdef BELAY_BROKEN

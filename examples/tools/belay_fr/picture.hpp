@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/flight_verdict.hpp"
+#include "belay/comm/flight_diagnosis.hpp"
 #include "belay/comm/signal_name.hpp"
 #include "belay/core/printable.hpp"
 #include "tools/belay_fr/alignment.hpp"

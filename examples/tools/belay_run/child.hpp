@@ -19,10 +19,10 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/available_memory.hpp"
-#include "belay/backend/host/descriptor.hpp"
-#include "belay/backend/host/process.hpp"
-#include "belay/backend/host/wire.hpp"
+#include "belay/device/available_memory.hpp"
+#include "belay/core/unique_fd.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/backend/host/bootstrap/messages.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay_run {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/process.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/core/error.hpp"
 #include "tools/belay_run/child.hpp"
 

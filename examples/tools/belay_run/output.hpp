@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "belay/backend/host/descriptor.hpp"
+#include "belay/core/unique_fd.hpp"
 
 namespace belay_run {
 

@@ -5,6 +5,6 @@
 #pragma once
 
 #include "belay/backend/host/group.hpp"         // IWYU pragma: export
-#include "belay/backend/host/queue_stream.hpp"  // IWYU pragma: export
+#include "belay/device/queue_stream.hpp"  // IWYU pragma: export
 #include "belay/backend/host/rank.hpp"          // IWYU pragma: export
 #include "belay/backend/host/world.hpp"         // IWYU pragma: export

@@ -23,9 +23,9 @@
 
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/flight_scene.hpp"
-#include "belay/comm/flight_verdict.hpp"
-#include "belay/comm/json_text.hpp"
+#include "belay/comm/flight_snapshot.hpp"
+#include "belay/comm/flight_diagnosis.hpp"
+#include "belay/core/json_text.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/missing_folder.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/host/copy.hpp"
+#include "belay/backend/host/copy/copy.hpp"
 
 #include <doctest/doctest.h>
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/guest.hpp"
-#include "belay/backend/host/holder.hpp"
+#include "belay/backend/host/bootstrap/client.hpp"
+#include "belay/backend/host/bootstrap/coordinator.hpp"
 #include "unit/backend/forked.hpp"
 
 struct test_world {

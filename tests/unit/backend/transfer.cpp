@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/host/transfer.hpp"
+#include "belay/backend/host/p2p/transfer.hpp"
 
 #include <doctest/doctest.h>
 

@@ -12,7 +12,7 @@
 #include <sstream>
 #include <string>
 
-#include "belay/backend/host/flight_file.hpp"
+#include "belay/backend/host/failure/flight_dump.hpp"
 #include "belay/backend/host/options.hpp"
 
 namespace {

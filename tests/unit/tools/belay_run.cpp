@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "belay/backend/host.hpp"
-#include "belay/backend/host/doorway.hpp"
-#include "belay/backend/host/process.hpp"
+#include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/comm.hpp"
 #include "unit/backend/forked.hpp"
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "belay/backend/host/process.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
 #include "unit/backend/forked.hpp"
 
 struct outcome {

@@ -6,5 +6,5 @@
 
 #include "belay/backend/host/collectives/all_to_all.hpp"  // IWYU pragma: export
 #include "belay/backend/host/collectives/moving.hpp"      // IWYU pragma: export
-#include "belay/backend/host/collectives/party.hpp"       // IWYU pragma: export
+#include "belay/backend/host/collectives/collective_context.hpp"       // IWYU pragma: export
 #include "belay/backend/host/collectives/reducing.hpp"    // IWYU pragma: export

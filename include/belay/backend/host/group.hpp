@@ -14,12 +14,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/backend/host/call_guard.hpp"
+#include "belay/comm/call_guard.hpp"
 #include "belay/backend/host/collectives.hpp"
-#include "belay/backend/host/exchange.hpp"
-#include "belay/backend/host/group_state.hpp"
+#include "belay/backend/host/p2p/p2p_transport.hpp"
+#include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/backend/host/options.hpp"
-#include "belay/backend/host/stream.hpp"
+#include "belay/backend/host/async_stream.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/symmetric_region.hpp"

@@ -16,11 +16,11 @@
 #include <cstdlib>
 #include <string>
 
-#include "belay/backend/host/algorithm.hpp"
-#include "belay/backend/host/control.hpp"
-#include "belay/backend/host/group_registry.hpp"
-#include "belay/backend/host/health.hpp"
-#include "belay/backend/host/process_state.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/memory/control_block.hpp"
+#include "belay/backend/host/rendezvous/group_directory.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/failure/process_identity.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"

@@ -28,15 +28,15 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/doorway.hpp"
-#include "belay/backend/host/guest.hpp"
-#include "belay/backend/host/holder.hpp"
+#include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
+#include "belay/backend/host/bootstrap/client.hpp"
+#include "belay/backend/host/bootstrap/coordinator.hpp"
 #include "belay/backend/host/options.hpp"
-#include "belay/backend/host/process.hpp"
-#include "belay/backend/host/process_members.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/backend/host/membership/process_membership.hpp"
 #include "belay/backend/host/rank.hpp"
-#include "belay/backend/host/rank_life.hpp"
-#include "belay/backend/host/world_watch.hpp"
+#include "belay/backend/host/bootstrap/run_rank.hpp"
+#include "belay/backend/host/bootstrap/world_monitor.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "belay/backend/host/group.hpp"
-#include "belay/backend/host/group_state.hpp"
-#include "belay/backend/host/health.hpp"
-#include "belay/backend/host/membership.hpp"
-#include "belay/backend/host/stream.hpp"
+#include "belay/backend/host/rendezvous/group_state.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/membership/membership.hpp"
+#include "belay/backend/host/async_stream.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/health.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/launched.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
-#include "belay/backend/host/rank_life.hpp"
-#include "belay/backend/host/thread_members.hpp"
+#include "belay/backend/host/bootstrap/run_rank.hpp"
+#include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 

@@ -12,11 +12,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/backend/host/call_guard.hpp"
-#include "belay/backend/mpi/collectives.hpp"
-#include "belay/backend/mpi/exchange.hpp"
-#include "belay/backend/mpi/group_state.hpp"
-#include "belay/backend/mpi/stream.hpp"
+#include "belay/comm/call_guard.hpp"
+#include "belay/backend/mpi/collectives/collectives.hpp"
+#include "belay/backend/mpi/p2p/exchange.hpp"
+#include "belay/backend/mpi/rendezvous/group_state.hpp"
+#include "belay/backend/mpi/async_stream.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"

@@ -17,8 +17,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/backend/mpi/engine.hpp"
-#include "belay/backend/mpi/fabric.hpp"
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
+#include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/rank.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "belay/backend/host/arithmetic.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/backend/host/collectives/moving.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/collective.hpp"

@@ -9,10 +9,10 @@
 #include <cstring>
 #include <span>
 
-#include "belay/backend/host/algorithm.hpp"
-#include "belay/backend/host/arithmetic.hpp"
-#include "belay/backend/host/collectives/party.hpp"
-#include "belay/backend/host/collectives/staging.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/comm/reduce_blocks.hpp"
+#include "belay/backend/host/collectives/collective_context.hpp"
+#include "belay/backend/host/collectives/bounce_buffers.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"

@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <span>
 
-#include "belay/backend/host/arithmetic.hpp"
-#include "belay/backend/host/collectives/party.hpp"
-#include "belay/backend/host/collectives/staging.hpp"
-#include "belay/backend/host/vector_reduce.hpp"
+#include "belay/comm/reduce_blocks.hpp"
+#include "belay/backend/host/collectives/collective_context.hpp"
+#include "belay/backend/host/collectives/bounce_buffers.hpp"
+#include "belay/backend/host/copy/reduce_simd.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"

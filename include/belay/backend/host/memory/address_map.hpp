@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How a rank gets at what its peers have. Threads see each other's memory as it is. Processes name a buffer by the
+// region of symmetric memory that it lies in and the offset there, because each maps the region elsewhere; memory
+// outside of any region is ordinary: others cannot see it, and the kernel has to copy it for them.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "belay/backend/host/memory/rank_set.hpp"
+#include "belay/backend/host/memory/control_block.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// A place in some rank's memory, as all ranks may read it: 16 bits of region (0: ordinary memory, or anything among
+/// threads) and 48 of offset or address.
+class memory_reference {
+ public:
+  constexpr memory_reference() noexcept = default;
+  constexpr memory_reference(std::uint16_t region, std::uint64_t offset) noexcept
+      : bits_(std::uint64_t{region} << 48 | (offset & low)) {}
+
+  [[nodiscard]] static constexpr memory_reference of(std::uint64_t bits) noexcept {
+    memory_reference out;
+    out.bits_ = bits;
+    return out;
+  }
+  [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
+  [[nodiscard]] constexpr std::uint16_t region() const noexcept { return static_cast<std::uint16_t>(bits_ >> 48); }
+  [[nodiscard]] constexpr std::uint64_t offset() const noexcept { return bits_ & low; }
+  [[nodiscard]] constexpr bool operator==(const memory_reference&) const noexcept = default;
+  /// Whether it is `bytes` behind `other`.
+  [[nodiscard]] constexpr bool is_at(memory_reference other, std::uint64_t bytes) const noexcept {
+    return region() == other.region() && offset() == other.offset() + bytes;
+  }
+
+ private:
+  static constexpr std::uint64_t low = (std::uint64_t{1} << 48) - 1;
+  std::uint64_t bits_ = 0;
+};
+
+/// The regions that this process has mapped. Changed by the rank's own thread, read by both of its lanes.
+class reach {
+ public:
+  static constexpr std::size_t most_regions = 64;
+
+  explicit reach(address_space space) noexcept : space_(space) {}
+  reach(const reach&) = delete;
+  reach& operator=(const reach&) = delete;
+
+  [[nodiscard]] address_space space() const noexcept { return space_; }
+
+  /// Of nobody but this rank until it is shared. Throws usage_error when there are too many.
+  void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at) {
+    for (std::size_t i = 0; i < most_regions; ++i) {
+      entry& each = table_[i];
+      if (each.bytes.load(std::memory_order_relaxed) != 0) continue;
+      each.first.store(first, std::memory_order_relaxed);
+      each.region.store(region, std::memory_order_relaxed);
+      each.share({});
+      each.bytes.store(bytes, std::memory_order_release);
+      if (i >= used_.load(std::memory_order_relaxed)) used_.store(i + 1, std::memory_order_release);
+      return;
+    }
+    throw usage_error("more than " + std::to_string(most_regions) + " regions of symmetric memory at once", at);
+  }
+  /// All of `who` have mapped the region that begins at `first`.
+  void share(const std::byte* first, const audience& who) noexcept {
+    for (entry& each : table_) {
+      const bool here = each.bytes.load(std::memory_order_relaxed) != 0;
+      if (here && each.first.load(std::memory_order_relaxed) == first) each.share(who);
+    }
+  }
+  void remove(std::uint16_t region) noexcept {
+    for (entry& each : table_) {
+      if (each.region.load(std::memory_order_relaxed) == region) each.bytes.store(0, std::memory_order_release);
+    }
+  }
+
+  /// What this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of them have mapped is
+  /// ordinary memory to them.
+  [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const audience& peers) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    if (space_ == address_space::several) {
+      for (const entry& each : used()) {
+        const std::size_t length = each.bytes.load(std::memory_order_acquire);
+        const auto first = reinterpret_cast<std::uintptr_t>(each.first.load(std::memory_order_relaxed));
+        if (address >= first && address - first < length && bytes <= length - (address - first)) {
+          if (!each.shared_with().includes(peers)) break;
+          return {each.region.load(std::memory_order_relaxed), address - first};
+        }
+      }
+    }
+    return {0, address};
+  }
+
+  /// The address here of what a peer published; null when this process does not see it.
+  [[nodiscard]] std::byte* resolve(memory_reference what) const noexcept {
+    if (space_ == address_space::one) return reinterpret_cast<std::byte*>(what.offset());
+    if (what.region() == 0) return nullptr;
+    for (const entry& each : used()) {
+      const std::size_t length = each.bytes.load(std::memory_order_acquire);
+      if (each.region.load(std::memory_order_relaxed) != what.region() || what.offset() >= length) continue;
+      return each.first.load(std::memory_order_relaxed) + what.offset();
+    }
+    return nullptr;
+  }
+  /// The same of what this rank itself has published, ordinary memory included.
+  [[nodiscard]] std::byte* own(memory_reference what) const noexcept {
+    return what.region() == 0 ? reinterpret_cast<std::byte*>(what.offset()) : resolve(what);
+  }
+  /// True when every rank can load and store what was published.
+  [[nodiscard]] bool direct(memory_reference what) const noexcept {
+    return space_ == address_space::one || what.region() != 0;
+  }
+
+ private:
+  struct entry {
+    std::atomic<std::byte*> first{nullptr};
+    std::atomic<std::size_t> bytes{0};
+    std::atomic<std::uint16_t> region{0};
+    std::atomic<std::uint32_t> group{audience::nobody};  // an audience
+    std::atomic<std::uint64_t> ranks{0};
+
+    void share(const audience& who) noexcept {
+      ranks.store(who.ranks, std::memory_order_relaxed);
+      group.store(who.group, std::memory_order_release);
+    }
+    [[nodiscard]] audience shared_with() const noexcept {
+      return {group.load(std::memory_order_acquire), ranks.load(std::memory_order_relaxed)};
+    }
+  };
+
+  [[nodiscard]] std::span<const entry> used() const noexcept {
+    return std::span(table_).first(used_.load(std::memory_order_acquire));
+  }
+
+  address_space space_;
+  std::atomic<std::size_t> used_{0};  // no region is beyond
+  std::array<entry, most_regions> table_{};
+};
+
+/// Reads `bytes` at `offset` of what another process published, its ordinary memory, into ours. False, with errno, when the
+/// kernel does not let us, or it is no ordinary memory.
+[[nodiscard]] inline bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
+                                       std::size_t bytes) noexcept {
+  if (from.region() != 0) {
+    errno = EPERM;
+    return false;
+  }
+  std::uint64_t address = from.offset() + offset;
+  while (bytes > 0) {
+    const iovec here{to, bytes};
+    const iovec there{reinterpret_cast<void*>(address), bytes};
+    const ssize_t moved = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) return false;
+    to = static_cast<std::byte*>(to) + moved;
+    address += static_cast<std::uint64_t>(moved);
+    bytes -= static_cast<std::size_t>(moved);
+  }
+  return true;
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

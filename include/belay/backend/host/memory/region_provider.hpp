@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where the symmetric memory of a group comes from. Among threads one rank maps it and the others use the same
+// addresses; processes have a segment made by whoever holds them, and map it each for themselves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/backend/host/memory/address_map.hpp"
+#include "belay/comm/symmetric_region.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// One rank's source of regions. Lives as long as any region that came from it.
+class region_service {
+ public:
+  explicit region_service(address_space space) noexcept : memory_(space) {}
+  region_service(const region_service&) = delete;
+  region_service& operator=(const region_service&) = delete;
+  virtual ~region_service() = default;
+
+  [[nodiscard]] const reach& memory() const noexcept { return memory_; }
+
+  /// How the first rank of a group tells the others of a region that it has made.
+  struct ticket {
+    std::uint64_t region = 0;  // among threads the address of the first rank's handle
+    std::uint64_t bytes = 0;   // that were not to be had; 0: it was made
+    std::uint64_t available = 0;
+  };
+
+  /// Memory of `bytes` for each of `ranks` ranks. Throws budget_error.
+  [[nodiscard]] virtual symmetric_region make(int ranks, std::size_t bytes, where at) = 0;
+  /// All of `who` have opened it.
+  void share(const symmetric_region& made, const audience& who) noexcept { memory_.share(made.at(0), who); }
+  /// For the others, of what `make` has returned to the first rank.
+  [[nodiscard]] virtual ticket ticket_for(const symmetric_region& made) const = 0;
+  [[nodiscard]] virtual symmetric_region open(const ticket& from, int ranks, std::size_t bytes, where at) = 0;
+
+ protected:
+  reach memory_;
+};
+
+/// Among threads.
+class thread_regions final : public region_service {
+ public:
+  thread_regions() noexcept : region_service(address_space::one) {}
+
+  [[nodiscard]] symmetric_region make(int ranks, std::size_t bytes, where at) override {
+    return symmetric_region::map(ranks, bytes, backing::memory, at);
+  }
+  [[nodiscard]] ticket ticket_for(const symmetric_region& made) const override {
+    return {reinterpret_cast<std::uintptr_t>(&made), 0, 0};
+  }
+  [[nodiscard]] symmetric_region open(const ticket& from, int, std::size_t, where) override {
+    return *reinterpret_cast<const symmetric_region*>(from.region);
+  }
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

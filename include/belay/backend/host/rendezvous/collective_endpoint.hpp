@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How the ranks of a group meet for one operation: each publishes what it brings, all wait for all, all compare. Of a
+// small operation that is all there is: the data is in the lines. Of a larger one every rank may then use every other
+// rank's buffers until all have left.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host/failure/wait_diagnosis.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/rendezvous/count_vectors.hpp"
+#include "belay/backend/host/rendezvous/rendezvous.hpp"
+#include "belay/backend/host/failure/mismatch_report.hpp"
+#include "belay/backend/host/rendezvous/group_layout.hpp"
+#include "belay/backend/host/rendezvous/lane_view.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/tuning/variant_choice.hpp"
+#include "belay/backend/host/rendezvous/call_descriptor.hpp"
+#include "belay/backend/host/rendezvous/peer_flags.hpp"
+#include "belay/backend/host/memory/address_map.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/flight_recorder.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+static_assert(place<>::line_room == line_bytes);
+
+/// What a meeting does besides: fingerprints are compared, the recorder is written, deadlines are kept. `unguarded` leaves
+/// these out and is for a benchmark alone, which shows what they cost.
+struct guarded {};
+struct unguarded {};
+
+/// One lane of one group, as one of its ranks sees it.
+template <class Guard = guarded>
+class basic_meeting {
+ public:
+  basic_meeting(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
+                group_memory shared)
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), peers_(audience::of(members, group)),
+        recorder_(&world.recorder(members[index_of(me)], which)), pages_(shared.pages(which)),
+        page_stride_(shared.from_page_to_page()), counts_(shared.counts(which), me, size()),
+        forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
+        reads_others_(world.reads_others(members[index_of(me)])), way_({&world, members, which, me, shared.places(which)}),
+        manner_(size(), me, forced_) {}
+
+  [[nodiscard]] int rank() const noexcept { return me_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  /// The rank `k` places behind this one, in a circle, for k of 0 to size - 1.
+  [[nodiscard]] int behind(int k) const noexcept { return way_.behind(k); }
+  [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
+
+  /// The way of an operation of which each rank brings at most `bytes`: line or page for `swap`, automatic for `enter`.
+  [[nodiscard, gnu::always_inline]] inline algorithm small_way(std::size_t bytes, std::size_t element_bytes,
+                                                               pages_of which = pages_of::all) const noexcept {
+    return choose_small(forced_, bytes, element_bytes, size(), which);
+  }
+
+  // What says what a call is, mostly constants, goes from where they are known straight into this rank's line, in `swap`
+  // and in `enter`; the rest are calls of their own, so that callers stay short. Handed on in memory, fields that are
+  // written one by one and read in pairs keep a processor waiting for longer than it takes to compare them.
+
+  /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there and
+  /// agree, to be read by `brought` until the next call or the payload's end; throws `comm_error` before that otherwise.
+  [[gnu::always_inline]] inline void swap(algorithm how, const fingerprint& print, const void* payload,
+                                          std::size_t payload_bytes, health::clock::duration limit, const where& at) {
+    begin(print, at);
+    if (how == algorithm::line) {
+      swap_lines(compares ? small_print(print) : large_print, payload, payload_bytes, limit);
+    } else {
+      put(offer::of(print));
+      swap_pages(print.what, print.bytes(), payload, payload_bytes, limit);
+    }
+  }
+  /// The data of all ranks in the present small operation.
+  [[nodiscard]] brought_data brought() const noexcept { return brought_; }
+
+  /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
+  /// gone on otherwise.
+  [[gnu::always_inline]] inline void enter(const contribution& mine, health::clock::duration limit, const where& at) {
+    begin(mine.print, at);
+    bring(mine);
+    enter_with_all(mine.print.what, mine.print.bytes(), limit);
+  }
+  [[gnu::always_inline]] inline void enter(const counted_contribution& mine, health::clock::duration limit, const where& at) {
+    begin(mine.print, at);
+    counts_.bring(way_.turn(), mine.send_counts, mine.receive_counts);
+    bring_in_page(mine.input, mine.paged_bytes);
+    bring(mine);
+    enter_with_all(mine.print.what, mine.print.bytes(), limit);
+  }
+
+  /// What rank `who` brought to the present operation: this rank's from its own memory (see brought_data), others' where it
+  /// lies.
+  [[nodiscard]] const offer& offer_of(int who) const noexcept {
+    if (who == me_) return own_;
+    return *std::launder(reinterpret_cast<const offer*>(way_.line_of(who).payload));
+  }
+  [[nodiscard]] const void* own_input() const noexcept { return own_input_; }
+  [[nodiscard]] const std::byte* input_of(int who) const noexcept { return memory_->resolve(offer_of(who).input); }
+  [[nodiscard]] std::byte* output_of(int who) const noexcept { return memory_->resolve(offer_of(who).output); }
+  [[nodiscard]] std::span<const std::size_t> send_counts_of(int who) const noexcept {
+    return counts_.of(way_.turn(), who, count_vectors::sent);
+  }
+  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int who) const noexcept {
+    return counts_.of(way_.turn(), who, count_vectors::received);
+  }
+  /// What all ranks have in their pages; of this rank, what it put there.
+  [[nodiscard]] brought_data pages() const noexcept { return pages_beside(own_input_); }
+  /// Every rank can load and store what every other brought.
+  [[nodiscard]] bool all_direct() const noexcept { return (ways_of_all_ & offer::loads_and_stores) != 0; }
+  /// Every rank may have the kernel copy what it cannot load.
+  [[nodiscard]] bool all_copy() const noexcept { return (ways_of_all_ & offer::kernel_copies) != 0; }
+  /// Every rank has put what peers do not see into its page.
+  [[nodiscard]] bool all_in_pages() const noexcept { return (ways_of_all_ & offer::in_page) != 0; }
+  /// Some rank's output is its input.
+  [[nodiscard]] bool any_in_place() const noexcept { return (ways_of_any_ & offer::in_place) != 0; }
+  [[nodiscard]] algorithm forced_algorithm() const noexcept { return forced_; }
+  /// How the present operation is to be done, the same on all ranks.
+  [[nodiscard]] manner chosen() const noexcept { return manner_.chosen(); }
+
+  /// Reads `bytes` at `offset` of the buffer that rank `who` brought: by loads where it is seen, else by the kernel.
+  void fetch(int who, memory_reference from, std::size_t offset, void* to, std::size_t bytes, touch by = touch::usual) {
+    if (bytes == 0) return;
+    if (const std::byte* const seen = memory_->resolve(from)) {
+      copy_by(by, to, seen + offset, bytes);
+    } else if (who == me_) {
+      std::memcpy(to, reinterpret_cast<const std::byte*>(from.offset()) + offset, bytes);
+    } else if (!read_process(world_->pid_of(world_rank(who)), from, offset, to, bytes)) {
+      fail(world_->unreadable(world_rank(me_), world_rank(who), lane_, bytes, errno));
+    }
+  }
+  /// Where rank `who` puts, in turn, what its peers cannot see: one of two halves.
+  [[nodiscard]] std::byte* staging_of(int who, std::size_t turn) const noexcept {
+    return world_->shared().staging(world_rank(who), lane_) + turn % 2 * staging_room();
+  }
+  /// Bytes of one half.
+  [[nodiscard]] std::size_t staging_room() const noexcept { return world_->shared().shape().staging_bytes / 2; }
+
+  /// Between `enter` and `leave`: returns when all ranks have called it as often.
+  void round() {
+    deadline until(limit_, *recorder_);
+    way_.meet(waiting{this, &until, moved_bytes_});
+  }
+
+  /// Instead of `leave` where all ranks used no more than what is in pages.
+  void depart() noexcept {
+    way_.depart();
+    recorder_->leave(waited_);
+  }
+
+  /// Returns when nobody uses anybody's buffers any more. Throws `comm_error` when a rank did not do its part.
+  void leave() {
+    deadline until(limit_, *recorder_);
+    if (!way_.leave(waiting{this, &until, moved_bytes_})) give_up(until);
+    recorder_->leave(waited_ + until.waited_us());
+    manner_.end();
+  }
+
+  /// Between `enter` and `leave`: compares what fingerprints cannot hold. `alike(a, b)` compares two ranks and
+  /// `text(rank)` tells what one brought; unless all are alike, every rank throws `comm_error`.
+  template <class Alike, class Text>
+  void expect_alike(Alike alike, Text text) {
+    bool same = true;
+    for (int q = 1; q < size(); ++q) same = same && alike(0, q);
+    if (same) return;
+    const difference found = describe(alike, text);
+    refuse(found.culprits, found.message, found.there);
+  }
+
+  /// Stops the world because the contributions do not fit together; every rank of the group calls it in the
+  /// same situation.
+  [[noreturn]] void refuse(std::vector<int> culprits, const std::string& message, const std::string& there) {
+    fail({comm_fault::mismatch, std::move(culprits), message, there});
+  }
+
+  /// Stops the world because this rank cannot go on.
+  [[noreturn]] void fail(const first_cause& why) {
+    world_->stop(why);
+    way_.withdraw();
+    world_->raise(call());
+  }
+
+  /// What rank `who` calls.
+  [[nodiscard]] std::string call_text(int who) const {
+    const fingerprint print = print_of(who);
+    return print.shape == 0 ? print.text() : print.text_with(send_counts_of(who));
+  }
+  /// Where rank `who` made the present call. Its recorder tells that a moment after its line is there.
+  [[nodiscard]] std::string site_of(int who) const {
+    const auto patient_until = health::clock::now() + std::chrono::milliseconds(200);
+    while (!has_recorded(who) && health::clock::now() < patient_until) hall::yield();
+    return world_->site_of(world_rank(who), lane_);
+  }
+
+ private:
+  static constexpr bool compares = std::same_as<Guard, guarded>;
+  [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
+  [[gnu::noinline]] void swap_lines(std::uint32_t word, const void* payload, std::size_t payload_bytes,
+                                    health::clock::duration limit) {
+    copy_line(way_.line_of(me_).payload, payload, payload_bytes);
+    way_.publish(word);
+    record(operation_of_word(word), bytes_of_word(word));
+    brought_ = {way_.line_of(0).payload, sizeof(place<>), me_, static_cast<const std::byte*>(payload)};
+    deadline until(limit, *recorder_);
+    if (!all_lines(word, until) && compares) refuse_difference();
+    end(until);
+  }
+  [[gnu::noinline]] void swap_pages(operation what, std::size_t bytes, const void* payload, std::size_t payload_bytes,
+                                    health::clock::duration limit) {
+    bring_in_page(payload, payload_bytes);
+    way_.publish_full(large_print);
+    record(what, bytes);
+    brought_ = pages_beside(payload);
+    deadline until(limit, *recorder_);
+    bool alike = all_lines(large_print, until);
+    for (int k = 1; k < size() && compares; ++k) alike = alike && offer_of(behind(k)).is_same_call(own_);
+    if (!alike && compares) refuse_difference();
+    end(until);
+  }
+
+  [[gnu::always_inline]] inline void bring(const contribution& mine) {
+    way_.prepare_to_publish();
+    own_input_ = mine.input;
+    offer said = mine.as_offer(*memory_, peers_, reads_others_);
+    if (!said.is_seen() && forced_ == algorithm::automatic && mine.input_bytes <= page_bytes(size())) {
+      bring_in_page(mine.input, mine.input_bytes);
+      said.head |= offer::in_page;
+    }
+    said.head |= manner_.ask(said.head, std::max(mine.input_bytes, mine.output_bytes));
+    put(said);
+  }
+  // Into this rank's line, and into memory that is nobody else's.
+  [[gnu::always_inline]] inline void put(const offer& mine) noexcept {
+    ::new (static_cast<void*>(way_.line_of(me_).payload)) offer(mine);
+    own_ = mine;
+  }
+  [[gnu::noinline]] void enter_with_all(operation what, std::size_t bytes, health::clock::duration limit) {
+    limit_ = limit;
+    moved_bytes_ = bytes * members_.size();
+    way_.publish_full(large_print);
+    way_.prepare_to_leave();
+    record(what, bytes);
+    deadline until(limit, *recorder_);
+    bool alike = all_lines(large_print, until);
+    waited_ = until.waited_us();
+    if (!way_.step_inside()) give_up(until);
+    ways_of_all_ = ways_of_any_ = own_.head;
+    for (int k = 1; k < size(); ++k) {
+      const offer& theirs = offer_of(behind(k));
+      alike = alike && theirs.is_same_call(own_);
+      ways_of_all_ &= theirs.head;
+      ways_of_any_ |= theirs.head;
+    }
+    if (!alike) refuse_difference();
+    manner_.agree(offer_of(0), ways_of_all_ ^ ways_of_any_);
+  }
+
+  [[nodiscard]] std::byte* page_of(int who) const noexcept {
+    return pages_ + (index_of(who) * 2 + way_.turn() % 2) * page_stride_;
+  }
+  [[nodiscard]] brought_data pages_beside(const void* own) const noexcept {
+    return {page_of(0), 2 * page_stride_, me_, static_cast<const std::byte*>(own)};
+  }
+  // Into this rank's page, before its line.
+  void bring_in_page(const void* data, std::size_t bytes) noexcept {
+    if (bytes > 0) std::memcpy(page_of(me_), data, bytes);
+  }
+
+  [[gnu::always_inline]] inline void begin(const fingerprint& print, const where& at) {
+    if (world_->stopped()) refuse_late(print, at);
+    at_ = &at;
+    ++number_;
+    way_.next_turn();
+  }
+  [[nodiscard]] bool has_recorded(int who) const {
+    const flight_record last = world_->recorder(world_rank(who), lane_).last();
+    return last.what != operation::none && last.group == group_ && last.number + 1 >= number_;
+  }
+  // Once this rank's line is on its way: peers need not wait for it.
+  void record(operation what, std::size_t bytes) noexcept {
+    if constexpr (compares) recorder_->enter(what, group_, number_ - 1, bytes, at_->file, at_->line);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_late(fingerprint print, const where& at) const {
+    world_->raise({print.what, group_, number_, print.bytes(), at});
+  }
+  void end(const deadline& until) noexcept {
+    if constexpr (compares) recorder_->leave(until.waited_us());
+  }
+  // The present call, for an error.
+  [[nodiscard]] call_site call() const noexcept {
+    const fingerprint print = print_of(me_);
+    return {print.what, group_, number_ - 1, print.bytes(), *at_};
+  }
+
+  // Returns when all lines are there, with whether they call the same.
+  [[nodiscard]] bool all_lines(std::uint32_t word, deadline& until) {
+    return way_.await_lines(word, waiting{this, &until}) == lines_are::alike;
+  }
+  // What waits for one rank: returns when `done`; otherwise finds out why not, stops the world and throws.
+  struct waiting {
+    basic_meeting* self;
+    deadline* until;
+    std::size_t moved_bytes = 0;  // by peers that are inside
+
+    // Most peers are about to arrive: who first prepares for more is late for them.
+    template <class Done>
+    bool operator()(int who, Done done) const {
+      for (int looks = self->world_->shares_cores() ? 32 : 0; looks < 32; ++looks) {
+        relax();
+        if (done(std::memory_order_acquire)) return true;
+      }
+      if (!self->world_->spin_while_moved(moved_bytes, self->lane_, done)) self->await(who, done, *until);
+      return true;
+    }
+  };
+  // (A call of its own: what needs no waiting stays short.)
+  template <class Done>
+  [[gnu::noinline]] void await(int who, Done done, deadline& until) {
+    if constexpr (std::same_as<Guard, unguarded>) {
+      while (!done(std::memory_order_acquire)) relax();
+      return;
+    }
+    absence missing(*world_, members_, lane_, until);
+    const auto absent = [&](int q) { return !way_.has_come(q); };
+    const bool met = wait_until(way_.hall().bell_of(who), world_->before_sleep(lane_), done, [&] {
+      return world_->stopped() || missing.hopeless(absent, who);
+    });
+    if (met) return;
+    if (!world_->stopped()) world_->stop(missing.cause(call(), absent, who));
+    give_up(until);
+  }
+
+  // After the world has stopped.
+  [[noreturn, gnu::cold]] void give_up(const deadline& until) {
+    way_.withdraw();
+    world_->raise(call(), until.seconds());
+  }
+
+  [[nodiscard]] fingerprint print_of(int who) const noexcept {
+    const std::uint32_t word = way_.print_of(who);
+    return word == large_print ? offer_of(who).print() : print_of_word(word);
+  }
+  [[noreturn, gnu::cold]] void refuse_difference() {
+    const auto alike = [&](int a, int b) { return print_of(a) == print_of(b); };
+    const difference found = describe(alike, [&](int q) { return call_text(q); });
+    refuse(found.culprits, found.message, found.there);
+  }
+
+  template <class Alike, class Text>
+  [[nodiscard]] difference describe(Alike alike, Text text) const {
+    return difference_among(size(), alike, [&](int q) { return called{world_rank(q), text(q), site_of(q)}; });
+  }
+
+  health* world_;
+  const reach* memory_;
+  std::span<const int> members_;
+  lane lane_;
+  std::uint32_t group_;
+  int me_;
+  audience peers_;
+  flight_recorder<>* recorder_;
+  std::byte* pages_;
+  std::size_t page_stride_;
+  count_vectors counts_;
+  algorithm forced_;
+  bool reads_others_;
+  crossing<hall> way_;
+  manner_choice manner_;
+  std::uint64_t number_ = 0;  // of operations begun
+  std::uint64_t waited_ = 0;
+  brought_data brought_;
+  offer own_;  // of the present operation
+  const void* own_input_ = nullptr;
+  std::uint64_t ways_of_all_ = 0;  // bits of offers
+  std::uint64_t ways_of_any_ = 0;
+  std::size_t moved_bytes_ = 0;  // in the present larger operation, about
+  health::clock::duration limit_{};
+  const where* at_ = nullptr;  // of the present call, as long as that lasts
+};
+
+using meeting = basic_meeting<>;
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where the ranks of a group find what they share. Ranks create groups independently; the k-th group that a rank
+// makes of a set of members is the k-th that every other member makes of it. Whoever comes first takes the memory.
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/backend/host/memory/control_block.hpp"
+#include "belay/backend/host/rendezvous/group_layout.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/comm/call_arguments.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// One rank's view of the directory of groups. Used by the rank's own thread.
+class group_registry {
+ public:
+  group_registry(health& world, int rank) noexcept : world_(&world), rank_(rank) {}
+  group_registry(const group_registry&) = delete;
+  group_registry& operator=(const group_registry&) = delete;
+
+  /// A share in a group's memory; given back by `release`.
+  struct share {
+    shared_group_entry* entry;
+    std::byte* memory;
+  };
+
+  /// Room for the groups of a world: a few of all its ranks and many small ones.
+  [[nodiscard]] static std::size_t room_for(int ranks) noexcept {
+    return 8 * group_memory::bytes_for(ranks) + static_cast<std::size_t>(16 + 4 * ranks) * group_memory::bytes_for(2);
+  }
+
+  /// The next group that this rank makes of `members` (ranks of the world, in group order, this one among them).
+  [[nodiscard]] share join(std::span<const int> members, where at) {
+    std::vector<int> key(members.begin(), members.end());
+    std::sort(key.begin(), key.end());
+    check_members(key, world_->ranks(), rank_, at);
+    const std::uint64_t turn = turns_[key]++;
+    const directory_lock lock(*world_, at);
+    shared_group_entry* found = find(key, turn);
+    if (found == nullptr) found = take(members, turn, at);
+    std::byte* const memory = world_->shared().groups() + found->offset;
+    if (!std::equal(members.begin(), members.end(), group_memory(memory, static_cast<int>(key.size())).members())) {
+      throw usage_error("the ranks of a group were given in another order by another of its members", at);
+    }
+    return {found, memory};
+  }
+
+  /// The last share gives the memory to whoever takes it next.
+  static void release(const share& mine) noexcept {
+    const std::uint32_t size = mine.entry->size;
+    if (mine.entry->released.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+      mine.entry->state.store(given_back, std::memory_order_release);
+    }
+  }
+
+ private:
+  enum : std::uint32_t { unused = 0, in_use = 1, given_back = 2 };
+
+  // Held for a moment only. A process may die in it; then the world stops and nobody waits for it any more.
+  class directory_lock {
+   public:
+    directory_lock(health& world, where at) : lock_(&world.shared().header().registry_lock) {
+      for (std::uint32_t free = 0; !lock_->compare_exchange_weak(free, 1, std::memory_order_acquire); free = 0) {
+        if (world.stopped() && given_up(world)) world.raise({operation::none, 0, 0, 0, at});
+        ::sched_yield();
+      }
+    }
+    directory_lock(const directory_lock&) = delete;
+    directory_lock& operator=(const directory_lock&) = delete;
+    ~directory_lock() { lock_->store(0, std::memory_order_release); }
+
+   private:
+    // Whoever lives gives it back in a moment; a thread always does.
+    [[nodiscard]] bool given_up(const health& world) noexcept {
+      if (world.space() == address_space::one) return false;
+      const auto now = health::clock::now();
+      if (stopped_since_ == health::clock::time_point{}) stopped_since_ = now;
+      return now - stopped_since_ > std::chrono::milliseconds(200);
+    }
+
+    std::atomic<std::uint32_t>* lock_;
+    health::clock::time_point stopped_since_{};
+  };
+
+  [[nodiscard]] shared_group_entry* find(const std::vector<int>& key, std::uint64_t turn) const {
+    control_header& header = world_->shared().header();
+    for (shared_group_entry& each : header.groups) {
+      const std::uint32_t state = each.state.load(std::memory_order_acquire);
+      if (state == unused) break;
+      if (state != in_use || each.turn != turn || each.size != key.size()) continue;
+      const std::int32_t* members = group_memory(world_->shared().groups() + each.offset, static_cast<int>(each.size)).members();
+      std::vector<int> those(members, members + each.size);
+      std::sort(those.begin(), those.end());
+      if (those == key) return &each;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] shared_group_entry* take(std::span<const int> members, std::uint64_t turn, where at) const {
+    control_header& header = world_->shared().header();
+    const std::size_t needed = group_memory::bytes_for(static_cast<int>(members.size()));
+    shared_group_entry* chosen = nullptr;
+    for (shared_group_entry& each : header.groups) {
+      const std::uint32_t state = each.state.load(std::memory_order_acquire);
+      if (state == given_back && each.bytes == needed) {
+        chosen = &each;
+        break;
+      }
+      if (state != unused) continue;
+      if (header.groups_used + needed <= world_->shared().shape().group_bytes) {
+        each.offset = header.groups_used;
+        each.bytes = needed;
+        header.groups_used += needed;
+        chosen = &each;
+      }
+      break;
+    }
+    if (chosen == nullptr) {
+      throw usage_error("too many groups at once: there is no room for one more of " + std::to_string(members.size()) +
+                            " ranks",
+                        at);
+    }
+    std::byte* const memory = world_->shared().groups() + chosen->offset;
+    std::memset(memory, 0, needed);
+    std::copy(members.begin(), members.end(), group_memory(memory, static_cast<int>(members.size())).members());
+    chosen->size = static_cast<std::uint32_t>(members.size());
+    chosen->turn = turn;
+    chosen->id = header.next_group++;
+    chosen->released.store(0, std::memory_order_relaxed);
+    chosen->state.store(in_use, std::memory_order_release);
+    return chosen;
+  }
+
+  health* world_;
+  int rank_;
+  std::map<std::vector<int>, std::uint64_t> turns_;
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

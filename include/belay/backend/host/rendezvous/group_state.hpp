@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One rank's part in a group: its views of what the members share. Copies of a group handle hold it together.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host/p2p/p2p_transport.hpp"
+#include "belay/backend/host/rendezvous/group_directory.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/rendezvous/collective_endpoint.hpp"
+#include "belay/backend/host/memory/region_provider.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// Everything is allocated here; an operation allocates nothing.
+class group_state {
+ public:
+  group_state(std::shared_ptr<health> world, std::shared_ptr<region_service> regions, std::vector<int> members, int me,
+              const group_registry::share& shared)
+      : world_(std::move(world)),
+        regions_(std::move(regions)),
+        members_(std::move(members)),
+        share_(shared),
+        meetings_{meeting_of(lane::caller, me), meeting_of(lane::stream, me)},
+        exchanges_{exchange_of(lane::caller, me), exchange_of(lane::stream, me)} {}
+  group_state(const group_state&) = delete;
+  group_state& operator=(const group_state&) = delete;
+  ~group_state() {
+    if (world_->in_own_process()) group_registry::release(share_);
+  }
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] std::span<const int> members() const noexcept { return members_; }
+  [[nodiscard]] std::uint32_t id() const noexcept { return share_.entry->id; }
+  [[nodiscard]] health& world() const noexcept { return *world_; }
+  [[nodiscard]] const std::shared_ptr<region_service>& regions() const noexcept { return regions_; }
+  [[nodiscard]] host::meeting& meeting(lane which) noexcept { return meetings_[index(which)]; }
+  [[nodiscard]] post_office& exchange(lane which) noexcept { return exchanges_[index(which)]; }
+
+ private:
+  [[nodiscard]] group_memory memory() const noexcept { return {share_.memory, size()}; }
+  [[nodiscard]] host::meeting meeting_of(lane which, int me) const {
+    return {*world_, regions_->memory(), members_, which, id(), me, memory()};
+  }
+  [[nodiscard]] post_office exchange_of(lane which, int me) const {
+    return {*world_, regions_->memory(), members_, which, id(), me, memory()};
+  }
+
+  std::shared_ptr<health> world_;
+  std::shared_ptr<region_service> regions_;
+  std::vector<int> members_;
+  group_registry::share share_;
+  host::meeting meetings_[lane_count];
+  post_office exchanges_[lane_count];
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

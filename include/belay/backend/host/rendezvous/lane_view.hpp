@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where the ranks of a group meet in one lane, as one of them sees it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <span>
+
+#include "belay/backend/host/memory/address_space.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/rendezvous/peer_flags.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// What a group shares in one lane, as the steps of a meeting use it.
+class hall {
+ public:
+  hall(health* world, std::span<const int> members, lane which, int me, place<>* places) noexcept
+      : world_(world), members_(members), lane_(which), me_(me), places_(places), own_bell_(&bell_of_member(me)) {}
+
+  [[nodiscard]] int me() const noexcept { return me_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] place<>& place_of(int who) const noexcept { return places_[who]; }
+  [[nodiscard]] bell& bell_of(int who) const noexcept { return who == me_ ? *own_bell_ : bell_of_member(who); }
+  [[nodiscard]] bool stopped(std::memory_order order) const noexcept { return world_->stopped(order); }
+  [[nodiscard]] address_space space() const noexcept { return world_->space(); }
+  static void yield() noexcept { std_atomics::yield(); }
+
+ private:
+  [[nodiscard]] bell& bell_of_member(int who) const noexcept {
+    return world_->bell_of(members_[static_cast<std::size_t>(who)], lane_);
+  }
+
+  health* world_;
+  std::span<const int> members_;
+  lane lane_;
+  int me_;
+  place<>* places_;
+  bell* own_bell_;  // rung in every operation
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A rank in one operation of a group: it meets the others, compares what all of them bring, and then moves bytes.
+// Every rank gets every other's letter, so all come to the same verdict before anything is written.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/mpi/rendezvous/group_state.hpp"
+#include "belay/backend/mpi/progress/control_message.hpp"
+#include "belay/backend/mpi/progress/chunked_transfer.hpp"
+#include "belay/comm/culprits.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+/// Lives for one operation. Ranks are those of the group unless said otherwise.
+class party {
+ public:
+  party(group_state& group, lane which, clock::duration limit) : group_(&group), lane_(which), limit_(limit) {}
+
+  [[nodiscard]] int rank() const noexcept { return group_->rank; }
+  [[nodiscard]] int size() const noexcept { return group_->size(); }
+  [[nodiscard]] int world_rank(int who) const noexcept { return group_->world_rank(who); }
+
+  /// Returns when all ranks have entered the same operation; throws `comm_error` before any of them has gone on
+  /// otherwise.
+  void enter(const fingerprint& print, std::span<const std::size_t> send_counts,
+             std::span<const std::size_t> receive_counts, where at) {
+    fabric& over = *group_->over;
+    call_ = {print.what, group_->id, group_->operations[index(lane_)]++, print.bytes(), at};
+    if (over.stopped()) over.raise(call_);
+    over.enter(lane_, call_);
+    letters_.resize(group_->members.size());
+    letter& mine = letters_[static_cast<std::size_t>(rank())];
+    mine.kind = letter_kind::envelope;
+    mine.group = group_->key;
+    mine.order = group_->order;
+    mine.number = call_.number;
+    mine.print = print;
+    mine.send_counts.assign(send_counts.begin(), send_counts.end());
+    mine.receive_counts.assign(receive_counts.begin(), receive_counts.end());
+    mine.text = at.text();
+    if (size() > 1) meet(over, mine);
+    compare();
+  }
+
+  /// What rank `who` brought.
+  [[nodiscard]] const letter& of(int who) const noexcept { return letters_[static_cast<std::size_t>(who)]; }
+
+  /// Moves between this rank and others: `to(q, flow)` fills in what goes to rank q and what comes from it.
+  template <class Fill>
+  void move(Fill fill) {
+    if (size() == 1) return;
+    fabric& over = *group_->over;
+    mover bytes(over.box(lane_).comm());
+    for (int k = 1; k < size(); ++k) {  // everybody begins with another peer
+      const int q = (rank() + k) % size();
+      flow one;
+      one.peer = world_rank(q);
+      fill(q, one);
+      bytes.add(one);
+    }
+    over.guarded(call_, [&] { bytes.progress(); });
+    over.await(lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
+  }
+
+  void leave() noexcept { group_->over->finish(lane_); }
+
+  /// Compares what fingerprints cannot hold: `alike(a, b)` compares two ranks and `text(rank)` tells what one brought;
+  /// unless all are alike, every rank throws `comm_error`.
+  template <class Alike, class Text>
+  void expect_alike(Alike alike, Text text) {
+    bool same = true;
+    for (int q = 1; q < size(); ++q) same = same && alike(0, q);
+    if (same) return;
+    const blame found = blame_among(size(), alike);
+    first_cause why;
+    why.fault = comm_fault::mismatch;
+    for (int q = 0; q < size(); ++q) {
+      why.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at ";
+      why.message += of(q).text;
+    }
+    for (int q : found.ranks) why.culprits.push_back(world_rank(q));
+    if (found.odd >= 0) why.there = of(found.odd).text;
+    refuse(std::move(why));
+  }
+
+  /// What rank `q` calls.
+  [[nodiscard]] std::string call_text(int q) const {
+    const fingerprint& print = of(q).print;
+    return print.shape == 0 ? print.text() : print.text_with(of(q).send_counts);
+  }
+
+  /// Stops the world because the contributions do not fit together; every rank of the group does in the same situation.
+  [[noreturn]] void refuse(first_cause why) {
+    why.fault = comm_fault::mismatch;
+    group_->over->stop(std::move(why));
+    group_->over->raise(call_);
+  }
+
+ private:
+  void meet(fabric& over, const letter& mine) {
+    mailbox& box = over.box(lane_);
+    over.guarded(call_, [&] {
+      for (int k = 1; k < size(); ++k) box.post(world_rank((rank() + k) % size()), mine);
+    });
+    const auto missing = [&](auto tell) {
+      for (int member : group_->members) {
+        if (member == over.number()) continue;
+        if (box.first(group_->key, letter_kind::envelope, member) == nullptr) tell(member, true);
+      }
+    };
+    const auto all_here = [&] {
+      bool here = true;
+      missing([&](int, bool) { here = false; });
+      return here;
+    };
+    over.await(lane_, call_, limit_, all_here, missing);
+    for (int q = 0; q < size(); ++q) {
+      if (q == rank()) continue;
+      letters_[static_cast<std::size_t>(q)] = box.take(group_->key, letter_kind::envelope, world_rank(q));
+    }
+  }
+
+  void compare() {
+    const auto alike = [&](int a, int b) { return of(a).print == of(b).print && of(a).order == of(b).order; };
+    expect_alike(alike, [&](int q) {
+      return call_text(q) + (of(q).order == group_->order ? "" : " in a group of another order of ranks");
+    });
+  }
+
+  group_state* group_;
+  lane lane_;
+  clock::duration limit_;
+  call_site call_;
+  std::vector<letter> letters_;
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The flight file of a world that spans machines. Nobody holds the memory of all ranks, so one that is left tells: its
+// own operations whole, of the others what their letters said.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
+#include "belay/backend/mpi/failure/world_status.hpp"
+#include "belay/backend/mpi/failure/process.hpp"
+#include "belay/comm/flight_file.hpp"
+#include "belay/comm/stalled_operations.hpp"
+#include "belay/comm/flight_snapshot.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+/// Of one rank; `world` and `processes` (one of each rank) must outlive it.
+class flight_reporter {
+ public:
+  flight_reporter(const health& world, const std::vector<process>& processes, int number, std::uint64_t job)
+      : world_(&world), processes_(&processes), number_(number), job_(job) {}
+
+  /// A group that this rank has made.
+  void know(std::uint32_t group, const std::vector<int>& members) {
+    const std::lock_guard lock(mutex_);
+    if (groups_.size() == most_groups) groups_.erase(groups_.begin() + 1);  // the world stays
+    groups_.push_back({group, members});
+  }
+
+  /// The world has stopped: writes and prints where BELAY_FLIGHT_DIR is set and this is the rank to do it, the lowest
+  /// one that is not to blame.
+  void tell() noexcept {
+    report([&] { return writer() == number_; });
+  }
+
+  /// This rank is about to end, and would have left it to another one: where there is no file (that this machine sees),
+  /// the lowest rank that runs writes it.
+  void tell_at_last() noexcept {
+    report([&] {
+      if (lowest([](int) { return true; }) != number_) return false;
+      const auto until = clock::now() + std::chrono::milliseconds(250);
+      while (!is_told() && clock::now() < until) nap(std::chrono::milliseconds(5));
+      return true;
+    });
+  }
+  /// The job is about to be aborted: whoever does that writes, unless somebody has.
+  void tell_now() noexcept {
+    report([] { return true; });
+  }
+
+  /// What this rank knows of all.
+  [[nodiscard]] flight_scene scene() const {
+    flight_scene out;
+    out.job = job_;
+    out.transport = "mpi";
+    out.told_by = number_;
+    if (world_->stopped()) {
+      first_cause why = world_->cause();
+      out.cause = belay::first_cause{why.fault, std::move(why.culprits), std::move(why.message), std::move(why.there),
+                                     0,         -1,                      why.at_us};
+    }
+    out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : flight_microseconds(clock::now());
+    out.groups = known_groups();
+    for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
+      const bool own = rank == number_;
+      out.ranks.push_back({(*processes_)[static_cast<std::size_t>(rank)].number, own ? rank_state::running : state_of(rank),
+                           history_of(rank, lane::caller), history_of(rank, lane::stream)});
+    }
+    return out;
+  }
+
+ private:
+  static constexpr std::size_t most_groups = 256;
+
+  template <class Mine>
+  void report(Mine mine) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);  // who comes second goes on when the file is there
+      const std::optional<std::string> folder = flight_folder();
+      if (told_ || !folder || !world_->stopped() || !mine()) return;
+      told_ = true;
+      if (!is_told()) report_flight(scene(), *folder);
+    } catch (...) {  // too little memory for words: the ranks' own errors say it
+    }
+  }
+  // By another rank, as far as this machine can see.
+  [[nodiscard]] bool is_told() const {
+    const std::optional<std::string> folder = flight_folder();
+    return folder && ::access(flight_path(*folder, job_, 0).c_str(), F_OK) == 0;
+  }
+
+  // All ranks have the same cause, so they agree, unless one of them is dead that the cause does not name.
+  [[nodiscard]] int writer() const {
+    const std::vector<int> blamed = world_->cause().culprits;
+    const int innocent = lowest([&](int rank) { return std::find(blamed.begin(), blamed.end(), rank) == blamed.end(); });
+    return innocent >= 0 ? innocent : lowest([](int) { return true; });
+  }
+  template <class Which>
+  [[nodiscard]] int lowest(Which which) const {
+    for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
+      if (which(rank) && (rank == number_ || process_of(rank) != process_state::gone)) return rank;
+    }
+    return -1;
+  }
+
+  [[nodiscard]] process_state process_of(int rank) const noexcept {
+    return (*processes_)[static_cast<std::size_t>(rank)].state_seen_from((*processes_)[static_cast<std::size_t>(number_)]);
+  }
+  [[nodiscard]] rank_state state_of(int rank) const {
+    if (world_->heard(lane::caller).left(rank)) return rank_state::left;
+    switch (process_of(rank)) {
+      case process_state::running: return rank_state::running;
+      case process_state::stopped: return rank_state::stopped;
+      case process_state::gone: return rank_state::gone;
+      case process_state::unknown: break;
+    }
+    return rank_state::unknown;
+  }
+
+  // Those that this rank has made; of those that it has not, itself and who wrote to it there.
+  [[nodiscard]] std::vector<known_group> known_groups() const {
+    std::vector<known_group> out = groups_;
+    const auto find = [&](std::uint32_t number) {
+      return std::find_if(out.begin(), out.end(), [&](const known_group& each) { return each.number == number; });
+    };
+    for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
+      for (lane which : lanes) {
+        for (std::uint32_t number : world_->heard(which).groups_with(rank)) {
+          if (find(number) == out.end()) out.push_back({number, {number_}});
+          std::vector<int>& members = find(number)->members;  // of one that this rank has made all are there
+          if (std::find(members.begin(), members.end(), rank) == members.end()) members.push_back(rank);
+        }
+      }
+    }
+    return out;
+  }
+
+  // What was heard last may be over, except where it cannot be without this rank.
+  [[nodiscard]] flight_history history_of(int rank, lane which) const {
+    if (rank == number_) return flight_history(world_->recorder(which));
+    std::vector<flight_record> known;
+    const flight_history heard = world_->heard(which).of(rank);
+    for (std::uint64_t turn = heard.first(); turn < heard.count(); ++turn) known.push_back(heard[turn]);
+    if (!known.empty() && known.back().heard && known.back().what != operation::exchange) {
+      flight_record& last = known.back();
+      const flight_record mine = last_like(flight_history(world_->recorder(which)), last);
+      const bool behind = mine.what == operation::none || mine.number < last.number;
+      if (behind || (mine.number == last.number && !mine.finished)) last.heard = false;
+    }
+    return {std::move(known), heard.count()};
+  }
+
+  const health* world_;
+  const std::vector<process>* processes_;
+  int number_;
+  std::uint64_t job_;
+  std::mutex mutex_;
+  std::vector<known_group> groups_;
+  bool told_ = false;
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The bytes of an operation. They go through buffers of our own, chunk by chunk: when an operation fails, its rank
+// gets its memory back at once although the library may still look at what was sent, and what arrives late is
+// written nowhere. Of each peer a chunk is delivered only after the same range to it has been staged, so parts may
+// change places in one buffer.
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+/// What goes to a rank of the world and what comes from it.
+struct flow {
+  int peer = 0;
+  const std::byte* out = nullptr;
+  std::size_t out_bytes = 0;
+  std::byte* in = nullptr;
+  std::size_t in_bytes = 0;
+};
+
+/// All flows of one operation over one communicator.
+class mover {
+ public:
+  explicit mover(MPI_Comm comm) noexcept : comm_(comm) {}
+  mover(const mover&) = delete;
+  mover& operator=(const mover&) = delete;
+  // Staging buffers of requests that are not over stay where the library may look for them.
+  ~mover() {
+    for (channel& one : channels_) {
+      if (one.in != MPI_REQUEST_NULL) {
+        MPI_Cancel(&one.in);
+        static_cast<void>(one.in_stage.release());
+      }
+      if (one.out != MPI_REQUEST_NULL) static_cast<void>(one.out_stage.release());
+    }
+  }
+
+  void add(const flow& what) {
+    if (what.out_bytes > 0 || what.in_bytes > 0) channels_.emplace_back().what = what;
+  }
+
+  /// Moves what can be moved; true when all is over. What is added later makes it false again.
+  bool progress() {
+    bool over = true;
+    for (channel& one : channels_) {
+      send(one);
+      receive(one);
+      over = over && one.over();
+    }
+    return over;
+  }
+
+  /// Calls `tell(peer, false)` for each flow that is not over.
+  template <class Tell>
+  void remaining(Tell tell) const {
+    for (const channel& one : channels_) {
+      if (!one.over()) tell(one.what.peer, false);
+    }
+  }
+
+ private:
+  static constexpr int data_tag = 3;
+  static constexpr std::size_t chunk = 256 * 1024;
+
+  struct channel {
+    flow what;
+    std::size_t staged = 0, sent = 0, received = 0;
+    MPI_Request out = MPI_REQUEST_NULL, in = MPI_REQUEST_NULL;
+    std::unique_ptr<std::byte[]> out_stage, in_stage;
+    bool arrived = false;
+
+    [[nodiscard]] bool over() const noexcept { return sent == what.out_bytes && received == what.in_bytes; }
+  };
+
+  static std::byte* stage(std::unique_ptr<std::byte[]>& at, std::size_t bytes) {
+    if (at == nullptr) at.reset(new std::byte[std::min(chunk, bytes)]);
+    return at.get();
+  }
+
+  void send(channel& one) const {
+    if (one.out != MPI_REQUEST_NULL) {
+      int gone = 0;
+      expect(MPI_Test(&one.out, &gone, MPI_STATUS_IGNORE), "MPI_Test of a send", one.what.peer);
+      if (gone == 0) return;
+      one.sent = one.staged;
+    }
+    if (one.staged == one.what.out_bytes) return;
+    const std::size_t length = std::min(chunk, one.what.out_bytes - one.staged);
+    std::byte* const bytes = stage(one.out_stage, one.what.out_bytes);
+    std::memcpy(bytes, one.what.out + one.staged, length);
+    const int size = static_cast<int>(length);
+    expect(MPI_Isend(bytes, size, MPI_BYTE, one.what.peer, data_tag, comm_, &one.out), "MPI_Isend", one.what.peer);
+    one.staged += length;
+  }
+
+  void receive(channel& one) const {
+    while (one.received < one.what.in_bytes) {
+      const std::size_t length = std::min(chunk, one.what.in_bytes - one.received);
+      if (one.in == MPI_REQUEST_NULL && !one.arrived) {
+        std::byte* const bytes = stage(one.in_stage, one.what.in_bytes);
+        const int size = static_cast<int>(length);
+        expect(MPI_Irecv(bytes, size, MPI_BYTE, one.what.peer, data_tag, comm_, &one.in), "MPI_Irecv", one.what.peer);
+      }
+      if (!one.arrived) {
+        int there = 0;
+        expect(MPI_Test(&one.in, &there, MPI_STATUS_IGNORE), "MPI_Test of a receive", one.what.peer);
+        if (there == 0) return;
+        one.arrived = true;
+      }
+      if (one.staged < std::min(one.what.out_bytes, one.received + length)) return;
+      std::memcpy(one.what.in + one.received, one.in_stage.get(), length);
+      one.received += length;
+      one.arrived = false;
+    }
+  }
+
+  MPI_Comm comm_;
+  std::vector<channel> channels_;
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

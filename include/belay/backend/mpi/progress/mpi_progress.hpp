@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One run's connections of a rank: private communicators, the letters of both lanes, the notices, and the one loop
+// in which every wait is spent. It looks at letters, notices, the clock and the processes of this machine, so no
+// wait outlasts the deadline and none is left in the dark when a peer fails.
+#pragma once
+
+#include <mpi.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/own_process.hpp"
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
+#include "belay/backend/mpi/failure/flight_report.hpp"
+#include "belay/backend/mpi/failure/world_status.hpp"
+#include "belay/backend/mpi/progress/control_channel.hpp"
+#include "belay/backend/mpi/failure/out_of_band.hpp"
+#include "belay/backend/mpi/failure/process.hpp"
+#include "belay/comm/event_count.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+/// How long ranks wait for each other.
+struct time_limits {
+  clock::duration timeout = std::chrono::minutes(10);
+  /// A peer of this machine that is found stopped for so long has failed.
+  clock::duration stall = std::chrono::seconds(30);
+};
+
+class fabric {
+ public:
+  /// Collective over the ranks of `parent`; throws `comm_error` (timeout) if not all come.
+  fabric(MPI_Comm parent, time_limits waits, where at) : waits_(waits) {
+    expect(MPI_Comm_rank(parent, &number_), "MPI_Comm_rank");
+    expect(MPI_Comm_size(parent, &ranks_), "MPI_Comm_size");
+    for (MPI_Comm& comm : comms_) {
+      MPI_Request made;
+      expect(MPI_Comm_idup(parent, &comm, &made), "MPI_Comm_idup");
+      finish_request(made, waits_.timeout, "the start of a world", at);
+      MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    }
+    const introduction self{process::self(), now_ns()};
+    std::vector<introduction> all(static_cast<std::size_t>(ranks_));
+    MPI_Request told;
+    expect(MPI_Iallgather(&self, sizeof self, MPI_BYTE, all.data(), sizeof self, MPI_BYTE, comms_[2], &told),
+           "MPI_Iallgather");
+    finish_request(told, waits_.timeout, "the start of a world", at);
+    for (const introduction& each : all) processes_.push_back(each.who);
+    crowded_ = shares_its_core(self.who);
+    reporter_ = std::make_unique<flight_reporter>(health_, processes_, number_, all.front().now);
+    for (lane which : lanes) {
+      boxes_[index(which)] = std::make_unique<mailbox>(comms_[index(which)], ranks_, health_.heard(which));
+    }
+    notices_ = std::make_unique<notices>(comms_[2], ranks_, number_, health_);
+  }
+  fabric(const fabric&) = delete;
+  fabric& operator=(const fabric&) = delete;
+
+  [[nodiscard]] int ranks() const noexcept { return ranks_; }
+  [[nodiscard]] int number() const noexcept { return number_; }
+  [[nodiscard]] mailbox& box(lane which) noexcept { return *boxes_[index(which)]; }
+  [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return health_.recorder(which); }
+
+  /// The rank's process.
+  [[nodiscard]] const std::shared_ptr<const host::own_process>& home() const noexcept { return home_; }
+
+  [[nodiscard]] bool stopped() const noexcept { return health_.stopped(); }
+  /// Tells people, and then the caller.
+  [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
+    reporter_->tell();
+    health_.raise(mine, seconds_waited);
+  }
+  [[nodiscard]] flight_reporter& reporter() noexcept { return *reporter_; }
+
+  /// For the recorder: this lane enters an operation, and is through.
+  void enter(lane which, const call_site& call) noexcept {
+    slept_us_[index(which)] = 0;
+    recorder(which).enter(call.what, call.group, call.number, call.bytes, call.at.file, call.at.line);
+  }
+  void finish(lane which) noexcept { recorder(which).leave(slept_us_[index(which)]); }
+  /// Whether it stopped because a process is gone: then nothing that waits for all of them ends.
+  [[nodiscard]] bool somebody_died() const { return health_.somebody_died(); }
+
+  /// Stops the world, unless it has stopped, and tells the others; true when `why` became the first cause.
+  bool stop(first_cause why) {
+    if (!health_.keep(why)) return false;
+    stopped_here_.store(true, std::memory_order_release);
+    notices_->tell(why);
+    return true;
+  }
+
+  /// The run is over: later calls fail at once.
+  void end() { health_.keep({comm_fault::revoked, {}, "the run of this world is over", "", false}); }
+
+  /// How long a call waits for peers, unless it says otherwise.
+  [[nodiscard]] clock::duration timeout() const noexcept { return waits_.timeout; }
+
+  /// How long the two threads of this rank wait for each other before they sleep.
+  [[nodiscard]] patience before_sleep(lane which) const noexcept {
+    if (crowded_) return {4, 0};
+    return {which == lane::caller ? 400 : 40, 0};
+  }
+
+  /// Runs part of an operation; a failure of the MPI library stops the world.
+  template <class Work>
+  void guarded(const call_site& call, Work work) {
+    try {
+      work();
+    } catch (const engine_error& problem) {
+      first_cause why{comm_fault::peer_failed, {}, problem.what(), "", false};
+      why.culprits.push_back(problem.peer() >= 0 ? problem.peer() : number_);
+      stop(std::move(why));
+      raise(call);
+    }
+  }
+
+  /// Returns when `done()`, and throws `comm_error` when the world stops, a rank that is awaited has left or died,
+  /// or `limit` has passed. `awaited(tell)` calls `tell(rank, can_leave)` for each rank that is still waited for;
+  /// `can_leave` false: what it owes has been posted already, its leaving changes nothing.
+  template <class Done, class Awaited>
+  void await(lane which, const call_site& call, clock::duration limit, Done done, Awaited awaited) {
+    guarded(call, [&] { wait(which, call, limit, done, awaited); });
+  }
+
+  /// Tells everybody that this lane posts no more; says so once.
+  void leave(lane which) noexcept {
+    if (std::exchange(has_left_[index(which)], true)) return;
+    try {
+      using how = letter::parting;
+      const letter last = letter::farewell(recorder(which).last(), stopped() ? how::stopped : how::in_peace);
+      for (int rank = 0; rank < ranks_; ++rank) {
+        if (rank != number_) box(which).post(rank, last);
+      }
+    } catch (const std::exception&) {
+      // Whoever waits for this rank has its deadline.
+    }
+  }
+
+  /// Waits until all ranks have left both lanes; after that nothing is on its way and the communicators are freed.
+  /// A world that has stopped keeps them: late messages of it must not be taken for those of another. There is no
+  /// deadline, since a rank may go on without this one; one that dies or hangs in an operation ends the wait.
+  void close(const call_site& call) {
+    for (lane which : lanes) {
+      if (stopped()) return;
+      const auto remaining = [&](auto tell) {
+        for (int rank = 0; rank < ranks_; ++rank) {
+          if (rank != number_ && !box(which).left(rank)) tell(rank, true);
+        }
+      };
+      const auto everybody_left = [&] {
+        int missing = 0;
+        remaining([&](int, bool) { ++missing; });
+        return missing == 0 && box(which).drained();
+      };
+      try {
+        guarded(call, [&] { wait(which, call, clock::duration::max(), everybody_left, remaining); });
+      } catch (const comm_error&) {
+        // A world that others have stopped is their error; this rank's body has ended well.
+        if (stopped_here_.load(std::memory_order_acquire)) throw;
+        return;
+      }
+    }
+    for (int rank = 0; rank < ranks_; ++rank) {
+      for (lane which : lanes) {
+        if (rank != number_ && !box(which).returned(rank)) return;  // its notice is on its way
+      }
+    }
+    if (stopped() || !notices_->drained()) return;
+    for (MPI_Comm& comm : comms_) MPI_Comm_free(&comm);
+  }
+
+ private:
+  static constexpr auto slice = std::chrono::milliseconds(50);
+
+  // What ranks tell each other first. The time of rank 0 names the job.
+  struct introduction {
+    process who;
+    std::uint64_t now = 0;
+  };
+  [[nodiscard]] static std::uint64_t now_ns() noexcept {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+  }
+
+  // Whether a rank that looks without pause keeps another from running.
+  [[nodiscard]] bool shares_its_core(const process& self) const noexcept {
+    std::ptrdiff_t neighbours = 0, beside = 0;
+    for (const process& other : processes_) {
+      if (other.machine == 0 || other.machine != self.machine) continue;
+      ++neighbours;
+      if (self.core >= 0 && other.core == self.core) ++beside;
+    }
+    return neighbours > std::max<std::ptrdiff_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN)) || beside > 1;
+  }
+
+  template <class Done, class Awaited>
+  void wait(lane which, const call_site& call, clock::duration timeout, Done done, Awaited awaited) {
+    int looks = 0;
+    const int yields = crowded_ ? 0 : 2000;
+    const auto look = [&] {
+      box(which).poll();
+      if (done()) return true;
+      if (looks++ % 16 == 0) notices_->poll();
+      if (!stopped()) return false;
+      expect_late_letters(which, call, done, awaited);
+      return true;
+    };
+    while (looks < yields) {
+      if (look()) return;
+    }
+    // From here on the core is given away between looks, for longer and longer.
+    for (int i = 0; i < 100; ++i) {
+      if (look()) return;
+      ::sched_yield();
+    }
+    const auto start = clock::now();
+    if (call.what != operation::none) recorder(which).wait_from(flight_microseconds(start));
+    auto next_inspection = start + slice;
+    auto pause = std::chrono::microseconds(20);
+    clock::time_point stalled_since{};
+    bool asked = false;
+    const auto grace = std::min<clock::duration>(timeout / 4, std::chrono::milliseconds(500));
+    while (true) {
+      looks = 0;
+      if (look()) {
+        slept_us_[index(which)] += flight_microseconds(clock::now()) - flight_microseconds(start) + 1;
+        return;
+      }
+      expect_present(which, call, awaited, start);
+      const auto now = clock::now();
+      if (now >= next_inspection) {
+        next_inspection = now + slice;
+        inspect(which, call, awaited, now, stalled_since);
+      }
+      if (!asked && now - start >= timeout - grace) {
+        asked = true;
+        awaited([&](int rank, bool) { notices_->ask(rank, which); });
+      }
+      if (now - start >= timeout) give_up(which, call, timeout, awaited, start);
+      nap(pause);
+      pause = std::min(pause + pause / 8 + std::chrono::microseconds(1), std::chrono::microseconds(1000));
+    }
+  }
+
+  // The world has stopped, but notices and letters are not in order: what all ranks entered before may still be on its
+  // way. Returns when `done()`; throws when those who are waited for have posted their last, or after a moment.
+  template <class Done, class Awaited>
+  void expect_late_letters(lane which, const call_site& call, Done done, Awaited awaited) {
+    leave(which);
+    const auto until = clock::now() + slice;
+    bool hope = true;
+    while (hope && clock::now() < until) {
+      box(which).poll();
+      if (done()) return;
+      hope = false;
+      awaited([&](int rank, bool) { hope = hope || !box(which).left(rank); });
+      if (hope) nap(std::chrono::microseconds(20));
+    }
+    raise(call);
+  }
+
+  // Ends a wait in the first cause, which is `why` where there is none yet.
+  [[noreturn]] void fail(lane which, const call_site& call, first_cause why, double waited) {
+    stop(std::move(why));
+    leave(which);
+    raise(call, waited);
+  }
+
+  static double seconds(clock::duration time) noexcept { return std::chrono::duration<double>(time).count(); }
+
+  [[nodiscard]] process_state state_of(int rank) const noexcept {
+    return processes_[static_cast<std::size_t>(rank)].state_seen_from(processes_[static_cast<std::size_t>(number_)]);
+  }
+
+  template <class Awaited>
+  void expect_present(lane which, const call_site& call, Awaited awaited, clock::time_point start) {
+    first_cause why;
+    awaited([&](int rank, bool can_leave) {
+      if (!can_leave || !box(which).returned(rank)) return;
+      why.culprits.push_back(rank);
+      why.message += (why.message.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" +
+                     box(which).last_seen(rank) + ") returned";
+    });
+    if (why.culprits.empty()) return;
+    why.fault = comm_fault::peer_failed;
+    why.there = box(which).last_site(why.culprits.front());
+    why.message += " and never entered " + call.text();
+    fail(which, call, std::move(why), seconds(clock::now() - start));
+  }
+
+  // The processes of this machine that are waited for: gone is failed, stopped is failed after a while.
+  template <class Awaited>
+  void inspect(lane which, const call_site& call, Awaited awaited, clock::time_point now,
+               clock::time_point& stalled_since) {
+    first_cause why;
+    bool stopped_peer = false;
+    awaited([&](int rank, bool) {
+      const process_state state = state_of(rank);
+      const bool gone = state == process_state::gone;
+      if (state == process_state::stopped) {
+        if (stalled_since == clock::time_point{}) stalled_since = now;
+        stopped_peer = true;
+      }
+      if (!gone && !(state == process_state::stopped && now - stalled_since >= waits_.stall)) return;
+      why.somebody_died = why.somebody_died || gone;
+      why.culprits.push_back(rank);
+      why.message += (why.message.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" +
+                     box(which).last_seen(rank) + (gone ? ") died: its process " : ") is stopped: its process ") +
+                     std::to_string(processes_[static_cast<std::size_t>(rank)].number) +
+                     (gone ? " is gone" : " has not run for " + std::to_string(seconds(now - stalled_since)) + " s");
+    });
+    if (!stopped_peer) stalled_since = {};
+    if (why.culprits.empty()) return;
+    why.fault = comm_fault::peer_failed;
+    why.there = box(which).last_site(why.culprits.front());
+    why.message += "; it was awaited in " + call.text();
+    fail(which, call, std::move(why), 0);
+  }
+
+  [[nodiscard]] std::string whereabouts(lane which, int rank) {
+    std::string out = "rank " + std::to_string(rank) + " (";
+    const std::string answer = notices_->answer(rank);
+    switch (state_of(rank)) {
+      case process_state::stopped: return out + "stopped, " + box(which).last_seen(rank) + ")";
+      case process_state::gone: return out + "its process is gone, " + box(which).last_seen(rank) + ")";
+      case process_state::running: out += "running, "; break;
+      case process_state::unknown: break;
+    }
+    if (!answer.empty()) return out + answer + ")";
+    return out + "waits in no operation, " + box(which).last_seen(rank) + ")";
+  }
+
+  template <class Awaited>
+  [[noreturn]] void give_up(lane which, const call_site& call, clock::duration timeout, Awaited awaited,
+                            clock::time_point start) {
+    first_cause why;
+    why.fault = comm_fault::timeout;
+    awaited([&](int rank, bool) {
+      why.culprits.push_back(rank);
+      why.somebody_died = why.somebody_died || state_of(rank) == process_state::gone;
+      why.message += (why.message.empty() ? "" : ", ") + whereabouts(which, rank);
+    });
+    if (!why.culprits.empty()) why.there = box(which).last_site(why.culprits.front());
+    why.message += " did not arrive in " + call.text() + " within " + std::to_string(seconds(timeout)) + " s";
+    fail(which, call, std::move(why), seconds(clock::now() - start));
+  }
+
+  std::shared_ptr<const host::own_process> home_ = std::make_shared<const host::own_process>();
+  time_limits waits_;
+  int ranks_ = 0;
+  int number_ = 0;
+  bool crowded_ = false;
+  bool has_left_[lane_count] = {};
+  std::uint64_t slept_us_[lane_count] = {};  // in the operation that the lane is in
+  std::atomic<bool> stopped_here_{false};
+  MPI_Comm comms_[lane_count + 1] = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
+  std::vector<process> processes_;
+  health health_;
+  std::unique_ptr<mailbox> boxes_[lane_count];
+  std::unique_ptr<notices> notices_;
+  std::unique_ptr<flight_reporter> reporter_;
+};
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is told
+// so, with the line of the call that it came into, before any of its words reaches a peer.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "belay/core/own_process.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// One of a rank. Any thread may call anything.
+class call_guard {
+ public:
+  /// `home` may be null: then any process is the rank's.
+  call_guard(std::shared_ptr<const own_process> home, int rank) noexcept : home_(std::move(home)), rank_(rank) {}
+  call_guard(const call_guard&) = delete;
+  call_guard& operator=(const call_guard&) = delete;
+
+  /// Whether this is the rank's process, not a forked child of it.
+  [[nodiscard]] bool in_own_process() const noexcept { return home_ == nullptr || home_->here(); }
+
+  /// The rank's run is over.
+  void end() noexcept { over_.store(true, std::memory_order_release); }
+
+  /// Throws usage_error in a forked child, and after the rank's run: at every check level, for what can afford it.
+  void expect_usable(const char* what, const where& at) const {
+    if (!in_own_process()) refuse_child(what, at);
+    if (over_.load(std::memory_order_acquire)) refuse_late(what, at);
+  }
+
+  /// A call that has the rank to itself until this goes. Throws usage_error while another thread's call lasts.
+  class checked_turn {
+   public:
+    checked_turn(call_guard& guard, const char* what, const where& at) : guard_(&guard) { guard.enter(what, at); }
+    checked_turn(const checked_turn&) = delete;
+    checked_turn& operator=(const checked_turn&) = delete;
+    ~checked_turn() { guard_->leave(); }
+
+   private:
+    call_guard* guard_;
+  };
+  struct [[maybe_unused]] unchecked_turn {
+    unchecked_turn(call_guard&, const char*, const where&) noexcept {}
+  };
+  using turn = std::conditional_t<checked(check_level::local), checked_turn, unchecked_turn>;
+
+ private:
+  void enter(const char* what, const where& at) {
+    expect_usable(what, at);  // before the lock: a child may have got it locked
+    const std::lock_guard lock(mutex_);
+    if (present_ != nullptr) {
+      throw usage_error(std::string(what) + ": another thread of rank " + std::to_string(rank_) + " is in the " +
+                            present_ + " called at " + at_.text() + "; a rank makes one call at a time",
+                        at);
+    }
+    present_ = what;
+    at_ = at;
+  }
+  void leave() noexcept {
+    const std::lock_guard lock(mutex_);
+    present_ = nullptr;
+  }
+
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_child(const char* what, const where& at) const {
+    throw usage_error(std::string(what) + ": this process is a forked child of rank " + std::to_string(rank_) +
+                          " (process " + std::to_string(home_->number()) + "), and no rank: it may exec or _exit",
+                      at);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_late(const char* what, const where& at) const {
+    throw usage_error(std::string(what) + ": the run of rank " + std::to_string(rank_) +
+                          " is over; its groups, handles and heaps are for its body",
+                      at);
+  }
+
+  std::shared_ptr<const own_process> home_;
+  int rank_;
+  std::atomic<bool> over_{false};
+  std::mutex mutex_;  // of checked builds, as what follows
+  const char* present_ = nullptr;
+  where at_;
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The protocol between one thread that queues work in a ring and one that runs it in order: tickets are counted from
+// 1, a ticket's slot belongs to the queueing thread until it is launched, then to the running thread until it is
+// completed.
+#pragma once
+
+#include <cstdint>
+
+#include "belay/comm/event_count.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+template <atomics_policy Atomics = std_atomics, class Kernel = futex<sharing::one_process>>
+class tickets {
+ public:
+  /// The queueing thread: the next ticket to be launched.
+  [[nodiscard]] std::uint64_t next() const noexcept { return launched_.load(std::memory_order_relaxed) + 1; }
+  /// Its slot, written before, is the running thread's.
+  void launch(std::uint64_t ticket) noexcept {
+    launched_.store(ticket, std::memory_order_seq_cst);
+    queued_.ring_sleepers();
+  }
+  [[nodiscard]] bool completed(std::uint64_t ticket) const noexcept { return is_completed(ticket, std::memory_order_acquire); }
+  /// Returns when it is completed: its slot is the queueing thread's again.
+  void settle(std::uint64_t ticket, patience before_sleep) noexcept {
+    (void)wait_until(
+        over_, before_sleep, [&](std::memory_order order) { return is_completed(ticket, order); }, [] { return false; });
+  }
+  /// No more will be launched: the running thread completes what is there and ends.
+  void end() noexcept {
+    ending_.store(1, std::memory_order_release);
+    queued_.ring();
+  }
+
+  /// The running thread: the next ticket in order, when it is launched; 0: none will be.
+  [[nodiscard]] std::uint64_t await(patience before_sleep) noexcept {
+    const std::uint64_t ticket = completed_.load(std::memory_order_relaxed) + 1;
+    const auto launched = [&](std::memory_order order) { return launched_.load(order) >= ticket; };
+    for (int i = before_sleep.spins; i > 0 && !launched(std::memory_order_acquire); --i) Atomics::relax();
+    while (!launched(std::memory_order_acquire)) {
+      const std::uint32_t heard = queued_.heard();
+      if (launched(std::memory_order_acquire)) break;
+      if (ending_.load(std::memory_order_acquire) != 0) return launched(std::memory_order_acquire) ? ticket : 0;
+      queued_.sleep_unless(launched, heard, 0);
+    }
+    return ticket;
+  }
+  void complete(std::uint64_t ticket) noexcept {
+    completed_.store(ticket, std::memory_order_seq_cst);
+    over_.ring_sleepers();
+  }
+
+ private:
+  [[nodiscard]] bool is_completed(std::uint64_t ticket, std::memory_order order) const noexcept {
+    return completed_.load(order) >= ticket;
+  }
+
+  alignas(64) typename Atomics::template atomic<std::uint64_t> launched_{0};
+  typename Atomics::template atomic<std::uint32_t> ending_{0};
+  wait_word<sharing::one_process, Atomics, Kernel> queued_;
+  alignas(64) typename Atomics::template atomic<std::uint64_t> completed_{0};
+  wait_word<sharing::one_process, Atomics, Kernel> over_;
+};
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Announce, look again, sleep, against change, look for sleepers, wake. The modelled kernel never ends a sleep by
+// itself, so a lost wake-up is a deadlock.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "belay/comm/event_count.hpp"
+#include "model/explorer/study.hpp"
+
+namespace {
+
+using bell = belay::wait_word<belay::sharing::one_process, model::atomics, model::kernel>;
+
+constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// Where the sleeper looks before it is announced, or not at all.
+enum class slip { none, no_second_look, announces_late };
+
+template <slip Slip>
+class wrong_word {
+ public:
+  [[nodiscard]] std::uint32_t heard() const noexcept { return rung_.load(std::memory_order_acquire); }
+  void ring_sleepers() noexcept {
+    if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
+    rung_.fetch_add(1, std::memory_order_seq_cst);
+    model::kernel::wake_all(rung_);
+  }
+  template <class Done>
+  void sleep_unless(Done done, std::uint32_t heard, long slice_ns) noexcept {
+    const bool early = Slip == slip::announces_late && done(std::memory_order_seq_cst);
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    if (!early) model::kernel::sleep(rung_, heard, slice_ns);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+ private:
+  model::atomic<std::uint32_t> rung_{0};
+  model::atomic<std::uint32_t> sleepers_{0};
+};
+
+// Rank 0 changes the state once a round; the others wait for it each round, and answer, where that is asked for.
+enum class rings { always, sleepers, after_release };
+
+template <class Word, rings How>
+struct rounds_of {
+  int ranks;
+  int rounds;
+  bool answered;
+  Word bell_of_0;
+  std::array<Word, 3> bells;
+  model::atomic<std::uint32_t> state{0};
+  std::array<model::atomic<std::uint32_t>, 3> answers;
+  model::plain<int> data{"what is published"};
+
+  rounds_of(int n, int r, bool a) : ranks(n), rounds(r), answered(a) {}
+  [[nodiscard]] model::cast_list cast() const { return {ranks, 0, 0}; }
+
+  static void await(Word& on, const model::atomic<std::uint32_t>& word, std::uint32_t value) {
+    const auto done = [&](std::memory_order order) { return word.load(order) >= value; };
+    if constexpr (requires { on.sleep(0, 0); }) {
+      (void)belay::wait_until(on, {}, done, [] { return false; });
+    } else {
+      while (!done(std::memory_order_acquire)) {
+        const std::uint32_t heard = on.heard();
+        if (!done(std::memory_order_acquire)) on.sleep_unless(done, heard, 0);
+      }
+    }
+  }
+  static void change(model::atomic<std::uint32_t>& word, std::uint32_t value, Word& who) {
+    if constexpr (How == rings::after_release) {
+      word.store(value, std::memory_order_release);
+      who.ring_after_release();
+      return;
+    }
+    word.store(value, std::memory_order_seq_cst);
+    if constexpr (How == rings::always) who.ring();
+    else who.ring_sleepers();
+  }
+  void run(int me) {
+    for (std::uint32_t round = 1; round <= static_cast<std::uint32_t>(rounds); ++round) {
+      if (me == 0) {
+        if (answered || round == 1) data.write(static_cast<int>(round));
+        change(state, round, bell_of_0);
+        for (int q = 1; q < ranks && answered; ++q) await(bells[at(q)], answers[at(q)], round);
+      } else {
+        await(bell_of_0, state, round);
+        model::expect(data.read() == (answered ? static_cast<int>(round) : 1), "what is published");
+        if (!answered) continue;
+        change(answers[at(me)], round, bells[at(me)]);
+      }
+    }
+  }
+  void check() const {}
+};
+
+// The bell alone: whoever rings has changed plain memory before.
+struct bell_only {
+  bell word;
+  model::plain<int> data{"what the bell tells"};
+
+  [[nodiscard]] model::cast_list cast() const { return {2, 0, 0}; }
+  void run(int me) {
+    if (me == 0) {
+      data.write(1);
+      word.ring();
+      return;
+    }
+    const std::uint32_t before = 0;
+    while (word.heard() == before) word.sleep(before, 0);
+    model::expect(data.read() == 1, "what the bell tells");
+  }
+  void check() const {}
+};
+
+template <class Scenario, class... Numbers>
+auto of(Numbers... numbers) {
+  return [=](std::optional<Scenario>& it) { it.emplace(numbers...); };
+}
+
+}  // namespace
+
+TEST_CASE("no wake-up is lost") {
+  model::study word("wait_word");
+  using looking = rounds_of<bell, rings::sleepers>;
+  using ringing = rounds_of<bell, rings::always>;
+  using released = rounds_of<bell, rings::after_release>;
+  const model::bounds three = model::bound_of(3);
+  word.holds<bell_only>("the bell alone", 2, 1, {}, [](std::optional<bell_only>& it) { it.emplace(); });
+  word.holds<looking>("look for sleepers", 2, 2, {}, of<looking>(2, 2, false));
+  word.holds<looking>("look for sleepers, answer", 2, 2, three, of<looking>(2, 2, true));
+  word.holds<released>("after a release", 2, 2, {}, of<released>(2, 2, false));
+  word.holds<released>("after a release, answer", 2, 2, three, of<released>(2, 2, true));
+  word.holds<released>("after a release", 3, 2, three, of<released>(3, 2, false));
+  word.holds<ringing>("ring always", 2, 2, three, of<ringing>(2, 2, true));
+  word.holds<looking>("look for sleepers", 3, 2, three, of<looking>(3, 2, false));
+  word.holds<ringing>("ring always", 3, 2, model::bound_of(2), of<ringing>(3, 2, false));
+  word.seed_mistakes(
+      {"wait_word.hpp", "wait_word.cpp#word.store"},
+      {{"void wake() noexcept { rung_.fetch_add(1", " -> ",
+        "The state was stored before, in order with the look for sleepers. Who sleeps is woken; who comes to the "
+        "kernel's lock later finds the new count behind it."},
+       {"sleepers_->fetch_sub(1", "", "Too many sleepers are counted: that costs a needless wake."},
+       {"sleep_unless([&]", "load", "The kernel compares the same word again before it sleeps."}});
+  using blind = rounds_of<wrong_word<slip::no_second_look>, rings::sleepers>;
+  using late = rounds_of<wrong_word<slip::announces_late>, rings::sleepers>;
+  word.is_caught<blind>("no look after the announcement", three, of<blind>(2, 2, false));
+  word.is_caught<late>("announced after the second look", three, of<late>(2, 2, false));
+  word.sum_up();
+}

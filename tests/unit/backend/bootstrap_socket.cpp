@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "unit/backend/forked.hpp"
+
+using belay::host::doorway;
+using belay::host::knock;
+
+namespace {
+
+unsigned mode_of(const std::string& path) {
+  struct stat status = {};
+  REQUIRE(::lstat(path.c_str(), &status) == 0);
+  return status.st_mode & 07777;
+}
+
+int connected(const std::string& path) {
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
+  const int file = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (::connect(file, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0) return file;
+  const int cause = errno;
+  ::close(file);
+  return -cause;
+}
+
+// A doorway whose owner was killed; its directory's name.
+std::string left_by_a_kill(const std::string& base) {
+  const signal_pipe open;
+  const pid_t owner = forked([&] {
+    const doorway door = doorway::open_in(base);
+    open.tell();
+    while (true) ::pause();
+    return 0;
+  });
+  open.wait();
+  ::kill(owner, SIGKILL);
+  CHECK(reaped(owner) == 1000 + SIGKILL);
+  for (const auto& entry : std::filesystem::directory_iterator(base)) {
+    const std::string name = entry.path().filename();
+    if (name.find("-" + std::to_string(owner) + "-") != std::string::npos) return entry.path();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a doorway is for its user only, has its own secret, and leaves nothing") {
+  const scratch base;
+  const int before = open_descriptors();
+  std::string path;
+  {
+    doorway door = doorway::open_in(base.path());
+    const doorway other = doorway::open_in(base.path());
+    path = door.path();
+    CHECK(mode_of(door.directory()) == 0700);
+    CHECK(mode_of(path) == 0600);
+    CHECK_FALSE(belay::host::same(door.secret(), other.secret()));
+    CHECK_FALSE(belay::host::same(door.secret(), belay::host::token{}));
+    CHECK(door.answer().what == knock::nobody);
+    const int guest = connected(path);
+    REQUIRE(guest >= 0);
+    const belay::host::visit visit = door.answer();
+    CHECK(visit.what == knock::ours);
+    CHECK(visit.who.pid == ::getpid());
+    CHECK(visit.who.user == ::geteuid());
+    ::close(guest);
+    const doorway moved = std::move(door);
+    CHECK(entries_of(base.path()) == 2);
+  }
+  CHECK(connected(path) == -ENOENT);
+  CHECK(entries_of(base.path()) == 0);
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("a forked child's copy removes nothing") {
+  const scratch base;
+  doorway door = doorway::open_in(base.path());
+  const pid_t child = forked([&] {
+    door.close();
+    return 0;
+  });
+  CHECK(reaped(child) == 0);
+  CHECK(std::filesystem::exists(door.path()));
+  door.close();
+  door.close();
+  CHECK(door.closed());
+  CHECK(entries_of(base.path()) == 0);
+}
+
+TEST_CASE("the next start sweeps what a killed process left, and nothing else") {
+  const scratch base;
+  const std::string left = left_by_a_kill(base.path());
+  REQUIRE_FALSE(left.empty());
+  CHECK(std::filesystem::exists(left + "/door"));
+  const std::string name = std::filesystem::path(left).filename();
+  const std::string user = "belay-" + std::to_string(::geteuid()) + "-";
+  const std::string start = name.substr(name.find('-', user.size()) + 1);  // START-NAMESPACE-CHANCE
+
+  const doorway alive = doorway::open_in(base.path());
+  const auto make = [&](const std::string& directory) {
+    std::filesystem::create_directory(base.path() + "/" + directory);
+    std::filesystem::permissions(base.path() + "/" + directory, std::filesystem::perms::owner_all);
+  };
+  const std::string ours = user + std::to_string(::getpid()) + "-";
+  make(ours + "1" + start.substr(start.find('-')));  // our number, but somebody earlier: his start time is another
+  make("belay-4294967294-1-1-1-0123456789abcdef");     // another user's name
+  make(user + "notes");                                // not how we write
+  make(user + "1-1-1-0123456789abcdef");               // another pid namespace
+  std::string full = left;
+  full.back() = full.back() == '0' ? '1' : '0';
+  std::filesystem::create_directory(full);  // of the dead, but with something in it that is not ours
+  std::filesystem::permissions(full, std::filesystem::perms::owner_all);
+  std::ofstream(full + "/notes") << "x";
+  std::string open_to_all = left;
+  open_to_all[open_to_all.size() - 2] = open_to_all[open_to_all.size() - 2] == '0' ? '1' : '0';
+  std::filesystem::create_directory(open_to_all);
+  std::filesystem::permissions(open_to_all, std::filesystem::perms::all);
+  std::string link = left;
+  link[link.size() - 3] = link[link.size() - 3] == '0' ? '1' : '0';
+  make("elsewhere");
+  std::ofstream(base.path() + "/elsewhere/door") << "x";
+  std::filesystem::create_directory_symlink(base.path() + "/elsewhere", link);
+
+  CHECK(doorway::sweep(base.path()) == 2);
+  CHECK_FALSE(std::filesystem::exists(left));
+  CHECK_FALSE(std::filesystem::exists(base.path() + "/" + ours + "1" + start.substr(start.find('-'))));
+  CHECK(std::filesystem::exists(alive.path()));
+  CHECK(std::filesystem::exists(full + "/notes"));
+  CHECK(std::filesystem::exists(open_to_all));
+  CHECK(std::filesystem::exists(base.path() + "/elsewhere/door"));
+  CHECK(entries_of(base.path()) == 8);
+  CHECK(doorway::sweep(base.path()) == 0);
+  CHECK(doorway::sweep("/nowhere/at/all") == 0);
+}
+
+TEST_CASE("a killed owner counts as gone before its parent has reaped it") {
+  const scratch base;
+  const signal_pipe open;
+  const pid_t owner = forked([&] {
+    const doorway door = doorway::open_in(base.path());
+    open.tell();
+    while (true) ::pause();
+    return 0;
+  });
+  open.wait();
+  CHECK(doorway::sweep(base.path()) == 0);
+  ::kill(owner, SIGKILL);
+  siginfo_t status = {};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(owner), &status, WEXITED | WNOWAIT) == 0);
+  CHECK(doorway::sweep(base.path()) == 1);
+  CHECK(reaped(owner) == 1000 + SIGKILL);
+}
+
+TEST_CASE("the directory is XDG_RUNTIME_DIR where that is ours alone, else /tmp; the start sweeps it") {
+  const pid_t child = forked([] {
+    const auto base_with = [](const char* value) {
+      ::setenv("XDG_RUNTIME_DIR", value, 1);
+      return doorway::base_directory();
+    };
+    const scratch mine;
+    if (base_with(mine.path().c_str()) != mine.path()) return 1;
+    if (doorway::open().directory().find(mine.path()) != 0) return 2;
+    const std::string left = left_by_a_kill(mine.path());
+    const doorway door = doorway::open();
+    if (std::filesystem::exists(left) || left.empty()) return 3;
+    if (base_with("relative") != "/tmp" || base_with("/nowhere") != "/tmp" || base_with("") != "/tmp") return 4;
+    ::chmod(mine.path().c_str(), 0777);
+    if (base_with(mine.path().c_str()) != "/tmp") return 5;
+    if (base_with("/tmp/a/very/long/path/that/leaves/no/room/for/names") != "/tmp") return 6;
+    return 0;
+  });
+  CHECK(reaped(child) == 0);
+}
+
+TEST_CASE("where no directory can be made, an error names it") {
+  CHECK_THROWS_WITH_AS((void)doorway::open_in("/nowhere"), doctest::Contains("/nowhere/belay-"), belay::file_error);
+  const std::string deep = "/tmp/" + std::string(80, 'x');
+  CHECK_THROWS_WITH_AS((void)doorway::open_in(deep), doctest::Contains("too long"), belay::file_error);
+}
+
+TEST_CASE("another user is shown out, even through an open directory") {
+  if (::geteuid() != 0) {
+    MESSAGE("skipped: only root can become another user");
+    return;
+  }
+  const scratch base;
+  const doorway door = doorway::open_in(base.path());
+  const auto outcome_as_other = [&] {
+    return reaped(forked([&] {
+      if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
+      const int file = connected(door.path());
+      return file == -EACCES ? 2 : file < 0 ? 3 : 4;
+    }));
+  };
+  ::chmod(base.path().c_str(), 0755);
+  CHECK(outcome_as_other() == 2);
+  // The control, and the next lock: with all doors of the file system open he gets to us, and no further.
+  ::chmod(door.directory().c_str(), 0777);
+  ::chmod(door.path().c_str(), 0777);
+  CHECK(outcome_as_other() == 4);
+  CHECK(door.answer().what == knock::stranger);
+  CHECK(reaped(forked([&] { return connected(door.path()) >= 0 ? 0 : 1; })) == 0);
+  CHECK(door.answer().what == knock::ours);
+}
