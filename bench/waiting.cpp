@@ -33,8 +33,8 @@ double compute_for(std::chrono::duration<double> time) {
 }  // namespace
 
 int main() {
-  const bool moment = std::getenv("BELAY_BENCH_SMOKE") != nullptr;
-  const std::chrono::duration<double> time(moment ? 0.1 : 1.0);
+  const bool time_point = std::getenv("BELAY_BENCH_SMOKE") != nullptr;
+  const std::chrono::duration<double> time(time_point ? 0.1 : 1.0);
   const std::vector<double> shares = belay::host::world{8}.run([&](belay::host::rank& self) {
     const belay::host::group& group = self.world();
     float x[2] = {1, 2};
@@ -51,5 +51,5 @@ int main() {
   const double most = *std::max_element(shares.begin(), shares.end());
   std::printf("waiting: a rank that waits %.1f s for one that computes uses %.2f %% of a core at most (limit 5 %%)\n",
               time.count(), 100 * most);
-  return most < limit || moment ? 0 : 1;
+  return most < limit || time_point ? 0 : 1;
 }

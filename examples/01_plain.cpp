@@ -35,14 +35,14 @@ double forward_and_backward(const scope_type& scope, mixtral& net, tokens_view t
   auto x4 = belay::forward(scope, net.layers()[3], x3.out());
   auto logits = belay::forward(scope, net.last(), x4.out());
 
-  belay::gradient<belay::host_engine, float, 3> slope{scope.engine(), logits.out().shape()};
-  const double loss = model::cross_entropy<float>(logits.out(), targets, 1.0, slope.values());
-  slope = std::move(logits).backward(slope);
-  slope = std::move(x4).backward(slope);
-  slope = std::move(x3).backward(slope);
-  slope = std::move(x2).backward(slope);
-  slope = std::move(x1).backward(slope);
-  std::move(x0).backward(slope);
+  belay::gradient<belay::host_engine, float, 3> grad{scope.engine(), logits.out().shape()};
+  const double loss = model::cross_entropy<float>(logits.out(), targets, 1.0, grad.values());
+  grad = std::move(logits).backward(grad);
+  grad = std::move(x4).backward(grad);
+  grad = std::move(x3).backward(grad);
+  grad = std::move(x2).backward(grad);
+  grad = std::move(x1).backward(grad);
+  std::move(x0).backward(grad);
   return loss;
 }
 

@@ -35,11 +35,11 @@ double forward_and_backward(const belay::step<belay::host_engine>& step, mixtral
   auto mixed = belay::forward(step, net.layers()[0], embedded.out());
   auto logits = belay::forward(step, net.last(), mixed.out());
 
-  belay::gradient<belay::host_engine, float, 3> slope{step.engine(), logits.out().shape()};
-  const double loss = model::cross_entropy<float>(logits.out(), targets, 1.0, slope.values());
-  slope = std::move(logits).backward(slope);
-  slope = std::move(mixed).backward(slope);
-  std::move(embedded).backward(slope);
+  belay::gradient<belay::host_engine, float, 3> grad{step.engine(), logits.out().shape()};
+  const double loss = model::cross_entropy<float>(logits.out(), targets, 1.0, grad.values());
+  grad = std::move(logits).backward(grad);
+  grad = std::move(mixed).backward(grad);
+  std::move(embedded).backward(grad);
   return loss;
 }
 

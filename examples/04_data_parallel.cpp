@@ -29,11 +29,11 @@ template <class Engine>
 double forward_and_backward(belay::micro_batch_scope<Engine> scope, network& net, tokens_view x, tokens_view y) {
   auto embedded = belay::forward(scope, net.embedding, x);
   auto logits = belay::forward(scope, net.head, embedded.out());
-  belay::gradient<Engine, float, 3> slope{scope.engine(), logits.out().shape()};
+  belay::gradient<Engine, float, 3> grad{scope.engine(), logits.out().shape()};
   double loss = 0;
-  scope.engine().compute().run([&] { loss = model::cross_entropy(logits.out(), y, 1.0, slope.values()); });
-  slope = std::move(logits).backward(slope);
-  std::move(embedded).backward(slope);
+  scope.engine().compute().run([&] { loss = model::cross_entropy(logits.out(), y, 1.0, grad.values()); });
+  grad = std::move(logits).backward(grad);
+  std::move(embedded).backward(grad);
   return loss;
 }
 

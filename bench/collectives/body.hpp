@@ -37,8 +37,8 @@ class measurement {
       : group_(group),
         what_(what),
         stage_(group, largest(what)),
-        board_(stage_.board_lines(), group.rank(), group.size(), what.oversubscribed() ? manners::give_core_away
-                                                                                           : manners::keep_core),
+        board_(stage_.board_lines(), group.rank(), group.size(), what.oversubscribed() ? variants::give_core_away
+                                                                                           : variants::keep_core),
         probe_(board_, std::getenv("BELAY_BENCH_SMOKE") != nullptr ? 0 : std::size_t{2} << 20) {
     if (what.buffers == "ordinary") {
       ordinary_.emplace(largest(what));
@@ -93,7 +93,7 @@ class measurement {
     subject_->prepare(size);
     for (const bool in_place : {false, true}) out.algorithm[in_place ? 1 : 0] = settle(which, size, in_place);
     if (mpi_) mpi_->prepare(which, size);
-    const std::unique_ptr<subject> bare_subject = bare_ && bare::can(which, size.bytes) ? make_bare_subject(which) : nullptr;
+    const std::unique_ptr<library_call> bare_subject = bare_ && unchecked_baseline::can(which, size.bytes) ? make_bare_subject(which) : nullptr;
     if (bare_subject) bare_subject->prepare(size);
     std::vector<contender> all;
     const auto add = [&](part who, std::string name, bool in_place, std::function<void()> freshen,
@@ -103,7 +103,7 @@ class measurement {
     for (const bool in_place : {false, true}) {
       if (!subject_->offers(in_place)) continue;
       const auto fresh = [this, in_place] { subject_->freshen(in_place); };
-      add(part::subject, "belay", in_place, fresh, [this, in_place](int calls) { subject_->run(in_place, calls); });
+      add(part::library_call, "belay", in_place, fresh, [this, in_place](int calls) { subject_->run(in_place, calls); });
       if (twin_) {
         for (const twin::setting& how : twin::settings(which, size.bytes, in_place)) {
           add(part::twin, how.name, in_place, fresh, [this, which, size, in_place, how](int calls) {
@@ -112,7 +112,7 @@ class measurement {
         }
       }
       if (bare_subject) {
-        add(part::bare, "bare", in_place, fresh, [&, in_place](int calls) { bare_subject->run(in_place, calls); });
+        add(part::unchecked_baseline, "bare", in_place, fresh, [&, in_place](int calls) { bare_subject->run(in_place, calls); });
       }
       if (mpi_ && mpi_->can(which)) {
         add(part::mpi, "mpi", in_place, [this, in_place] { mpi_->freshen(in_place); }, [this, in_place](int calls) {
@@ -141,25 +141,25 @@ class measurement {
   [[nodiscard]] std::string settle(op which, extent size, bool in_place) {
     std::string usual = algorithm_of(what_, which, size, in_place);
     if (which == op::barrier || !subject_->offers(in_place)) return usual;
-    const bool tried = size.bytes >= (ordinary_ ? belay::host::least_tried_unseen : belay::host::least_tried_seen);
-    for (int i = 0; tried && i < belay::host::trials::most_calls; ++i) {
+    const bool tried = size.bytes >= (ordinary_ ? belay::host::least_tried_unmapped : belay::host::least_tried_mapped);
+    for (int i = 0; tried && i < belay::host::online_tuner::most_calls; ++i) {
       subject_->freshen(in_place);
       board_.align();
       subject_->run(in_place, 1);
     }
-    if constexpr (requires { group_.last_manner(); }) {
+    if constexpr (requires { group_.last_variant(); }) {
       const bool told = tried && which != op::send_recv;  // by a meeting
       const bool free = forced_algorithm(what_) == belay::host::algorithm::automatic;
-      if (told && free) return text_of(group_.last_manner(), usual);
+      if (told && free) return text_of(group_.last_variant(), usual);
     }
     return usual;
   }
 
-  [[nodiscard]] std::unique_ptr<subject> make_bare_subject(op which) const {
+  [[nodiscard]] std::unique_ptr<library_call> make_bare_subject(op which) const {
     float* const in = reinterpret_cast<float*>(in_);
     float* const out = reinterpret_cast<float*>(out_);
-    if (which == op::barrier) return std::make_unique<meeter<bare, float>>(*bare_, which, in, out, what_.root);
-    return std::make_unique<all_reducer<bare, float, belay::sum_t>>(*bare_, which, in, out, what_.root);
+    if (which == op::barrier) return std::make_unique<meeter<unchecked_baseline, float>>(*bare_, which, in, out, what_.root);
+    return std::make_unique<all_reducer<unchecked_baseline, float, belay::sum_t>>(*bare_, which, in, out, what_.root);
   }
 
   void check(op which, extent size, cell& into) {
@@ -189,15 +189,15 @@ class measurement {
 
   Group group_;
   const options& what_;
-  stage<Group> stage_;
-  board board_;
+  buffers<Group> stage_;
+  scoreboard board_;
   state_probe probe_;
   std::optional<private_pages> ordinary_, ordinary_out_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
-  std::unique_ptr<subject> subject_;
+  std::unique_ptr<library_call> subject_;
   std::optional<twin> twin_;
-  std::optional<bare> bare_;
+  std::optional<unchecked_baseline> bare_;
   std::unique_ptr<mpi_peer> mpi_;
   pattern<std::int32_t> pattern_;
   unsigned round_ = 0;

@@ -13,12 +13,12 @@ namespace bench {
 
 /// Where it comes from depends on what a rank is; here it is leased from a symmetric heap.
 template <class Group>
-class stage {
+class buffers {
  public:
-  stage(const Group& group, std::size_t buffer_bytes)
-      : heap_(group, {.bytes = 2 * (buffer_bytes + 4096) + room + bare::bytes(group.size()) + 4096}),
+  buffers(const Group& group, std::size_t buffer_bytes)
+      : heap_(group, {.bytes = 2 * (buffer_bytes + 4096) + room + unchecked_baseline::bytes(group.size()) + 4096}),
         small_(heap_.lease(room, "board")),
-        bare_(heap_.lease(bare::bytes(group.size()) + 128, "bare")),
+        bare_(heap_.lease(unchecked_baseline::bytes(group.size()) + 128, "bare")),
         in_(heap_.lease(buffer_bytes + 64, "in")),
         out_(heap_.lease(buffer_bytes + 64, "out")) {}
 

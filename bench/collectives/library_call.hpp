@@ -21,12 +21,12 @@
 namespace bench {
 
 /// One operation of the library on this rank's buffers.
-class subject {
+class library_call {
  public:
-  subject() = default;
-  subject(const subject&) = delete;
-  subject& operator=(const subject&) = delete;
-  virtual ~subject() = default;
+  library_call() = default;
+  library_call(const library_call&) = delete;
+  library_call& operator=(const library_call&) = delete;
+  virtual ~library_call() = default;
 
   virtual void prepare(extent size) = 0;
   /// The library has all forms but those that make no sense.
@@ -42,7 +42,7 @@ class subject {
 
 /// What moving and reducing share: buffers of `T`, and where input and result lie in them.
 template <class Group, class T>
-class buffers_of : public subject {
+class buffers_of : public library_call {
  public:
   /// `in` and `out` hold the larger buffer of the largest call.
   buffers_of(Group group, op what, T* in, T* out, int root)
@@ -256,14 +256,14 @@ class reducer final : public buffers_of<Group, T> {
 
 /// The subject of `which` as the options want it; none where such elements cannot be reduced.
 template <class T, class Group>
-[[nodiscard]] std::unique_ptr<subject> make_subject_of(const Group& group, op which, const options& what,
+[[nodiscard]] std::unique_ptr<library_call> make_subject_of(const Group& group, op which, const options& what,
                                                        std::byte* in_bytes, std::byte* out_bytes) {
   T* const in = reinterpret_cast<T*>(in_bytes);
   T* const out = reinterpret_cast<T*>(out_bytes);
   if (which == op::barrier) return std::make_unique<meeter<Group, T>>(group, which, in, out, what.root);
   if (!reduces(which)) return std::make_unique<mover<Group, T>>(group, which, in, out, what.root);
   if constexpr (belay::reducible<T>) {
-    const auto reducing = [&]<class Op>(Op) -> std::unique_ptr<subject> {
+    const auto reducing = [&]<class Op>(Op) -> std::unique_ptr<library_call> {
       if (which == op::all_reduce) return std::make_unique<all_reducer<Group, T, Op>>(group, which, in, out, what.root);
       return std::make_unique<reducer<Group, T, Op>>(group, which, in, out, what.root);
     };

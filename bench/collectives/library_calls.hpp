@@ -22,7 +22,7 @@ inline constexpr bool all_types = false;
 #endif
 
 template <class T>
-using subject_maker = std::unique_ptr<subject>(const belay::host::group&, op, const options&, std::byte*, std::byte*);
+using subject_maker = std::unique_ptr<library_call>(const belay::host::group&, op, const options&, std::byte*, std::byte*);
 
 extern template subject_maker<float> make_subject_of<float>;
 extern template subject_maker<double> make_subject_of<double>;
@@ -35,7 +35,7 @@ extern template subject_maker<std::int64_t> make_subject_of<std::int64_t>;
 extern template subject_maker<std::uint8_t> make_subject_of<std::uint8_t>;
 
 template <class Group>
-[[nodiscard]] std::unique_ptr<subject> make_subject(const Group& group, op which, const options& what, std::byte* in,
+[[nodiscard]] std::unique_ptr<library_call> make_subject(const Group& group, op which, const options& what, std::byte* in,
                                                     std::byte* out) {
   if (what.type == "float") return make_subject_of<float>(group, which, what, in, out);
   if constexpr (all_types) {

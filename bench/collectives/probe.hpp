@@ -53,12 +53,12 @@ struct machine_state {
 class state_probe {
  public:
   /// `copy_bytes`: of each copy, 0: scaling is not probed.
-  explicit state_probe(board& ranks, std::size_t copy_bytes)
+  explicit state_probe(scoreboard& ranks, std::size_t copy_bytes)
       : board_(&ranks), bytes_(copy_bytes), memory_(copy_bytes == 0 ? 64 : 2 * room) {}
 
   [[nodiscard]] machine_state operator()() {
     machine_state out;
-    if (board_->how() == manners::give_core_away || board_->ranks() < 2) return out;
+    if (board_->how() == variants::give_core_away || board_->ranks() < 2) return out;
     board_->align();
     out.round_trip_us = board_->round_trip(500);
     if (bytes_ > 0) {
@@ -84,13 +84,13 @@ class state_probe {
     return board_->largest(takes_part ? now_us() - start : 0);
   }
 
-  board* board_;
+  scoreboard* board_;
   std::size_t bytes_;
   std::size_t next_ = 0;
   private_pages memory_;
 };
 
-inline double board::round_trip(int trips) {
+inline double scoreboard::round_trip(int trips) {
   if (ranks_ < 2) return 0;
   std::atomic<std::uint64_t>& ball = lines_[2 * static_cast<std::size_t>(ranks_)].flag;
   const double start = now_us();

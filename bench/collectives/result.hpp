@@ -24,10 +24,10 @@ namespace bench {
 
 /// Who was timed: the library, the twin in one setting, MPI, the library's meeting without its checks, or a copy of one
 /// kind.
-enum class part { subject, twin, mpi, bare, copy };
+enum class part { library_call, twin, mpi, unchecked_baseline, copy };
 
 struct series {
-  part who = part::subject;
+  part who = part::library_call;
   std::string name;  // of the setting or kind
   bool in_place = false;
   std::vector<double> us;  // one a sample; NaN where it was left out
@@ -124,7 +124,7 @@ struct row {
             return best;
           };
           switch (times.who) {
-            case part::subject:
+            case part::library_call:
               one.p50_us = p50;
               one.p99_us = percentile(us, 0.99);
               one.samples = us.size();
@@ -133,7 +133,7 @@ struct row {
               if (least("twin")) one.twin_setting = times.name;
               break;
             case part::mpi: (void)least("mpi"); break;
-            case part::bare: (void)least("bare"); break;
+            case part::unchecked_baseline: (void)least("bare"); break;
             case part::copy: one.copy_us = one.copy_us ? std::min(*one.copy_us, p50) : p50; break;
           }
         }
@@ -155,7 +155,7 @@ struct row {
       const auto of_it = [&](const row& one) {
         return one.what == each.what && one.size.bytes == each.size.bytes && one.in_place == times.in_place;
       };
-      if (times.who != part::subject || std::any_of(rows.begin(), rows.end(), of_it)) continue;
+      if (times.who != part::library_call || std::any_of(rows.begin(), rows.end(), of_it)) continue;
       const std::string what = name(each.what) + (" " + std::to_string(each.size.bytes)) + " B";
       out.push_back(what + (times.in_place ? " in place" : ""));
     }

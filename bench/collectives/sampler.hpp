@@ -23,7 +23,7 @@ namespace bench {
 
 /// Something timed: how its inputs are written anew, and so many of its calls back to back.
 struct contender {
-  part who = part::subject;
+  part who = part::library_call;
   std::string name;
   bool in_place = false;
   std::function<void()> freshen;
@@ -36,7 +36,7 @@ inline constexpr int batch = 40;
 [[nodiscard]] constexpr int calls_of(std::size_t bytes) noexcept { return bytes < 4096 ? batch : 1; }
 
 /// Slowest rank's microseconds of a call, just as it is.
-[[nodiscard]] inline double timed_once(board& ranks, const contender& who, int calls) {
+[[nodiscard]] inline double timed_once(scoreboard& ranks, const contender& who, int calls) {
   who.freshen();
   ranks.align();
   const double start = now_us();
@@ -46,7 +46,7 @@ inline constexpr int batch = 40;
 
 /// Runs it without a clock: each contender leaves lines in caches, and branches predicted, as it likes them, and a processor
 /// takes some ten microseconds until it is ready for its widest registers. Large ones leave nothing.
-inline void warm_up(board& ranks, const contender& who, std::size_t bytes) {
+inline void warm_up(scoreboard& ranks, const contender& who, std::size_t bytes) {
   if (bytes > (std::size_t{16} << 20)) return;
   constexpr std::size_t enough = std::size_t{1} << 20;
   who.freshen();
@@ -57,7 +57,7 @@ inline void warm_up(board& ranks, const contender& who, std::size_t bytes) {
 /// Slowest rank's microseconds of a call once it is warm; taken again where something else had a core for more than a
 /// hundredth of the time, NaN after ten times. Where ranks share cores they disturb each other, and that is part of what is
 /// measured.
-[[nodiscard]] inline double timed(board& ranks, const disturbance_meter& meter, const contender& who,
+[[nodiscard]] inline double timed(scoreboard& ranks, const disturbance_meter& meter, const contender& who,
                                   std::size_t bytes) {
   const int calls = calls_of(bytes);
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -66,7 +66,7 @@ inline void warm_up(board& ranks, const contender& who, std::size_t bytes) {
     warm_up(ranks, who, bytes);
     const double us = timed_once(ranks, who, calls);
     const double disturbed = ranks.largest(meter.us() - kept);
-    if (ranks.how() == manners::give_core_away || disturbed <= 0.01 * us * calls) return us;
+    if (ranks.how() == variants::give_core_away || disturbed <= 0.01 * us * calls) return us;
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
@@ -88,7 +88,7 @@ inline void drop_losers(const std::vector<contender>& all, const std::vector<std
 }
 
 /// Fills `into` with `samples` of every contender, after `warmup` that do not count.
-inline void take_samples(board& ranks, state_probe& probe, const std::vector<contender>& all, int warmup, int samples,
+inline void take_samples(scoreboard& ranks, state_probe& probe, const std::vector<contender>& all, int warmup, int samples,
                          cell& into) {
   std::vector<std::vector<double>> warm(all.size());
   std::vector<bool> dropped(all.size(), false);

@@ -20,19 +20,19 @@ struct alignas(128) line {
   double value = 0;
 };
 
-class board {
+class scoreboard {
  public:
   static constexpr std::size_t bytes_for(int ranks) noexcept {
     return sizeof(line) * (2 * static_cast<std::size_t>(ranks) + 1);
   }
 
   /// `memory` is zero at first, the same on every rank, and `bytes_for(ranks)` long.
-  board(void* memory, int rank, int ranks, manners how) noexcept
+  scoreboard(void* memory, int rank, int ranks, variants how) noexcept
       : lines_(static_cast<line*>(memory)), rank_(rank), ranks_(ranks), manners_(how) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
-  [[nodiscard]] manners how() const noexcept { return manners_; }
+  [[nodiscard]] variants how() const noexcept { return manners_; }
 
   /// All ranks arrive before one goes on.
   void align() {
@@ -68,7 +68,7 @@ class board {
   line* lines_;
   int rank_;
   int ranks_;
-  manners manners_;
+  variants manners_;
   std::uint64_t rounds_ = 0;
   std::uint64_t trips_ = 0;
 };

@@ -18,15 +18,15 @@ inline void relax() noexcept {
 #endif
 }
 
-enum class manners { keep_core, give_core_away };
+enum class variants { keep_core, give_core_away };
 
 /// Looks until `done()`; throws after two minutes.
 template <class Done>
-void look_until(Done done, manners how) {
+void look_until(Done done, variants how) {
   using clock = std::chrono::steady_clock;
   clock::time_point limit{};
   for (std::uint64_t looks = 1; !done(); ++looks) {
-    if (how == manners::keep_core) relax();
+    if (how == variants::keep_core) relax();
     else if (looks % 30 == 0) ::sched_yield();
     if (looks % (1U << 22) != 0) continue;
     if (limit == clock::time_point{}) limit = clock::now() + std::chrono::minutes(2);

@@ -24,17 +24,17 @@
 namespace bench {
 
 /// A group as the library's handle is one. Copies are the same one.
-class bare {
+class unchecked_baseline {
  public:
   [[nodiscard]] static bool can(op what, std::size_t bytes) noexcept {
-    return what == op::barrier || (what == op::all_reduce && bytes <= belay::host::line_bytes);
+    return what == op::barrier || (what == op::all_reduce && bytes <= belay::host::flag_payload_bytes);
   }
   [[nodiscard]] static std::size_t bytes(int ranks) noexcept {
-    return belay::host::control::bytes_for(shape(ranks)) + belay::host::group_memory::bytes_for(ranks);
+    return belay::host::control::bytes_for(shape(ranks)) + belay::host::group_layout::bytes_for(ranks);
   }
 
   /// `memory` of `bytes(ranks)` is zero at first and seen by all ranks, as by processes.
-  bare(std::byte* memory, int rank, int ranks) : state_(std::make_shared<state>(memory, rank, ranks)) {}
+  unchecked_baseline(std::byte* memory, int rank, int ranks) : state_(std::make_shared<state>(memory, rank, ranks)) {}
 
   [[nodiscard]] int rank() const noexcept { return state_->meeting.rank(); }
   [[nodiscard]] int size() const noexcept { return state_->meeting.size(); }
@@ -51,20 +51,20 @@ class bare {
   }
 
  private:
-  using unguarded_meeting = belay::host::basic_meeting<belay::host::unguarded>;
+  using unguarded_meeting = belay::host::basic_collective_endpoint<belay::host::unguarded>;
 
   struct state {
     state(std::byte* memory, int rank, int ranks)
         : members(static_cast<std::size_t>(ranks)),
-          health(belay::host::control::make(memory, shape(ranks))),  // all write the same
+          world_status(belay::host::control::make(memory, shape(ranks))),  // all write the same
           reach(belay::host::address_space::several),
-          meeting(health, reach, numbered(members), belay::host::lane::caller, 0U, rank,
+          meeting(world_status, reach, numbered(members), belay::host::lane::caller, 0U, rank,
                   {memory + belay::host::control::bytes_for(shape(ranks)), ranks}) {
-      health.shared().header().cores.store(ranks, std::memory_order_relaxed);  // nobody arrives, to tell theirs
+      world_status.shared().header().cores.store(ranks, std::memory_order_relaxed);  // nobody arrives, to tell theirs
     }
 
     std::vector<int> members;
-    belay::host::health health;
+    belay::host::world_status world_status;
     belay::host::reach reach;
     unguarded_meeting meeting;
   };
@@ -79,12 +79,12 @@ class bare {
     std::iota(members.begin(), members.end(), 0);
     return members;
   }
-  [[nodiscard]] belay::host::basic_party<unguarded_meeting> here() const noexcept { return {&state_->meeting, limit_}; }
+  [[nodiscard]] belay::host::basic_collective_context<unguarded_meeting> here() const noexcept { return {&state_->meeting, limit_}; }
 
   std::shared_ptr<state> state_;
-  belay::host::health::clock::duration limit_{};
+  belay::host::world_status::clock::duration limit_{};
 };
 
-static_assert(belay::communicator<bare> && belay::can_all_reduce<bare, float>);
+static_assert(belay::communicator<unchecked_baseline> && belay::can_all_reduce<unchecked_baseline, float>);
 
 }  // namespace bench

@@ -14,9 +14,9 @@ namespace bench {
 
 // Messages need no common memory; the board and the twin do, and MPI has some for the processes of one machine.
 template <>
-class stage<belay::mpi::group> {
+class buffers<belay::mpi::group> {
  public:
-  stage(const belay::mpi::group& group, std::size_t buffer_bytes)
+  buffers(const belay::mpi::group& group, std::size_t buffer_bytes)
       : each_(2 * (buffer_bytes + gap)), here_(group.rank()), buffer_(buffer_bytes + gap) {
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine_);
     int here = 0;
@@ -31,9 +31,9 @@ class stage<belay::mpi::group> {
     if (here_ == 0) std::memset(first_, 0, gap);
     MPI_Barrier(machine_);
   }
-  stage(const stage&) = delete;
-  stage& operator=(const stage&) = delete;
-  ~stage() {
+  buffers(const buffers&) = delete;
+  buffers& operator=(const buffers&) = delete;
+  ~buffers() {
     MPI_Win_free(&window_);
     MPI_Comm_free(&machine_);
   }

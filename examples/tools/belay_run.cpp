@@ -54,10 +54,10 @@ world_options options_for(const options& with) {
 }
 
 // Beside the world that may be joined: what the ranks print, what we are told by signals, and when enough is enough.
-class started_world : public world_watch {
+class started_world : public world_monitor {
  public:
   started_world(const options& with, const guard& after_us)
-      : world_watch(with.ranks, options_for(with)),
+      : world_monitor(with.ranks, options_for(with)),
         with_(with),
         after_us_(&after_us),
         children_(static_cast<std::size_t>(with.ranks)),
@@ -82,7 +82,7 @@ class started_world : public world_watch {
   /// Of the rank that caused the others' failure, where the world knows; else of the first that failed.
   [[nodiscard]] int exit_code() const {
     if (refused_) return exit_code_;
-    if (const belay::host::health* const world = failed()) {
+    if (const belay::host::world_status* const world = failed()) {
       for (const int rank : world->cause().culprits) {
         const auto place = static_cast<std::size_t>(rank);
         if (place < codes_.size() && codes_[place] != 0) return codes_[place];
@@ -93,7 +93,7 @@ class started_world : public world_watch {
   [[nodiscard]] int living() const noexcept { return living_; }
 
   /// Starts all ranks. That the program cannot be started is told while they are served.
-  void start_all(const doorway& door, holder<started_world>& all) {
+  void start_all(const bootstrap_socket& door, coordinator<started_world>& all) {
     for (int rank = 0; rank < with_.ranks; ++rank) {
       newborn made =
           start({rank, with_.ranks, door.path(), door.secret(), with_.timeout, with_.program, before_, files_});
@@ -111,18 +111,18 @@ class started_world : public world_watch {
 
   // Programs that never join are no world: only when one joins it is told who of the others are gone already.
   void joined(int rank, pid_t pid) {
-    world_watch::joined(rank, pid);
+    world_monitor::joined(rank, pid);
     someone_joined_ = true;
-    for (const auto& [gone, how] : std::exchange(gone_before_, {})) world_watch::ended(gone, how);
+    for (const auto& [gone, how] : std::exchange(gone_before_, {})) world_monitor::ended(gone, how);
   }
   void ended(int rank, ending how) {
-    if (someone_joined_) world_watch::ended(rank, how);
+    if (someone_joined_) world_monitor::ended(rank, how);
     else gone_before_.emplace_back(rank, how);
   }
 
   // What its end tells then is how we ended it.
   void stalled(int rank) {
-    if (someone_joined_) world_watch::stalled(rank);
+    if (someone_joined_) world_monitor::stalled(rank);
     say(stall_text(rank, numbering::at_start));
     fail(rank, 128 + SIGSTOP);
   }
@@ -138,7 +138,7 @@ class started_world : public world_watch {
   void enlist(std::vector<pollfd>& entries) {
     entries.push_back({signals_.get(), POLLIN, 0});
     for (const outlet* to : {&out_, &error_}) entries.push_back({to->empty() ? -1 : to->file(), POLLOUT, 0});
-    for (const descriptor& one : reports_) entries.push_back({one.get(), POLLIN, 0});
+    for (const unique_fd& one : reports_) entries.push_back({one.get(), POLLIN, 0});
     for (const line_reader& one : readers_) entries.push_back({one.to().full() ? -1 : one.file(), POLLIN, 0});
   }
   void served(std::span<const pollfd> seen) {
@@ -157,12 +157,12 @@ class started_world : public world_watch {
 
   // --- when one has failed
 
-  [[nodiscard]] moment next_moment() const noexcept { return next_blow_; }
+  [[nodiscard]] time_point next_moment() const noexcept { return next_blow_; }
 
   /// SIGTERM when the grace is over, SIGKILL when it is over once more.
   void tick() {
     if (clock::now() < next_blow_) return;
-    next_blow_ = blows_ == 0 ? clock::now() + duration_of(with_.grace) : moment::max();
+    next_blow_ = blows_ == 0 ? clock::now() + duration_of(with_.grace) : time_point::max();
     const int number = blows_++ == 0 ? SIGTERM : SIGKILL;
     std::string whom;
     for (std::size_t rank = 0; rank < children_.size(); ++rank) {
@@ -194,7 +194,7 @@ class started_world : public world_watch {
 
   /// Why the world stopped; said already with the name of a file, where one is asked for.
   void say_verdict() {
-    const belay::host::health* const world = failed();
+    const belay::host::world_status* const world = failed();
     if (world != nullptr && exit_code_ != 0 && !belay::flight_folder()) say(verdict(*world));
   }
 
@@ -210,7 +210,7 @@ class started_world : public world_watch {
     next_blow_ = clock::now() + duration_of(with_.grace);
   }
 
-  void hear_of_start(descriptor& report) {
+  void hear_of_start(unique_fd& report) {
     int cause = 0;
     const ssize_t got = ::read(report.get(), &cause, sizeof cause);
     if (got < 0 && errno == EINTR) return;
@@ -235,9 +235,9 @@ class started_world : public world_watch {
   // in the same order, so that none sees another one stopped for as long as it was stopped itself.
   void stop_until_continued() {
     signal_all(SIGSTOP);
-    const moment before = clock::now();
+    const time_point before = clock::now();
     ::raise(SIGSTOP);
-    if (next_blow_ != moment::max()) next_blow_ += clock::now() - before;  // the ranks had no time either
+    if (next_blow_ != time_point::max()) next_blow_ += clock::now() - before;  // the ranks had no time either
   }
 
   options with_;
@@ -246,9 +246,9 @@ class started_world : public world_watch {
   std::vector<int> codes_;
   sigset_t before_;
   rlimit files_;
-  descriptor signals_;
+  unique_fd signals_;
   outlet out_{STDOUT_FILENO}, error_{STDERR_FILENO};
-  std::vector<descriptor> reports_;  // of those whose program has not begun
+  std::vector<unique_fd> reports_;  // of those whose program has not begun
   std::deque<line_reader> readers_;
   bool refused_ = false;  // the program could not be started
   bool someone_joined_ = false;
@@ -256,18 +256,18 @@ class started_world : public world_watch {
   int living_ = 0;
   int exit_code_ = 0;
   int blows_ = 0;
-  moment next_blow_ = moment::max();
+  time_point next_blow_ = time_point::max();
 };
 
 int run(const options& with) {
   keep_standard_streams();
   adopt_orphans();
   const guard after_us;
-  doorway door = doorway::open();
+  bootstrap_socket door = bootstrap_socket::open();
   started_world world(with, after_us);
-  holder_options limits;
+  coordinator_options limits;
   limits.stall_limit = duration_of(with.stall);
-  holder<started_world> all(door, with.ranks, world.first_control(), world, limits);
+  coordinator<started_world> all(door, with.ranks, world.first_control(), world, limits);
   world.start_all(door, all);
   while (world.living() > 0) {
     all.step(world.next_moment());

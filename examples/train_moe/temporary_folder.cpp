@@ -30,7 +30,7 @@ namespace train_moe {
 
 namespace {
 
-using belay::host::descriptor;
+using belay::host::unique_fd;
 
 constexpr std::string_view mark = ".tmp-belay-";
 
@@ -38,8 +38,8 @@ constexpr std::string_view mark = ".tmp-belay-";
   throw belay::file_error(path, 0, what + (": " + belay::safetensors::reason(number)));
 }
 
-descriptor open_folder(const std::string& path) {
-  return descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+unique_fd open_folder(const std::string& path) {
+  return unique_fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
 // Whether `path` is the name of the folder that is open.
@@ -197,7 +197,7 @@ leftover leftover_of(std::string_view rest) {
 
 // Where no lock can be had, because the file system knows none, nobody can tell who lives: all stays.
 void sweep_folder(const std::string& path, leftover kind, const std::string& target) {
-  const descriptor folder = open_folder(path);
+  const unique_fd folder = open_folder(path);
   struct stat facts = {};
   if (!folder || ::fstat(folder.get(), &facts) != 0 || facts.st_uid != ::geteuid()) return;
   if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return;
@@ -295,7 +295,7 @@ void temporary_folder::exchange() {
   }
   belay::safetensors::sync_folder(belay::safetensors::folder_of(target_));
   if (path_.empty()) return;
-  const descriptor old = open_folder(path_);  // the export stands; what it replaced is only in the way
+  const unique_fd old = open_folder(path_);  // the export stands; what it replaced is only in the way
   if (old) remove_folder(path_.c_str(), old.get());
   path_.clear();
 }

@@ -40,7 +40,7 @@ class temporary_folder {
 
   std::string target_;
   std::string path_;
-  belay::host::descriptor folder_;
+  belay::host::unique_fd folder_;
   pid_t process_ = ::getpid();
   bool guarded_ = false;  // signals remove it
 };

@@ -50,7 +50,7 @@ bool passes_around_beside(const Group& group, std::size_t n) {
 
 TEST_CASE_TEMPLATE_DEFINE("any operation, of any size, may be the first that a rank calls", Backend, conf_first_calls) {
   using namespace conformance;
-  // As what is brought to meeting lines, pages, staging, and what the kernel copies.
+  // As what is payloads to meeting lines, pages, staging, and what the kernel copies.
   for (const std::size_t n : {std::size_t{1}, std::size_t{700}, std::size_t{2000}, std::size_t{50'001}}) {
     CAPTURE(n);
     const auto holds = [&](auto law) { return holds_on_all<Backend>({2, 3}, [&](const auto& world) { return law(world); }); };

@@ -139,8 +139,8 @@ TEST_CASE_TEMPLATE_DEFINE("minimum and maximum of a NaN are a NaN, whichever ran
         const auto expected = reduced<T>(world.size(), n, op);
         bool ok = true;
         for (std::size_t i = 0; i < n; ++i) {
-          const bool brought = i < static_cast<std::size_t>(world.size());
-          ok = ok && is_nan(x[i]) == brought && (brought || x[i] == expected[i]);
+          const bool payloads = i < static_cast<std::size_t>(world.size());
+          ok = ok && is_nan(x[i]) == payloads && (payloads || x[i] == expected[i]);
         }
         return ok;
       };

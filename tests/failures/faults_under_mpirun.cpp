@@ -19,9 +19,9 @@ struct job {
   [[nodiscard]] bool says(const std::string& what) const { return output.find(what) != std::string::npos; }
 };
 
-job run(const std::string& mode, const std::string& mpirun_flags, const std::string& patience) {
+job run(const std::string& mode, const std::string& mpirun_flags, const std::string& spin_policy) {
   const std::string command = "timeout -k 5 60 " BELAY_MPIRUN " " + mpirun_flags + " -np 3 " BELAY_MPI_VICTIM " " +
-                              mode + " " + patience + " 2>&1";
+                              mode + " " + spin_policy + " 2>&1";
   job out;
   const auto start = std::chrono::steady_clock::now();
   std::FILE* const pipe = ::popen(command.c_str(), "r");
@@ -78,12 +78,12 @@ TEST_CASE("under plain mpirun a rank that dies ends the job with a report that n
 }
 
 TEST_CASE("a stopped rank is named at the stall limit or at the deadline, and the job ends") {
-  for (const std::string patience : {"1 30", "1.5 0.2"}) {
-    const job failed = run("stop", "--enable-recovery", patience);
-    CAPTURE(patience);
+  for (const std::string spin_policy : {"1 30", "1.5 0.2"}) {
+    const job failed = run("stop", "--enable-recovery", spin_policy);
+    CAPTURE(spin_policy);
     CAPTURE(failed.output);
     CHECK(failed.seconds < 30);
-    const std::string fault = patience == "1.5 0.2" ? "peer_failed" : "timeout";
+    const std::string fault = spin_policy == "1.5 0.2" ? "peer_failed" : "timeout";
     CHECK(failed.says(fault + " in all_reduce #6, rank 1"));
     CHECK(failed.says("stopped"));
     CHECK(failed.says("aborting the job"));

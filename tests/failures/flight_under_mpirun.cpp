@@ -50,13 +50,13 @@ struct job {
   }
 };
 
-job run(const std::string& mode, const std::string& mpirun_flags, const std::string& patience) {
+job run(const std::string& mode, const std::string& mpirun_flags, const std::string& spin_policy) {
   std::string folder = (std::filesystem::temp_directory_path() / "belay-flight-XXXXXX").string();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);
   const std::string flights = folder + "/made";
   job out;
   out.output = output_of("BELAY_FLIGHT_DIR=" + flights + " timeout -k 5 60 " BELAY_MPIRUN " " + mpirun_flags +
-                         " -np 3 " BELAY_MPI_VICTIM " " + mode + " " + patience);
+                         " -np 3 " BELAY_MPI_VICTIM " " + mode + " " + spin_policy);
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(flights, none)) out.files.push_back(entry.path().string());
   if (out.files.size() == 1) {

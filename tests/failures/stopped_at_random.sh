@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # stopped_at_random.sh BELAY_RUN TRAIN_MOE
-#   Runs the trainer on four ranks under belay-run, again and again, and stops one of them (SIGSTOP) at a random moment of
+#   Runs the trainer on four ranks under belay-run, again and again, and stops one of them (SIGSTOP) at a random time_point of
 #   its start, its steps, its export and its end. Each run must say within --stall, and a margin for a busy machine, that
 #   this rank is stopped, must end with a failure and leave no process. A rank that was gone before the signal does not count.
 # BELAY_STOPS says how often (4; 100 in a soak), BELAY_SEED where the chances begin (printed).

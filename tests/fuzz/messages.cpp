@@ -45,7 +45,7 @@ void look_at(const host::received& got, std::size_t sent) {
   fuzz::expect(!got.file, "no descriptor was sent");
   auto ends = host::connected_pair();
   fuzz::expect(ends.has_value(), "socketpair");
-  const host::moment now = std::chrono::steady_clock::now();
+  const host::time_point now = std::chrono::steady_clock::now();
   fuzz::expect(ends->first.send(got.said, now), "a message that came can be sent");
   const host::received again = ends->second.receive(now);
   fuzz::expect(again.what == host::receipt::whole && again.said.body == got.said.body &&
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::size_t sent = 0;
   while (input.size() >= 2) {
     const std::vector<std::byte> packet = next_packet(input);
-    const ssize_t put = ::send(sender.descriptor(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t put = ::send(sender.unique_fd(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     fuzz::expect(put == static_cast<ssize_t>(packet.size()), "the socket takes a packet");
     sent += packet.size();
     const host::received got = receiver.receive({});  // takes what is there

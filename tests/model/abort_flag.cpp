@@ -13,30 +13,30 @@
 
 namespace {
 
-using bell = belay::wait_word<belay::sharing::several_processes, model::atomics, model::kernel>;
+using doorbell = belay::event_count<belay::sharing::several_processes, model::atomics, model::kernel>;
 
 // What health does with the word: the cause is plain memory, all bells are rung.
 struct world {
   int ranks;
-  belay::host::stop_word<model::atomics> word;
+  belay::host::abort_flag<model::atomics> word;
   model::plain<int> cause{"the cause"};
-  std::array<bell, 3> bells;
+  std::array<doorbell, 3> doorbells;
 
-  void ring_all() {
-    for (int q = 0; q < ranks; ++q) bells[static_cast<std::size_t>(q)].ring();
+  void notify_all_ranks() {
+    for (int q = 0; q < ranks; ++q) doorbells[static_cast<std::size_t>(q)].notify_all();
   }
   bool stop(int why) {
-    return word.stop([&] { cause.write(why); }, [&] { ring_all(); });
+    return word.stop([&] { cause.write(why); }, [&] { notify_all_ranks(); });
   }
   // The mistake: the world is stopped before it is written why.
   bool stop_and_say_later(int why) {
-    const bool first = word.stop([] {}, [&] { ring_all(); });
+    const bool first = word.stop([] {}, [&] { notify_all_ranks(); });
     if (first) cause.write(why);
     return first;
   }
   void await_stop(int on) {
     (void)belay::wait_until(
-        bells[static_cast<std::size_t>(on)], {}, [&](std::memory_order) { return false; }, [&] { return word.stopped(); });
+        doorbells[static_cast<std::size_t>(on)], {}, [&](std::memory_order) { return false; }, [&] { return word.aborted(); });
   }
 };
 
@@ -44,11 +44,11 @@ struct world {
 struct several_stop {
   int ranks;
   int waiting;
-  int patience;  // 1: without end
+  int spin_policy;  // 1: without end
   world shared{ranks, {}, model::plain<int>{"the cause"}, {}};
   std::array<int, 3> told{-1, -1, -1};
 
-  several_stop(int n, int w, int p) : ranks(n), waiting(w), patience(p) {}
+  several_stop(int n, int w, int p) : ranks(n), waiting(w), spin_policy(p) {}
   [[nodiscard]] model::cast_list cast() const { return {ranks, 0, 0}; }
   void run(int me) {
     if (me < ranks - waiting) {
@@ -56,8 +56,8 @@ struct several_stop {
     } else {
       shared.await_stop(me == 0 ? 0 : me - 1);
     }
-    const bool there = shared.word.is_told([&] { return model::now().pick(patience) == 0; });
-    model::expect(there || patience > 1, "stopped, and no cause");
+    const bool there = shared.word.is_told([&] { return model::now().pick(spin_policy) == 0; });
+    model::expect(there || spin_policy > 1, "stopped, and no cause");
     told[static_cast<std::size_t>(me)] = there ? shared.cause.read() : 0;
   }
   void check() const {
@@ -87,7 +87,7 @@ struct one_dies {
     } else {
       shared.await_stop(0);
     }
-    model::expect(shared.word.stopped(), "all is said, and the world goes on");
+    model::expect(shared.word.aborted(), "all is said, and the world goes on");
     // The search decides when patience is over; at the latest when rank 0 has ended.
     const bool there = shared.word.is_told([&] { return ended.load(std::memory_order_acquire) == 0 && model::now().pick(2) == 0; });
     told[static_cast<std::size_t>(me)] = there ? shared.cause.read() : 0;
@@ -140,8 +140,8 @@ struct given_up {
 
 TEST_CASE("the first cause is one, and everybody who stops or waits gets it") {
   model::study stop("stop");
-  const auto several = [](int ranks, int waiting, int patience = 1) {
-    return [=](std::optional<several_stop>& it) { it.emplace(ranks, waiting, patience); };
+  const auto several = [](int ranks, int waiting, int spin_policy = 1) {
+    return [=](std::optional<several_stop>& it) { it.emplace(ranks, waiting, spin_policy); };
   };
   stop.holds<several_stop>("two stop at once", 2, 1, {}, several(2, 0));
   stop.holds<several_stop>("one stops, one waits", 2, 1, {}, several(2, 1));

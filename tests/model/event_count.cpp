@@ -13,7 +13,7 @@
 
 namespace {
 
-using bell = belay::wait_word<belay::sharing::one_process, model::atomics, model::kernel>;
+using doorbell = belay::event_count<belay::sharing::one_process, model::atomics, model::kernel>;
 
 constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
@@ -23,17 +23,17 @@ enum class slip { none, no_second_look, announces_late };
 template <slip Slip>
 class wrong_word {
  public:
-  [[nodiscard]] std::uint32_t heard() const noexcept { return rung_.load(std::memory_order_acquire); }
-  void ring_sleepers() noexcept {
+  [[nodiscard]] std::uint32_t key() const noexcept { return rung_.load(std::memory_order_acquire); }
+  void notify_sleepers() noexcept {
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
     rung_.fetch_add(1, std::memory_order_seq_cst);
     model::kernel::wake_all(rung_);
   }
   template <class Done>
-  void sleep_unless(Done done, std::uint32_t heard, long slice_ns) noexcept {
+  void wait_unless(Done done, std::uint32_t key, long slice_ns) noexcept {
     const bool early = Slip == slip::announces_late && done(std::memory_order_seq_cst);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    if (!early) model::kernel::sleep(rung_, heard, slice_ns);
+    if (!early) model::kernel::sleep(rung_, key, slice_ns);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
 
@@ -51,7 +51,7 @@ struct rounds_of {
   int rounds;
   bool answered;
   Word bell_of_0;
-  std::array<Word, 3> bells;
+  std::array<Word, 3> doorbells;
   model::atomic<std::uint32_t> state{0};
   std::array<model::atomic<std::uint32_t>, 3> answers;
   model::plain<int> data{"what is published"};
@@ -65,32 +65,32 @@ struct rounds_of {
       (void)belay::wait_until(on, {}, done, [] { return false; });
     } else {
       while (!done(std::memory_order_acquire)) {
-        const std::uint32_t heard = on.heard();
-        if (!done(std::memory_order_acquire)) on.sleep_unless(done, heard, 0);
+        const std::uint32_t key = on.key();
+        if (!done(std::memory_order_acquire)) on.wait_unless(done, key, 0);
       }
     }
   }
   static void change(model::atomic<std::uint32_t>& word, std::uint32_t value, Word& who) {
     if constexpr (How == rings::after_release) {
       word.store(value, std::memory_order_release);
-      who.ring_after_release();
+      who.notify_after_release();
       return;
     }
     word.store(value, std::memory_order_seq_cst);
-    if constexpr (How == rings::always) who.ring();
-    else who.ring_sleepers();
+    if constexpr (How == rings::always) who.notify_all();
+    else who.notify_sleepers();
   }
   void run(int me) {
     for (std::uint32_t round = 1; round <= static_cast<std::uint32_t>(rounds); ++round) {
       if (me == 0) {
         if (answered || round == 1) data.write(static_cast<int>(round));
         change(state, round, bell_of_0);
-        for (int q = 1; q < ranks && answered; ++q) await(bells[at(q)], answers[at(q)], round);
+        for (int q = 1; q < ranks && answered; ++q) await(doorbells[at(q)], answers[at(q)], round);
       } else {
         await(bell_of_0, state, round);
         model::expect(data.read() == (answered ? static_cast<int>(round) : 1), "what is published");
         if (!answered) continue;
-        change(answers[at(me)], round, bells[at(me)]);
+        change(answers[at(me)], round, doorbells[at(me)]);
       }
     }
   }
@@ -99,18 +99,18 @@ struct rounds_of {
 
 // The bell alone: whoever rings has changed plain memory before.
 struct bell_only {
-  bell word;
+  doorbell word;
   model::plain<int> data{"what the bell tells"};
 
   [[nodiscard]] model::cast_list cast() const { return {2, 0, 0}; }
   void run(int me) {
     if (me == 0) {
       data.write(1);
-      word.ring();
+      word.notify_all();
       return;
     }
     const std::uint32_t before = 0;
-    while (word.heard() == before) word.sleep(before, 0);
+    while (word.key() == before) word.sleep(before, 0);
     model::expect(data.read() == 1, "what the bell tells");
   }
   void check() const {}
@@ -125,9 +125,9 @@ auto of(Numbers... numbers) {
 
 TEST_CASE("no wake-up is lost") {
   model::study word("wait_word");
-  using looking = rounds_of<bell, rings::sleepers>;
-  using ringing = rounds_of<bell, rings::always>;
-  using released = rounds_of<bell, rings::after_release>;
+  using looking = rounds_of<doorbell, rings::sleepers>;
+  using ringing = rounds_of<doorbell, rings::always>;
+  using released = rounds_of<doorbell, rings::after_release>;
   const model::bounds three = model::bound_of(3);
   word.holds<bell_only>("the bell alone", 2, 1, {}, [](std::optional<bell_only>& it) { it.emplace(); });
   word.holds<looking>("look for sleepers", 2, 2, {}, of<looking>(2, 2, false));

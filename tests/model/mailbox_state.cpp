@@ -17,13 +17,13 @@
 namespace {
 
 using belay::host::address_space;
-using belay::host::letter;
-using bell = belay::wait_word<belay::sharing::several_processes, model::atomics, model::kernel>;
+using belay::host::mailbox_state;
+using doorbell = belay::event_count<belay::sharing::several_processes, model::atomics, model::kernel>;
 
 constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 struct box {
-  belay::host::letter_flap<model::atomics> flap;
+  belay::host::mailbox_flap<model::atomics> flap;
   model::plain<int> content{"a letter"};
 };
 
@@ -34,7 +34,7 @@ struct letters {
   int count;
   bool in_a_ring;
   std::array<box, 3> boxes;  // of each sender
-  std::array<bell, 3> desks;
+  std::array<doorbell, 3> desks;
   std::array<model::plain<int>, 3> bytes{model::plain<int>{"a sender's bytes"}, model::plain<int>{"a sender's bytes"},
                                          model::plain<int>{"a sender's bytes"}};
 
@@ -51,7 +51,7 @@ struct letters {
       bool moved = false;
       while (sent < count) {
         box& out = boxes[at(me)];
-        if (out.flap.look() != letter::empty) break;
+        if (out.flap.look() != mailbox_state::empty) break;
         if (posted) {
           posted = false;
           ++sent;
@@ -60,7 +60,7 @@ struct letters {
           out.content.write(sent);
           out.flap.put();
           posted = true;
-          desks[at(next)].ring_sleepers();
+          desks[at(next)].notify_sleepers();
           break;
         }
         moved = true;
@@ -72,7 +72,7 @@ struct letters {
         model::expect(bytes[at(before)].read() == 100 * before + received, "another letter's bytes");
         ++received;
         model::expect(in.flap.empty(), "taken back without a reason");
-        desks[at(before)].ring_sleepers();
+        desks[at(before)].notify_sleepers();
         moved = true;
       }
       return moved || (sent == count && received == count);
@@ -127,7 +127,7 @@ struct taken_back {
 // The receiver finds that a letter does not fit: the cause is there before the sender can ask for it.
 struct refused {
   box here;
-  bell desk;
+  doorbell desk;
   model::plain<int> cause{"the cause"};
 
   [[nodiscard]] model::cast_list cast() const { return {2, 0, 0}; }
@@ -136,8 +136,8 @@ struct refused {
       here.content.write(7);
       here.flap.put();
       const auto decided = [&](std::memory_order) {
-        const letter state = here.flap.look();
-        return state != letter::full && state != letter::reading;
+        const mailbox_state state = here.flap.look();
+        return state != mailbox_state::full && state != mailbox_state::reading;
       };
       (void)belay::wait_until(desk, {}, decided, [] { return false; });
       model::expect(cause.read() == 1, "refused before the cause is known");
@@ -148,7 +148,7 @@ struct refused {
     model::expect(here.content.read() == 7, "another letter");
     cause.write(1);
     here.flap.refuse();
-    desk.ring();
+    desk.notify_all();
   }
   void check() const {}
 };
@@ -159,11 +159,11 @@ template <class Sender = belay::host::transfer_end, class Receiver = belay::host
 struct joins_late {
   static constexpr std::uint64_t total = 3, room = 1;
   int count;
-  belay::host::letter_flap<model::atomics> flap;
+  belay::host::mailbox_flap<model::atomics> flap;
   model::plain<belay::host::transfer_step> said{"a letter"};
   model::plain<int> piece{"a piece"};
   model::atomic<int> joined{0};
-  bell sends{}, receives{};
+  doorbell sends{}, receives{};
 
   explicit joins_late(int c) : count(c) {}
   [[nodiscard]] model::cast_list cast() const { return {2, 0, 0}; }
@@ -174,13 +174,13 @@ struct joins_late {
     for (int sent = 0; sent < count;) {
       const belay::host::transfer_step step = end.next(total, room, [&] {
         const bool reads = joined.load(std::memory_order_relaxed) != 0;
-        return reads ? belay::host::transfer_path::kernel_copy : belay::host::transfer_path::pieces;
+        return reads ? belay::host::transfer_path::cma : belay::host::transfer_path::pieces;
       });
       said.write(step);
       if (step.path == belay::host::transfer_path::pieces) piece.write(byte(sent, step.before));
       flap.put();
-      receives.ring_sleepers();
-      (void)belay::wait_until(sends, {}, [&](std::memory_order) { return flap.look() == letter::empty; }, [] { return false; });
+      receives.notify_sleepers();
+      (void)belay::wait_until(sends, {}, [&](std::memory_order) { return flap.look() == mailbox_state::empty; }, [] { return false; });
       if (end.advance(step)) ++sent;
     }
   }
@@ -202,7 +202,7 @@ struct joins_late {
       for (std::uint64_t i = 0; over && i < total; ++i) model::expect(got[i] == byte(received, i), "another transfer's bytes");
       if (over) ++received;
       model::expect(flap.empty(), "taken back without a reason");
-      sends.ring_sleepers();
+      sends.notify_sleepers();
     }
   }
   void run(int me) {
@@ -216,20 +216,20 @@ struct joins_late {
 struct decides_again : belay::host::transfer_end {
   template <class Decide>
   [[nodiscard]] belay::host::transfer_step next(std::uint64_t total, std::uint64_t room, Decide decide) {
-    belay::host::transfer_step letter = transfer_end::next(total, room, decide);
-    letter.path = decide();
-    letter.here = total - letter.before;
-    if (letter.path == belay::host::transfer_path::pieces) letter.here = std::min(room, letter.here);
-    return letter;
+    belay::host::transfer_step mailbox_state = transfer_end::next(total, room, decide);
+    mailbox_state.path = decide();
+    mailbox_state.here = total - mailbox_state.before;
+    if (mailbox_state.path == belay::host::transfer_path::pieces) mailbox_state.here = std::min(room, mailbox_state.here);
+    return mailbox_state;
   }
 };
 // And a receiver that takes that, and adds the whole where a letter is no piece.
 struct adds_the_whole {
   std::uint64_t sum = 0;
   [[nodiscard]] static bool continues(const belay::host::transfer_step&, std::uint64_t, std::uint64_t) { return true; }
-  bool advance(const belay::host::transfer_step& letter) {
-    sum += letter.path == belay::host::transfer_path::pieces ? letter.here : letter.total;
-    if (sum != letter.total) return false;
+  bool advance(const belay::host::transfer_step& mailbox_state) {
+    sum += mailbox_state.path == belay::host::transfer_path::pieces ? mailbox_state.here : mailbox_state.total;
+    if (sum != mailbox_state.total) return false;
     sum = 0;
     return true;
   }

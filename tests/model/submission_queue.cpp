@@ -19,7 +19,7 @@ struct started {
   static constexpr std::uint64_t capacity = 2;
   std::uint64_t count;
   bool settles_last;
-  belay::host::tickets<model::atomics, model::kernel> line;
+  belay::host::submission_queue<model::atomics, model::kernel> line;
   std::array<model::plain<int>, capacity> slots{model::plain<int>{"a slot"}, model::plain<int>{"a slot"}};
   std::array<model::plain<int>, capacity> results{model::plain<int>{"a result"}, model::plain<int>{"a result"}};
 

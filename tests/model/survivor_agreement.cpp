@@ -69,7 +69,7 @@ struct world {
   std::array<model::plain<message>, 3> news;
   // What the arbiter knows.
   std::vector<int> present, survivors;
-  std::array<int, 3> heard{};
+  std::array<int, 3> key{};
   std::array<bool, 3> wishes{}, gone{}, dead_at_renewal{};
   int epoch = 0;
   // What was told, by epoch and rank.
@@ -106,8 +106,8 @@ struct world {
       for (int q = 0; q < ranks; ++q) {
         if (gone[at(q)]) continue;
         const int wish = asked[at(q)].load(std::memory_order_seq_cst);
-        if (wish > heard[at(q)] && wish != goodbye) {
-          heard[at(q)] = wish;
+        if (wish > key[at(q)] && wish != goodbye) {
+          key[at(q)] = wish;
           wishes[at(q)] = true;
         }
         if (wish == goodbye || ended[at(q)].load(std::memory_order_seq_cst) != 0) leave(q);

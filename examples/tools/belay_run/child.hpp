@@ -27,7 +27,7 @@
 
 namespace belay_run {
 
-using belay::host::descriptor;
+using belay::host::unique_fd;
 
 /// Numbers 0 to 2 are somebody's output, also where we were started without.
 inline void keep_standard_streams() noexcept {
@@ -37,10 +37,10 @@ inline void keep_standard_streams() noexcept {
 }
 
 /// The two ends of a pipe: to read from, to write to. Not for children, unless they are told.
-[[nodiscard]] inline std::pair<descriptor, descriptor> make_pipe() {
+[[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw belay::file_error("pipe", 0, belay::host::error_text(errno));
-  return {descriptor(ends[0]), descriptor(ends[1])};
+  return {unique_fd(ends[0]), unique_fd(ends[1])};
 }
 
 /// What a rank's process is told.
@@ -57,9 +57,9 @@ struct birth {
 
 struct newborn {
   pid_t pid = -1;
-  descriptor out;    // to read what it prints
-  descriptor error;
-  descriptor report;  // to read errno of exec, where the program could not be started; its end otherwise
+  unique_fd out;    // to read what it prints
+  unique_fd error;
+  unique_fd report;  // to read errno of exec, where the program could not be started; its end otherwise
 };
 
 /// Signals as a fresh process has them. What a script starts in the background is born with Ctrl-C ignored, which would

@@ -70,7 +70,7 @@ class guard {
     ::_exit(0);
   }
 
-  descriptor to_;
+  unique_fd to_;
 };
 
 }  // namespace belay_run

@@ -71,7 +71,7 @@ class outlet {
 /// line after 16 MiB.
 class line_reader {
  public:
-  line_reader(belay::host::descriptor from, int rank, outlet& to)
+  line_reader(belay::host::unique_fd from, int rank, outlet& to)
       : from_(std::move(from)), mark_("[" + std::to_string(rank) + "] "), to_(&to) {
     ::fcntl(from_.get(), F_SETFL, ::fcntl(from_.get(), F_GETFL) | O_NONBLOCK);
   }
@@ -100,7 +100,7 @@ class line_reader {
   /// What is there, then the end, whoever may still hold the other side.
   void finish() {
     if (from_) {
-      const belay::host::descriptor last(from_.release());
+      const belay::host::unique_fd last(from_.release());
       if (!line_.empty()) end_line("");
     }
   }
@@ -124,7 +124,7 @@ class line_reader {
     line_.clear();
   }
 
-  belay::host::descriptor from_;
+  belay::host::unique_fd from_;
   std::string mark_;
   outlet* to_;
   std::string line_;

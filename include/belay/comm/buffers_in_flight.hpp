@@ -20,23 +20,23 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// What one operation reads and writes.
-struct touched {
+struct buffer_use {
   std::span<const std::byte> reads;
   std::span<const std::byte> writes;
 };
 
 /// Used by the rank's own thread.
 template <std::size_t Capacity>
-class lent_buffers {
+class buffers_in_flight {
  public:
   /// `operation` was started as `ticket`, which the table holds room for.
-  void lend(std::uint64_t ticket, const touched& what, operation by, where at) noexcept {
+  void add(std::uint64_t ticket, const buffer_use& what, operation by, where at) noexcept {
     entry& slot = table_[ticket % Capacity];
     if (slot.ticket == 0) ++live_;
     slot = {ticket, what, by, at};
   }
   /// It was waited for, or its handle was lost.
-  void give_back(std::uint64_t ticket) noexcept {
+  void remove(std::uint64_t ticket) noexcept {
     entry& slot = table_[ticket % Capacity];
     if (slot.ticket != ticket) return;
     slot.ticket = 0;
@@ -44,7 +44,7 @@ class lent_buffers {
   }
 
   /// Throws usage_error when a call would touch what is lent: write what is read or written, or read what is written.
-  void expect_free(const touched& what, operation by, const where& at) const {
+  void expect_free(const buffer_use& what, operation by, const where& at) const {
     if (live_ == 0) return;
     for (const entry& each : table_) {
       if (each.ticket == 0) continue;
@@ -61,7 +61,7 @@ class lent_buffers {
  private:
   struct entry {
     std::uint64_t ticket = 0;  // 0: free
-    touched what;
+    buffer_use what;
     operation by = operation::none;
     where at;
   };

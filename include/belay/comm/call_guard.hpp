@@ -40,20 +40,20 @@ class call_guard {
   }
 
   /// A call that has the rank to itself until this goes. Throws usage_error while another thread's call lasts.
-  class checked_turn {
+  class checked_entry {
    public:
-    checked_turn(call_guard& guard, const char* what, const where& at) : guard_(&guard) { guard.enter(what, at); }
-    checked_turn(const checked_turn&) = delete;
-    checked_turn& operator=(const checked_turn&) = delete;
-    ~checked_turn() { guard_->leave(); }
+    checked_entry(call_guard& guard, const char* what, const where& at) : guard_(&guard) { guard.enter(what, at); }
+    checked_entry(const checked_entry&) = delete;
+    checked_entry& operator=(const checked_entry&) = delete;
+    ~checked_entry() { guard_->leave(); }
 
    private:
     call_guard* guard_;
   };
-  struct [[maybe_unused]] unchecked_turn {
-    unchecked_turn(call_guard&, const char*, const where&) noexcept {}
+  struct [[maybe_unused]] unchecked_entry {
+    unchecked_entry(call_guard&, const char*, const where&) noexcept {}
   };
-  using turn = std::conditional_t<checked(check_level::local), checked_turn, unchecked_turn>;
+  using entry = std::conditional_t<checked(check_level::local), checked_entry, unchecked_entry>;
 
  private:
   void enter(const char* what, const where& at) {

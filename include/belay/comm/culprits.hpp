@@ -11,14 +11,14 @@
 namespace belay::inline BELAY_ABI {
 
 /// `ranks`: who is to blame. `odd`: the first of those who are fewer than others; -1 where everybody is to blame.
-struct blame {
+struct culprits {
   std::vector<int> ranks;
   int odd = -1;
 };
 
 /// The smaller camp of `size` ranks is to blame; between equals everybody is. `alike(a, b)` compares two of them.
 template <class Alike>
-[[nodiscard]] blame blame_among(int size, Alike alike) {
+[[nodiscard]] culprits culprits_among(int size, Alike alike) {
   const auto camp = [&](int who) {
     int votes = 0;
     for (int q = 0; q < size; ++q) votes += alike(q, who);
@@ -26,7 +26,7 @@ template <class Alike>
   };
   int largest = 0;
   for (int q = 0; q < size; ++q) largest = std::max(largest, camp(q));
-  blame out;
+  culprits out;
   for (int q = 0; q < size; ++q) {
     const bool fewer = camp(q) < largest;
     if (fewer || 2 * largest <= size) out.ranks.push_back(q);

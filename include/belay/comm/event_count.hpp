@@ -44,46 +44,46 @@ struct futex {
 };
 
 template <sharing Sharing = sharing::one_process, class Atomics = std_atomics, class Kernel = futex<Sharing>>
-class wait_word {
+class event_count {
  public:
   /// The bell's present count.
-  [[nodiscard]] std::uint32_t heard() const noexcept { return rung_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint32_t key() const noexcept { return notifications_.load(std::memory_order_acquire); }
 
   /// Wakes all who sleep. Everything written before is seen by who waits.
-  void ring() noexcept {
-    rung_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) Kernel::wake_all(rung_);
+  void notify_all() noexcept {
+    notifications_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) Kernel::wake_all(notifications_);
   }
 
   /// The same for a caller that has just changed the state by a sequentially consistent store: no more than one load
   /// where nobody sleeps.
-  void ring_sleepers() noexcept {
+  void notify_sleepers() noexcept {
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
     wake();
   }
   /// The same for a caller that has just changed the state by a store that releases. Of this and the sleeper's announcement,
   /// which change one word, the later one sees the earlier: the store need not wait for those before it.
-  void ring_after_release() noexcept {
+  void notify_after_release() noexcept {
     if (sleepers_.fetch_add(0, std::memory_order_release) != 0) wake();
   }
 
   /// Sleeps until the bell has rung since `heard`, or for `slice_ns` nanoseconds (0: until it rings); not at all when
   /// `done(order)`, asked once the sleeper is announced, says that there is nothing to wait for. May return early.
   template <class Done>
-  void sleep_unless(Done done, std::uint32_t heard, long slice_ns) {
+  void wait_unless(Done done, std::uint32_t key, long slice_ns) {
     const announcement mine(sleepers_);  // also where the look throws
-    if (!done(std::memory_order_seq_cst)) Kernel::sleep(rung_, heard, slice_ns);
+    if (!done(std::memory_order_seq_cst)) Kernel::sleep(notifications_, key, slice_ns);
   }
-  void sleep(std::uint32_t heard, long slice_ns) noexcept {
-    sleep_unless([&](std::memory_order order) { return rung_.load(order) != heard; }, heard, slice_ns);
+  void sleep(std::uint32_t key, long slice_ns) noexcept {
+    wait_unless([&](std::memory_order order) { return notifications_.load(order) != key; }, key, slice_ns);
   }
 
  private:
   using word = typename Atomics::template atomic<std::uint32_t>;
 
   void wake() noexcept {
-    rung_.fetch_add(1, std::memory_order_seq_cst);
-    Kernel::wake_all(rung_);
+    notifications_.fetch_add(1, std::memory_order_seq_cst);
+    Kernel::wake_all(notifications_);
   }
 
   class announcement {
@@ -99,7 +99,7 @@ class wait_word {
     word* sleepers_;
   };
 
-  typename Atomics::template atomic<std::uint32_t> rung_{0};
+  typename Atomics::template atomic<std::uint32_t> notifications_{0};
   typename Atomics::template atomic<std::uint32_t> sleepers_{0};
 };
 
@@ -112,7 +112,7 @@ inline void relax() noexcept { std_atomics::relax(); }
 inline constexpr long wait_slice_ns = 50'000'000L;
 
 /// How long a wait looks before it sleeps: `spins` looks, then `yields` more that give the core away in between.
-struct patience {
+struct spin_policy {
   int spins = 0;
   int yields = 0;
 };
@@ -120,7 +120,7 @@ struct patience {
 /// Returns when `done(order)`, which looks with that memory order: first in patience, then asleep on `bell`. Before
 /// each sleep `interrupted()` is asked; when it says true, the wait ends with the last look.
 template <sharing Sharing, class Atomics, class Kernel, class Done, class Interrupted>
-[[nodiscard]] bool wait_until(wait_word<Sharing, Atomics, Kernel>& bell, patience before_sleep, Done done,
+[[nodiscard]] bool wait_until(event_count<Sharing, Atomics, Kernel>& doorbell, spin_policy before_sleep, Done done,
                               Interrupted interrupted) {
   for (int i = 0; i < before_sleep.spins; ++i) {
     if (done(std::memory_order_acquire)) return true;
@@ -131,10 +131,10 @@ template <sharing Sharing, class Atomics, class Kernel, class Done, class Interr
     Atomics::yield();
   }
   while (true) {
-    const std::uint32_t heard = bell.heard();
+    const std::uint32_t key = doorbell.key();
     if (done(std::memory_order_acquire)) return true;
     if (interrupted()) return done(std::memory_order_acquire);
-    bell.sleep_unless(done, heard, wait_slice_ns);
+    doorbell.wait_unless(done, key, wait_slice_ns);
   }
 }
 

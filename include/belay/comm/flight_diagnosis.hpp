@@ -43,10 +43,10 @@ namespace belay::inline BELAY_ABI {
 }
 
 /// Makes the sentence of a world, which outlives it. Reads who waits where once, when it is made.
-class flight_verdict {
+class flight_diagnosis {
  public:
-  explicit flight_verdict(const flight_scene& world)
-      : world_(&world), open_(open_operations(world)), cause_(world.cause.value_or(first_cause{})) {}
+  explicit flight_diagnosis(const flight_snapshot& world)
+      : world_(&world), open_(open_operations(world)), cause_(world.cause.value_or(abort_cause{})) {}
 
   [[nodiscard]] std::string text() const {
     if (!world_->cause) return "no rank has failed" + after("; ", waits());
@@ -172,12 +172,12 @@ class flight_verdict {
 
   static constexpr std::size_t most_told = 8;
 
-  const flight_scene* world_;
+  const flight_snapshot* world_;
   std::vector<open_operation> open_;
-  first_cause cause_;
+  abort_cause cause_;
 };
 
 /// Why the world stopped, in one sentence; which ranks wait where when it has not.
-[[nodiscard]] inline std::string verdict(const flight_scene& world) { return flight_verdict(world).text(); }
+[[nodiscard]] inline std::string verdict(const flight_snapshot& world) { return flight_diagnosis(world).text(); }
 
 }  // namespace belay::inline BELAY_ABI

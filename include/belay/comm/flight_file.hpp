@@ -101,7 +101,7 @@ class flight_output {
 template <files_policy Files>
 class flight_writer {
  public:
-  flight_writer(const flight_scene& world, const std::string& said, flight_output<Files>& out)
+  flight_writer(const flight_snapshot& world, const std::string& said, flight_output<Files>& out)
       : world_(&world), said_(&said), out_(&out) {}
 
   void write() {
@@ -111,7 +111,7 @@ class flight_writer {
     number("ranks", world_->size());
     text("transport", world_->transport);
     if (world_->told_by >= 0) number("told_by", world_->told_by);
-    const first_cause cause = world_->cause.value_or(first_cause{});
+    const abort_cause cause = world_->cause.value_or(abort_cause{});
     out_->put(",\n\"cause\": {");
     text("kind", world_->cause ? belay::name(cause.fault) : "none", "");
     list("culprits", cause.culprits);
@@ -181,7 +181,7 @@ class flight_writer {
       number("number", entry.number);
       number("bytes", entry.bytes);
       text("site", entry.site);
-      out_->put(std::string(", \"finished\": ") + (entry.heard ? "null" : entry.finished ? "true" : "false"));
+      out_->put(std::string(", \"finished\": ") + (entry.key ? "null" : entry.finished ? "true" : "false"));
       const bool waits = entry.waiting_us > 0 && world_->until_us > entry.waiting_us;
       number("waited_us", waits ? world_->until_us - entry.waiting_us : entry.waited_us);
       out_->put("}");
@@ -191,7 +191,7 @@ class flight_writer {
     out_->put("}");
   }
 
-  const flight_scene* world_;
+  const flight_snapshot* world_;
   const std::string* said_;
   flight_output<Files>* out_;
 };
@@ -206,7 +206,7 @@ class flight_writer {
 /// only it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
 /// file_error.
 template <files_policy Files = posix_files>
-std::string write_flight_file(const flight_scene& world, const std::string& folder, const std::string& said) {
+std::string write_flight_file(const flight_snapshot& world, const std::string& folder, const std::string& said) {
   const std::string path = flight_path(folder, world.job, world.epoch);
   static_cast<void>(::mkdir(folder.c_str(), S_IRWXU));  // what went wrong is said when the file cannot be created
   flight_output<Files> out(path);
@@ -224,7 +224,7 @@ std::string write_flight_file(const flight_scene& world, const std::string& fold
 
 /// For who tells of a world that has stopped: writes the flight file into `folder` and prints the verdict with the
 /// file's name, or why there is none, as one line to standard error. Call it once.
-inline void report_flight(const flight_scene& world, const std::string& folder) {
+inline void report_flight(const flight_snapshot& world, const std::string& folder) {
   const std::string said = verdict(world);
   std::string line = "belay: " + said;
   try {

@@ -30,13 +30,13 @@ struct flight_record {
   std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
   std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
   std::string site;             // "train.cpp:88"
-  bool heard = false;           // known by the rank's letter alone: it has entered, and may be through
+  bool key = false;           // known by the rank's letter alone: it has entered, and may be through
 
   /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "last seen in barrier #3 at
   /// train.cpp:88" where it is heard, "before its first operation"; group 0 is the world.
   [[nodiscard]] std::string text() const {
     if (what == operation::none) return "before its first operation";
-    return std::string(heard ? "last seen in " : finished ? "after " : "in ") + name(what) + " #" + std::to_string(number) +
+    return std::string(key ? "last seen in " : finished ? "after " : "in ") + name(what) + " #" + std::to_string(number) +
            (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + site;
   }
 };

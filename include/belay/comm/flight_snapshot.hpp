@@ -23,7 +23,7 @@ namespace belay::inline BELAY_ABI {
 enum class lane : std::uint8_t { caller, stream };
 
 /// Why a world stopped.
-struct first_cause {
+struct abort_cause {
   comm_fault fault = comm_fault::revoked;
   std::vector<int> culprits;  // ranks of the world
   std::string message;
@@ -61,8 +61,8 @@ class flight_history {
   flight_history() = default;
   explicit flight_history(const flight_recorder<>& own) noexcept : recorder_(&own) {}
   /// The latest ones of `count`, the oldest first.
-  flight_history(std::vector<flight_record> heard, std::uint64_t count) noexcept
-      : heard_(std::move(heard)), count_(count) {}
+  flight_history(std::vector<flight_record> key, std::uint64_t count) noexcept
+      : heard_(std::move(key)), count_(count) {}
 
   /// Operations so far, and the oldest that may be kept.
   [[nodiscard]] std::uint64_t count() const noexcept { return recorder_ != nullptr ? recorder_->count() : count_; }
@@ -95,12 +95,12 @@ struct flight_rank {
 };
 
 /// A world as whoever tells of it sees it.
-struct flight_scene {
+struct flight_snapshot {
   std::uint64_t job = 0;
   std::uint64_t epoch = 0;  // how often survivors went on without others
   std::string transport;    // "threads", "processes", "mpi"
   int told_by = -1;         // the rank that knows its own operations, and of others what it heard; -1: all are known
-  std::optional<first_cause> cause;
+  std::optional<abort_cause> cause;
   std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
   std::vector<flight_rank> ranks;
   std::vector<known_group> groups;

@@ -37,7 +37,7 @@ struct open_operation {
 }
 
 /// All operations that ranks are in, in the order of their groups' numbers.
-[[nodiscard]] inline std::vector<open_operation> open_operations(const flight_scene& world) {
+[[nodiscard]] inline std::vector<open_operation> open_operations(const flight_snapshot& world) {
   std::vector<open_operation> out;
   const auto find = [&](lane which, const flight_record& call) -> open_operation& {
     for (open_operation& each : out) {
@@ -52,7 +52,7 @@ struct open_operation {
   for (lane which : {lane::caller, lane::stream}) {
     for (int rank = 0; rank < world.size(); ++rank) {
       const flight_record last = world.rank(rank).of(which).last();
-      if (last.what == operation::none || last.finished || last.heard) continue;
+      if (last.what == operation::none || last.finished || last.key) continue;
       open_operation& here = find(which, last);
       here.inside.push_back(rank);
       if (last.waiting_us > 0 && (here.since_us == 0 || last.waiting_us < here.since_us))

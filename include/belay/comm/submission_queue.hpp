@@ -15,43 +15,43 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 template <atomics_policy Atomics = std_atomics, class Kernel = futex<sharing::one_process>>
-class tickets {
+class submission_queue {
  public:
   /// The queueing thread: the next ticket to be launched.
   [[nodiscard]] std::uint64_t next() const noexcept { return launched_.load(std::memory_order_relaxed) + 1; }
   /// Its slot, written before, is the running thread's.
   void launch(std::uint64_t ticket) noexcept {
     launched_.store(ticket, std::memory_order_seq_cst);
-    queued_.ring_sleepers();
+    queued_.notify_sleepers();
   }
   [[nodiscard]] bool completed(std::uint64_t ticket) const noexcept { return is_completed(ticket, std::memory_order_acquire); }
   /// Returns when it is completed: its slot is the queueing thread's again.
-  void settle(std::uint64_t ticket, patience before_sleep) noexcept {
+  void settle(std::uint64_t ticket, spin_policy before_sleep) noexcept {
     (void)wait_until(
         over_, before_sleep, [&](std::memory_order order) { return is_completed(ticket, order); }, [] { return false; });
   }
   /// No more will be launched: the running thread completes what is there and ends.
   void end() noexcept {
     ending_.store(1, std::memory_order_release);
-    queued_.ring();
+    queued_.notify_all();
   }
 
   /// The running thread: the next ticket in order, when it is launched; 0: none will be.
-  [[nodiscard]] std::uint64_t await(patience before_sleep) noexcept {
+  [[nodiscard]] std::uint64_t await(spin_policy before_sleep) noexcept {
     const std::uint64_t ticket = completed_.load(std::memory_order_relaxed) + 1;
     const auto launched = [&](std::memory_order order) { return launched_.load(order) >= ticket; };
     for (int i = before_sleep.spins; i > 0 && !launched(std::memory_order_acquire); --i) Atomics::relax();
     while (!launched(std::memory_order_acquire)) {
-      const std::uint32_t heard = queued_.heard();
+      const std::uint32_t key = queued_.key();
       if (launched(std::memory_order_acquire)) break;
       if (ending_.load(std::memory_order_acquire) != 0) return launched(std::memory_order_acquire) ? ticket : 0;
-      queued_.sleep_unless(launched, heard, 0);
+      queued_.wait_unless(launched, key, 0);
     }
     return ticket;
   }
   void complete(std::uint64_t ticket) noexcept {
     completed_.store(ticket, std::memory_order_seq_cst);
-    over_.ring_sleepers();
+    over_.notify_sleepers();
   }
 
  private:
@@ -61,9 +61,9 @@ class tickets {
 
   alignas(64) typename Atomics::template atomic<std::uint64_t> launched_{0};
   typename Atomics::template atomic<std::uint32_t> ending_{0};
-  wait_word<sharing::one_process, Atomics, Kernel> queued_;
+  event_count<sharing::one_process, Atomics, Kernel> queued_;
   alignas(64) typename Atomics::template atomic<std::uint64_t> completed_{0};
-  wait_word<sharing::one_process, Atomics, Kernel> over_;
+  event_count<sharing::one_process, Atomics, Kernel> over_;
 };
 
 }  // namespace host

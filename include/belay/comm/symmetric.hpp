@@ -318,7 +318,7 @@ class symmetric_heap {
 
   Group group_;
   symmetric_region region_;
-  mirror_post post_;
+  put_queue post_;
   offset_allocator offsets_;
   std::vector<record> records_;
   std::uint32_t free_ = none;

@@ -27,9 +27,9 @@ enum class mirror_side : std::uint64_t {
 };
 
 /// Ranges of one rank's symmetric memory on their way to others.
-class mirror_post {
+class put_queue {
  public:
-  explicit mirror_post(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
+  explicit put_queue(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
 
   /// Queues `bytes` from `data` for `peer`, to be stored at `offset` of that side.
   void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes) {

@@ -25,16 +25,16 @@ enum class backing { memory, when_touched, addresses_only };
 class symmetric_region {
  public:
   symmetric_region() = default;
-  symmetric_region(const symmetric_region& other) noexcept : pages_(other.pages_), stride_(other.stride_) {
-    if (pages_ != nullptr) pages_->holders.fetch_add(1, std::memory_order_relaxed);
+  symmetric_region(const symmetric_region& other) noexcept : eager_buffers_(other.eager_buffers_), stride_(other.stride_) {
+    if (eager_buffers_ != nullptr) eager_buffers_->holders.fetch_add(1, std::memory_order_relaxed);
   }
   symmetric_region& operator=(symmetric_region other) noexcept {
-    std::swap(pages_, other.pages_);
+    std::swap(eager_buffers_, other.eager_buffers_);
     std::swap(stride_, other.stride_);
     return *this;
   }
   ~symmetric_region() {
-    if (pages_ != nullptr && pages_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete pages_;
+    if (eager_buffers_ != nullptr && eager_buffers_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete eager_buffers_;
   }
 
   /// Maps `bytes` for each of `ranks` ranks, page aligned, zero at first. Throws `budget_error`.
@@ -45,9 +45,9 @@ class symmetric_region {
     if (total == 0) return out;
     const int access = kind == backing::addresses_only ? PROT_NONE : PROT_READ | PROT_WRITE;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind == backing::memory ? 0 : MAP_NORESERVE);
-    out.pages_ = new mapping(total);
-    out.pages_->first = ::mmap(nullptr, total, access, flags, -1, 0);
-    if (out.pages_->first == MAP_FAILED) throw budget_error("symmetric memory", total, 0, at);
+    out.eager_buffers_ = new mapping(total);
+    out.eager_buffers_->first = ::mmap(nullptr, total, access, flags, -1, 0);
+    if (out.eager_buffers_->first == MAP_FAILED) throw budget_error("symmetric memory", total, 0, at);
     return out;
   }
 
@@ -56,10 +56,10 @@ class symmetric_region {
                                               void (*release)(void*) noexcept) {
     symmetric_region out;
     out.stride_ = stride;
-    out.pages_ = new mapping(stride * static_cast<std::size_t>(ranks));
-    out.pages_->first = first;
-    out.pages_->context = context;
-    out.pages_->release = release;
+    out.eager_buffers_ = new mapping(stride * static_cast<std::size_t>(ranks));
+    out.eager_buffers_->first = first;
+    out.eager_buffers_->context = context;
+    out.eager_buffers_->release = release;
     return out;
   }
 
@@ -72,8 +72,8 @@ class symmetric_region {
 
   /// The first byte of `rank`'s part, as seen from here.
   [[nodiscard]] std::byte* at(int rank) const noexcept {
-    if (pages_ == nullptr) return nullptr;
-    return static_cast<std::byte*>(pages_->first) + static_cast<std::size_t>(rank) * stride_;
+    if (eager_buffers_ == nullptr) return nullptr;
+    return static_cast<std::byte*>(eager_buffers_->first) + static_cast<std::size_t>(rank) * stride_;
   }
 
  private:
@@ -94,7 +94,7 @@ class symmetric_region {
     std::atomic<int> holders{1};
   };
 
-  mapping* pages_ = nullptr;
+  mapping* eager_buffers_ = nullptr;
   std::size_t stride_ = 0;
 };
 

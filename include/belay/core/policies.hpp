@@ -77,13 +77,13 @@ struct std_atomics {
 /// The system calls by which a file is written so that a crash loses nothing; results and errno as in
 /// POSIX, so that an injected failure looks like a real one.
 template <class F>
-concept files_policy = requires(F files, const char* path, int descriptor, void* to, const void* from,
+concept files_policy = requires(F files, const char* path, int unique_fd, void* to, const void* from,
                                 std::size_t bytes, off_t offset) {
-  { files.open(path, descriptor, mode_t{}) } -> std::same_as<int>;
-  { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
-  { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
-  { files.sync(descriptor) } -> std::same_as<int>;
-  { files.close(descriptor) } -> std::same_as<int>;
+  { files.open(path, unique_fd, mode_t{}) } -> std::same_as<int>;
+  { files.read_at(unique_fd, to, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.write_at(unique_fd, from, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.sync(unique_fd) } -> std::same_as<int>;
+  { files.close(unique_fd) } -> std::same_as<int>;
   { files.rename(path, path) } -> std::same_as<int>;
   { files.remove(path) } -> std::same_as<int>;
 };
@@ -91,14 +91,14 @@ concept files_policy = requires(F files, const char* path, int descriptor, void*
 /// The machine's files.
 struct posix_files {
   [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
-  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
-    return ::pread(descriptor, to, bytes, offset);
+  [[nodiscard]] static ssize_t read_at(int unique_fd, void* to, std::size_t bytes, off_t offset) noexcept {
+    return ::pread(unique_fd, to, bytes, offset);
   }
-  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
-    return ::pwrite(descriptor, from, bytes, offset);
+  [[nodiscard]] static ssize_t write_at(int unique_fd, const void* from, std::size_t bytes, off_t offset) noexcept {
+    return ::pwrite(unique_fd, from, bytes, offset);
   }
-  [[nodiscard]] static int sync(int descriptor) noexcept { return ::fsync(descriptor); }
-  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
+  [[nodiscard]] static int sync(int unique_fd) noexcept { return ::fsync(unique_fd); }
+  [[nodiscard]] static int close(int unique_fd) noexcept { return ::close(unique_fd); }
   [[nodiscard]] static int rename(const char* from, const char* to) noexcept { return ::rename(from, to); }
   [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
 };

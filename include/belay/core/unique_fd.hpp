@@ -17,16 +17,16 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// Owns a file descriptor, or none; closes it. Moved, never copied.
-class descriptor {
+class unique_fd {
  public:
-  descriptor() noexcept = default;
-  explicit descriptor(int number) noexcept : number_(number) {}
-  descriptor(descriptor&& other) noexcept : number_(other.release()) {}
-  descriptor& operator=(descriptor&& other) noexcept {
+  unique_fd() noexcept = default;
+  explicit unique_fd(int number) noexcept : number_(number) {}
+  unique_fd(unique_fd&& other) noexcept : number_(other.release()) {}
+  unique_fd& operator=(unique_fd&& other) noexcept {
     if (this != &other) reset(other.release());
     return *this;
   }
-  ~descriptor() { reset(); }
+  ~unique_fd() { reset(); }
 
   /// -1: none.
   [[nodiscard]] int get() const noexcept { return number_; }

@@ -24,7 +24,7 @@ namespace host {
 
 /// A file of /proc or /sys as text, at most 64 KiB; empty where it cannot be read.
 [[nodiscard]] inline std::string kernel_file(const std::string& path) {
-  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
   if (!file) return text;
   char part[4096];

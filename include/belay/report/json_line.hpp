@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One JSON object a line, written into room the caller brought: no allocation, numbers that read back
+// One JSON object a line, written into room the caller payloads: no allocation, numbers that read back
 // bit for bit, null for what JSON has no number for. The caller names the members; this keeps commas,
 // quotes and brackets right.
 #pragma once

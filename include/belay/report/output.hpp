@@ -34,7 +34,7 @@ class output {
   }
 
   /// Writes to a descriptor that stays the caller's; `name` is what errors call it.
-  output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
+  output(int unique_fd, std::string name) : path_(std::move(name)), descriptor_(unique_fd) {}
 
   /// Writes to a stream of <cstdio>, around its buffer: what is in it is flushed first.
   output(std::FILE* stream, std::string name) : output(::fileno(stream), std::move(name)) { std::fflush(stream); }

@@ -53,7 +53,7 @@ class adamw {
       throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
                             " elements, the memory given has " + std::to_string(state.size()),
                         at);
-    for (T& moment : state) moment = T(0);
+    for (T& time_point : state) time_point = T(0);
   }
 
   /// Elements of state for what this rank owns of the bound buckets.

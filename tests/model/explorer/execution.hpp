@@ -120,7 +120,7 @@ class execution {
     me.id = mix(me.id, lock_.id);
     lock_.id = mix(lock_.id, me.id);
     if (do_load(word, std::memory_order_seq_cst) != expected) return;
-    me.state = standing::asleep;
+    me.state = epoch_view::asleep;
     me.on = word;
     next_thread(true);
   }
@@ -133,7 +133,7 @@ class execution {
     me.id = mix(me.id, lock_.id);
     lock_.id = mix(lock_.id, me.id);
     for (thread& other : threads_) {
-      if (other.state == standing::asleep && other.on == word) other.state = standing::ready;
+      if (other.state == epoch_view::asleep && other.on == word) other.state = epoch_view::ready;
     }
     finish_late();
   }
@@ -141,7 +141,7 @@ class execution {
   void yield() {
     finish_late();
     thread& me = threads_[at(current_)];
-    me.state = standing::waiting;
+    me.state = epoch_view::waiting;
     next_thread(true);
     for (int word = 0; word < static_cast<int>(word_count_); ++word) {
       if ((me.looked >> word & 1) == 0) continue;
@@ -202,7 +202,7 @@ class execution {
 
   [[nodiscard]] ended how() const noexcept { return how_; }
   [[nodiscard]] int current() const noexcept { return current_; }
-  [[nodiscard]] bool has_died(int who) const noexcept { return threads_[at(who)].state == standing::dead; }
+  [[nodiscard]] bool has_died(int who) const noexcept { return threads_[at(who)].state == epoch_view::dead; }
   /// The word that turns 1 when a mortal thread dies.
   void tell_death_by(int who, int word) noexcept { threads_[at(who)].death = word; }
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
@@ -219,7 +219,7 @@ class execution {
   }
 
  private:
-  enum class standing : std::uint8_t { ready, asleep, waiting, over, dead };
+  enum class epoch_view : std::uint8_t { ready, asleep, waiting, over, dead };
   static constexpr int none = -1;
   static constexpr int most_steps = 3000;
 
@@ -228,7 +228,7 @@ class execution {
     std::uint64_t id = 0;
     std::uint64_t looked = 0;  // words read since it last gave its core away
     std::uint16_t streamed = 0;
-    standing state = standing::ready;
+    epoch_view state = epoch_view::ready;
     int on = 0;
     int death = none;
     struct {
@@ -333,8 +333,8 @@ class execution {
   void finish_late();
 
   [[nodiscard]] bool can_run(const thread& one) const noexcept {
-    if (one.state == standing::ready) return true;
-    if (one.state != standing::waiting) return false;
+    if (one.state == epoch_view::ready) return true;
+    if (one.state != epoch_view::waiting) return false;
     for (std::size_t word = 0; word < word_count_; ++word) {
       if ((one.looked >> word & 1) != 0 && one.now.seen[word] + 1U < words_[word].size()) return true;
     }
@@ -364,7 +364,7 @@ class execution {
     execution& self = *running();
     self.body_(self.scenario_, self.current_);
     self.finish_late();
-    self.threads_[at(self.current_)].state = standing::over;
+    self.threads_[at(self.current_)].state = epoch_view::over;
     self.next_thread(true);
   }
 

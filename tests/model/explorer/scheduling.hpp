@@ -27,14 +27,14 @@ inline void execution::next_thread(bool gives_way) {
   if (count == 0) return finish();
   // Who waits may die as well; who runs, when its turn comes.
   for (int q = 0; q < cast_.threads && may_die_; ++q) {
-    const standing how = threads_[at(q)].state;
-    const bool now = q == current_ ? goes_on : how == standing::asleep || (how == standing::waiting && current_ != none);
+    const epoch_view how = threads_[at(q)].state;
+    const bool now = q == current_ ? goes_on : how == epoch_view::asleep || (how == epoch_view::waiting && current_ != none);
     if (now && (cast_.mortals >> q & 1) != 0) options[at(count++)] = most_threads + q;
   }
   const int chosen = options[at(count > 1 ? decisions.choose(count) : 0)];
   if (chosen >= most_threads) return die(chosen - most_threads, gives_way);
   if (goes_on && chosen != current_) ++deviations_;
-  if (threads_[at(chosen)].state == standing::waiting) threads_[at(chosen)].state = standing::ready;
+  if (threads_[at(chosen)].state == epoch_view::waiting) threads_[at(chosen)].state = epoch_view::ready;
   if (chosen == current_) return;
   fiber& left = current_ == none ? main_ : stacks_[at(current_)];
   current_ = chosen;
@@ -43,12 +43,12 @@ inline void execution::next_thread(bool gives_way) {
 
 inline void execution::finish() {
   for (int q = 0; q < cast_.threads; ++q) {
-    const standing how = threads_[at(q)].state;
-    if (how == standing::over || how == standing::dead || (cast_.daemons >> q & 1) != 0) continue;
+    const epoch_view how = threads_[at(q)].state;
+    if (how == epoch_view::over || how == epoch_view::dead || (cast_.daemons >> q & 1) != 0) continue;
     std::string who;
     for (int k = 0; k < cast_.threads; ++k) {
-      if (threads_[at(k)].state == standing::asleep) who += " " + std::to_string(k) + " (asleep)";
-      if (threads_[at(k)].state == standing::waiting) who += " " + std::to_string(k) + " (waiting)";
+      if (threads_[at(k)].state == epoch_view::asleep) who += " " + std::to_string(k) + " (asleep)";
+      if (threads_[at(k)].state == epoch_view::waiting) who += " " + std::to_string(k) + " (waiting)";
     }
     return fail("deadlock: nobody wakes" + who);
   }
@@ -120,7 +120,7 @@ inline void execution::die(int who, bool gives_way) {
   may_die_ = false;
   one.id = mix(one.id, 4711);
   if (one.death != none) append(one, one.death, 1, std::memory_order_seq_cst, view{});
-  one.state = standing::dead;
+  one.state = epoch_view::dead;
   next_thread(gives_way || who == current_);
 }
 

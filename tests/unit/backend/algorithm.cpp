@@ -69,9 +69,9 @@ bool all_ways_right(const belay::host::group& world, std::size_t n) {
 }  // namespace
 
 TEST_CASE("every way gives the same bits, among threads and among processes") {
-  for (const algorithm way : belay::host::algorithms) {
+  for (const algorithm selection_input : belay::host::algorithms) {
     for (int ranks : {1, 2, 3}) {
-      CAPTURE(name(way));
+      CAPTURE(name(selection_input));
       CAPTURE(ranks);
       const auto body = [](auto& rank) {
         bool ok = true;
@@ -80,8 +80,8 @@ TEST_CASE("every way gives the same bits, among threads and among processes") {
         }
         return all_ways_right<float>(rank.world(), 40'003) && ok;
       };
-      belay::host::world_options options{.algorithm = way};
-      if (way == algorithm::staged) options.staging_bytes = 64 * 1024;  // many rounds
+      belay::host::world_options options{.algorithm = selection_input};
+      if (selection_input == algorithm::staged) options.staging_bytes = 64 * 1024;  // many rounds
       for (bool ok : belay::host::world{ranks, options}.run(body)) CHECK(ok);
       for (bool ok : belay::host::processes{ranks, options}.run(body)) CHECK(ok);
     }
@@ -94,32 +94,32 @@ TEST_CASE("the way is chosen by what all ranks know, and a forced one that canno
   CHECK(choose({.direct = true}, 1 << 20) == algorithm::push);
   CHECK(choose({.direct = true, .in_place = true}, 1 << 10) == algorithm::push);
   CHECK(choose({.direct = false}, 1 << 20) == algorithm::staged);
-  CHECK(choose({.direct = false, .kernel_copies = true}, 1 << 20) == algorithm::kernel_copy);
-  CHECK(choose({.direct = false, .kernel_copies = true}, 1 << 10) == algorithm::staged);
-  CHECK(choose({.direct = false, .kernel_copies = true}, 40 << 10) == algorithm::kernel_copy);
-  CHECK(choose({.direct = false, .kernel_copies = true, .slices = true}, 40 << 10) == algorithm::staged);
-  CHECK(choose({.direct = false, .kernel_copies = true, .root_reduces = true}, 1 << 20) == algorithm::staged);
+  CHECK(choose({.direct = false, .cma_possible = true}, 1 << 20) == algorithm::cma);
+  CHECK(choose({.direct = false, .cma_possible = true}, 1 << 10) == algorithm::staged);
+  CHECK(choose({.direct = false, .cma_possible = true}, 40 << 10) == algorithm::cma);
+  CHECK(choose({.direct = false, .cma_possible = true, .slices = true}, 40 << 10) == algorithm::staged);
+  CHECK(choose({.direct = false, .cma_possible = true, .root_reduces = true}, 1 << 20) == algorithm::staged);
   CHECK(choose({.forced = algorithm::one_shot, .in_place = true}, 1 << 20) == algorithm::push);
   CHECK(choose({.forced = algorithm::push, .direct = false}, 1 << 20) == algorithm::staged);
-  CHECK(choose({.forced = algorithm::kernel_copy, .direct = true}, 1 << 20) == algorithm::push);
+  CHECK(choose({.forced = algorithm::cma, .direct = true}, 1 << 20) == algorithm::push);
 }
 
 TEST_CASE("what is small goes along where the ranks meet, unless another way is forced") {
   using belay::host::choose_small;
-  using belay::host::pages_of;
-  CHECK(choose_small(algorithm::automatic, 56, 4, 2, pages_of::all) == algorithm::line);
-  CHECK(choose_small(algorithm::automatic, 57, 1, 2, pages_of::all) == algorithm::page);
-  CHECK(choose_small(algorithm::automatic, 0, 64, 2, pages_of::all) == algorithm::page);  // no word for such an element
-  CHECK(choose_small(algorithm::automatic, 1024, 4, 2, pages_of::all) == algorithm::page);
-  CHECK(choose_small(algorithm::automatic, 1028, 4, 2, pages_of::all) == algorithm::automatic);
-  for (const pages_of which : {pages_of::all_in_parts, pages_of::root}) {
-    CHECK(choose_small(algorithm::automatic, 2048, 4, 2, which) == algorithm::page);
+  using belay::host::eager_traffic;
+  CHECK(choose_small(algorithm::automatic, 56, 4, 2, eager_traffic::all) == algorithm::flag_line);
+  CHECK(choose_small(algorithm::automatic, 57, 1, 2, eager_traffic::all) == algorithm::eager_buffer);
+  CHECK(choose_small(algorithm::automatic, 0, 64, 2, eager_traffic::all) == algorithm::eager_buffer);  // no word for such an element
+  CHECK(choose_small(algorithm::automatic, 1024, 4, 2, eager_traffic::all) == algorithm::eager_buffer);
+  CHECK(choose_small(algorithm::automatic, 1028, 4, 2, eager_traffic::all) == algorithm::automatic);
+  for (const eager_traffic which : {eager_traffic::all_in_parts, eager_traffic::root}) {
+    CHECK(choose_small(algorithm::automatic, 2048, 4, 2, which) == algorithm::eager_buffer);
     CHECK(choose_small(algorithm::automatic, 2052, 4, 2, which) == algorithm::automatic);
   }
-  CHECK(choose_small(algorithm::page, 8, 4, 2, pages_of::all) == algorithm::page);
-  CHECK(choose_small(algorithm::page, 2048, 4, 2, pages_of::all) == algorithm::page);
-  CHECK(choose_small(algorithm::push, 8, 4, 2, pages_of::all) == algorithm::automatic);
-  CHECK(choose_small(algorithm::automatic, 512, 4, 100, pages_of::root) == algorithm::automatic);
+  CHECK(choose_small(algorithm::eager_buffer, 8, 4, 2, eager_traffic::all) == algorithm::eager_buffer);
+  CHECK(choose_small(algorithm::eager_buffer, 2048, 4, 2, eager_traffic::all) == algorithm::eager_buffer);
+  CHECK(choose_small(algorithm::push, 8, 4, 2, eager_traffic::all) == algorithm::automatic);
+  CHECK(choose_small(algorithm::automatic, 512, 4, 100, eager_traffic::root) == algorithm::automatic);
 }
 
 TEST_CASE("a way is named in the environment; a name that is none lists them") {

@@ -9,8 +9,8 @@
 
 #include "unit/backend/forked.hpp"
 
-using belay::host::doorway;
-using belay::host::knock;
+using belay::host::bootstrap_socket;
+using belay::host::accept_status;
 
 namespace {
 
@@ -35,7 +35,7 @@ int connected(const std::string& path) {
 std::string left_by_a_kill(const std::string& base) {
   const signal_pipe open;
   const pid_t owner = forked([&] {
-    const doorway door = doorway::open_in(base);
+    const bootstrap_socket door = bootstrap_socket::open_in(base);
     open.tell();
     while (true) ::pause();
     return 0;
@@ -57,22 +57,22 @@ TEST_CASE("a doorway is for its user only, has its own secret, and leaves nothin
   const int before = open_descriptors();
   std::string path;
   {
-    doorway door = doorway::open_in(base.path());
-    const doorway other = doorway::open_in(base.path());
+    bootstrap_socket door = bootstrap_socket::open_in(base.path());
+    const bootstrap_socket other = bootstrap_socket::open_in(base.path());
     path = door.path();
     CHECK(mode_of(door.directory()) == 0700);
     CHECK(mode_of(path) == 0600);
     CHECK_FALSE(belay::host::same(door.secret(), other.secret()));
     CHECK_FALSE(belay::host::same(door.secret(), belay::host::token{}));
-    CHECK(door.answer().what == knock::nobody);
-    const int guest = connected(path);
-    REQUIRE(guest >= 0);
-    const belay::host::visit visit = door.answer();
-    CHECK(visit.what == knock::ours);
-    CHECK(visit.who.pid == ::getpid());
-    CHECK(visit.who.user == ::geteuid());
-    ::close(guest);
-    const doorway moved = std::move(door);
+    CHECK(door.answer().what == accept_status::nobody);
+    const int client = connected(path);
+    REQUIRE(client >= 0);
+    const belay::host::accepted accepted = door.answer();
+    CHECK(accepted.what == accept_status::ours);
+    CHECK(accepted.who.pid == ::getpid());
+    CHECK(accepted.who.user == ::geteuid());
+    ::close(client);
+    const bootstrap_socket moved = std::move(door);
     CHECK(entries_of(base.path()) == 2);
   }
   CHECK(connected(path) == -ENOENT);
@@ -82,7 +82,7 @@ TEST_CASE("a doorway is for its user only, has its own secret, and leaves nothin
 
 TEST_CASE("a forked child's copy removes nothing") {
   const scratch base;
-  doorway door = doorway::open_in(base.path());
+  bootstrap_socket door = bootstrap_socket::open_in(base.path());
   const pid_t child = forked([&] {
     door.close();
     return 0;
@@ -104,7 +104,7 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
   const std::string user = "belay-" + std::to_string(::geteuid()) + "-";
   const std::string start = name.substr(name.find('-', user.size()) + 1);  // START-NAMESPACE-CHANCE
 
-  const doorway alive = doorway::open_in(base.path());
+  const bootstrap_socket alive = bootstrap_socket::open_in(base.path());
   const auto make = [&](const std::string& directory) {
     std::filesystem::create_directory(base.path() + "/" + directory);
     std::filesystem::permissions(base.path() + "/" + directory, std::filesystem::perms::owner_all);
@@ -129,7 +129,7 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
   std::ofstream(base.path() + "/elsewhere/door") << "x";
   std::filesystem::create_directory_symlink(base.path() + "/elsewhere", link);
 
-  CHECK(doorway::sweep(base.path()) == 2);
+  CHECK(bootstrap_socket::sweep(base.path()) == 2);
   CHECK_FALSE(std::filesystem::exists(left));
   CHECK_FALSE(std::filesystem::exists(base.path() + "/" + ours + "1" + start.substr(start.find('-'))));
   CHECK(std::filesystem::exists(alive.path()));
@@ -137,25 +137,25 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
   CHECK(std::filesystem::exists(open_to_all));
   CHECK(std::filesystem::exists(base.path() + "/elsewhere/door"));
   CHECK(entries_of(base.path()) == 8);
-  CHECK(doorway::sweep(base.path()) == 0);
-  CHECK(doorway::sweep("/nowhere/at/all") == 0);
+  CHECK(bootstrap_socket::sweep(base.path()) == 0);
+  CHECK(bootstrap_socket::sweep("/nowhere/at/all") == 0);
 }
 
 TEST_CASE("a killed owner counts as gone before its parent has reaped it") {
   const scratch base;
   const signal_pipe open;
   const pid_t owner = forked([&] {
-    const doorway door = doorway::open_in(base.path());
+    const bootstrap_socket door = bootstrap_socket::open_in(base.path());
     open.tell();
     while (true) ::pause();
     return 0;
   });
   open.wait();
-  CHECK(doorway::sweep(base.path()) == 0);
+  CHECK(bootstrap_socket::sweep(base.path()) == 0);
   ::kill(owner, SIGKILL);
   siginfo_t status = {};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(owner), &status, WEXITED | WNOWAIT) == 0);
-  CHECK(doorway::sweep(base.path()) == 1);
+  CHECK(bootstrap_socket::sweep(base.path()) == 1);
   CHECK(reaped(owner) == 1000 + SIGKILL);
 }
 
@@ -163,13 +163,13 @@ TEST_CASE("the directory is XDG_RUNTIME_DIR where that is ours alone, else /tmp;
   const pid_t child = forked([] {
     const auto base_with = [](const char* value) {
       ::setenv("XDG_RUNTIME_DIR", value, 1);
-      return doorway::base_directory();
+      return bootstrap_socket::base_directory();
     };
     const scratch mine;
     if (base_with(mine.path().c_str()) != mine.path()) return 1;
-    if (doorway::open().directory().find(mine.path()) != 0) return 2;
+    if (bootstrap_socket::open().directory().find(mine.path()) != 0) return 2;
     const std::string left = left_by_a_kill(mine.path());
-    const doorway door = doorway::open();
+    const bootstrap_socket door = bootstrap_socket::open();
     if (std::filesystem::exists(left) || left.empty()) return 3;
     if (base_with("relative") != "/tmp" || base_with("/nowhere") != "/tmp" || base_with("") != "/tmp") return 4;
     ::chmod(mine.path().c_str(), 0777);
@@ -181,9 +181,9 @@ TEST_CASE("the directory is XDG_RUNTIME_DIR where that is ours alone, else /tmp;
 }
 
 TEST_CASE("where no directory can be made, an error names it") {
-  CHECK_THROWS_WITH_AS((void)doorway::open_in("/nowhere"), doctest::Contains("/nowhere/belay-"), belay::file_error);
+  CHECK_THROWS_WITH_AS((void)bootstrap_socket::open_in("/nowhere"), doctest::Contains("/nowhere/belay-"), belay::file_error);
   const std::string deep = "/tmp/" + std::string(80, 'x');
-  CHECK_THROWS_WITH_AS((void)doorway::open_in(deep), doctest::Contains("too long"), belay::file_error);
+  CHECK_THROWS_WITH_AS((void)bootstrap_socket::open_in(deep), doctest::Contains("too long"), belay::file_error);
 }
 
 TEST_CASE("another user is shown out, even through an open directory") {
@@ -192,7 +192,7 @@ TEST_CASE("another user is shown out, even through an open directory") {
     return;
   }
   const scratch base;
-  const doorway door = doorway::open_in(base.path());
+  const bootstrap_socket door = bootstrap_socket::open_in(base.path());
   const auto outcome_as_other = [&] {
     return reaped(forked([&] {
       if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
@@ -206,7 +206,7 @@ TEST_CASE("another user is shown out, even through an open directory") {
   ::chmod(door.directory().c_str(), 0777);
   ::chmod(door.path().c_str(), 0777);
   CHECK(outcome_as_other() == 4);
-  CHECK(door.answer().what == knock::stranger);
+  CHECK(door.answer().what == accept_status::stranger);
   CHECK(reaped(forked([&] { return connected(door.path()) >= 0 ? 0 : 1; })) == 0);
-  CHECK(door.answer().what == knock::ours);
+  CHECK(door.answer().what == accept_status::ours);
 }

@@ -8,13 +8,13 @@
 #include <span>
 #include <vector>
 
-using belay::mpi::letter;
-using belay::mpi::letter_kind;
+using belay::mpi::control_message;
+using belay::mpi::control_message_kind;
 
 namespace {
-letter envelope() {
-  letter out;
-  out.kind = letter_kind::envelope;
+control_message envelope() {
+  control_message out;
+  out.kind = control_message_kind::envelope;
   out.number = 7;
   out.send_counts = {1, SIZE_MAX, 3};
   out.receive_counts = {4};
@@ -26,7 +26,7 @@ constexpr std::size_t send_counts_at = 68, receive_counts_at = 72, text_length_a
 }  // namespace
 
 TEST_CASE("a letter comes out as it went in") {
-  const letter in = envelope(), out = letter::unpacked(in.packed());
+  const control_message in = envelope(), out = control_message::unpacked(in.packed());
   CHECK(out.kind == in.kind);
   CHECK(out.number == in.number);
   CHECK(out.send_counts == in.send_counts);
@@ -38,13 +38,13 @@ TEST_CASE("bytes whose lengths are not theirs are no letter, and nothing is read
   const std::vector<std::byte> whole = envelope().packed();
   for (std::size_t length = 0; length < whole.size(); ++length) {
     const std::vector<std::byte> cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
-    CHECK(letter::unpacked(cut).kind == letter_kind::left);
+    CHECK(control_message::unpacked(cut).kind == control_message_kind::left);
   }
   for (const std::size_t field : {send_counts_at, receive_counts_at, text_length_at}) {
     for (const std::uint32_t claimed : {0xffffffffU, 0x80000000U, 0x20000000U, 5U}) {
       std::vector<std::byte> bytes = whole;
       std::memcpy(bytes.data() + field, &claimed, sizeof claimed);
-      CHECK(letter::unpacked(bytes).kind == letter_kind::left);
+      CHECK(control_message::unpacked(bytes).kind == control_message_kind::left);
     }
   }
 }

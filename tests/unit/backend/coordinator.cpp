@@ -9,32 +9,32 @@
 #include "unit/backend/test_world.hpp"
 
 using namespace belay::host;
-using kind = ending::kind;
+using kind = exit_status::kind;
 
 TEST_CASE("ranks join, share memory, return results and end; nothing is left") {
   const int before = open_descriptors();
   {
-    test_party party(3);
-    std::memcpy(party.world.control.data(), "hello", 6);
-    party.start([](guest& self) {
-      if (std::strcmp(reinterpret_cast<const char*>(self.control().data()), "hello") != 0) return 1;
-      self.control().data()[100 + self.rank()] = std::byte{1};
-      parting last;
+    test_party collective_context(3);
+    std::memcpy(collective_context.world.control_block.data(), "hello", 6);
+    collective_context.start([](client& self) {
+      if (std::strcmp(reinterpret_cast<const char*>(self.control_block().data()), "hello") != 0) return 1;
+      self.control_block().data()[100 + self.rank()] = std::byte{1};
+      exit_message last;
       last.body.assign(static_cast<std::size_t>(self.rank()) * 100'000, static_cast<char>('a' + self.rank()));
       self.goodbye(last, in_seconds(20));
       return 0;
     });
-    party.holder.run();
-    CHECK(party.world.joins.size() == 3);
-    CHECK(party.door.closed());
-    CHECK(entries_of(party.base.path()) == 0);
+    collective_context.coordinator.run();
+    CHECK(collective_context.world.joins.size() == 3);
+    CHECK(collective_context.door.closed());
+    CHECK(entries_of(collective_context.base.path()) == 0);
     for (int rank = 0; rank < 3; ++rank) {
-      CHECK(party.world.control.data()[100 + rank] == std::byte{1});
-      CHECK(party.world.partings.at(rank).how == parting::outcome::returned);
-      CHECK(party.world.partings.at(rank).body ==
+      CHECK(collective_context.world.control_block.data()[100 + rank] == std::byte{1});
+      CHECK(collective_context.world.partings.at(rank).how == exit_message::outcome::returned);
+      CHECK(collective_context.world.partings.at(rank).body ==
             std::string(static_cast<std::size_t>(rank) * 100'000, static_cast<char>('a' + rank)));
-      CHECK(party.world.endings.at(rank).how == kind::exited);
-      CHECK(party.world.endings.at(rank).code == 0);
+      CHECK(collective_context.world.endings.at(rank).how == kind::exited);
+      CHECK(collective_context.world.endings.at(rank).code == 0);
     }
   }
   CHECK(open_descriptors() == before);
@@ -42,47 +42,47 @@ TEST_CASE("ranks join, share memory, return results and end; nothing is left") {
 }
 
 TEST_CASE("the directory goes when all have joined, not when the world ends") {
-  test_party party(2);
+  test_party collective_context(2);
   const signal_pipe go;
-  party.start([&](guest&) {
+  collective_context.start([&](client&) {
     go.wait();
     return 0;
   });
-  CHECK(party.holder.serve_until_joined(in_seconds(20)));
-  CHECK(entries_of(party.base.path()) == 0);
-  CHECK(party.world.endings.empty());
+  CHECK(collective_context.coordinator.serve_until_joined(in_seconds(20)));
+  CHECK(entries_of(collective_context.base.path()) == 0);
+  CHECK(collective_context.world.endings.empty());
   go.tell();
   go.tell();
-  party.holder.run();
-  CHECK(party.world.endings.size() == 2);
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.endings.size() == 2);
 }
 
 TEST_CASE("how a rank ends is seen, whatever it does; also when it never joined") {
-  test_party party(6);
-  party.start([](guest& self) {
+  test_party collective_context(6);
+  collective_context.start([](client& self) {
     if (self.rank() == 1) ::raise(SIGKILL);
     if (self.rank() == 2) std::abort();
     if (self.rank() == 3) ::raise(SIGSEGV);
-    if (self.rank() == 4) self.goodbye({parting::outcome::failed, 7, "it was too hot"}, in_seconds(20));
+    if (self.rank() == 4) self.goodbye({exit_message::outcome::failed, 7, "it was too hot"}, in_seconds(20));
     return self.rank() == 5 ? 42 : 0;
   });
-  party.holder.run();
-  auto& endings = party.world.endings;
+  collective_context.coordinator.run();
+  auto& endings = collective_context.world.endings;
   CHECK((endings.at(0).how == kind::exited && endings.at(0).code == 0));
   CHECK((endings.at(1).how == kind::signalled && endings.at(1).code == SIGKILL));
   CHECK((endings.at(2).how == kind::signalled && endings.at(2).code == SIGABRT));
   CHECK((endings.at(3).how == kind::signalled && endings.at(3).code == SIGSEGV));
   CHECK((endings.at(5).how == kind::exited && endings.at(5).code == 42));
-  CHECK(party.world.partings.size() == 1);
-  CHECK(party.world.partings.at(4).how == parting::outcome::failed);
-  CHECK(party.world.partings.at(4).kind == 7);
-  CHECK(party.world.partings.at(4).body == "it was too hot");
+  CHECK(collective_context.world.partings.size() == 1);
+  CHECK(collective_context.world.partings.at(4).how == exit_message::outcome::failed);
+  CHECK(collective_context.world.partings.at(4).kind == 7);
+  CHECK(collective_context.world.partings.at(4).body == "it was too hot");
 
   test_party alone(1);
   const pid_t child = forked([] { return 3; });
-  alone.holder.expect(0, child);
-  CHECK_FALSE(alone.holder.serve_until_joined(in_seconds(20)));
-  alone.holder.run();
+  alone.coordinator.expect(0, child);
+  CHECK_FALSE(alone.coordinator.serve_until_joined(in_seconds(20)));
+  alone.coordinator.run();
   CHECK(alone.world.joins.empty());
   CHECK(alone.world.endings.at(0).code == 3);
   CHECK(alone.world.children.at(0).code == 3);
@@ -90,34 +90,34 @@ TEST_CASE("how a rank ends is seen, whatever it does; also when it never joined"
 }
 
 TEST_CASE("a kill is seen at once") {
-  test_party party(2);
+  test_party collective_context(2);
   const signal_pipe go;
-  party.start([&](guest&) {
+  collective_context.start([&](client&) {
     go.wait();
     return 0;
   });
-  REQUIRE(party.holder.serve_until_joined(in_seconds(20)));
+  REQUIRE(collective_context.coordinator.serve_until_joined(in_seconds(20)));
   std::chrono::steady_clock::time_point killed;
   std::thread killer([&] {
     killed = std::chrono::steady_clock::now();
-    ::kill(party.pids[1], SIGKILL);
+    ::kill(collective_context.pids[1], SIGKILL);
   });
-  while (party.world.endings.empty()) party.holder.step(in_seconds(20));
+  while (collective_context.world.endings.empty()) collective_context.coordinator.step(in_seconds(20));
   killer.join();
-  const std::chrono::duration<double, std::milli> seen = party.world.ended_at.at(1) - killed;
+  const std::chrono::duration<double, std::milli> seen = collective_context.world.ended_at.at(1) - killed;
   MESSAGE("seen after ", seen.count(), " ms");
   CHECK(seen.count() < 5000);  // a busy machine; what is certain is that no deadline was waited for
   go.tell();
-  party.holder.run();
+  collective_context.coordinator.run();
 }
 
 TEST_CASE("a process that is not our child is watched, its status is not known") {
-  test_party party(1);
+  test_party collective_context(1);
   const signal_pipe orphaned;
   const pid_t between = forked([&] {
     static_cast<void>(forked([&] {
       orphaned.wait();
-      guest self = party.enter(0);
+      client self = collective_context.enter(0);
       self.goodbye({}, in_seconds(20));
       return 5;
     }));
@@ -125,35 +125,35 @@ TEST_CASE("a process that is not our child is watched, its status is not known")
   });
   CHECK(reaped(between) == 0);
   orphaned.tell();
-  party.holder.run();
-  CHECK(party.world.partings.size() == 1);
-  CHECK(party.world.endings.at(0).how == kind::unknown);
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.partings.size() == 1);
+  CHECK(collective_context.world.endings.at(0).how == kind::unknown);
 }
 
 TEST_CASE("a started program may let a child of its own join; both ends are told") {
-  test_party party(1);
+  test_party collective_context(1);
   const pid_t wrapper = forked([&] {
     const pid_t rank = forked([&] {
-      guest self = party.enter(0);
+      client self = collective_context.enter(0);
       return 0;
     });
     return reaped(rank) == 0 ? 9 : 1;
   });
-  party.holder.expect(0, wrapper);
-  party.holder.run();
-  CHECK(party.world.endings.at(0).how == kind::unknown);
-  CHECK(party.world.children.at(0).code == 9);
+  collective_context.coordinator.expect(0, wrapper);
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.endings.at(0).how == kind::unknown);
+  CHECK(collective_context.world.children.at(0).code == 9);
 }
 
 TEST_CASE("regions are made, attached, and freed when the last who has them dropped them or is gone") {
-  test_party party(2);
+  test_party collective_context(2);
   const signal_pipe made, attached, check, finish;
-  party.start([&](guest& self) {
+  collective_context.start([&](client& self) {
     const auto limit = in_seconds(20);
-    auto* const shared = reinterpret_cast<std::uint64_t*>(self.control().data());
+    auto* const shared = reinterpret_cast<std::uint64_t*>(self.control_block().data());
     if (self.rank() == 0) {
-      guest::region kept = self.make_region(50'000, limit);
-      const guest::region dropped = self.make_region(4096, limit);
+      client::region kept = self.make_region(50'000, limit);
+      const client::region dropped = self.make_region(4096, limit);
       kept.memory.data()[49'999] = std::byte{5};
       shared[0] = kept.id;
       shared[1] = dropped.id;
@@ -164,7 +164,7 @@ TEST_CASE("regions are made, attached, and freed when the last who has them drop
       return 0;  // gone without a word: the peer still has the first one
     }
     made.wait();
-    const segment peers = self.attach_region(shared[0], limit);
+    const memory_segment peers = self.attach_region(shared[0], limit);
     if (peers.size_bytes() != 50'000 || peers.data()[49'999] != std::byte{5}) return 2;
     for (std::uint64_t none : {shared[1], std::uint64_t{0}, ~std::uint64_t{0}}) {
       try {
@@ -190,20 +190,20 @@ TEST_CASE("regions are made, attached, and freed when the last who has them drop
     return 0;
   });
   std::thread stepper([&] { check.wait(); });
-  while (party.world.endings.empty()) party.holder.step(in_seconds(20));
+  while (collective_context.world.endings.empty()) collective_context.coordinator.step(in_seconds(20));
   stepper.join();
-  CHECK(party.holder.regions() == 1);
+  CHECK(collective_context.coordinator.regions() == 1);
   finish.tell();
-  while (party.holder.regions() != 0) party.holder.step(in_seconds(20));
+  while (collective_context.coordinator.regions() != 0) collective_context.coordinator.step(in_seconds(20));
   finish.tell();
-  party.holder.run();
-  CHECK(party.world.endings.at(0).code == 0);
-  CHECK(party.world.endings.at(1).code == 0);
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.endings.at(0).code == 0);
+  CHECK(collective_context.world.endings.at(1).code == 0);
 }
 
 TEST_CASE("a region that is too large is a budget_error with bytes, and the rank goes on") {
-  test_party party(1);
-  party.start([](guest& self) {
+  test_party collective_context(1);
+  collective_context.start([](client& self) {
     try {
       static_cast<void>(self.make_region(std::size_t{1} << 50, in_seconds(20)));
     } catch (const belay::budget_error& error) {
@@ -212,21 +212,21 @@ TEST_CASE("a region that is too large is a budget_error with bytes, and the rank
     }
     return 3;
   });
-  party.holder.run();
-  CHECK(party.world.endings.at(0).code == 0);
-  CHECK(party.holder.regions() == 0);
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.endings.at(0).code == 0);
+  CHECK(collective_context.coordinator.regions() == 0);
 }
 
 TEST_CASE("several threads of a rank may ask at once") {
-  test_party party(2);
-  party.start([](guest& self) {
+  test_party collective_context(2);
+  collective_context.start([](client& self) {
     std::vector<std::thread> threads;
     std::atomic<int> good{0};
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([&] {
         for (int round = 0; round < 50; ++round) {
           const auto limit = in_seconds(20);
-          const guest::region mine = self.make_region(4096, limit);
+          const client::region mine = self.make_region(4096, limit);
           mine.memory.data()[0] = std::byte{7};
           good += self.attach_region(mine.id, limit).data()[0] == std::byte{7} ? 1 : 0;
           self.drop_region(mine.id, limit);
@@ -237,10 +237,10 @@ TEST_CASE("several threads of a rank may ask at once") {
     for (std::thread& one : threads) one.join();
     return good == 200 ? 0 : 1;
   });
-  party.holder.run();
-  CHECK(party.holder.regions() == 0);
-  CHECK(party.world.endings.at(0).code == 0);
-  CHECK(party.world.endings.at(1).code == 0);
+  collective_context.coordinator.run();
+  CHECK(collective_context.coordinator.regions() == 0);
+  CHECK(collective_context.world.endings.at(0).code == 0);
+  CHECK(collective_context.world.endings.at(1).code == 0);
 }
 
 TEST_CASE("a holder that is gone or does not answer ends every call with an error that says so") {
@@ -251,9 +251,9 @@ TEST_CASE("a holder that is gone or does not answer ends every call with an erro
   int pipe[2];
   REQUIRE(::pipe(pipe) == 0);
   const pid_t other = forked([&] {
-    doorway door = doorway::open_in(base.path());
+    bootstrap_socket door = bootstrap_socket::open_in(base.path());
     test_world world;
-    holder<test_world> serving(door, 2, world.control, world);
+    coordinator<test_world> serving(door, 2, world.control_block, world);
     const std::string all = door.path() + "\n" + std::string(reinterpret_cast<const char*>(door.secret().data()), 32);
     if (::write(pipe[1], all.data(), all.size()) < 0) return 1;
     serving.run();
@@ -266,7 +266,7 @@ TEST_CASE("a holder that is gone or does not answer ends every call with an erro
   ::close(pipe[1]);
   path.assign(text, static_cast<std::size_t>(got - 33));
   std::memcpy(secret.data(), text + got - 32, 32);
-  guest self = guest::enter(path, secret, 0, 2, in_seconds(20));
+  client self = client::enter(path, secret, 0, 2, in_seconds(20));
   static_cast<void>(self.make_region(4096, in_seconds(20)));
 
   ::kill(other, SIGSTOP);
@@ -292,9 +292,9 @@ TEST_CASE("a holder that is gone or does not answer ends every call with an erro
       CHECK(std::string(error.what()).find("the holder is gone") != std::string::npos);
     }
   }
-  CHECK_THROWS_WITH_AS((void)guest::enter(path, secret, 1, 2, in_seconds(20)), doctest::Contains("no doorway at"),
+  CHECK_THROWS_WITH_AS((void)client::enter(path, secret, 1, 2, in_seconds(20)), doctest::Contains("no doorway at"),
                        belay::comm_error);
-  CHECK(doorway::sweep(base.path()) == 1);
+  CHECK(bootstrap_socket::sweep(base.path()) == 1);
 }
 
 TEST_CASE("the token comes through a pipe once") {
@@ -305,7 +305,7 @@ TEST_CASE("the token comes through a pipe once") {
   REQUIRE(::write(pipe[1], secret.data(), secret.size()) == 32);
   ::close(pipe[1]);
   const int again = ::dup(pipe[0]);
-  CHECK(guest::token_from_descriptor(pipe[0], in_seconds(20)) == secret);
-  CHECK_THROWS_AS((void)guest::token_from_descriptor(again, in_seconds(20)), belay::file_error);
-  CHECK_THROWS_AS((void)guest::token_from_descriptor(-1, in_seconds(20)), belay::file_error);
+  CHECK(client::token_from_descriptor(pipe[0], in_seconds(20)) == secret);
+  CHECK_THROWS_AS((void)client::token_from_descriptor(again, in_seconds(20)), belay::file_error);
+  CHECK_THROWS_AS((void)client::token_from_descriptor(-1, in_seconds(20)), belay::file_error);
 }

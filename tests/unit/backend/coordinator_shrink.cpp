@@ -14,11 +14,11 @@ using members = std::vector<int>;
 namespace {
 
 // Shrinks and sends home what it was told: {rank, epoch, first byte of the control segment, members...}.
-int shrink_and_tell(guest& self, double seconds = 20) {
-  const guest::renewed world = self.shrink(in_seconds(seconds));
-  parting last;
+int shrink_and_tell(client& self, double seconds = 20) {
+  const client::renewed world = self.shrink(in_seconds(seconds));
+  exit_message last;
   last.body = {static_cast<char>(world.rank), static_cast<char>(world.epoch),
-               static_cast<char>(world.control.data()[0])};
+               static_cast<char>(world.control_block.data()[0])};
   for (int rank : world.members) last.body += static_cast<char>(rank);
   self.goodbye(last, in_seconds(20));
   return 0;
@@ -33,26 +33,26 @@ std::string told(int rank, int epoch, int renewal, const members& list) {
 }  // namespace
 
 TEST_CASE("survivors get new ranks in the old order, one list and a fresh control segment") {
-  test_party party(4);
-  party.start([](guest& self) {
+  test_party collective_context(4);
+  collective_context.start([](client& self) {
     if (self.rank() == 1) ::raise(SIGKILL);
     return shrink_and_tell(self);
   });
-  party.holder.run();
-  CHECK(party.world.renewals == std::vector<members>{{0, 2, 3}});
-  CHECK(party.holder.members() == members{0, 2, 3});
-  CHECK(party.world.partings.at(0).body == told(0, 1, 1, {0, 2, 3}));
-  CHECK(party.world.partings.at(2).body == told(1, 1, 1, {0, 2, 3}));
-  CHECK(party.world.partings.at(3).body == told(2, 1, 1, {0, 2, 3}));
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.renewals == std::vector<members>{{0, 2, 3}});
+  CHECK(collective_context.coordinator.members() == members{0, 2, 3});
+  CHECK(collective_context.world.partings.at(0).body == told(0, 1, 1, {0, 2, 3}));
+  CHECK(collective_context.world.partings.at(2).body == told(1, 1, 1, {0, 2, 3}));
+  CHECK(collective_context.world.partings.at(3).body == told(2, 1, 1, {0, 2, 3}));
 }
 
 TEST_CASE("a rank that has returned, or failed, or lost its line is not waited for") {
-  test_party party(4);
+  test_party collective_context(4);
   const signal_pipe go;
-  party.start([&](guest& self) {
+  collective_context.start([&](client& self) {
     if (self.rank() == 0) self.goodbye({}, in_seconds(20));
     if (self.rank() == 1) {
-      const guest closed = std::move(self);
+      const client closed = std::move(self);
     }
     if (self.rank() < 2) {
       go.wait();  // alive, but without a say
@@ -60,36 +60,36 @@ TEST_CASE("a rank that has returned, or failed, or lost its line is not waited f
     }
     return shrink_and_tell(self);
   });
-  while (party.world.partings.size() < 3) party.holder.step(in_seconds(20));
-  CHECK(party.world.renewals == std::vector<members>{{2, 3}});
+  while (collective_context.world.partings.size() < 3) collective_context.coordinator.step(in_seconds(20));
+  CHECK(collective_context.world.renewals == std::vector<members>{{2, 3}});
   go.tell();
   go.tell();
-  party.holder.run();
+  collective_context.coordinator.run();
 }
 
 TEST_CASE("it can shrink again and again, down to one") {
-  test_party party(4);
-  party.start([](guest& self) {
+  test_party collective_context(4);
+  collective_context.start([](client& self) {
     for (int dying = 0; dying < 3; ++dying) {
       if (self.rank() == dying) ::raise(SIGKILL);
-      const guest::renewed world = self.shrink(in_seconds(20));
+      const client::renewed world = self.shrink(in_seconds(20));
       if (world.epoch != static_cast<std::uint64_t>(dying) + 1 || world.rank != self.rank() - dying - 1) return 1;
       if (world.members.size() != static_cast<std::size_t>(3 - dying)) return 2;
     }
     return 0;
   });
-  party.holder.run();
-  CHECK(party.world.renewals == std::vector<members>{{1, 2, 3}, {2, 3}, {3}});
-  CHECK(party.world.endings.at(3).code == 0);
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.renewals == std::vector<members>{{1, 2, 3}, {2, 3}, {3}});
+  CHECK(collective_context.world.endings.at(3).code == 0);
 }
 
 TEST_CASE("a rank that dies after it asked is not in the new world, whenever that is seen") {
   enum class when { before_the_last_asks, before_it_is_made, while_it_is_made };
   for (const when killed : {when::before_the_last_asks, when::before_it_is_made, when::while_it_is_made}) {
     CAPTURE(static_cast<int>(killed));
-    test_party party(4);
+    test_party collective_context(4);
     const signal_pipe last_one;
-    party.start([&](guest& self) {
+    collective_context.start([&](client& self) {
       if (self.rank() == 1) ::raise(SIGKILL);
       if (self.rank() == 3) {
         last_one.wait();
@@ -101,113 +101,113 @@ TEST_CASE("a rank that dies after it asked is not in the new world, whenever tha
       return shrink_and_tell(self);
     });
     const auto kill_0 = [&] {
-      const auto watched = process::watch(party.pids[0]);
-      ::kill(party.pids[0], SIGKILL);
+      const auto watched = watched_process::watch(collective_context.pids[0]);
+      ::kill(collective_context.pids[0], SIGKILL);
       while (watched && !watched->gone()) {
       }
     };
-    while (!party.holder.about(0).shrink || !party.holder.about(2).shrink || !party.holder.about(1).over)
-      party.holder.step(in_seconds(20));
+    while (!collective_context.coordinator.about(0).shrink || !collective_context.coordinator.about(2).shrink || !collective_context.coordinator.about(1).over)
+      collective_context.coordinator.step(in_seconds(20));
     if (killed == when::before_the_last_asks) {
       kill_0();
-      while (!party.holder.about(0).over) party.holder.step(in_seconds(20));
+      while (!collective_context.coordinator.about(0).over) collective_context.coordinator.step(in_seconds(20));
     }
     bool done = false;
     const auto once = [&] {
       if (!std::exchange(done, true)) kill_0();
     };
-    if (killed == when::before_it_is_made) party.world.at_goodbye = once;
-    if (killed == when::while_it_is_made) party.world.at_renewal = [&](const members&) { once(); };
+    if (killed == when::before_it_is_made) collective_context.world.at_goodbye = once;
+    if (killed == when::while_it_is_made) collective_context.world.at_renewal = [&](const members&) { once(); };
     last_one.tell();
-    party.holder.run();
+    collective_context.coordinator.run();
     const members left = killed == when::before_it_is_made ? members{2} : members{2, 3};
     const int renewals = killed == when::while_it_is_made ? 2 : 1;
-    CHECK(party.world.renewals.back() == left);
-    CHECK(party.world.renewals.size() == static_cast<std::size_t>(renewals));
-    CHECK(party.world.partings.at(2).body == told(0, 1, renewals, left));
-    CHECK(party.world.partings.count(0) == 0);
+    CHECK(collective_context.world.renewals.back() == left);
+    CHECK(collective_context.world.renewals.size() == static_cast<std::size_t>(renewals));
+    CHECK(collective_context.world.partings.at(2).body == told(0, 1, renewals, left));
+    CHECK(collective_context.world.partings.count(0) == 0);
   }
 }
 
-TEST_CASE("kills at any moment: the survivors always agree") {
+TEST_CASE("kills at any time_point: the survivors always agree") {
   for (int round = 0; round < 40; ++round) {
     CAPTURE(round);
-    test_party party(4);
+    test_party collective_context(4);
     const signal_pipe go;
-    party.start([&](guest& self) {
+    collective_context.start([&](client& self) {
       if (self.rank() == 1) ::raise(SIGKILL);
       if (self.rank() == 2) go.wait();
       return shrink_and_tell(self);
     });
-    REQUIRE(party.holder.serve_until_joined(in_seconds(20)));
+    REQUIRE(collective_context.coordinator.serve_until_joined(in_seconds(20)));
     std::thread killer([&] {
       go.tell();
       for (int spin = 0; spin < round * 2000; ++spin) __builtin_ia32_pause();
-      ::kill(party.pids[3], SIGKILL);
+      ::kill(collective_context.pids[3], SIGKILL);
     });
-    party.holder.run();
+    collective_context.coordinator.run();
     killer.join();
     // Whoever got an answer got the same one, unless a later one replaced it for all.
-    const auto& partings = party.world.partings;
+    const auto& partings = collective_context.world.partings;
     REQUIRE(partings.count(0) == 1);
     REQUIRE(partings.count(2) == 1);
     CHECK(partings.at(0).body.substr(1) == partings.at(2).body.substr(1));
-    CHECK(party.holder.members() == party.world.renewals.back());
+    CHECK(collective_context.coordinator.members() == collective_context.world.renewals.back());
   }
   CHECK_FALSE(has_children());
 }
 
 TEST_CASE("a stopped rank is told once for each stop; when others want to shrink it is killed first") {
-  test_party party(3, {.stall_limit = std::chrono::milliseconds(100)});
+  test_party collective_context(3, {.stall_limit = std::chrono::milliseconds(100)});
   const signal_pipe go;
-  party.start([&](guest& self) {
+  collective_context.start([&](client& self) {
     if (self.rank() == 2) {
       while (true) ::pause();
     }
     go.wait();
     return shrink_and_tell(self);
   });
-  REQUIRE(party.holder.serve_until_joined(in_seconds(20)));
+  REQUIRE(collective_context.coordinator.serve_until_joined(in_seconds(20)));
   for (std::size_t stop = 1; stop <= 2; ++stop) {
-    ::kill(party.pids[2], SIGSTOP);
+    ::kill(collective_context.pids[2], SIGSTOP);
     const auto begin = std::chrono::steady_clock::now();
-    while (party.world.stalls.size() < stop) party.holder.step(in_seconds(20));
+    while (collective_context.world.stalls.size() < stop) collective_context.coordinator.step(in_seconds(20));
     CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(100));
     const auto later = in_seconds(0.3);
-    while (std::chrono::steady_clock::now() < later) party.holder.step(later);
-    CHECK(party.world.stalls == members(stop, 2));
-    CHECK(party.world.endings.empty());
+    while (std::chrono::steady_clock::now() < later) collective_context.coordinator.step(later);
+    CHECK(collective_context.world.stalls == members(stop, 2));
+    CHECK(collective_context.world.endings.empty());
     if (stop == 2) break;
-    ::kill(party.pids[2], SIGCONT);
+    ::kill(collective_context.pids[2], SIGCONT);
     const auto running = in_seconds(0.3);
-    while (std::chrono::steady_clock::now() < running) party.holder.step(running);
+    while (std::chrono::steady_clock::now() < running) collective_context.coordinator.step(running);
   }
   go.tell();
   go.tell();
-  party.holder.run();
-  CHECK(party.world.endings.at(2).code == SIGKILL);
-  CHECK(party.world.renewals == std::vector<members>{{0, 1}});
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.endings.at(2).code == SIGKILL);
+  CHECK(collective_context.world.renewals == std::vector<members>{{0, 1}});
 }
 
 TEST_CASE("who is not stopped for long is waited for, not killed") {
-  test_party party(2, {.stall_limit = std::chrono::seconds(10)});
-  party.start([](guest& self) { return shrink_and_tell(self); });
-  ::kill(party.pids[1], SIGSTOP);
+  test_party collective_context(2, {.stall_limit = std::chrono::seconds(10)});
+  collective_context.start([](client& self) { return shrink_and_tell(self); });
+  ::kill(collective_context.pids[1], SIGSTOP);
   std::thread waker([&] {
-    const auto stopped = process::watch(party.pids[1]);
-    while (!stopped->stopped()) {
+    const auto stopped = watched_process::watch(collective_context.pids[1]);
+    while (!stopped->aborted()) {
     }
-    ::kill(party.pids[1], SIGCONT);
+    ::kill(collective_context.pids[1], SIGCONT);
   });
-  party.holder.run();
+  collective_context.coordinator.run();
   waker.join();
-  CHECK(party.world.renewals == std::vector<members>{{0, 1}});
+  CHECK(collective_context.world.renewals == std::vector<members>{{0, 1}});
 }
 
 TEST_CASE("at the deadline the one who asks hears who is missing, and is in no new world") {
-  test_party party(3);
+  test_party collective_context(3);
   const signal_pipe go;
-  party.start([&](guest& self) {
+  collective_context.start([&](client& self) {
     if (self.rank() > 0) {
       go.wait();
       return shrink_and_tell(self);
@@ -225,17 +225,17 @@ TEST_CASE("at the deadline the one who asks hears who is missing, and is in no n
     go.tell();
     return shrink_and_tell(self);
   });
-  party.holder.run();
-  CHECK(party.world.renewals == std::vector<members>{{0, 1, 2}});
-  for (int rank = 0; rank < 3; ++rank) CHECK(party.world.endings.at(rank).code == 0);
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.renewals == std::vector<members>{{0, 1, 2}});
+  for (int rank = 0; rank < 3; ++rank) CHECK(collective_context.world.endings.at(rank).code == 0);
 }
 
 TEST_CASE("too little memory for a new world is told to all who asked") {
-  test_party party(2);
-  party.world.at_renewal = [](const members&) {
+  test_party collective_context(2);
+  collective_context.world.at_renewal = [](const members&) {
     throw belay::budget_error("shared memory", 12345, 67, belay::where::current());
   };
-  party.start([](guest& self) {
+  collective_context.start([](client& self) {
     try {
       static_cast<void>(self.shrink(in_seconds(20)));
     } catch (const belay::budget_error& error) {
@@ -243,7 +243,7 @@ TEST_CASE("too little memory for a new world is told to all who asked") {
     }
     return 2;
   });
-  party.holder.run();
-  CHECK(party.world.endings.at(0).code == 0);
-  CHECK(party.world.endings.at(1).code == 0);
+  collective_context.coordinator.run();
+  CHECK(collective_context.world.endings.at(0).code == 0);
+  CHECK(collective_context.world.endings.at(1).code == 0);
 }

@@ -35,7 +35,7 @@ class idle_child {
   void stop() const { change(SIGSTOP, WSTOPPED); }
   void go_on() const { change(SIGCONT, WCONTINUED); }
   [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] std::optional<process> watched() const { return process::watch(pid_); }
+  [[nodiscard]] std::optional<watched_process> watched() const { return watched_process::watch(pid_); }
 
  private:
   void change(int number, int seen) const {
@@ -49,7 +49,7 @@ class idle_child {
 // A watch at times of the test's own.
 struct told_watch {
   std::vector<seat> seats;
-  moment now = std::chrono::steady_clock::now();
+  time_point now = std::chrono::steady_clock::now();
   stall_watch watch{10s};
   std::vector<int> told = {};
 
@@ -57,8 +57,8 @@ struct told_watch {
     for (std::size_t i = 0; i < children.size(); ++i) seats[i].child = children[i]->watched();
   }
   // As the holder does: whenever it is time.
-  void go_on_for(moment::duration time) {
-    const moment end = now + time;
+  void go_on_for(time_point::duration time) {
+    const time_point end = now + time;
     while (watch.next() <= end) {
       now = std::max(now, watch.next());
       watch.look(seats, now, [&](int rank) { told.push_back(rank); });

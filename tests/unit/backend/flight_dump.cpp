@@ -119,12 +119,12 @@ bool contains(const json& text, const std::string& part) {
 struct block {
   explicit block(int ranks, host::address_space space = host::address_space::one)
       : shape(host::control_shape_for(ranks, space, host::checked_options({}, {}))),
-        memory(host::control::bytes_for(shape)),
-        world(host::control::make(memory.data(), shape)) {}
+        memory(host::control_block::bytes_for(shape)),
+        world(host::control_block::make(memory.data(), shape)) {}
 
   host::control_shape shape;
   host::anonymous_memory memory;
-  host::health world;
+  host::world_status world;
 };
 
 }  // namespace
@@ -301,7 +301,7 @@ TEST_CASE("how a process ended is told by signal or code, in or after which oper
       recorder.leave();
       if (rank == 2) continue;
       recorder.enter(belay::operation::all_gather, 0, 118, 8, "train.cpp", 88);
-      recorder.wait_from(host::health::microseconds(host::health::clock::now()) - 2'500'000);
+      recorder.wait_from(host::world_status::microseconds(host::world_status::clock::now()) - 2'500'000);
     }
     made.world.stop({belay::comm_fault::peer_failed, {2}, message, "", signal, code, 0});
     return host::verdict(made.world);
@@ -337,8 +337,8 @@ namespace {
 
 // The disk is full from the third write on.
 struct full_disk : belay::posix_files {
-  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
-    if (offset < 100'000) return belay::posix_files::write_at(descriptor, from, bytes, offset);
+  [[nodiscard]] static ssize_t write_at(int unique_fd, const void* from, std::size_t bytes, off_t offset) noexcept {
+    if (offset < 100'000) return belay::posix_files::write_at(unique_fd, from, bytes, offset);
     errno = ENOSPC;
     return -1;
   }

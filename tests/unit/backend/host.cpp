@@ -137,7 +137,7 @@ TEST_CASE("a started operation that nobody waits for is counted, and reported by
 
 TEST_CASE("more started operations than the ring holds wait for the oldest") {
   const auto sums = belay::host::world{2}.run([](auto& rank) {
-    constexpr std::size_t many = 3 * belay::host::communication_stream::capacity;
+    constexpr std::size_t many = 3 * belay::host::async_stream::capacity;
     std::vector<int> x(many, 1);
     std::vector<belay::pending> started(many);
     for (std::size_t k = 0; k < many; ++k) started[k] = rank.world().start_all_reduce(std::span(x).subspan(k, 1), belay::sum);
@@ -148,7 +148,7 @@ TEST_CASE("more started operations than the ring holds wait for the oldest") {
     }
     return total;
   });
-  for (int total : sums) CHECK(total == 2 * 3 * static_cast<int>(belay::host::communication_stream::capacity));
+  for (int total : sums) CHECK(total == 2 * 3 * static_cast<int>(belay::host::async_stream::capacity));
 }
 
 TEST_CASE("ranks may be pinned to cores") {

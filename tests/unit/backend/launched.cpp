@@ -59,7 +59,7 @@ std::vector<int> launch(int ranks, const std::string& job, Program program) {
 
 std::size_t left_behind() {
   std::error_code none;
-  const std::filesystem::directory_iterator all(belay::host::job_note::folder_path(), none);
+  const std::filesystem::directory_iterator all(belay::host::bootstrap_file::folder_path(), none);
   return none ? 0 : static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 

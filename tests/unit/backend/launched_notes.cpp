@@ -66,8 +66,8 @@ struct places {
       ::setenv("RANK", "0", 1);
       ::setenv("WORLD_SIZE", "2", 1);
       ::setenv("TORCHELASTIC_RUN_ID", "notes", 1);
-      const doorway door = doorway::open_in(base.path());
-      const job_note left = job_note::leave(belay::find_launch(), door, {});
+      const bootstrap_socket door = bootstrap_socket::open_in(base.path());
+      const bootstrap_file left = bootstrap_file::leave(belay::find_launch(), door, {});
       ::kill(::getpid(), SIGKILL);
       return 0;
     });
@@ -192,8 +192,8 @@ TEST_CASE("where descriptors run out that is said, and no living job loses its n
   ::setenv("TORCHELASTIC_RUN_ID", "living", 1);
   const belay::launch mine = belay::find_launch();
   {
-    const doorway door = doorway::open_in(base.path());
-    const job_note note = job_note::leave(mine, door, {});
+    const bootstrap_socket door = bootstrap_socket::open_in(base.path());
+    const bootstrap_file note = bootstrap_file::leave(mine, door, {});
     int named = 0;
     for (int free_numbers = 0; free_numbers <= 6; ++free_numbers) {
       CAPTURE(free_numbers);
@@ -206,7 +206,7 @@ TEST_CASE("where descriptors run out that is said, and no living job loses its n
         limit.rlim_cur = static_cast<rlim_t>(next + free_numbers);
         ::setrlimit(RLIMIT_NOFILE, &limit);
         try {
-          static_cast<void>(job_note::leave(belay::find_launch(), door, {}));
+          static_cast<void>(bootstrap_file::leave(belay::find_launch(), door, {}));
         } catch (const belay::file_error& error) {
           return std::string(error.what()).find("RLIMIT_NOFILE of this process is ") != std::string::npos ? 1 : 2;
         }
@@ -214,7 +214,7 @@ TEST_CASE("where descriptors run out that is said, and no living job loses its n
       }));
       CHECK(code <= 1);
       named += code;
-      CHECK(job_note::find(mine, in_seconds(1), {}).door == door.path());
+      CHECK(bootstrap_file::find(mine, in_seconds(1), {}).door == door.path());
     }
     CHECK(named > 0);
   }
@@ -241,6 +241,6 @@ TEST_CASE("a token's pipe into which nobody writes ends with the timeout") {
 
 TEST_CASE("a path that no socket can have is an error with the limit") {
   const std::string path = "/tmp/" + std::string(103, 'x');
-  CHECK_THROWS_WITH_AS((void)guest::enter(path, token{}, 0, 2, in_seconds(20)),
+  CHECK_THROWS_WITH_AS((void)client::enter(path, token{}, 0, 2, in_seconds(20)),
                        doctest::Contains("a socket's path has 1 to 107 characters, this has 108"), belay::usage_error);
 }

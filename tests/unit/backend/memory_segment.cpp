@@ -10,7 +10,7 @@
 
 #include "unit/backend/forked.hpp"
 
-using belay::host::segment;
+using belay::host::memory_segment;
 
 namespace {
 
@@ -27,32 +27,32 @@ int memfd(std::size_t bytes, int seals, bool reserved) {
 TEST_CASE("a segment is zeroed, reserved, of its exact size, private to the user and of a size that nobody changes") {
   const int before = open_descriptors();
   {
-    const segment memory = segment::create("belay-test", 100'001);
+    const memory_segment memory = memory_segment::create("belay-test", 100'001);
     CHECK(memory.size_bytes() == 100'001);
     for (std::size_t i = 0; i < memory.size_bytes(); ++i) REQUIRE(memory.data()[i] == std::byte{0});
     struct stat status = {};
-    REQUIRE(::fstat(memory.descriptor(), &status) == 0);
+    REQUIRE(::fstat(memory.unique_fd(), &status) == 0);
     CHECK((status.st_mode & 07777) == 0600);
     CHECK(status.st_size == 100'001);
     CHECK(status.st_blocks * 512 >= 100'001);
-    CHECK(::fcntl(memory.descriptor(), F_GETFD) == FD_CLOEXEC);
+    CHECK(::fcntl(memory.unique_fd(), F_GETFD) == FD_CLOEXEC);
     for (off_t size : {off_t{0}, off_t{100'000}, off_t{100'002}}) {
-      CHECK(::ftruncate(memory.descriptor(), size) == -1);
+      CHECK(::ftruncate(memory.unique_fd(), size) == -1);
       CHECK(errno == EPERM);
     }
-    CHECK(::fcntl(memory.descriptor(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == -1);
+    CHECK(::fcntl(memory.unique_fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == -1);
     CHECK(errno == EPERM);
   }
   CHECK(open_descriptors() == before);
 }
 
 TEST_CASE("processes share it, also by an attached descriptor, and it stays when the descriptor is forgotten") {
-  segment memory = segment::create("belay-test", 8192);
-  segment other = segment::attach(::dup(memory.descriptor()), 8192);
+  memory_segment memory = memory_segment::create("belay-test", 8192);
+  memory_segment other = memory_segment::attach(::dup(memory.unique_fd()), 8192);
   CHECK(other.data() != memory.data());
   memory.forget_descriptor();
-  CHECK(memory.descriptor() == -1);
-  const segment moved = std::move(memory);
+  CHECK(memory.unique_fd() == -1);
+  const memory_segment moved = std::move(memory);
   CHECK(memory.data() == nullptr);
   const pid_t child = forked([&] {
     std::memcpy(moved.data() + 8000, "from the child", 15);
@@ -64,21 +64,21 @@ TEST_CASE("processes share it, also by an attached descriptor, and it stays when
 
 TEST_CASE("what is no sealed, reserved memory of the announced size is not attached, and closed") {
   const int before = open_descriptors();
-  CHECK_THROWS_AS((void)segment::attach(-1), belay::file_error);
-  CHECK_THROWS_WITH_AS((void)segment::attach(::open("/dev/null", O_RDWR)), doctest::Contains("no memfd"),
+  CHECK_THROWS_AS((void)memory_segment::attach(-1), belay::file_error);
+  CHECK_THROWS_WITH_AS((void)memory_segment::attach(::open("/dev/null", O_RDWR)), doctest::Contains("no memfd"),
                        belay::file_error);
-  CHECK_THROWS_AS((void)segment::attach(::open("/proc/self/stat", O_RDONLY)), belay::file_error);
-  CHECK_THROWS_WITH_AS((void)segment::attach(memfd(4096, 0, true)), doctest::Contains("not sealed"), belay::file_error);
-  CHECK_THROWS_AS((void)segment::attach(memfd(4096, F_SEAL_SHRINK, true)), belay::file_error);
-  CHECK_THROWS_AS((void)segment::attach(memfd(4096, F_SEAL_GROW, true)), belay::file_error);
+  CHECK_THROWS_AS((void)memory_segment::attach(::open("/proc/self/stat", O_RDONLY)), belay::file_error);
+  CHECK_THROWS_WITH_AS((void)memory_segment::attach(memfd(4096, 0, true)), doctest::Contains("not sealed"), belay::file_error);
+  CHECK_THROWS_AS((void)memory_segment::attach(memfd(4096, F_SEAL_SHRINK, true)), belay::file_error);
+  CHECK_THROWS_AS((void)memory_segment::attach(memfd(4096, F_SEAL_GROW, true)), belay::file_error);
   constexpr int both = F_SEAL_SHRINK | F_SEAL_GROW;
-  CHECK_THROWS_AS((void)segment::attach(memfd(0, both, false)), belay::file_error);
-  CHECK_THROWS_WITH_AS((void)segment::attach(memfd(1 << 20, both, false)), doctest::Contains("not reserved"),
+  CHECK_THROWS_AS((void)memory_segment::attach(memfd(0, both, false)), belay::file_error);
+  CHECK_THROWS_WITH_AS((void)memory_segment::attach(memfd(1 << 20, both, false)), doctest::Contains("not reserved"),
                        belay::file_error);
-  CHECK_THROWS_AS((void)segment::attach(memfd(4096, both | F_SEAL_WRITE, true)), belay::file_error);
-  CHECK_THROWS_WITH_AS((void)segment::attach(memfd(4096, both, true), 8192), doctest::Contains("8192 bytes"),
+  CHECK_THROWS_AS((void)memory_segment::attach(memfd(4096, both | F_SEAL_WRITE, true)), belay::file_error);
+  CHECK_THROWS_WITH_AS((void)memory_segment::attach(memfd(4096, both, true), 8192), doctest::Contains("8192 bytes"),
                        belay::file_error);
-  CHECK(segment::attach(memfd(4096, both, true)).size_bytes() == 4096);
+  CHECK(memory_segment::attach(memfd(4096, both, true)).size_bytes() == 4096);
   CHECK(open_descriptors() == before);
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("more than there is is refused with the bytes, and nothing is kept") {
   for (std::size_t bytes : {left + (std::size_t{1} << 30), std::size_t{1} << 50, ~std::size_t{0}}) {
     CAPTURE(bytes);
     try {
-      (void)segment::create("belay-test", bytes);
+      (void)memory_segment::create("belay-test", bytes);
       FAIL("it was granted");
     } catch (const belay::budget_error& error) {
       CHECK(error.requested_bytes() == bytes);
@@ -96,7 +96,7 @@ TEST_CASE("more than there is is refused with the bytes, and nothing is kept") {
       CHECK(std::string(error.what()).find("memory_segment.cpp") != std::string::npos);
     }
   }
-  CHECK_THROWS_AS((void)segment::create("belay-test", 0), belay::usage_error);
+  CHECK_THROWS_AS((void)memory_segment::create("belay-test", 0), belay::usage_error);
   CHECK(open_descriptors() == before);
   // Nothing of it was taken: other programs of this machine come and go, a tenth of it is not theirs.
   CHECK(belay::host::available_memory() > left / 10 * 9);
@@ -106,9 +106,9 @@ TEST_CASE("a limit on file sizes is an error with bytes, not a signal") {
   const pid_t child = forked([] {
     const rlimit limit{1 << 20, 1 << 20};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    if (segment::create("belay-test", 1 << 19).size_bytes() != 1 << 19) return 1;
+    if (memory_segment::create("belay-test", 1 << 19).size_bytes() != 1 << 19) return 1;
     try {
-      (void)segment::create("belay-test", 1 << 21);
+      (void)memory_segment::create("belay-test", 1 << 21);
     } catch (const belay::budget_error& error) {
       return error.requested_bytes() == 1 << 21 && error.available_bytes() == 1 << 20 ? 0 : 2;
     }
@@ -122,7 +122,7 @@ TEST_CASE("address space that is not there is an error with bytes") {
     const rlimit limit{256 << 20, 256 << 20};
     ::setrlimit(RLIMIT_AS, &limit);
     try {
-      (void)segment::create("belay-test", 512 << 20);
+      (void)memory_segment::create("belay-test", 512 << 20);
     } catch (const belay::budget_error&) {
       return 0;
     }
@@ -138,9 +138,9 @@ TEST_CASE("signals do not disturb the reservation") {
     ::sigaction(SIGALRM, &tick, nullptr);
     const itimerval often{{0, 1000}, {0, 1000}};
     ::setitimer(ITIMER_REAL, &often, nullptr);
-    const segment memory = segment::create("belay-test", 200 << 20);
+    const memory_segment memory = memory_segment::create("belay-test", 200 << 20);
     struct stat status = {};
-    ::fstat(memory.descriptor(), &status);
+    ::fstat(memory.unique_fd(), &status);
     return status.st_blocks * 512 >= (200 << 20) ? 0 : 1;
   });
   CHECK(reaped(child) == 0);

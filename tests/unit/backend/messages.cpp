@@ -30,23 +30,23 @@ frame good_frame() {
 }
 
 void push(const connection& from, const void* bytes, std::size_t size) {
-  REQUIRE(::send(from.descriptor(), bytes, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
+  REQUIRE(::send(from.unique_fd(), bytes, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
 }
 
 void push_files(const connection& from, const frame& what, const std::vector<int>& files) {
   iovec piece{const_cast<frame*>(&what), sizeof what};
-  alignas(cmsghdr) char control[CMSG_SPACE(64 * sizeof(int))] = {};
+  alignas(cmsghdr) char control_block[CMSG_SPACE(64 * sizeof(int))] = {};
   msghdr header = {};
   header.msg_iov = &piece;
   header.msg_iovlen = 1;
-  header.msg_control = control;
+  header.msg_control = control_block;
   header.msg_controllen = CMSG_SPACE(files.size() * sizeof(int));
   cmsghdr* const rights = CMSG_FIRSTHDR(&header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
   std::memcpy(CMSG_DATA(rights), files.data(), files.size() * sizeof(int));
-  REQUIRE(::sendmsg(from.descriptor(), &header, MSG_NOSIGNAL) > 0);
+  REQUIRE(::sendmsg(from.unique_fd(), &header, MSG_NOSIGNAL) > 0);
 }
 
 }  // namespace

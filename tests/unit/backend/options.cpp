@@ -24,14 +24,14 @@ TEST_CASE("staging near the end of the address space is refused by the world's c
 TEST_CASE("a control block whose numbers wrap round is larger than any memory, not small") {
   host::control_shape shape;
   shape.ranks = 4;
-  const std::size_t small = host::control::bytes_for(shape);
+  const std::size_t small = host::control_block::bytes_for(shape);
   for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX / 8 + 1, SIZE_MAX - 4096}) {
     shape.staging_bytes = bytes;
-    CHECK(host::control::bytes_for(shape) > belay::largest_size);
+    CHECK(host::control_block::bytes_for(shape) > belay::largest_size);
     shape.staging_bytes = 0;
     shape.group_bytes = SIZE_MAX;
-    CHECK(host::control::bytes_for(shape) > belay::largest_size);
+    CHECK(host::control_block::bytes_for(shape) > belay::largest_size);
     shape.group_bytes = 0;
-    CHECK(host::control::bytes_for(shape) == small);
+    CHECK(host::control_block::bytes_for(shape) == small);
   }
 }

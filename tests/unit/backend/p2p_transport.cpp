@@ -111,21 +111,21 @@ TEST_CASE("a letter that does not continue its transfer is a named error, and no
   control_shape shape;
   shape.ranks = 2;
   shape.space = address_space::several;
-  shape.group_bytes = group_memory::bytes_for(2);
+  shape.group_bytes = group_layout::bytes_for(2);
   const int members[] = {0, 1};
   const transfer_step wrong[] = {{transfer_path::pieces, 400, 0, 4096},
                                  {transfer_path::pieces, 400, 200, 200},
-                                 {transfer_path::kernel_copy, 400, 0, 4096},
+                                 {transfer_path::cma, 400, 0, 4096},
                                  {transfer_path::mapped, 400, 0, 0},
                                  {static_cast<transfer_path>(9), 400, 0, 400}};
   for (const transfer_step& letter : wrong) {
     CAPTURE(letter.here);
-    const segment memory = segment::create("test-control", control::bytes_for(shape));
-    health world(control::make(memory.data(), shape));
-    const reach nothing(address_space::several);
-    const group_memory group(world.shared().groups(), 2);
-    post_office receiver(world, nothing, members, belay::lane::caller, 0, 1, group);
-    letter_box& box = group.box(belay::lane::caller, 0, 1);
+    const memory_segment memory = memory_segment::create("test-control", control_block::bytes_for(shape));
+    world_status world(control_block::make(memory.data(), shape));
+    const address_map nothing(address_space::several);
+    const group_layout group(world.shared().groups(), 2);
+    p2p_transport receiver(world, nothing, members, belay::lane::caller, 0, 1, group);
+    mailbox& box = group.box(belay::lane::caller, 0, 1);
     box.step = letter;
     box.flap.put();
     std::vector<std::byte> got(8192, std::byte{7});

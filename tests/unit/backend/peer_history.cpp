@@ -28,7 +28,7 @@ belay::flight_record done(belay::flight_record what) {
 }  // namespace
 
 TEST_CASE("nothing is known of a peer that wrote nothing") {
-  mpi::hearsay heard;
+  mpi::peer_history heard;
   heard.entered(5, entered(operation::barrier, 0, 0));
   CHECK(heard.of(2).count() == 0);
   CHECK(heard.of(7).last().what == operation::none);
@@ -36,7 +36,7 @@ TEST_CASE("nothing is known of a peer that wrote nothing") {
 }
 
 TEST_CASE("what a peer entered before its last operation is over; the last one may be") {
-  mpi::hearsay heard;
+  mpi::peer_history heard;
   for (std::uint64_t k = 0; k < 3; ++k) heard.entered(1, entered(operation::all_reduce, 0, k));
   const belay::flight_history known = heard.of(1);
   REQUIRE(known.count() == 3);
@@ -48,21 +48,21 @@ TEST_CASE("what a peer entered before its last operation is over; the last one m
 }
 
 TEST_CASE("the last words of a group are kept, however often the peer was in another one since") {
-  mpi::hearsay heard;
+  mpi::peer_history heard;
   heard.entered(1, entered(operation::barrier, 9, 3));
   for (std::uint64_t k = 0; k < 100; ++k) heard.entered(1, entered(operation::all_reduce, 0, k));
   const belay::flight_history known = heard.of(1);
   CHECK(known.count() == 101);
-  REQUIRE(known.first() == 101 - mpi::hearsay::kept - 1);
+  REQUIRE(known.first() == 101 - mpi::peer_history::kept - 1);
   CHECK(known[known.first()].text() == "after barrier #3 of group 9 at a.cpp:3");
-  CHECK(known[known.first() + 1].number == 100 - mpi::hearsay::kept);
+  CHECK(known[known.first() + 1].number == 100 - mpi::peer_history::kept);
   CHECK(known.last().number == 99);
 }
 
 TEST_CASE("an exchange is one operation, however many letters it has, and counted on its own") {
-  mpi::hearsay heard;
+  mpi::peer_history heard;
   heard.entered(1, entered(operation::all_reduce, 0, 0));
-  for (int letter = 0; letter < 3; ++letter) heard.entered(1, entered(operation::exchange, 0, 0));
+  for (int control_message = 0; control_message < 3; ++control_message) heard.entered(1, entered(operation::exchange, 0, 0));
   heard.entered(1, entered(operation::all_reduce, 0, 1));
   heard.entered(1, entered(operation::exchange, 0, 0));  // a late one
   const belay::flight_history known = heard.of(1);
@@ -72,14 +72,14 @@ TEST_CASE("an exchange is one operation, however many letters it has, and counte
 }
 
 TEST_CASE("what a peer says of itself is believed until it writes again") {
-  mpi::hearsay heard;
+  mpi::peer_history heard;
   heard.entered(1, entered(operation::all_reduce, 0, 0));
-  heard.told(1, done(entered(operation::all_reduce, 0, 0)), mpi::hearsay::telling::stays);
+  heard.told(1, done(entered(operation::all_reduce, 0, 0)), mpi::peer_history::telling::stays);
   CHECK(heard.of(1).last().text() == "after all_reduce #0 at a.cpp:0");
   CHECK_FALSE(heard.left(1));
   heard.entered(1, entered(operation::all_reduce, 0, 1));
   CHECK(heard.of(1).last().text() == "last seen in all_reduce #1 at a.cpp:1");
-  heard.told(1, entered(operation::barrier, 4, 0), mpi::hearsay::telling::leaves);  // of a group this rank is not in
+  heard.told(1, entered(operation::barrier, 4, 0), mpi::peer_history::telling::leaves);  // of a group this rank is not in
   CHECK(heard.left(1));
   CHECK(heard.groups_with(1) == std::vector<std::uint32_t>{0});
   CHECK(heard.groups_with(6).empty());

@@ -36,7 +36,7 @@ struct belongings {
   [[nodiscard]] static std::size_t doors() {
     std::size_t n = 0;
     const std::string mine = "-" + std::to_string(::getpid()) + "-";
-    for (const auto& each : std::filesystem::directory_iterator(belay::host::doorway::base_directory())) {
+    for (const auto& each : std::filesystem::directory_iterator(belay::host::bootstrap_socket::base_directory())) {
       n += each.path().filename().string().find(mine) != std::string::npos;
     }
     return n;

@@ -12,15 +12,15 @@
 #include "belay/comm/collective.hpp"
 #include "belay/comm/symmetric.hpp"
 
-using belay::host::audience;
+using belay::host::rank_set;
 
 TEST_CASE("a group's memory is seen by those who are in that group") {
-  const auto of = [](std::vector<int> members, std::uint32_t group) { return audience::of(members, group); };
+  const auto of = [](std::vector<int> members, std::uint32_t group) { return rank_set::of(members, group); };
   CHECK(of({0, 1, 2}, 0).includes(of({1, 2}, 3)));
   CHECK(of({0, 1, 2}, 4).includes(of({0, 2}, 5)));
   CHECK(!of({0, 2}, 5).includes(of({0, 1, 2}, 0)));
   CHECK(!of({0, 2}, 5).includes(of({0, 1}, 6)));
-  CHECK(!audience{}.includes(of({0}, 1)));
+  CHECK(!rank_set{}.includes(of({0}, 1)));
   // Of ranks that have no bit nothing is known but their group.
   CHECK(of({3, 70}, 7).includes(of({3, 70}, 7)));
   CHECK(!of({3, 70}, 7).includes(of({3, 71}, 8)));

@@ -16,51 +16,51 @@
 #include "unit/backend/forked.hpp"
 
 struct test_world {
-  belay::host::segment control = belay::host::segment::create("test-control", 4096);
-  std::map<int, belay::host::ending> endings;
-  std::map<int, belay::host::ending> children;
-  std::map<int, belay::host::parting> partings;
+  belay::host::memory_segment control_block = belay::host::memory_segment::create("test-control", 4096);
+  std::map<int, belay::host::exit_status> endings;
+  std::map<int, belay::host::exit_status> children;
+  std::map<int, belay::host::exit_message> partings;
   std::map<int, std::chrono::steady_clock::time_point> ended_at;
   std::vector<int> joins, stalls;
   std::vector<std::vector<int>> renewals;
-  std::vector<belay::host::segment> older;
+  std::vector<belay::host::memory_segment> older;
   std::function<void(const std::vector<int>&)> at_renewal;
   std::function<void()> at_goodbye;
 
   void joined(int rank, pid_t) { joins.push_back(rank); }
-  void ended(int rank, belay::host::ending how) {
+  void ended(int rank, belay::host::exit_status how) {
     ended_at[rank] = std::chrono::steady_clock::now();
     endings[rank] = how;
   }
-  void child_ended(int rank, belay::host::ending how) { children[rank] = how; }
-  void said(int rank, belay::host::parting what) {
+  void child_ended(int rank, belay::host::exit_status how) { children[rank] = how; }
+  void said(int rank, belay::host::exit_message what) {
     partings[rank] = std::move(what);
     if (at_goodbye) at_goodbye();
   }
   void stalled(int rank) { stalls.push_back(rank); }
-  belay::host::segment& renew(const std::vector<int>& survivors) {
+  belay::host::memory_segment& renew(const std::vector<int>& survivors) {
     renewals.push_back(survivors);
-    older.push_back(std::exchange(control, belay::host::segment::create("test-control", 4096)));
-    control.data()[0] = static_cast<std::byte>(renewals.size());
+    older.push_back(std::exchange(control_block, belay::host::memory_segment::create("test-control", 4096)));
+    control_block.data()[0] = static_cast<std::byte>(renewals.size());
     if (at_renewal) at_renewal(survivors);
-    return control;
+    return control_block;
   }
 };
 
 /// Shared by the test's process and its children.
 struct test_party {
   scratch base;
-  belay::host::doorway door = belay::host::doorway::open_in(base.path());
+  belay::host::bootstrap_socket door = belay::host::bootstrap_socket::open_in(base.path());
   test_world world;
-  belay::host::holder<test_world> holder;
+  belay::host::coordinator<test_world> coordinator;
   int ranks;
   std::vector<pid_t> pids;
 
-  explicit test_party(int count, belay::host::holder_options options = {})
-      : holder(door, count, world.control, world, options), ranks(count) {}
+  explicit test_party(int count, belay::host::coordinator_options options = {})
+      : coordinator(door, count, world.control_block, world, options), ranks(count) {}
 
-  [[nodiscard]] belay::host::guest enter(int rank) const {
-    return belay::host::guest::enter(door.path(), door.secret(), rank, ranks, in_seconds(20));
+  [[nodiscard]] belay::host::client enter(int rank) const {
+    return belay::host::client::enter(door.path(), door.secret(), rank, ranks, in_seconds(20));
   }
 
   /// One child for each rank, which joins and then runs `body(guest&)`.
@@ -68,10 +68,10 @@ struct test_party {
   void start(Body body) {
     for (int rank = 0; rank < ranks; ++rank) {
       pids.push_back(forked([&] {
-        belay::host::guest self = enter(rank);
+        belay::host::client self = enter(rank);
         return body(self);
       }));
-      holder.expect(rank, pids.back());
+      coordinator.expect(rank, pids.back());
     }
   }
 };

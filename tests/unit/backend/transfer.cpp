@@ -13,13 +13,13 @@ namespace {
 constexpr std::uint64_t room = 64;
 constexpr std::uint64_t totals[] = {0, 1, 63, 64, 65, 128, 1000};
 constexpr auto in_pieces = [] { return transfer_path::pieces; };
-constexpr auto by_the_kernel = [] { return transfer_path::kernel_copy; };
+constexpr auto by_the_kernel = [] { return transfer_path::cma; };
 
 }  // namespace
 
 TEST_CASE("both ends count the same bytes, by every path, whatever a peer can do later") {
   for (const std::uint64_t total : totals) {
-    for (const transfer_path path : {transfer_path::pieces, transfer_path::mapped, transfer_path::kernel_copy}) {
+    for (const transfer_path path : {transfer_path::pieces, transfer_path::mapped, transfer_path::cma}) {
       CAPTURE(total);
       CAPTURE(static_cast<int>(path));
       transfer_end sender, receiver;
@@ -58,8 +58,8 @@ TEST_CASE("a letter that does not continue its transfer is seen, and none moves 
       {transfer_path::pieces, total, room, huge},
       {transfer_path::pieces, total, huge, room},
       {transfer_path::pieces, total + 1, room, room},           // of another transfer
-      {transfer_path::kernel_copy, total, room, total},         // the whole: what a receiver once added
-      {transfer_path::kernel_copy, total, room, total - room},  // the rest, by another path
+      {transfer_path::cma, total, room, total},         // the whole: what a receiver once added
+      {transfer_path::cma, total, room, total - room},  // the rest, by another path
       {transfer_path::mapped, total, 0, total},
       {static_cast<transfer_path>(7), total, room, room},
   };

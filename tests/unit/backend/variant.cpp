@@ -18,10 +18,10 @@
 
 using belay::host::algorithm;
 using belay::host::call_kind;
-using belay::host::manner;
-using belay::host::manners_of;
+using belay::host::variant;
+using belay::host::variants_of;
 using belay::host::touch;
-using belay::host::trials;
+using belay::host::online_tuner;
 
 namespace {
 
@@ -32,15 +32,15 @@ struct buffers {
 /// Calls it until its manner is found: what was asked for each time, and whether all gave the bits of the first.
 template <class Group, class Call>
 std::string all_alike(const Group& group, const buffers& memory, std::size_t kinds, Call call) {
-  std::vector<manner> seen;
+  std::vector<variant> seen;
   std::vector<float> usual;
   const std::vector<float> input(memory.whole.begin(), memory.whole.end());
-  for (int i = 0; i < trials::most_calls; ++i) {
+  for (int i = 0; i < online_tuner::most_calls; ++i) {
     std::memset(memory.result.data(), 0x5a, memory.result.size_bytes());
     const std::span<float> out = call();
     bool known = false;
-    for (const manner& each : seen) known = known || each == group.last_manner();
-    if (!known) seen.push_back(group.last_manner());
+    for (const variant& each : seen) known = known || each == group.last_variant();
+    if (!known) seen.push_back(group.last_variant());
     if (usual.empty()) usual.assign(out.begin(), out.end());
     const bool alike = std::memcmp(usual.data(), out.data(), out.size_bytes()) == 0;
     // (Where the operation was in place.)
@@ -64,8 +64,8 @@ std::string all_collectives_alike(const Group& group, const buffers& memory, con
   for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<float>(i % 67 + rank) / 4;
   const auto own = result.first(part.size());
   std::string out;
-  const auto expect = [&](const char* what, std::size_t manners, auto call) {
-    const std::string found = all_alike(group, memory, manners, call);
+  const auto expect = [&](const char* what, std::size_t variants, auto call) {
+    const std::string found = all_alike(group, memory, variants, call);
     if (found != "alike") out += std::string(what) + ": " + found + "; ";
   };
   const int root = group.size() - 1;
@@ -109,7 +109,7 @@ TEST_CASE("an operation has the same bits in every manner, on memory that all se
     const auto body = [](auto& rank) {
       const auto n = static_cast<std::size_t>(rank.size());
       // More than what is tried, and no whole lines.
-      const std::size_t count = belay::host::least_tried_seen / sizeof(float) / n + 5;
+      const std::size_t count = belay::host::least_tried_mapped / sizeof(float) / n + 5;
       belay::symmetric_heap heap(rank.world(), {.bytes = 3 * n * count * sizeof(float) + 65536});
       const auto lease = [&](std::size_t elements, const char* tag) {
         return std::span(reinterpret_cast<float*>(heap.lease(elements * sizeof(float), tag).local()), elements);
@@ -140,7 +140,7 @@ TEST_CASE("an operation has the same bits through staging and by the kernel's co
 
 TEST_CASE("what is received is the same in every manner") {
   const auto body = [](auto& rank) {
-    const std::size_t bytes = belay::host::least_tried_seen + 77;
+    const std::size_t bytes = belay::host::least_tried_mapped + 77;
     belay::symmetric_heap heap(rank.world(), {.bytes = 2 * bytes + 65536});
     const auto lease = [&](const char* tag) { return std::span(heap.lease(bytes, tag).local(), bytes); };
     const std::span<std::byte> given = lease("given"), taken = lease("taken");
@@ -150,7 +150,7 @@ TEST_CASE("what is received is the same in every manner") {
       return static_cast<std::byte>((i + static_cast<std::size_t>(31 * who + call)) % 251);
     };
     int wrong = 0;
-    for (int call = 0; call < trials::most_calls; ++call) {
+    for (int call = 0; call < online_tuner::most_calls; ++call) {
       for (std::size_t i = 0; i < bytes; ++i) given[i] = byte_of(rank.number(), i, call);
       rank.world().exchange(both);
       for (std::size_t i = 0; i < bytes; ++i) wrong += taken[i] != byte_of(last, i, call) ? 1 : 0;
@@ -162,28 +162,28 @@ TEST_CASE("what is received is the same in every manner") {
 }
 
 TEST_CASE("what has one manner is not tried") {
-  const auto manners = [](call_kind call) { return manners_of(call).size(); };
+  const auto variants = [](call_kind call) { return variants_of(call).size(); };
   using belay::operation;
-  CHECK(manners({operation::all_reduce, 1, false, true}) == 1);
-  CHECK(manners({operation::all_reduce, 2, true, true}) > 1);
-  CHECK(manners({operation::all_to_all, 2, true, true, true, true}) == 1);
-  CHECK(manners({operation::barrier, 2, false, true}) == 1);
-  CHECK(manners({operation::make_symmetric, 2, false, false, true}) == 1);
-  CHECK(manners({operation::broadcast, 2, false, false, true}) == 4);
-  CHECK(manners({operation::broadcast, 2, false, false, false}) == 2);  // nothing but staging
-  CHECK(manners({operation::all_to_all, 2, false, false, true, true}) == 2);
+  CHECK(variants({operation::all_reduce, 1, false, true}) == 1);
+  CHECK(variants({operation::all_reduce, 2, true, true}) > 1);
+  CHECK(variants({operation::all_to_all, 2, true, true, true, true}) == 1);
+  CHECK(variants({operation::barrier, 2, false, true}) == 1);
+  CHECK(variants({operation::make_symmetric, 2, false, false, true}) == 1);
+  CHECK(variants({operation::broadcast, 2, false, false, true}) == 4);
+  CHECK(variants({operation::broadcast, 2, false, false, false}) == 2);  // nothing but staging
+  CHECK(variants({operation::all_to_all, 2, false, false, true, true}) == 2);
   for (const operation what : {operation::all_reduce, operation::all_gather, operation::broadcast, operation::exchange}) {
-    const auto all = manners_of({what, 2, true, true});
-    CHECK(all.front() == manner{});
-    CHECK(all.size() <= trials::most_manners);
+    const auto all = variants_of({what, 2, true, true});
+    CHECK(all.front() == variant{});
+    CHECK(all.size() <= online_tuner::most_variants);
   }
 }
 
 namespace {
 
 /// Calls of a kind until it is settled, each manner as long as told: what it settles for.
-std::size_t settle(trials& tried, std::uint64_t kind, std::size_t bytes, const std::vector<double>& us) {
-  for (int i = 0; i < trials::most_calls; ++i) {
+std::size_t settle(online_tuner& tried, std::uint64_t kind, std::size_t bytes, const std::vector<double>& us) {
+  for (int i = 0; i < online_tuner::most_calls; ++i) {
     const std::size_t now = tried.next(kind, bytes, us.size());
     if (tried.settled()) return now;
     tried.done(us[now]);
@@ -194,7 +194,7 @@ std::size_t settle(trials& tried, std::uint64_t kind, std::size_t bytes, const s
 }  // namespace
 
 TEST_CASE("the fastest manner is found, and the usual one kept where none is clearly faster") {
-  trials tried;
+  online_tuner tried;
   CHECK(settle(tried, 1, 1 << 20, {10, 12, 7, 9}) == 2);
   CHECK(settle(tried, 2, 1 << 20, {10, 12, 9.8, 11}) == 0);
   CHECK(settle(tried, 3, 64 << 20, {10, 9, 8, 7, 6, 5, 4}) == 6);
@@ -203,7 +203,7 @@ TEST_CASE("the fastest manner is found, and the usual one kept where none is cle
 }
 
 TEST_CASE("what takes twice as long, or half, for long enough is tried anew, and ever more patiently") {
-  trials tried;
+  online_tuner tried;
   const std::size_t bytes = 1 << 20;
   REQUIRE(settle(tried, 1, bytes, {10, 5, 8}) == 1);
   const auto calls_until_tried = [&](double us) {
@@ -220,25 +220,25 @@ TEST_CASE("what takes twice as long, or half, for long enough is tried anew, and
   for (int i = 0; i < 200; ++i) {
     (void)tried.next(1, bytes, 3);
     REQUIRE(tried.settled());
-    tried.done(i % trials::least_strange == 0 ? 5 : 50);
+    tried.done(i % online_tuner::least_drift == 0 ? 5 : 50);
   }
   (void)tried.next(1, bytes, 3);
   tried.done(5);
-  CHECK(calls_until_tried(11) == trials::least_strange);
+  CHECK(calls_until_tried(11) == online_tuner::least_drift);
   CHECK(settle(tried, 1, bytes, {10, 11, 8}) == 2);
   // Of twice the bytes it may take twice as long.
   (void)tried.next(1, 2 * bytes, 3);
   tried.done(16);
-  CHECK(calls_until_tried(3) == 2 * trials::least_strange);
+  CHECK(calls_until_tried(3) == 2 * online_tuner::least_drift);
   CHECK(settle(tried, 1, bytes, {3, 3, 3}) == 0);
-  CHECK(calls_until_tried(1) == 4 * trials::least_strange);
+  CHECK(calls_until_tried(1) == 4 * online_tuner::least_drift);
 }
 
 TEST_CASE("the first run of a manner does not count, nor does one that was disturbed") {
-  trials tried;
+  online_tuner tried;
   std::size_t last = 9;
   std::size_t run = 0;
-  for (int i = 0; i < trials::most_calls; ++i) {
+  for (int i = 0; i < online_tuner::most_calls; ++i) {
     const std::size_t now = tried.next(5, 8 << 20, 3);
     if (tried.settled()) break;
     run = now == last ? run + 1 : 0;
@@ -250,10 +250,10 @@ TEST_CASE("the first run of a manner does not count, nor does one that was distu
 }
 
 TEST_CASE("kinds beyond the room are done in the usual manner") {
-  trials tried;
+  online_tuner tried;
   std::size_t refused = 0;
-  for (std::uint64_t kind = 1; kind <= 3 * trials::most_kinds; ++kind) {
+  for (std::uint64_t kind = 1; kind <= 3 * online_tuner::most_kinds; ++kind) {
     if (tried.next(kind, 1 << 20, 3) == 0 && !tried.timing()) ++refused;
   }
-  CHECK(refused >= 2 * trials::most_kinds);
+  CHECK(refused >= 2 * online_tuner::most_kinds);
 }

@@ -23,7 +23,7 @@ bench::cell moving_machine() {
   out.size = bench::extent_of(out.what, 1 << 20, 4, 2);
   out.algorithm[0] = out.algorithm[1] = "pull";
   out.wrong[0] = 0;
-  bench::series mine{bench::part::subject, "belay", false, {}}, slow{bench::part::twin, "a", false, {}},
+  bench::series mine{bench::part::library_call, "belay", false, {}}, slow{bench::part::twin, "a", false, {}},
       fast{bench::part::twin, "b", false, {}}, copy{bench::part::copy, "wide", false, {}};
   for (int i = 0; i < 20; ++i) {
     const double before = i <= 10 ? 0.09 : 0.4, after = i < 10 ? 0.09 : 0.4;

@@ -47,7 +47,7 @@ struct scene {
   }
 
   std::unique_ptr<belay::flight_recorder<>> own = std::make_unique<belay::flight_recorder<>>();
-  belay::flight_scene world;
+  belay::flight_snapshot world;
 };
 
 }  // namespace
@@ -71,7 +71,7 @@ TEST_CASE("a rank that is known by its letter is neither said to wait in what ma
   REQUIRE(open.size() == 1);
   CHECK(open[0].inside == std::vector<int>{0, 2});
   CHECK(open[0].missing == std::vector<int>{1});
-  made.world.cause = belay::first_cause{belay::comm_fault::timeout, {1}, "late", ""};
+  made.world.cause = belay::abort_cause{belay::comm_fault::timeout, {1}, "late", ""};
   CHECK(belay::verdict(made.world) ==
         "rank 1 never entered all_reduce #1 at a.cpp:1; ranks 0, 2 have waited there for 2.50 s; "
         "rank 1 cannot be seen from here, last seen in all_reduce #0 at a.cpp:0");
@@ -85,7 +85,7 @@ TEST_CASE("a rank that is stopped inside of an operation is told, and is not sai
   made.world.ranks[1] = {0, belay::rank_state::running, belay::flight_history({record(0), stuck}, 2), {}};
   stuck.number = 3;
   made.world.ranks[2] = {0, belay::rank_state::stopped, belay::flight_history({stuck}, 1), {}};
-  made.world.cause = belay::first_cause{belay::comm_fault::timeout, {1}, "late", ""};
+  made.world.cause = belay::abort_cause{belay::comm_fault::timeout, {1}, "late", ""};
   const std::string said = belay::verdict(made.world);
   CAPTURE(said);
   CHECK(said.find("rank 2 is stopped, in ") != std::string::npos);

@@ -82,10 +82,10 @@ TEST_CASE("what is frozen passes gradients through, takes neither gradient nor s
       auto hidden = belay::forward(step, adapter, x);
       auto out = belay::forward(step, base, hidden.out());
       seen.push_back(out.out()(0, 0, 0) * out.out()(0, 0, 0) + out.out()(0, 0, 1) * out.out()(0, 0, 1));
-      belay::gradient<belay::host_engine, double, 3> slope{engine, x.shape()};
-      for (std::size_t i = 0; i < 2; ++i) slope.values().data()[i] = 2 * out.out().data()[i];
-      slope = std::move(out).backward(slope);
-      slope = std::move(hidden).backward(slope);
+      belay::gradient<belay::host_engine, double, 3> grad{engine, x.shape()};
+      for (std::size_t i = 0; i < 2; ++i) grad.values().data()[i] = 2 * out.out().data()[i];
+      grad = std::move(out).backward(grad);
+      grad = std::move(hidden).backward(grad);
       gradients.contributed(0, 1, 0);
       auto reduced = gradients.finish(belay::target_tokens{2});
       auto outcome = std::move(step).commit(belay::world_vote{rank.world()});
@@ -110,8 +110,8 @@ TEST_CASE("a frozen lower part needs no backward: it is observed, and owes nothi
   base.weight().bind(&frozen_value);
   base.weight().initialise(1);
   scaling<belay::trainable> head{"head"};
-  double value = 0, slope = 0;
-  head.weight().bind(&value, &slope);
+  double value = 0, grad = 0;
+  head.weight().bind(&value, &grad);
   head.weight().initialise(1);
 
   belay::tier_meter meter;
@@ -123,7 +123,7 @@ TEST_CASE("a frozen lower part needs no backward: it is observed, and owes nothi
   auto out = belay::forward(step, head, features.out());
   CHECK(engine.obligations().open_count() == 1);
   static_cast<void>(std::move(out).backward(x));  // the features' gradient is for nobody
-  CHECK(slope == 2 * 1 + 4 * 2);
+  CHECK(grad == 2 * 1 + 4 * 2);
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
 }

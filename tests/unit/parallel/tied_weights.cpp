@@ -73,10 +73,10 @@ TEST_CASE("two layers of a rank share a parameter: its bucket goes when both hav
       auto hidden = belay::forward(step, lower, constant_tensor{&x, {1, 1, 1}});
       auto out = belay::forward(step, upper, hidden.out());
       CHECK(out.out()(0, 0, 0) == 9 * x);
-      auto slope = std::move(out).backward(constant_tensor{&one, {1, 1, 1}});
+      auto grad = std::move(out).backward(constant_tensor{&one, {1, 1, 1}});
       gradients.contributed(0, 1, 0);
       CHECK(gradients.launched() == 0);
-      slope = std::move(hidden).backward(slope);
+      grad = std::move(hidden).backward(grad);
       gradients.contributed(0, 1, 0);
       CHECK(gradients.launched() == 1);
       auto reduced = gradients.finish(belay::target_tokens{1});

@@ -65,8 +65,8 @@ void write(const std::string& path, const std::string& content) { std::ofstream(
 std::string flight_in(const scratch& folder) {
   const host::control_shape shape = host::control_shape_for(4, host::address_space::several, host::checked_options({}, {}));
   const host::anonymous_memory memory(host::control::bytes_for(shape));
-  host::health world(host::control::make(memory.data(), shape));
-  host::group_registry registry(world, 0);
+  host::world_status world(host::control::make(memory.data(), shape));
+  host::group_directory registry(world, 0);
   const int everybody[] = {0, 1, 2, 3};
   static_cast<void>(registry.join(everybody, {}));
   for (int rank = 0; rank < 4; ++rank) {
@@ -78,7 +78,7 @@ std::string flight_in(const scratch& folder) {
     }
     if (rank >= 2) continue;
     recorder.enter(belay::operation::all_reduce, 0, 2, 4096, "train \"x\".cpp", 82);
-    recorder.wait_from(host::health::microseconds(host::health::clock::now()) - 4'000'000);
+    recorder.wait_from(host::world_status::microseconds(host::world_status::clock::now()) - 4'000'000);
   }
   world.stop({belay::comm_fault::peer_failed, {2}, "", "train \"x\".cpp:81", 9, -1, 0});
   return host::write_flight_file(world, folder / "");

@@ -45,7 +45,7 @@ std::string sorted_lines(const std::string& text) {
 bool gone_soon(pid_t pid) {
   const auto watched = process::watch(pid);
   if (!watched) return true;
-  pollfd entry{watched->descriptor(), POLLIN, 0};
+  pollfd entry{watched->unique_fd(), POLLIN, 0};
   return ::poll(&entry, 1, 20'000) > 0;
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("the exit code is the first failing rank's, or 128 and its signal") {
   CHECK(shell(2, "ulimit -c 0; kill -SEGV $$").code == 128 + SIGSEGV);
 }
 
-TEST_CASE("when one fails the others have a moment, then SIGTERM, then SIGKILL; the first one's code stays") {
+TEST_CASE("when one fails the others have a time_point, then SIGTERM, then SIGKILL; the first one's code stays") {
   const outcome own = shell(3, "[ $BELAY_RANK = 1 ] && exit 3; sleep 0.05; echo ends itself; exit 4");
   CHECK(own.code == 3);
   CHECK(sorted_lines(own.out) == "[0] ends itself\n[2] ends itself\n");
@@ -217,7 +217,7 @@ TEST_CASE("Ctrl-Z stops belay-run and every rank, fg lets all go on; a pause of 
     for (const pid_t rank : ranks) CHECK(is_stopped_soon(rank, true));
     // Longer than the stall limit; nobody ends meanwhile.
     const auto watched = process::watch(ranks[0]);
-    pollfd entry{watched->descriptor(), POLLIN, 0};
+    pollfd entry{watched->unique_fd(), POLLIN, 0};
     CHECK(::poll(&entry, 1, 1500) == 0);
     ::kill(one.pid(), SIGCONT);
     REQUIRE(::waitpid(one.pid(), &status, WCONTINUED) == one.pid());
@@ -248,7 +248,7 @@ TEST_CASE("no process is left: not by an end, not by a kill of belay-run, not wh
   for (const std::string& line : pids) CHECK(gone_soon(std::stoi(line.substr(4))));
   // Its directory is all that is left, until the next start.
   CHECK(one.doorways() == 1);
-  CHECK(belay::host::doorway::sweep(one.file("run")) == 1);
+  CHECK(belay::host::bootstrap_socket::sweep(one.file("run")) == 1);
   CHECK(one.doorways() == 0);
 }
 

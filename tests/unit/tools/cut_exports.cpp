@@ -190,7 +190,7 @@ class exporting_ranks {
 // Until nobody holds the folder any more.
 void wait_for_owner(const place& here) {
   for (const auto& entry : std::filesystem::directory_iterator(here.path())) {
-    const belay::host::descriptor folder(::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const belay::host::unique_fd folder(::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     CHECK(::flock(folder.get(), LOCK_EX) == 0);
   }
 }
@@ -344,7 +344,7 @@ TEST_CASE("what ends who forked the ranks is answered by the one that exports") 
     std::filesystem::remove(ready);
     REQUIRE(here.temporaries() == 1);
     const std::string folder = std::filesystem::directory_iterator(here.path())->path();
-    const belay::host::descriptor held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const belay::host::unique_fd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     ::kill(parent, number);
     CHECK(reaped(parent) == 1000 + number);
     CHECK(::flock(held.get(), LOCK_EX) == 0);  // its owner has ended

@@ -71,18 +71,18 @@ struct faulty_files : belay::posix_files {
     errno = EINTR;
     return interrupt > 0 && interrupt-- > 0;
   }
-  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
+  [[nodiscard]] static ssize_t read_at(int unique_fd, void* to, std::size_t bytes, off_t offset) noexcept {
     if (interrupted()) return -1;
-    return posix_files::read_at(descriptor, to, trickle ? 1 : bytes, offset);
+    return posix_files::read_at(unique_fd, to, trickle ? 1 : bytes, offset);
   }
-  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
+  [[nodiscard]] static ssize_t write_at(int unique_fd, const void* from, std::size_t bytes, off_t offset) noexcept {
     if (interrupted()) return -1;
-    return posix_files::write_at(descriptor, from, trickle ? 1 : bytes, offset);
+    return posix_files::write_at(unique_fd, from, trickle ? 1 : bytes, offset);
   }
-  [[nodiscard]] static int sync(int descriptor) noexcept {
+  [[nodiscard]] static int sync(int unique_fd) noexcept {
     if (interrupted()) return -1;
     errno = EIO;
-    return no_sync ? -1 : posix_files::sync(descriptor);
+    return no_sync ? -1 : posix_files::sync(unique_fd);
   }
   [[nodiscard]] static int rename(const char* from, const char* to) noexcept {
     errno = EACCES;

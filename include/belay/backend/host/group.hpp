@@ -39,7 +39,7 @@ namespace host {
 /// `comm_error` (mismatch, peer_failed, timeout) for the group; after the latter every call fails the same way.
 class group {
  public:
-  group(std::shared_ptr<group_state> state, int rank, std::shared_ptr<communication_stream> stream) noexcept
+  group(std::shared_ptr<group_state> state, int rank, std::shared_ptr<async_stream> stream) noexcept
       : state_(std::move(state)), rank_(rank), limit_(state_->world().timeout()), stream_(std::move(stream)) {}
 
   /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
@@ -53,7 +53,7 @@ class group {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return state_->size(); }
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
-  [[nodiscard]] call_guard::turn checked_call(const char* what, const where& at) const {
+  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
     return {stream_->guard(), what, at};
   }
 
@@ -152,7 +152,7 @@ class group {
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    const call_guard::turn mine = checked_call(name(operation::exchange), at);
+    const call_guard::entry mine = checked_call(name(operation::exchange), at);
     stream_->report_abandoned(at);
     state_->exchange(lane::caller).run(transfers, limit_, at);
   }
@@ -173,64 +173,64 @@ class group {
   // make no sense are a usage_error of the start.
 
   pending start_barrier(where at = where::current()) const {
-    return start(operation::barrier, [=](party me) { host::barrier(me, at); }, {}, at);
+    return start(operation::barrier, [=](collective_context me) { host::barrier(me, at); }, {}, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    return start(operation::all_reduce, [=](party me) { host::all_reduce<T>(me, inout, inout, op, at); }, touches(inout, inout), at);
+    return start(operation::all_reduce, [=](collective_context me) { host::all_reduce<T>(me, inout, inout, op, at); }, touches(inout, inout), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                                where at = where::current()) const {
-    return start(operation::reduce_scatter, [=](party me) { host::reduce_scatter<T>(me, in, out, op, at); }, touches(in, out), at);
+    return start(operation::reduce_scatter, [=](collective_context me) { host::reduce_scatter<T>(me, in, out, op, at); }, touches(in, out), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                  where at = where::current()) const {
     check_division(inout, counts, size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
-    return start(operation::reduce_scatter_v, [=](party me) { host::reduce_scatter_v(me, inout, counts, op, at); }, touches(inout, inout), at);
+    return start(operation::reduce_scatter_v, [=](collective_context me) { host::reduce_scatter_v(me, inout, counts, op, at); }, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    return start(operation::all_gather, [=](party me) { host::all_gather<T>(me, in, out, at); }, touches(in, out), at);
+    return start(operation::all_gather, [=](collective_context me) { host::all_gather<T>(me, in, out, at); }, touches(in, out), at);
   }
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
                              where at = where::current()) const {
     check_division(inout, counts, size(), "all_gather_v", "all_gather_v: the buffer", at);
-    return start(operation::all_gather_v, [=](party me) { host::all_gather_v(me, inout, counts, at); }, touches(inout, inout), at);
+    return start(operation::all_gather_v, [=](collective_context me) { host::all_gather_v(me, inout, counts, at); }, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    return start(operation::all_to_all, [=](party me) { host::all_to_all<T>(me, in, out, at); }, touches(in, out), at);
+    return start(operation::all_to_all, [=](collective_context me) { host::all_to_all<T>(me, in, out, at); }, touches(in, out), at);
   }
   template <transferable T>
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              where at = where::current()) const {
     check_all_to_all_v<T>(in, send_counts, out, receive_counts, size(), at);
-    const auto work = [=](party me) { host::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
+    const auto work = [=](collective_context me) { host::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
     return start(operation::all_to_all_v, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    return start(operation::broadcast, [=](party me) { host::broadcast(me, inout, root, at); }, touches(inout, inout), at);
+    return start(operation::broadcast, [=](collective_context me) { host::broadcast(me, inout, root, at); }, touches(inout, inout), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    return start(operation::reduce, [=](party me) { host::reduce<T>(me, inout, inout, op, root, at); }, touches(inout, inout), at);
+    return start(operation::reduce, [=](collective_context me) { host::reduce<T>(me, inout, inout, op, root, at); }, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                        where at = where::current()) const {
-    return start(operation::gather, [=](party me) { host::gather<T>(me, in, out, root, at); }, touches(in, out), at);
+    return start(operation::gather, [=](collective_context me) { host::gather<T>(me, in, out, root, at); }, touches(in, out), at);
   }
   template <transferable T>
   pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                         where at = where::current()) const {
-    return start(operation::scatter, [=](party me) { host::scatter<T>(me, in, out, root, at); }, touches(in, out), at);
+    return start(operation::scatter, [=](collective_context me) { host::scatter<T>(me, in, out, root, at); }, touches(in, out), at);
   }
   pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
     return stream_->launch(operation::exchange, state_, [=, limit = limit_](group_state& state) {
@@ -239,18 +239,18 @@ class group {
   }
 
   /// The manner in which this rank's last blocking operation went that no line or page held: a usual one tells no more.
-  [[nodiscard]] manner last_manner() const noexcept { return state_->meeting(lane::caller).chosen(); }
+  [[nodiscard]] variant last_variant() const noexcept { return state_->collective_endpoint(lane::caller).chosen(); }
 
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     const entered call = here(operation::make_symmetric, at);
-    const party me = call.me;
+    const collective_context me = call.me;
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};
-    me.point->enter(contribution{.print = print}, me.limit, at);  // all want the same
-    me.point->leave();
-    region_service& source = *state_->regions();
+    me.endpoint->enter_rendezvous(call_buffers{.print = print}, me.limit, at);  // all want the same
+    me.endpoint->exit_rendezvous();
+    region_provider& source = *state_->regions();
     symmetric_region out;
-    region_service::ticket told;
+    region_provider::ticket told;
     if (me.rank() == 0) {
       try {
         out = source.make(me.size(), bytes, at);
@@ -260,27 +260,27 @@ class group {
       }
     }
     const fingerprint telling{operation::make_symmetric, reduction::none, {element_code::opaque, sizeof told}, 0, 1, 0};
-    me.point->swap(algorithm::line, telling, &told, sizeof told, me.limit, at);
-    if (me.rank() != 0) std::memcpy(&told, me.point->brought()(0), sizeof told);
+    me.endpoint->eager_round(algorithm::flag_line, telling, &told, sizeof told, me.limit, at);
+    if (me.rank() != 0) std::memcpy(&told, me.endpoint->payloads()(0), sizeof told);
     if (told.bytes > 0) throw budget_error("symmetric memory", told.bytes, told.available, at);
     if (me.rank() != 0) out = source.open(told, me.size(), bytes, at);
     host::barrier(me, at);  // until here the first rank holds it for all
-    source.share(out, audience::of(state_->members(), state_->id()));
+    source.share(out, rank_set::of(state_->members(), state_->id()));
     return out;
   }
 
  private:
   // Has the rank to itself until the end of the call.
   struct entered {
-    entered(const group& self, operation what, const touched& buffers, const where& at)
+    entered(const group& self, operation what, const buffer_use& buffers, const where& at)
         : turn(self.stream_->guard(), name(what), at), me(self.unlent(what, buffers, at)) {}
 
-    [[no_unique_address]] call_guard::turn turn;
-    party me;
+    [[no_unique_address]] call_guard::entry turn;
+    collective_context me;
   };
 
   template <class In, class Out>
-  [[nodiscard]] static touched touches(std::span<In> reads, std::span<Out> writes) noexcept {
+  [[nodiscard]] static buffer_use touches(std::span<In> reads, std::span<Out> writes) noexcept {
     return {std::as_bytes(reads), std::as_bytes(writes)};
   }
   template <class In, class Out>
@@ -290,23 +290,23 @@ class group {
   [[nodiscard]] entered here(operation what, where at) const {
     return {*this, what, {}, at};
   }
-  [[nodiscard]] party unlent(operation what, const touched& buffers, const where& at) const {
+  [[nodiscard]] collective_context unlent(operation what, const buffer_use& buffers, const where& at) const {
     stream_->expect_free(what, buffers, at);
     stream_->report_abandoned(at);
-    return {&state_->meeting(lane::caller), limit_};
+    return {&state_->collective_endpoint(lane::caller), limit_};
   }
 
   template <class Work>
-  pending start(operation what, Work work, const touched& buffers, where at) const {
+  pending start(operation what, Work work, const buffer_use& buffers, where at) const {
     return stream_->launch(what, state_, [work, limit = limit_](group_state& state) {
-      work(party{&state.meeting(lane::stream), limit});
+      work(collective_context{&state.collective_endpoint(lane::stream), limit});
     }, buffers, at);
   }
 
   std::shared_ptr<group_state> state_;
   int rank_;
-  health::clock::duration limit_;
-  std::shared_ptr<communication_stream> stream_;
+  world_status::clock::duration limit_;
+  std::shared_ptr<async_stream> stream_;
 };
 
 static_assert(communicator<group> && directly_addressable<group>);

@@ -65,7 +65,7 @@ class side_thread {
   }
 
  private:
-  descriptor stop_;
+  unique_fd stop_;
   std::thread thread_;
 };
 
@@ -103,7 +103,7 @@ class launched_world {
   }
 
  private:
-  [[nodiscard]] moment until() const {
+  [[nodiscard]] time_point until() const {
     return std::chrono::steady_clock::now() +
            std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.timeout);
   }
@@ -112,15 +112,15 @@ class launched_world {
   void run_once(Body body, where at) const {
     if (options_.pin == pinning::one_core_each) pin_to_core(found_.rank);
     if (found_.size == 1) {
-      const auto members = std::make_shared<thread_members>(1, options_);
-      const life_end end = live(members->enter(0), members, body);
+      const auto members = std::make_shared<thread_membership>(1, options_);
+      const run_result end = live(members->enter(0), members, body);
       members->end();
       return finish(end);
     }
     const char* const door = std::getenv("BELAY_DOOR");
     if (std::string(found_.launcher) == "belay-run") return run_held(door, body, at);
     if (found_.rank == 0) return run_holding(body, at);
-    const job_note::content note = job_note::find(found_, until(), at);
+    const bootstrap_file::content note = bootstrap_file::find(found_, until(), at);
     run_as_guest(note.door, note.secret, body, at);
   }
 
@@ -137,34 +137,34 @@ class launched_world {
     if (*end != '\0' || number < 3 || number > 1 << 20) {
       throw input_error("BELAY_TOKEN_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
     }
-    run_as_guest(door, guest::token_from_descriptor(static_cast<int>(number), until(), at), body, at);
+    run_as_guest(door, client::token_from_descriptor(static_cast<int>(number), until(), at), body, at);
   }
 
   template <class Body>
   void run_as_guest(const std::string& door, const token& secret, Body body, where at) const {
     const auto source = std::make_shared<process_member>(
-        std::make_shared<guest>(guest::enter(door, secret, found_.rank, found_.size, until(), at)), options_.spins);
-    const standing seat = source->enter();
+        std::make_shared<client>(client::enter(door, secret, found_.rank, found_.size, until(), at)), options_.spins);
+    const epoch_view seat = source->enter();
     side_thread watch(at);
     // The holder's end of the line closes with its process.
     watch.start([source](int stop) {
-      pollfd either[] = {{source->holder().descriptor(), POLLRDHUP, 0}, {stop, POLLIN, 0}};
+      pollfd either[] = {{source->coordinator().unique_fd(), POLLRDHUP, 0}, {stop, POLLIN, 0}};
       while (::poll(either, 2, -1) < 0) {
       }
       if (either[1].revents == 0) source->lose_holder("the process that holds the shared memory is gone");
     });
-    const life_end end = live(seat, source, body);
-    parting last;
+    const run_result end = live(seat, source, body);
+    exit_message last;
     if (end.error) {
-      last.how = parting::outcome::failed;
+      last.how = exit_message::outcome::failed;
       last.body = end.what;
     }
     watch.stop();
     try {
-      source->holder().goodbye(last, until(), at);
+      source->coordinator().goodbye(last, until(), at);
     } catch (const comm_error&) {
       // What the body says comes first; and one that lived through the holder's end is not told of it again.
-      if (!end.error && !seat.world->stopped()) throw;
+      if (!end.error && !seat.world->aborted()) throw;
     }
     finish(end);
   }
@@ -173,14 +173,14 @@ class launched_world {
   // after its own end, and not for one that is stopped beyond the limit: that is an error of its own.
   template <class Body>
   void run_holding(Body body, where at) const {
-    doorway door = doorway::open(at);
+    bootstrap_socket door = bootstrap_socket::open(at);
     const token secret = door.secret();
     const std::string path = door.path();
-    world_watch world(found_.size, options_);
-    holder_options limits;
+    world_monitor world(found_.size, options_);
+    coordinator_options limits;
     limits.stall_limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.stall_limit);
-    holder<world_watch> all(door, found_.size, world.first_control(), world, limits, at);
-    std::optional<job_note> note(job_note::leave(found_, door, at));
+    coordinator<world_monitor> all(door, found_.size, world.first_control(), world, limits, at);
+    std::optional<bootstrap_file> note(bootstrap_file::leave(found_, door, at));
     side_thread server(at);
     std::exception_ptr lost;
     server.start([&](int stop) {
@@ -202,7 +202,7 @@ class launched_world {
     if (lost) std::rethrow_exception(lost);
   }
 
-  void serve(holder<world_watch>& all, const world_watch& world, std::optional<job_note>& note, int stop, where at) const {
+  void serve(coordinator<world_monitor>& all, const world_monitor& world, std::optional<bootstrap_file>& note, int stop, where at) const {
     const auto done = [&] {
       for (int q = 0; q < found_.size; ++q) {
         if (!all.about(q).said_goodbye && !all.about(q).over) return false;
@@ -211,21 +211,21 @@ class launched_world {
     };
     const auto one_stalls = [&] {
       for (int q = 0; q < found_.size; ++q) {
-        if (all.about(q).told_stalled && !all.about(q).left()) return world.state().stopped();
+        if (all.about(q).told_stalled && !all.about(q).left()) return world.state().aborted();
       }
       return false;
     };
-    moment last = moment::max();
+    time_point last = time_point::max();
     while (!done() && std::chrono::steady_clock::now() < last) {
       all.step(std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
       if (all.all_joined()) note.reset();
       pollfd told{stop, POLLIN, 0};
-      if (last == moment::max() && ::poll(&told, 1, 0) > 0) last = until();
-      if (last != moment::max() && one_stalls()) world.state().raise({operation::none, 0, 0, 0, at});
+      if (last == time_point::max() && ::poll(&told, 1, 0) > 0) last = until();
+      if (last != time_point::max() && one_stalls()) world.state().raise({operation::none, 0, 0, 0, at});
     }
   }
 
-  static void finish(const life_end& end) {
+  static void finish(const run_result& end) {
     if (end.error) std::rethrow_exception(end.error);
   }
 

@@ -50,10 +50,10 @@ struct world_options {
 };
 
 /// Seconds that make sense as a deadline. Throws usage_error.
-[[nodiscard]] inline health::clock::duration checked_timeout(std::chrono::duration<double> timeout, where at) {
+[[nodiscard]] inline world_status::clock::duration checked_timeout(std::chrono::duration<double> timeout, where at) {
   if (!(timeout.count() > 0)) throw usage_error("a world's timeout is more than 0 seconds", at);
   const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);  // more is no deadline on any clock
-  return std::chrono::duration_cast<health::clock::duration>(timeout < longest ? timeout : longest);
+  return std::chrono::duration_cast<world_status::clock::duration>(timeout < longest ? timeout : longest);
 }
 
 /// BELAY_TIMEOUT in seconds, or 600. Throws input_error.
@@ -74,7 +74,7 @@ struct world_options {
   options.timeout = checked_timeout(options.timeout, at);
   options.stall_limit = checked_timeout(options.stall_limit, at);
   if (options.staging_bytes < 64 * 1024) throw usage_error("a rank's staging is 64 KiB or more", at);
-  const checked_size all_staging = checked_size(options.staging_bytes) * lane_count * std::size_t{control::most_ranks};
+  const checked_size all_staging = checked_size(options.staging_bytes) * lane_count * std::size_t{control_block::most_ranks};
   static_cast<void>(all_staging.value(
       [&] { return "staging_bytes: " + std::to_string(options.staging_bytes) + " for each lane of each rank are"; }, at));
   options.staging_bytes = options.staging_bytes / 8192 * 8192;  // two halves of whole pages
@@ -92,7 +92,7 @@ struct world_options {
   out.space = space;
   out.staging_bytes = space == address_space::several || options.algorithm == algorithm::staged ? options.staging_bytes : 0;
   out.algorithm = static_cast<std::uint32_t>(options.algorithm);
-  out.group_bytes = (space == address_space::several ? 1 : 8) * group_registry::room_for(ranks);
+  out.group_bytes = (space == address_space::several ? 1 : 8) * group_directory::room_for(ranks);
   out.timeout_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(options.timeout).count();
   out.stall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(options.stall_limit).count();
   out.job = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);

@@ -86,9 +86,9 @@ class processes {
                   "what a rank returns from its process is trivially copyable or a std::string; send the rest to rank 0");
     expect_one_thread(at);
     last_cause_.reset();
-    doorway door = doorway::open(at);
-    world_watch watch(ranks_, options_);
-    holder<world_watch> all(door, ranks_, watch.first_control(), watch, holder_limits(), at);
+    bootstrap_socket door = bootstrap_socket::open(at);
+    world_monitor watch(ranks_, options_);
+    coordinator<world_monitor> all(door, ranks_, watch.first_control(), watch, holder_limits(), at);
     children mine(all, ranks_);
     std::fflush(nullptr);  // what is buffered is not to be written by every child
     const pid_t parent = ::getpid();
@@ -106,7 +106,7 @@ class processes {
       all.expect(number, child);
     }
     see_them_end(all, watch);
-    if (const health* const failed = watch.failed()) last_cause_ = failed->original_cause();
+    if (const world_status* const failed = watch.failed()) last_cause_ = failed->original_cause();
     return watch.outcomes();
   }
 
@@ -114,7 +114,7 @@ class processes {
   // The forked, by rank. However their parent leaves, none of them stays, not even as a zombie.
   class children {
    public:
-    children(const holder<world_watch>& all, int ranks) : all_(&all) { forked_.reserve(static_cast<std::size_t>(ranks)); }
+    children(const coordinator<world_monitor>& all, int ranks) : all_(&all) { forked_.reserve(static_cast<std::size_t>(ranks)); }
     children(const children&) = delete;
     children& operator=(const children&) = delete;
     ~children() {
@@ -129,12 +129,12 @@ class processes {
     void add(pid_t child) noexcept { forked_.push_back(child); }
 
    private:
-    const holder<world_watch>* all_;
+    const coordinator<world_monitor>* all_;
     std::vector<pid_t> forked_;
   };
 
-  [[nodiscard]] holder_options holder_limits() const {
-    holder_options out;
+  [[nodiscard]] coordinator_options holder_limits() const {
+    coordinator_options out;
     out.stall_limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.stall_limit);
     return out;
   }
@@ -161,16 +161,16 @@ class processes {
   }
 
   // Whether some rank of a world that has not failed still lives.
-  [[nodiscard]] static bool survivors_go_on(const holder<world_watch>& all, const world_watch& watch) {
+  [[nodiscard]] static bool survivors_go_on(const coordinator<world_monitor>& all, const world_monitor& watch) {
     const auto lives = [&](int rank) { return all.about(rank).alive() != nullptr; };
-    return !watch.state().stopped() && std::any_of(watch.members().begin(), watch.members().end(), lives);
+    return !watch.state().aborted() && std::any_of(watch.members().begin(), watch.members().end(), lives);
   }
 
   // Until all are gone. Once the world has failed, one that is stopped when the others are over is not waited for; nor
   // is one that has not noticed within the time that a call may take, or 5 seconds: a core may be long in coming.
-  void see_them_end(holder<world_watch>& all, const world_watch& watch) const {
+  void see_them_end(coordinator<world_monitor>& all, const world_monitor& watch) const {
     using clock = std::chrono::steady_clock;
-    const auto patience = std::chrono::duration_cast<clock::duration>(
+    const auto spin_policy = std::chrono::duration_cast<clock::duration>(
         std::max<std::chrono::duration<double>>(options_.timeout, std::chrono::seconds(5)));
     auto failed_at = clock::time_point::max();
     while (!all.all_over()) {
@@ -183,10 +183,10 @@ class processes {
       if (failed_at == clock::time_point::max()) failed_at = now;
       bool some_run = false;
       for (int q = 0; q < ranks_; ++q) {
-        const process* const living = all.about(q).alive();
-        some_run = some_run || (living != nullptr && !living->stopped());
+        const watched_process* const living = all.about(q).alive();
+        some_run = some_run || (living != nullptr && !living->aborted());
       }
-      if (some_run && now - failed_at < patience) continue;
+      if (some_run && now - failed_at < spin_policy) continue;
       for (int q = 0; q < ranks_; ++q) all.send_signal(q, SIGKILL);
     }
   }
@@ -227,23 +227,23 @@ class processes {
 
   // The child's life: it never returns.
   template <class Body>
-  [[noreturn]] void live(pid_t parent, const doorway& door, world_watch& watch, int number, Body& body) const {
+  [[noreturn]] void live(pid_t parent, const bootstrap_socket& door, world_monitor& watch, int number, Body& body) const {
     int code = 1;
     bool joined = false;
     try {
       if (!end_with_parent(parent)) ::_exit(1);
       if (options_.pin == pinning::one_core_each) pin_to_core(number);
       // The holder may be writing a flight file just then.
-      const auto patience = std::max<std::chrono::duration<double>>(options_.timeout, std::chrono::seconds(10));
+      const auto spin_policy = std::max<std::chrono::duration<double>>(options_.timeout, std::chrono::seconds(10));
       const auto until = [&] {
-        return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
+        return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(spin_policy);
       };
       const auto source = std::make_shared<process_member>(
-          std::make_shared<guest>(guest::enter(door.path(), door.secret(), number, ranks_, until())), options_.spins);
+          std::make_shared<client>(client::enter(door.path(), door.secret(), number, ranks_, until())), options_.spins);
       joined = true;
-      const parting last = run_body(source, body);
-      code = last.how == parting::outcome::returned ? 0 : 1;
-      source->holder().goodbye(last, until());
+      const exit_message last = run_body(source, body);
+      code = last.how == exit_message::outcome::returned ? 0 : 1;
+      source->coordinator().goodbye(last, until());
     } catch (const std::exception& problem) {
       std::fprintf(stderr, "belay: rank %d: %s\n", number, printable_what(problem).c_str());
       // Without a line to say it over: the parent's world is in memory that this process has shared since its birth.
@@ -254,10 +254,10 @@ class processes {
   }
 
   template <class Body>
-  [[nodiscard]] static parting run_body(const std::shared_ptr<process_member>& source, Body& body) {
+  [[nodiscard]] static exit_message run_body(const std::shared_ptr<process_member>& source, Body& body) {
     using result = std::invoke_result_t<Body&, rank&>;
-    parting last;
-    const life_end end = host::live(source->enter(), source, [&](rank& self) {
+    exit_message last;
+    const run_result end = host::live(source->enter(), source, [&](rank& self) {
       if constexpr (std::is_void_v<result>) {
         body(self);
       } else {
@@ -267,14 +267,14 @@ class processes {
       }
     });
     if (!end.error) return last;
-    last.how = parting::outcome::failed;
+    last.how = exit_message::outcome::failed;
     last.body = end.what;
     return last;
   }
 
   int ranks_;
   world_options options_;
-  mutable std::optional<first_cause> last_cause_;
+  mutable std::optional<abort_cause> last_cause_;
 };
 
 }  // namespace host

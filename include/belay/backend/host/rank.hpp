@@ -32,9 +32,9 @@ class rank {
  public:
   using group_type = host::group;
 
-  rank(standing seat, std::shared_ptr<membership> source)
+  rank(epoch_view seat, std::shared_ptr<membership> source)
       : seat_(std::move(seat)), source_(std::move(source)), groups_(*seat_.world, seat_.number),
-        stream_(std::make_shared<communication_stream>(seat_.world, seat_.number)) {
+        stream_(std::make_shared<async_stream>(seat_.world, seat_.number)) {
     std::vector<int> everybody(static_cast<std::size_t>(size()));
     std::iota(everybody.begin(), everybody.end(), 0);
     world_.emplace(group(everybody, where{}));
@@ -45,7 +45,7 @@ class rank {
   ~rank() {
     stream_->end();
     if (!seat_.world->in_own_process() || seat_.world->shared().shape().epoch == 0) return;
-    if (std::uncaught_exceptions() > exceptions_) seat_.world->stop(thrown_by(*seat_.world, number(), "an exception"));
+    if (std::uncaught_exceptions() > exceptions_) seat_.world->abort(thrown_by(*seat_.world, number(), "an exception"));
     seat_.world->leave(number(), lane::caller);
     seat_.world->leave(number(), lane::stream);
   }
@@ -62,10 +62,10 @@ class rank {
   /// `usage_error`.
   [[nodiscard]] host::group group(std::span<const int> members, where at = where::current()) {
     stream_->guard().expect_usable("making a group", at);
-    const call_guard::turn mine(stream_->guard(), "making a group", at);
+    const call_guard::entry mine(stream_->guard(), "making a group", at);
     const auto found = std::find(members.begin(), members.end(), number());
     const int place = static_cast<int>(found - members.begin());
-    const group_registry::share share = groups_.join(members, at);
+    const group_directory::share share = groups_.join(members, at);
     return host::group(std::make_shared<group_state>(seat_.world, seat_.regions,
                                                      std::vector<int>(members.begin(), members.end()), place, share),
                        place, stream_);
@@ -77,14 +77,14 @@ class rank {
   /// limit is killed first; a thread that does not come within it is left behind. Throws comm_error.
   [[nodiscard]] rank shrink(where at = where::current()) {
     stream_->guard().expect_usable("shrink", at);
-    const call_guard::turn mine(stream_->guard(), "shrink", at);
+    const call_guard::entry mine(stream_->guard(), "shrink", at);
     return rank(source_->shrink(seat_, seat_.world->timeout(), at), source_);
   }
   /// The numbers at the start of the ranks that this world consists of, in order.
   [[nodiscard]] std::span<const int> survivors() const noexcept { return seat_.members; }
 
   /// Where the flight recorder and the health of this world are.
-  [[nodiscard]] const std::shared_ptr<health>& state() const noexcept { return seat_.world; }
+  [[nodiscard]] const std::shared_ptr<world_status>& state() const noexcept { return seat_.world; }
 
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_->abandoned(); }
@@ -94,10 +94,10 @@ class rank {
 
  private:
   int exceptions_ = std::uncaught_exceptions();
-  standing seat_;
+  epoch_view seat_;
   std::shared_ptr<membership> source_;
-  group_registry groups_;
-  std::shared_ptr<communication_stream> stream_;
+  group_directory groups_;
+  std::shared_ptr<async_stream> stream_;
   std::optional<host::group> world_;
 };
 

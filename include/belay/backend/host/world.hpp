@@ -63,8 +63,8 @@ class world {
  private:
   template <class Body>
   void run_threads(Body body) const {
-    const auto members = std::make_shared<thread_members>(ranks_, options_);
-    std::vector<life_end> ends(static_cast<std::size_t>(ranks_));
+    const auto members = std::make_shared<thread_membership>(ranks_, options_);
+    std::vector<run_result> ends(static_cast<std::size_t>(ranks_));
     std::vector<std::thread> threads;
     threads.reserve(static_cast<std::size_t>(ranks_));
     try {
@@ -76,7 +76,7 @@ class world {
         });
       }
     } catch (...) {  // the system has no more threads
-      health(members->first()).stop(
+      world_status(members->first()).abort(
           {comm_fault::peer_failed, {static_cast<int>(threads.size())}, "its thread could not be started", ""});
       for (std::thread& thread : threads) thread.join();
       throw;
@@ -84,10 +84,10 @@ class world {
     for (std::thread& thread : threads) thread.join();
     members->end();
     // The exception of the rank that stopped the world, or else the first rank's.
-    for (const life_end& end : ends) {
+    for (const run_result& end : ends) {
       if (end.stopped_the_world) std::rethrow_exception(end.error);
     }
-    for (const life_end& end : ends) {
+    for (const run_result& end : ends) {
       if (end.error) std::rethrow_exception(end.error);
     }
   }

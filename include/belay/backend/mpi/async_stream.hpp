@@ -32,33 +32,33 @@ namespace belay::inline BELAY_ABI {
 namespace mpi {
 
 using host::call_guard;
-using host::lent_buffers;
-using host::tickets;
-using host::touched;
+using host::buffers_in_flight;
+using host::submission_queue;
+using host::buffer_use;
 
 /// Used by the rank's own thread; kept by its groups and by what was started.
-class communication_stream final : public completion_source, public std::enable_shared_from_this<communication_stream> {
+class async_stream final : public completion_source, public std::enable_shared_from_this<async_stream> {
  public:
   /// So many operations may be in flight; one more waits for the oldest.
   static constexpr std::size_t capacity = 128;
   /// Bytes of a command's arguments.
   static constexpr std::size_t command_room = 152;
 
-  communication_stream(std::shared_ptr<fabric> world, int rank) noexcept
+  async_stream(std::shared_ptr<mpi_progress> world, int rank) noexcept
       : world_(std::move(world)), rank_(rank), guard_(world_->home(), rank) {}
-  communication_stream(const communication_stream&) = delete;
-  communication_stream& operator=(const communication_stream&) = delete;
-  ~communication_stream() { finish(); }
+  async_stream(const async_stream&) = delete;
+  async_stream& operator=(const async_stream&) = delete;
+  ~async_stream() { finish(); }
 
   /// Queues `work(group_state&)`, small and trivially copyable. Throws like a call on the group.
   template <class Work>
     requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
-  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, const touched& buffers, where at) {
+  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, const buffer_use& buffers, where at) {
     guard_.expect_usable(name(what), at);
-    const call_guard::turn mine(guard_, name(what), at);
+    const call_guard::entry mine(guard_, name(what), at);
     report_abandoned(at);
-    const std::uint64_t ticket = tickets_.next();
-    if (world_->stopped()) world_->raise({what, 0, ticket - 1, 0, at});
+    const std::uint64_t ticket = queue_.next();
+    if (world_->aborted()) world_->raise({what, 0, ticket - 1, 0, at});
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
     if (ticket > capacity) settle(ticket - capacity);
     command& slot = ring_[ticket % capacity];
@@ -69,21 +69,21 @@ class communication_stream final : public completion_source, public std::enable_
     };
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
-      lent_.lend(ticket, buffers, what, at);
+      in_flight_.add(ticket, buffers, what, at);
     }
-    tickets_.launch(ticket);
+    queue_.launch(ticket);
     return pending(shared_from_this(), ticket, what, at);
   }
 
-  [[nodiscard]] bool ready(std::uint64_t ticket) const noexcept override { return tickets_.completed(ticket); }
+  [[nodiscard]] bool ready(std::uint64_t ticket) const noexcept override { return queue_.completed(ticket); }
 
   void wait(std::uint64_t ticket, operation what, where at) override {
     guard_.expect_usable(name(what), at);
-    const call_guard::turn mine(guard_, name(what), at);
+    const call_guard::entry mine(guard_, name(what), at);
     settle(ticket);
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
-      lent_.give_back(ticket);
+      in_flight_.remove(ticket);
     }
     if (ticket > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, ticket - 1, 0, at});
   }
@@ -91,7 +91,7 @@ class communication_stream final : public completion_source, public std::enable_
   /// From any thread: a handle may be lost where it was refused.
   void abandon(std::uint64_t ticket, where started_at) noexcept override {
     const std::lock_guard lock(notes_);
-    if constexpr (checked(check_level::local)) lent_.give_back(ticket);
+    if constexpr (checked(check_level::local)) in_flight_.remove(ticket);
     ++abandoned_;
     unreported_ = true;
     abandoned_at_ = started_at;
@@ -116,10 +116,10 @@ class communication_stream final : public completion_source, public std::enable_
 
   /// In checked builds a call must not touch what is lent to a started operation. (Another one that is started may: it
   /// runs after that.)
-  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const touched& buffers, [[maybe_unused]] where at) const {
+  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers, [[maybe_unused]] where at) const {
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
-      lent_.expect_free(buffers, by, at);
+      in_flight_.expect_free(buffers, by, at);
     }
   }
 
@@ -130,7 +130,7 @@ class communication_stream final : public completion_source, public std::enable_
   void finish() noexcept {
     if (!thread_.joinable()) return;
     if (!guard_.in_own_process()) return thread_.detach();
-    tickets_.end();
+    queue_.end();
     thread_.join();
   }
   /// The same, for good: what still holds this cannot call any more.
@@ -147,14 +147,14 @@ class communication_stream final : public completion_source, public std::enable_
   };
 
   // The stream never leaves a ticket open: an operation that fails ends all later ones, in the first cause.
-  void settle(std::uint64_t ticket) noexcept { tickets_.settle(ticket, world_->before_sleep(lane::caller)); }
+  void settle(std::uint64_t ticket) noexcept { queue_.settle(ticket, world_->before_sleep(lane::caller)); }
 
   void serve() noexcept {
-    while (const std::uint64_t ticket = tickets_.await(world_->before_sleep(lane::stream))) {
+    while (const std::uint64_t ticket = queue_.await(world_->before_sleep(lane::stream))) {
       command& now = ring_[ticket % capacity];
       if (!failed()) run(now, ticket);
       now.group.reset();
-      tickets_.complete(ticket);
+      queue_.complete(ticket);
     }
   }
 
@@ -178,20 +178,20 @@ class communication_stream final : public completion_source, public std::enable_
 
   void stop(const char* problem) {
     const std::string who = "rank " + std::to_string(rank_);
-    world_->stop({comm_fault::peer_failed, {rank_}, who + " started an operation that throws: " + problem, "", false});
+    world_->abort({comm_fault::peer_failed, {rank_}, who + " started an operation that throws: " + problem, "", false});
   }
 
   static constexpr std::uint64_t none_failed = ~std::uint64_t{0};
 
-  std::shared_ptr<fabric> world_;
+  std::shared_ptr<mpi_progress> world_;
   int rank_;
   mutable std::mutex notes_;  // of what is lent and what was lost
   call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};
-  tickets<> tickets_;
+  submission_queue<> queue_;
   std::atomic<std::uint64_t> failed_after_{none_failed};
-  lent_buffers<capacity> lent_;  // of checked builds
+  buffers_in_flight<capacity> in_flight_;  // of checked builds
   std::uint64_t abandoned_ = 0;
   bool unreported_ = false;
   where abandoned_at_;

@@ -35,7 +35,7 @@ namespace mpi {
 /// `comm_error` (mismatch, peer_failed, timeout) for the group; after the latter every call fails the same way.
 class group {
  public:
-  group(std::shared_ptr<group_state> state, std::shared_ptr<communication_stream> stream) noexcept
+  group(std::shared_ptr<group_state> state, std::shared_ptr<async_stream> stream) noexcept
       : state_(std::move(state)), limit_(state_->over->timeout()), stream_(std::move(stream)) {}
 
   /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
@@ -49,7 +49,7 @@ class group {
   [[nodiscard]] int rank() const noexcept { return state_->rank; }
   [[nodiscard]] int size() const noexcept { return state_->size(); }
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
-  [[nodiscard]] call_guard::turn checked_call(const char* what, const where& at) const {
+  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
     return {stream_->guard(), what, at};
   }
 
@@ -148,7 +148,7 @@ class group {
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    const call_guard::turn mine = checked_call(name(operation::exchange), at);
+    const call_guard::entry mine = checked_call(name(operation::exchange), at);
     stream_->report_abandoned(at);
     exchange_run(*state_, lane::caller, transfers, limit_, at).run();
   }
@@ -168,43 +168,43 @@ class group {
   // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
 
   pending start_barrier(where at = where::current()) const {
-    return start(operation::barrier, [=](party me) { mpi::barrier(me, at); }, {}, at);
+    return start(operation::barrier, [=](collective_context me) { mpi::barrier(me, at); }, {}, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    const auto work = [=](party me) { mpi::all_reduce<T>(me, inout, inout, op, at); };
+    const auto work = [=](collective_context me) { mpi::all_reduce<T>(me, inout, inout, op, at); };
     return start(operation::all_reduce, work, touches(inout, inout), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                                where at = where::current()) const {
-    const auto work = [=](party me) { mpi::reduce_scatter<T>(me, in, out, op, at); };
+    const auto work = [=](collective_context me) { mpi::reduce_scatter<T>(me, in, out, op, at); };
     return start(operation::reduce_scatter, work, touches(in, out), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                  where at = where::current()) const {
     check_division(inout, counts, size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
-    const auto work = [=](party me) { mpi::reduce_scatter_v(me, inout, counts, op, at); };
+    const auto work = [=](collective_context me) { mpi::reduce_scatter_v(me, inout, counts, op, at); };
     return start(operation::reduce_scatter_v, work, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    const auto work = [=](party me) { mpi::all_gather<T>(me, in, out, at); };
+    const auto work = [=](collective_context me) { mpi::all_gather<T>(me, in, out, at); };
     return start(operation::all_gather, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
                              where at = where::current()) const {
     check_division(inout, counts, size(), "all_gather_v", "all_gather_v: the buffer", at);
-    const auto work = [=](party me) { mpi::all_gather_v(me, inout, counts, at); };
+    const auto work = [=](collective_context me) { mpi::all_gather_v(me, inout, counts, at); };
     return start(operation::all_gather_v, work, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    const auto work = [=](party me) { mpi::all_to_all<T>(me, in, out, at); };
+    const auto work = [=](collective_context me) { mpi::all_to_all<T>(me, in, out, at); };
     return start(operation::all_to_all, work, touches(in, out), at);
   }
   template <transferable T>
@@ -212,29 +212,29 @@ class group {
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              where at = where::current()) const {
     check_all_to_all_v<T>(in, send_counts, out, receive_counts, size(), at);
-    const auto work = [=](party me) { mpi::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
+    const auto work = [=](collective_context me) { mpi::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
     return start(operation::all_to_all_v, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    const auto work = [=](party me) { mpi::broadcast(me, inout, root, at); };
+    const auto work = [=](collective_context me) { mpi::broadcast(me, inout, root, at); };
     return start(operation::broadcast, work, touches(inout, inout), at);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    const auto work = [=](party me) { mpi::reduce<T>(me, inout, inout, op, root, at); };
+    const auto work = [=](collective_context me) { mpi::reduce<T>(me, inout, inout, op, root, at); };
     return start(operation::reduce, work, touches(inout, inout), at);
   }
   template <transferable T>
   pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                        where at = where::current()) const {
-    const auto work = [=](party me) { mpi::gather<T>(me, in, out, root, at); };
+    const auto work = [=](collective_context me) { mpi::gather<T>(me, in, out, root, at); };
     return start(operation::gather, work, touches(in, out), at);
   }
   template <transferable T>
   pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                         where at = where::current()) const {
-    const auto work = [=](party me) { mpi::scatter<T>(me, in, out, root, at); };
+    const auto work = [=](collective_context me) { mpi::scatter<T>(me, in, out, root, at); };
     return start(operation::scatter, work, touches(in, out), at);
   }
   pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
@@ -248,7 +248,7 @@ class group {
   /// rank's own (see symmetric_heap).
   void agree_symmetric(std::size_t bytes, where at = where::current()) const {
     entered call = here(operation::make_symmetric, at);
-    party& me = call.me;
+    collective_context& me = call.me;
     me.enter({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, {}, {}, at);
     me.leave();
   }
@@ -256,15 +256,15 @@ class group {
  private:
   // Has the rank to itself until the end of the call.
   struct entered {
-    entered(const group& self, operation what, const touched& buffers, const where& at)
+    entered(const group& self, operation what, const buffer_use& buffers, const where& at)
         : turn(self.stream_->guard(), name(what), at), me(self.unlent(what, buffers, at)) {}
 
-    [[no_unique_address]] call_guard::turn turn;
-    party me;
+    [[no_unique_address]] call_guard::entry turn;
+    collective_context me;
   };
 
   template <class In, class Out>
-  [[nodiscard]] static touched touches(std::span<In> reads, std::span<Out> writes) noexcept {
+  [[nodiscard]] static buffer_use touches(std::span<In> reads, std::span<Out> writes) noexcept {
     return {std::as_bytes(reads), std::as_bytes(writes)};
   }
   template <class In, class Out>
@@ -274,22 +274,22 @@ class group {
   [[nodiscard]] entered here(operation what, where at) const {
     return {*this, what, {}, at};
   }
-  [[nodiscard]] party unlent(operation what, const touched& buffers, const where& at) const {
+  [[nodiscard]] collective_context unlent(operation what, const buffer_use& buffers, const where& at) const {
     stream_->expect_free(what, buffers, at);
     stream_->report_abandoned(at);
-    return party(*state_, lane::caller, limit_);
+    return collective_context(*state_, lane::caller, limit_);
   }
 
   template <class Work>
-  pending start(operation what, Work work, const touched& buffers, where at) const {
+  pending start(operation what, Work work, const buffer_use& buffers, where at) const {
     return stream_->launch(what, state_, [work, limit = limit_](group_state& state) {
-      work(party(state, lane::stream, limit));
+      work(collective_context(state, lane::stream, limit));
     }, buffers, at);
   }
 
   std::shared_ptr<group_state> state_;
   clock::duration limit_;
-  std::shared_ptr<communication_stream> stream_;
+  std::shared_ptr<async_stream> stream_;
 };
 
 static_assert(communicator<group> && mirrored_by_messages<group>);

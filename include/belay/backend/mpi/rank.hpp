@@ -28,8 +28,8 @@ class rank {
  public:
   using group_type = mpi::group;
 
-  explicit rank(const std::shared_ptr<fabric>& over)
-      : over_(over), groups_(over), stream_(std::make_shared<communication_stream>(over, over->number())) {
+  explicit rank(const std::shared_ptr<mpi_progress>& over)
+      : over_(over), groups_(over), stream_(std::make_shared<async_stream>(over, over->number())) {
     std::vector<int> everybody(static_cast<std::size_t>(over->ranks()));
     std::iota(everybody.begin(), everybody.end(), 0);
     world_.emplace(group(everybody, where{}));
@@ -50,7 +50,7 @@ class rank {
   /// `usage_error`.
   [[nodiscard]] mpi::group group(std::span<const int> members, where at = where::current()) {
     stream_->guard().expect_usable("making a group", at);
-    const call_guard::turn mine(stream_->guard(), "making a group", at);
+    const call_guard::entry mine(stream_->guard(), "making a group", at);
     return mpi::group(groups_.make(members, at), stream_);
   }
 
@@ -61,9 +61,9 @@ class rank {
   void finish() noexcept { stream_->finish(); }
 
  private:
-  std::shared_ptr<fabric> over_;
-  group_registry groups_;
-  std::shared_ptr<communication_stream> stream_;
+  std::shared_ptr<mpi_progress> over_;
+  group_directory groups_;
+  std::shared_ptr<async_stream> stream_;
   std::optional<mpi::group> world_;
 };
 

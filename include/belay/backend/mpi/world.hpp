@@ -87,7 +87,7 @@ class world {
   void live(Body body, where at) {
     if (engine_->is_over()) throw usage_error("this world has been run, and MPI is finalised", at);
     const time_limits waits{checked_timeout(options_.timeout, at), checked_timeout(options_.stall, at)};
-    const auto over = std::make_shared<fabric>(options_.communicator, waits, at);
+    const auto over = std::make_shared<mpi_progress>(options_.communicator, waits, at);
     std::exception_ptr failure;
     try {
       rank self(over);
@@ -125,7 +125,7 @@ class world {
     }
   }
 
-  static void tell(fabric& over, const std::string& what) {
+  static void tell(mpi_progress& over, const std::string& what) {
     const flight_record last = over.recorder(lane::caller).last();
     over.stop({comm_fault::peer_failed,
                {over.number()},
@@ -135,7 +135,7 @@ class world {
   }
 
   world_options options_;
-  std::optional<engine> engine_;
+  std::optional<mpi_runtime> engine_;
   int number_ = 0;
   int size_ = 1;
 };

@@ -45,7 +45,7 @@ class basic_reader {
           file_.path(), 0,
           "claims a header of " + std::to_string(length) + " bytes and has " + std::to_string(size - 8) + " left", at);
     }
-    // The file holds these bytes, so this is as much as was brought, not as much as was claimed.
+    // The file holds these bytes, so this is as much as was payloads, not as much as was claimed.
     std::string text(static_cast<std::size_t>(length), '\0');
     file_.read(8, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
     data_begin_ = 8 + length;

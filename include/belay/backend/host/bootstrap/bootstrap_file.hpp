@@ -32,7 +32,7 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// A note of where the doorway of a job is. Removed by its destructor, in the process that left it.
-class job_note {
+class bootstrap_file {
  public:
   struct content {
     std::string door;
@@ -40,8 +40,8 @@ class job_note {
   };
 
   /// Left by the first rank. Throws file_error.
-  [[nodiscard]] static job_note leave(const launch& job, const doorway& door, where at) {
-    job_note out;
+  [[nodiscard]] static bootstrap_file leave(const launch& job, const bootstrap_socket& door, where at) {
+    bootstrap_file out;
     out.owner_ = ::getpid();
     const std::string name = name_of(job);
     const std::uint64_t started = start_time_of(out.owner_, at);
@@ -86,13 +86,13 @@ class job_note {
 
   /// The directory of all notes of this user.
   [[nodiscard]] static std::string folder_path() {
-    return doorway::base_directory() + "/belay-" + std::to_string(::geteuid());
+    return bootstrap_socket::base_directory() + "/belay-" + std::to_string(::geteuid());
   }
 
-  job_note(job_note&& other) noexcept
+  bootstrap_file(bootstrap_file&& other) noexcept
       : owner_(other.owner_), name_(std::exchange(other.name_, {})), folder_(std::move(other.folder_)) {}
-  job_note& operator=(job_note&&) = delete;
-  ~job_note() { remove(); }
+  bootstrap_file& operator=(bootstrap_file&&) = delete;
+  ~bootstrap_file() { remove(); }
 
   /// The directory goes with its last note.
   void remove() noexcept {
@@ -104,7 +104,7 @@ class job_note {
   }
 
  private:
-  job_note() noexcept = default;
+  bootstrap_file() noexcept = default;
 
   // What all ranks of a job are told alike, and no other job is; else the launcher's process that started them.
   [[nodiscard]] static std::string name_of(const launch& job) {
@@ -130,7 +130,7 @@ class job_note {
 
   // A note that was left by a process that still runs. Throws where it is no note.
   [[nodiscard]] static std::optional<content> read(const private_directory& folder, const std::string& name, where at) {
-    const descriptor file = folder.open(name, at);
+    const unique_fd file = folder.open(name, at);
     if (!file) return std::nullopt;
     const auto refuse = [&](const char* why) { throw file_error(folder.path_of(name), 0, why, at); };
     char text[512];

@@ -37,7 +37,7 @@ namespace host {
 
 /// Fills with random bytes of the kernel.
 template <class T>
-void fill_with_chance(T& bytes, where at) {
+void fill_random(T& bytes, where at) {
   auto* next = reinterpret_cast<unsigned char*>(&bytes);
   for (std::size_t left = sizeof bytes; left > 0;) {
     const ssize_t got = ::getrandom(next, left, 0);
@@ -61,10 +61,10 @@ struct peer {
 }
 
 /// Who knocked: somebody of this user; somebody else, who was shown out; nobody; or there was no descriptor left.
-enum class knock : std::uint8_t { ours, stranger, nobody, no_room };
+enum class accept_status : std::uint8_t { ours, stranger, nobody, no_room };
 
-struct visit {
-  knock what = knock::nobody;
+struct accepted {
+  accept_status what = accept_status::nobody;
   connection line;
   peer who;
   int why = 0;  // no_room: errno
@@ -72,26 +72,26 @@ struct visit {
 
 /// An open doorway. Moved, never copied. The process that opened it closes it, at the latest in its destructor;
 /// a copy in a forked child does nothing.
-class doorway {
+class bootstrap_socket {
  public:
   /// Sweeps, then opens one under $XDG_RUNTIME_DIR, or under /tmp where that is not a directory of ours. Throws
   /// `file_error`.
-  [[nodiscard]] static doorway open(where at = where::current()) {
+  [[nodiscard]] static bootstrap_socket open(where at = where::current()) {
     const std::string base = base_directory();
     sweep(base);
     return open_in(base, at);
   }
   /// The same, where the caller says, without sweeping.
-  [[nodiscard]] static doorway open_in(const std::string& base, where at = where::current()) {
-    doorway door;
+  [[nodiscard]] static bootstrap_socket open_in(const std::string& base, where at = where::current()) {
+    bootstrap_socket door;
     door.owner_ = ::getpid();
-    fill_with_chance(door.secret_, at);
+    fill_random(door.secret_, at);
     const std::string begin = base + "/" + prefix() + std::to_string(door.owner_) + "-" +
                               std::to_string(start_time_of(door.owner_, at)) + "-" + std::to_string(pid_namespace()) + "-";
     std::string directory;
     do {
       std::uint64_t chance = 0;
-      fill_with_chance(chance, at);
+      fill_random(chance, at);
       directory = begin + hexadecimal(chance);
       if (directory.size() + sizeof(socket_name) + 1 > sizeof(sockaddr_un::sun_path))
         throw file_error(directory + "/" + socket_name, 0,
@@ -106,12 +106,12 @@ class doorway {
     return door;
   }
 
-  doorway(doorway&& other) noexcept
+  bootstrap_socket(bootstrap_socket&& other) noexcept
       : owner_(other.owner_),
         secret_(other.secret_),
         directory_(std::exchange(other.directory_, {})),
         listener_(std::move(other.listener_)) {}
-  doorway& operator=(doorway&& other) noexcept {
+  bootstrap_socket& operator=(bootstrap_socket&& other) noexcept {
     if (this != &other) {
       close();
       owner_ = other.owner_;
@@ -121,7 +121,7 @@ class doorway {
     }
     return *this;
   }
-  ~doorway() { close(); }
+  ~bootstrap_socket() { close(); }
 
   /// The socket's path.
   [[nodiscard]] std::string path() const { return directory_ + "/" + socket_name; }
@@ -141,17 +141,17 @@ class doorway {
   }
 
   /// Lets in one who connected; does not wait.
-  [[nodiscard]] visit answer() const noexcept {
-    visit who;
-    host::descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  [[nodiscard]] accepted answer() const noexcept {
+    accepted who;
+    host::unique_fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      who.what = is_shortage(errno) ? knock::no_room : knock::nobody;
+      who.what = is_shortage(errno) ? accept_status::no_room : accept_status::nobody;
       who.why = errno;
       return who;
     }
     who.who = peer_of(socket.get());
-    who.what = who.who.user == ::geteuid() ? knock::ours : knock::stranger;
-    if (who.what == knock::ours) who.line = connection(std::move(socket));
+    who.what = who.who.user == ::geteuid() ? accept_status::ours : accept_status::stranger;
+    if (who.what == accept_status::ours) who.line = connection(std::move(socket));
     return who;
   }
 
@@ -190,7 +190,7 @@ class doorway {
   // A socket's path holds 107 characters; the numbers in ours take up to 71 of them.
   static constexpr std::size_t longest_base = 36;
 
-  doorway() noexcept = default;
+  bootstrap_socket() noexcept = default;
 
   [[nodiscard]] static std::string prefix() { return "belay-" + std::to_string(::geteuid()) + "-"; }
 
@@ -220,7 +220,7 @@ class doorway {
 
   // Opened without following links and looked at once open, so that nothing else is put in its place meanwhile.
   [[nodiscard]] static int remove_if_ours(int base, const char* name) noexcept {
-    const host::descriptor folder(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    const host::unique_fd folder(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     struct stat status = {};
     if (!folder || ::fstat(folder.get(), &status) != 0 || status.st_uid != ::geteuid()) return 0;
     if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) return 0;
@@ -247,7 +247,7 @@ class doorway {
   pid_t owner_ = 0;
   token secret_ = {};
   std::string directory_;
-  host::descriptor listener_;
+  host::unique_fd listener_;
 };
 
 }  // namespace host

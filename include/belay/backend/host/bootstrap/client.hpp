@@ -42,28 +42,28 @@ namespace host {
 /// `timeout`, or `peer_failed` where the holder refuses or is gone, naming this rank, the call and the bytes. The
 /// destructor only closes: the holder then counts this rank as one that left without a goodbye. A forked child asks for
 /// nothing: usage_error.
-class guest {
+class client {
  public:
   struct region {
     std::uint64_t id = 0;
-    segment memory;
+    memory_segment memory;
   };
   /// The world after a shrink.
   struct renewed {
     int rank = 0;              // this one's, in the new epoch
     std::vector<int> members;  // the new ranks' numbers at the start, in order
     std::uint64_t epoch = 0;   // 0 at the start
-    segment control;
+    memory_segment control_block;
   };
 
   /// Joins as `rank` of `size`. `usage_error` for a rank that is none; otherwise as every call.
-  [[nodiscard]] static guest enter(const std::string& path, const token& secret, int rank, int size, moment until,
+  [[nodiscard]] static client enter(const std::string& path, const token& secret, int rank, int size, time_point until,
                                    where at = where::current()) {
     if (rank < 0 || rank >= size)
       throw usage_error("rank " + std::to_string(rank) + " of " + std::to_string(size), at);
-    guest self(rank, size);
+    client self(rank, size);
     const call mine{"enter", 0, until, at};
-    self.state_->line = self.knock(path, mine);
+    self.state_->line = self.accept_status(path, mine);
     const message greeting = self.next(mine).said;
     if (greeting.kind != message_kind::greeting) self.refused(greeting, mine);
     const std::uint64_t started = start_time_of(::getpid(), at);
@@ -76,13 +76,13 @@ class guest {
     static_cast<void>(self.state_->line.send(hello, until));
     received got = self.next(mine);
     if (got.said.kind != message_kind::welcome) self.refused(got.said, mine);
-    self.state_->control = self.take(got, mine);
+    self.state_->control_block = self.take(got, mine);
     return self;
   }
 
   /// The token that a launcher left in a pipe; reads and closes it. Throws `file_error`, at the deadline too: it is
   /// there before its reader is.
-  [[nodiscard]] static token token_from_descriptor(int number, moment until, where at = where::current()) {
+  [[nodiscard]] static token token_from_descriptor(int number, time_point until, where at = where::current()) {
     token secret = {};
     std::size_t done = 0;
     const auto refuse = [&](const std::string& why) {
@@ -92,7 +92,7 @@ class guest {
     if (flags < 0) refuse(error_text(errno));
     struct stat facts = {};  // a process that joins a second time may have a file of its own there by now
     if (::fstat(number, &facts) != 0 || !S_ISFIFO(facts.st_mode)) refuse("is no pipe; a process joins once");
-    const host::descriptor file(number);
+    const host::unique_fd file(number);
     // Another process may read what poll has told of.
     ::fcntl(number, F_SETFL, flags | O_NONBLOCK);
     while (done < secret.size()) {
@@ -114,38 +114,38 @@ class guest {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
   /// The control segment got at `enter`.
-  [[nodiscard]] segment& control() noexcept { return state_->control; }
+  [[nodiscard]] memory_segment& control_block() noexcept { return state_->control_block; }
   /// Readable when the holder is gone.
-  [[nodiscard]] int descriptor() const noexcept { return state_->line.descriptor(); }
+  [[nodiscard]] int unique_fd() const noexcept { return state_->line.unique_fd(); }
 
   /// New memory, which the holder keeps until all who have it dropped it or are gone; peers attach it by its number.
   /// Its pages are reserved by this process, near the core it runs on. `budget_error` where there is too little.
-  [[nodiscard]] region make_region(std::size_t bytes, moment until, where at = where::current()) {
+  [[nodiscard]] region make_region(std::size_t bytes, time_point until, where at = where::current()) {
     region made;
-    made.memory = segment::create("belay-region", bytes, at);
+    made.memory = memory_segment::create("belay-region", bytes, at);
     message wish;
     wish.kind = message_kind::keep;
     wish.numbers[0] = bytes;
     const call mine{"make_region", bytes, until, at};
-    made.id = ask(wish, message_kind::kept, mine, made.memory.descriptor()).said.numbers[0];
+    made.id = ask(wish, message_kind::kept, mine, made.memory.unique_fd()).said.numbers[0];
     made.memory.forget_descriptor();
     return made;
   }
 
   /// A region that a peer made.
-  [[nodiscard]] segment attach_region(std::uint64_t id, moment until, where at = where::current()) {
+  [[nodiscard]] memory_segment attach_region(std::uint64_t id, time_point until, where at = where::current()) {
     message wish;
     wish.kind = message_kind::attach;
     wish.numbers[0] = id;
     const call mine{"attach_region", 0, until, at};
     received got = ask(wish, message_kind::attached, mine);
-    segment memory = take(got, mine);
+    memory_segment memory = take(got, mine);
     memory.forget_descriptor();
     return memory;
   }
 
   /// Gives one back; a mapping stays until its segment object goes.
-  void drop_region(std::uint64_t id, moment until, where at = where::current()) {
+  void drop_region(std::uint64_t id, time_point until, where at = where::current()) {
     message wish;
     wish.kind = message_kind::drop;
     wish.numbers[0] = id;
@@ -153,7 +153,7 @@ class guest {
   }
 
   /// The last word, once; returns when the holder has it. Bodies up to 256 MiB.
-  void goodbye(const parting& last, moment until, where at = where::current()) {
+  void goodbye(const exit_message& last, time_point until, where at = where::current()) {
     if (last.body.size() > connection::longest_body)
       throw usage_error("a goodbye of " + std::to_string(last.body.size()) + " bytes; 256 MiB are the limit", at);
     message word;
@@ -165,14 +165,14 @@ class guest {
 
   /// Collective among those who are left: returns when each other rank has asked too, said goodbye, or is gone. One
   /// that is stopped beyond the holder's stall limit is killed. At the deadline the error names who is missing.
-  [[nodiscard]] renewed shrink(moment until, where at = where::current()) {
+  [[nodiscard]] renewed shrink(time_point until, where at = where::current()) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
     message wish;
     wish.kind = message_kind::shrink;
     wish.numbers[0] = static_cast<std::uint64_t>(std::max<std::int64_t>(0, left.count()));
     // The holder says when it is too late, so that it and we agree on who is in; it gets a moment for that.
-    const auto most = moment::max() - until;
-    const auto grace = std::min<moment::duration>(most, std::chrono::seconds(2));
+    const auto most = time_point::max() - until;
+    const auto grace = std::min<time_point::duration>(most, std::chrono::seconds(2));
     const call mine{"shrink", 0, until + grace, at};
     received got = ask(wish, message_kind::renewed, mine);
     renewed world;
@@ -188,7 +188,7 @@ class guest {
     const auto mine_in_it = static_cast<std::size_t>(world.rank);
     if (world.rank < 0 || mine_in_it >= world.members.size() || world.members[mine_in_it] != rank_)
       fail(comm_fault::peer_failed, "the holder's list of survivors does not hold this rank", mine);
-    world.control = take(got, mine);
+    world.control_block = take(got, mine);
     return world;
   }
 
@@ -196,14 +196,14 @@ class guest {
   struct call {
     const char* name;
     std::size_t bytes;
-    moment until;
+    time_point until;
     where at;
-    moment begun = std::chrono::steady_clock::now();
+    time_point begun = std::chrono::steady_clock::now();
   };
   // One request is under way at a time; who comes meanwhile waits here, with his deadline.
   struct shared {
     connection line;
-    segment control;
+    memory_segment control_block;
     std::mutex mutex;
     std::condition_variable free;
     bool busy = false;
@@ -211,10 +211,10 @@ class guest {
   };
   class turn {
    public:
-    turn(shared& state, moment until) : state_(state) {
+    turn(shared& state, time_point until) : state_(state) {
       std::unique_lock lock(state_.mutex);
       const auto idle = [this] { return !state_.busy; };
-      if (until == moment::max()) state_.free.wait(lock, idle);
+      if (until == time_point::max()) state_.free.wait(lock, idle);
       else if (!state_.free.wait_until(lock, until, idle)) return;
       mine_ = state_.busy = true;
     }
@@ -235,7 +235,7 @@ class guest {
     bool mine_ = false;
   };
 
-  guest(int rank, int size) : rank_(rank), size_(size), state_(std::make_unique<shared>()) {}
+  client(int rank, int size) : rank_(rank), size_(size), state_(std::make_unique<shared>()) {}
 
   [[noreturn]] void fail(comm_fault fault, const std::string& words, const call& mine) const {
     comm_error::details what;
@@ -257,7 +257,7 @@ class guest {
     }
   }
 
-  [[nodiscard]] connection knock(const std::string& path, const call& mine) const {
+  [[nodiscard]] connection accept_status(const std::string& path, const call& mine) const {
     sockaddr_un name = {};
     name.sun_family = AF_UNIX;
     if (path.empty() || path.size() >= sizeof name.sun_path) {
@@ -266,7 +266,7 @@ class guest {
                         mine.at);
     }
     std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
-    host::descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    host::unique_fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) throw file_error(path, 0, "socket: " + error_text(errno), mine.at);
     while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) {
       if (errno == EINTR) continue;
@@ -331,9 +331,9 @@ class guest {
   }
 
   // The segment that came with an answer, of the size the answer says.
-  [[nodiscard]] segment take(received& got, const call& mine) const {
+  [[nodiscard]] memory_segment take(received& got, const call& mine) const {
     if (!got.file) fail(comm_fault::peer_failed, "the answer: " + no_file_text(got), mine);
-    return segment::attach(got.file.release(), static_cast<std::size_t>(got.said.numbers[1]), mine.at);
+    return memory_segment::attach(got.file.release(), static_cast<std::size_t>(got.said.numbers[1]), mine.at);
   }
 
   int rank_;

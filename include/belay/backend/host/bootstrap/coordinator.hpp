@@ -35,7 +35,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-struct holder_options {
+struct coordinator_options {
   /// A rank that is stopped for longer, from its start to its end, is `stalled`, and killed when others wait for it to
   /// shrink.
   std::chrono::steady_clock::duration stall_limit = std::chrono::seconds(30);
@@ -55,15 +55,15 @@ struct holder_options {
 ///   void served(std::span<const pollfd>);           and what came of them, after each poll
 /// What they throw comes out of `step` and `run`.
 template <class World>
-class holder {
+class coordinator {
  public:
   using clock = std::chrono::steady_clock;
 
   /// All four outlive the holder; the door is closed when all have joined.
-  holder(doorway& door, int ranks, segment& control, World& world, holder_options options = {},
+  coordinator(bootstrap_socket& door, int ranks, memory_segment& control_block, World& world, coordinator_options options = {},
          where at = where::current())
       : door_(&door),
-        control_(&control),
+        control_(&control_block),
         world_(&world),
         options_(options),
         at_(at),
@@ -73,30 +73,30 @@ class holder {
     seats_.resize(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) members_.push_back(rank);
   }
-  holder(const holder&) = delete;
-  holder& operator=(const holder&) = delete;
+  coordinator(const coordinator&) = delete;
+  coordinator& operator=(const coordinator&) = delete;
 
   /// `child`, a child of this process, is to be `rank`: its end is seen also if it never joins, and how it ended is
   /// known. The holder reaps it.
   void expect(int rank, pid_t child) {
-    seat& here = at_rank(rank);
-    here.child = process::watch(child, at_);
+    rank_record& here = at_rank(rank);
+    here.child = watched_process::watch(child, at_);
     if (!here.child) throw usage_error("process " + std::to_string(child) + " is no child of this one", at_);
   }
 
   /// Serves until every rank is over: joined, or expected, and its process gone.
   void run() {
-    while (!all_over()) step(moment::max());
+    while (!all_over()) step(time_point::max());
   }
   /// Serves until all have joined: true; or all that have not are gone, or the time is: false.
-  [[nodiscard]] bool serve_until_joined(moment until) {
-    const auto decided = [](const seat& one) { return one.joined || one.over; };
+  [[nodiscard]] bool serve_until_joined(time_point until) {
+    const auto decided = [](const rank_record& one) { return one.joined || one.over; };
     while (!std::all_of(seats_.begin(), seats_.end(), decided) && clock::now() < until) step(until);
     return all_joined();
   }
 
   /// Waits until something happens, or `until`, and serves it.
-  void step(moment until) {
+  void step(time_point until) {
     gather();
     if (poll_until(entries_.data(), entries_.size(), next_moment(until)) <= 0) {
       for (pollfd& entry : entries_) entry.revents = 0;
@@ -107,7 +107,7 @@ class holder {
     for (std::size_t i = 0; i < tags_.size(); ++i) {
       if (entries_[i].revents != 0) serve(tags_[i]);
     }
-    const moment now = clock::now();
+    const time_point now = clock::now();
     reception_.show_out();
     stalls_.look(seats_, now, [this](int rank) {
       if constexpr (requires { world_->stalled(rank); }) world_->stalled(rank);
@@ -117,17 +117,17 @@ class holder {
   }
 
   [[nodiscard]] bool all_joined() const noexcept {
-    return std::all_of(seats_.begin(), seats_.end(), [](const seat& one) { return one.joined; });
+    return std::all_of(seats_.begin(), seats_.end(), [](const rank_record& one) { return one.joined; });
   }
   [[nodiscard]] bool all_over() const noexcept {
-    return std::all_of(seats_.begin(), seats_.end(), [](const seat& one) { return one.finished(); });
+    return std::all_of(seats_.begin(), seats_.end(), [](const rank_record& one) { return one.finished(); });
   }
   /// False where the rank's process is gone or not known.
   bool send_signal(int rank, int number) const noexcept {
-    const process* const living = seats_[static_cast<std::size_t>(rank)].alive();
+    const watched_process* const living = seats_[static_cast<std::size_t>(rank)].alive();
     return living != nullptr && living->send_signal(number);
   }
-  [[nodiscard]] const seat& about(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
+  [[nodiscard]] const rank_record& about(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
   [[nodiscard]] std::size_t regions() const noexcept { return regions_.size(); }
   /// Ranks of the present epoch.
   [[nodiscard]] const std::vector<int>& members() const noexcept { return members_; }
@@ -144,7 +144,7 @@ class holder {
   };
   static constexpr bool can_renew = requires(World& world, const std::vector<int>& ranks) { world.renew(ranks); };
 
-  [[nodiscard]] seat& at_rank(int rank) { return seats_.at(static_cast<std::size_t>(rank)); }
+  [[nodiscard]] rank_record& at_rank(int rank) { return seats_.at(static_cast<std::size_t>(rank)); }
 
   void gather() {
     entries_.clear();
@@ -154,19 +154,19 @@ class holder {
       tags_.push_back({what, index});
     };
     if (const int file = reception_.listener(); file >= 0) add(file, source::listener, 0);
-    for (std::size_t i = 0; i < reception_.waiting(); ++i) add(reception_.descriptor(i), source::visitor, i);
+    for (std::size_t i = 0; i < reception_.waiting(); ++i) add(reception_.unique_fd(i), source::visitor, i);
     for (std::size_t i = 0; i < seats_.size(); ++i) {
-      const seat& one = seats_[i];
-      if (one.line) add(one.line.descriptor(), source::line, i);
-      if (one.child && !one.child_gone) add(one.child->descriptor(), source::child, i);
-      if (one.member && !one.over) add(one.member->descriptor(), source::member, i);
+      const rank_record& one = seats_[i];
+      if (one.line) add(one.line.unique_fd(), source::line, i);
+      if (one.child && !one.child_gone) add(one.child->unique_fd(), source::child, i);
+      if (one.member && !one.over) add(one.member->unique_fd(), source::member, i);
     }
     if constexpr (has_more) world_->enlist(entries_);
   }
 
-  [[nodiscard]] moment next_moment(moment until) const noexcept {
+  [[nodiscard]] time_point next_moment(time_point until) const noexcept {
     until = reception_.next(std::min(until, stalls_.next()));
-    for (const seat& one : seats_) {
+    for (const rank_record& one : seats_) {
       if (one.shrink) until = std::min(until, one.shrink->until);
     }
     return until;
@@ -187,9 +187,9 @@ class holder {
 
   // --- who comes in
 
-  void admit(reception::newcomer who) {
+  void admit(handshake::newcomer who) {
     const int rank = who.rank;
-    seat& here = at_rank(rank);
+    rank_record& here = at_rank(rank);
     here.joined = true;
     here.line = std::move(who.line);
     here.line.limit_body(connection::longest_body);
@@ -200,7 +200,7 @@ class holder {
     welcome.kind = message_kind::welcome;
     welcome.rank = rank;
     welcome.numbers = {epoch_, control_->size_bytes(), 0};
-    reply(here, welcome, control_->descriptor());
+    reply(here, welcome, control_->unique_fd());
     if (all_joined()) door_->close();
   }
 
@@ -208,13 +208,13 @@ class holder {
 
   // We never wait for a guest: one that does not take an answer gets none any more. What it says is still heard: it
   // may be dead, and its last words in our queue.
-  void reply(seat& to, const message& what, int file = -1) {
+  void reply(rank_record& to, const message& what, int file = -1) {
     if (!to.line || to.line.send(what, at_once, file)) return;
     to.deaf = true;
     to.line.stop_sending();
   }
   void listen_to(int rank, std::size_t most) {
-    seat& here = at_rank(rank);
+    rank_record& here = at_rank(rank);
     for (std::size_t i = 0; i < most && here.line; ++i) {
       received got = here.line.receive(at_once);
       if (got.what == receipt::nothing) return;
@@ -223,7 +223,7 @@ class holder {
     }
   }
 
-  void handle(int rank, seat& here, received got) {
+  void handle(int rank, rank_record& here, received got) {
     const std::uint64_t number = got.said.numbers[0];
     switch (got.said.kind) {
       case message_kind::keep:
@@ -236,7 +236,7 @@ class holder {
         if (here.said_goodbye || number > 1) return here.line.close();
         here.said_goodbye = true;
         here.shrink.reset();
-        world_->said(rank, parting{static_cast<parting::outcome>(number), got.said.numbers[1], got.said.body});
+        world_->said(rank, exit_message{static_cast<exit_message::outcome>(number), got.said.numbers[1], got.said.body});
         message farewell;
         farewell.kind = message_kind::farewell;
         farewell.ticket = got.said.ticket;
@@ -248,8 +248,8 @@ class holder {
                                                                      : nullptr;
         if (wrong != nullptr) return reply(here, refused(got.said.ticket, refusal::words, wrong));
         const std::uint64_t longest = 365ULL * 24 * 3600 * 1'000'000;
-        const auto patience = std::chrono::microseconds(static_cast<std::int64_t>(std::min(number, longest)));
-        here.shrink = seat::wish{got.said.ticket, clock::now() + patience};
+        const auto spin_policy = std::chrono::microseconds(static_cast<std::int64_t>(std::min(number, longest)));
+        here.shrink = rank_record::wish{got.said.ticket, clock::now() + spin_policy};
         return;
       }
       default: return here.line.close();
@@ -259,25 +259,25 @@ class holder {
   // --- how they end
 
   void bury_child(int rank) {
-    seat& here = at_rank(rank);
+    rank_record& here = at_rank(rank);
     if (here.child_gone) return;
     const bool is_rank = !here.member;
     if (is_rank) listen_to(rank, last_words);
     here.child_gone = true;
-    const ending how = here.child->reap();
+    const exit_status how = here.child->reap();
     if (is_rank) leave(rank, here);
     if constexpr (requires { world_->child_ended(rank, how); }) world_->child_ended(rank, how);
     if (is_rank) world_->ended(rank, how);
   }
   void bury_member(int rank) {
-    seat& here = at_rank(rank);
+    rank_record& here = at_rank(rank);
     if (here.over) return;
     listen_to(rank, last_words);
-    const ending how = here.member->reap();
+    const exit_status how = here.member->reap();
     leave(rank, here);
     world_->ended(rank, how);
   }
-  void leave(int rank, seat& here) {
+  void leave(int rank, rank_record& here) {
     here.over = true;
     here.line.close();
     here.shrink.reset();
@@ -286,12 +286,12 @@ class holder {
 
   // --- how the rest goes on
 
-  void refuse_late(moment now) {
-    for (seat& here : seats_) {
+  void refuse_late(time_point now) {
+    for (rank_record& here : seats_) {
       if (!here.shrink || now < here.shrink->until) continue;
       std::string missing;
       for (int rank : members_) {
-        const seat& other = at_rank(rank);
+        const rank_record& other = at_rank(rank);
         if (!other.left() && !other.shrink) missing.append(missing.empty() ? "" : ", ").append(other.text(rank));
       }
       reply(here, refused(here.shrink->ticket, refusal::late, missing));
@@ -301,7 +301,7 @@ class holder {
 
   // What `agree` asks of us. Who is stalled meanwhile is killed, and seen dead before.
   struct arbiter {
-    holder* self;
+    coordinator* self;
 
     [[nodiscard]] const std::vector<int>& members() const noexcept { return self->members_; }
     [[nodiscard]] bool asks(int rank) const { return self->at_rank(rank).shrink.has_value(); }
@@ -318,7 +318,7 @@ class holder {
       return true;
     } catch (const budget_error& little) {
       for (int rank : survivors) {
-        seat& here = at_rank(rank);
+        rank_record& here = at_rank(rank);
         reply(here, refused(here.shrink->ticket, refusal::budget, little.what(), little.requested_bytes(),
                             little.available_bytes()));
         here.shrink.reset();
@@ -331,7 +331,7 @@ class holder {
   [[nodiscard]] bool find_dead(const std::vector<int>& ranks) {
     bool found = false;
     for (int rank : ranks) {
-      const process* const living = at_rank(rank).alive();
+      const watched_process* const living = at_rank(rank).alive();
       if (living == nullptr || !living->gone()) continue;
       found = true;
       at_rank(rank).member ? bury_member(rank) : bury_child(rank);
@@ -352,19 +352,19 @@ class holder {
       std::memcpy(news.body.data() + i * sizeof rank, &rank, sizeof rank);
     }
     for (std::size_t i = 0; i < survivors.size(); ++i) {
-      seat& here = at_rank(survivors[i]);
+      rank_record& here = at_rank(survivors[i]);
       news.rank = static_cast<std::int32_t>(i);
       news.ticket = here.shrink->ticket;
       here.shrink.reset();
-      reply(here, news, fresh_->descriptor());
+      reply(here, news, fresh_->unique_fd());
     }
   }
 
   void kill_stalled() {
     for (int rank : members_) {
-      seat& here = at_rank(rank);
+      rank_record& here = at_rank(rank);
       if (here.left() || here.shrink || !here.told_stalled) continue;
-      const process* const living = here.alive();
+      const watched_process* const living = here.alive();
       // Told some time ago: it may run again.
       if (living == nullptr || !living->stopped()) continue;
       if (!living->send_signal(SIGKILL) && !living->gone()) here.beyond_reach = true;
@@ -373,19 +373,19 @@ class holder {
 
   static constexpr std::size_t last_words = 1 << 20;  // messages of a dead process that are still read
 
-  doorway* door_;
-  segment* control_;
+  bootstrap_socket* door_;
+  memory_segment* control_;
   World* world_;
-  holder_options options_;
+  coordinator_options options_;
   where at_;
-  reception reception_;
+  handshake reception_;
   stall_watch stalls_;
-  std::vector<seat> seats_;
+  std::vector<rank_record> seats_;
   std::vector<int> members_;
   std::vector<int> survivors_;  // while they agree
-  segment* fresh_ = nullptr;    // what they go on with
+  memory_segment* fresh_ = nullptr;    // what they go on with
   std::uint64_t epoch_ = 0;
-  region_shelf regions_;
+  region_store regions_;
   std::vector<pollfd> entries_;  // ours, in the order of tags_, then the world's
   std::vector<tag> tags_;
 };

@@ -84,7 +84,7 @@ enum class refusal : std::uint64_t {
 }
 
 /// The last that a rank says: its body returned, with a result, or failed.
-struct parting {
+struct exit_message {
   enum class outcome : std::uint64_t { returned, failed };
   outcome how = outcome::returned;
   std::uint64_t kind = 0;  // of the failure; numbers that the two ends agree on
@@ -102,12 +102,12 @@ enum class receipt : std::uint8_t {
 struct received {
   receipt what = receipt::nothing;
   message said;
-  descriptor file;      // came with it
+  unique_fd file;      // came with it
   const char* why = "";  // garbled: what was wrong
   bool lost_file = false;  // one was sent, and this process had no number left to open it under
 };
 
-/// Why a message that shall bring a descriptor brought none.
+/// Why a message that shall bring a descriptor payloads none.
 [[nodiscard]] inline std::string no_file_text(const received& got) {
   return got.lost_file ? "no descriptor is left for the segment that was sent: " + descriptor_limit_text()
                        : "no segment came with it";
@@ -116,7 +116,7 @@ struct received {
 /// A message of which more frames are to come.
 struct unfinished_message {
   message said;
-  descriptor file;
+  unique_fd file;
   bool lost_file = false;
   std::uint64_t left = 0;
 };
@@ -145,9 +145,9 @@ class connection {
   static_assert(sizeof(frame) == 88 + part);
 
   connection() noexcept = default;
-  explicit connection(host::descriptor socket) noexcept : socket_(std::move(socket)) {}
+  explicit connection(host::unique_fd socket) noexcept : socket_(std::move(socket)) {}
 
-  [[nodiscard]] int descriptor() const noexcept { return socket_.get(); }
+  [[nodiscard]] int unique_fd() const noexcept { return socket_.get(); }
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
   void close() noexcept { socket_.reset(); }
   /// The other side reads the end; what it has said can still be received.
@@ -158,7 +158,7 @@ class connection {
 
   /// Sends all of it, a file descriptor with its first frame. False where the other side is gone or does not take
   /// it before the deadline; after that the connection is of no more use. Raises no SIGPIPE.
-  [[nodiscard]] bool send(const message& what, moment until, int file = -1) const noexcept {
+  [[nodiscard]] bool send(const message& what, time_point until, int file = -1) const noexcept {
     frame out = {};
     out.magic_word = magic;
     out.version_number = version;
@@ -180,11 +180,11 @@ class connection {
   }
 
   /// Waits until a message is whole or the deadline has come; a deadline in the past takes what is there.
-  [[nodiscard]] received receive(moment until) {
+  [[nodiscard]] received receive(time_point until) {
     received got;
     while (true) {
       frame in = {};
-      host::descriptor file;
+      host::unique_fd file;
       got.what = receive_frame(in, file, until, got);
       if (got.what != receipt::whole) return got;
       if (const char* wrong = look_at(in)) {
@@ -238,7 +238,7 @@ class connection {
   }
 
   // False where the deadline passes first.
-  [[nodiscard]] bool await(short events, moment until) const noexcept {
+  [[nodiscard]] bool await(short events, time_point until) const noexcept {
     pollfd entry{socket_.get(), events, 0};
     int ready = -1;
     while ((ready = poll_until(&entry, 1, until)) < 0 && errno == EINTR) {
@@ -246,15 +246,15 @@ class connection {
     return ready > 0;
   }
 
-  [[nodiscard]] bool send_frame(frame& out, moment until, int file) const noexcept {
+  [[nodiscard]] bool send_frame(frame& out, time_point until, int file) const noexcept {
     iovec piece{&out, sizeof out};
     msghdr header = {};
     header.msg_iov = &piece;
     header.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    alignas(cmsghdr) char control_block[CMSG_SPACE(sizeof(int))] = {};
     if (file >= 0) {
-      header.msg_control = control;
-      header.msg_controllen = sizeof control;
+      header.msg_control = control_block;
+      header.msg_controllen = sizeof control_block;
       cmsghdr* const rights = CMSG_FIRSTHDR(&header);
       rights->cmsg_level = SOL_SOCKET;
       rights->cmsg_type = SCM_RIGHTS;
@@ -270,18 +270,18 @@ class connection {
     }
   }
 
-  [[nodiscard]] receipt receive_frame(frame& in, host::descriptor& file, moment until, received& told) const noexcept {
+  [[nodiscard]] receipt receive_frame(frame& in, host::unique_fd& file, time_point until, received& told) const noexcept {
     iovec piece{&in, sizeof in};
     // Room for more than the one descriptor that is allowed: what comes beyond must be closed by us.
-    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
+    alignas(cmsghdr) char control_block[CMSG_SPACE(8 * sizeof(int))];
     msghdr header = {};
     ssize_t got = -1;
     for (int resets = 0; got < 0;) {
       header = {};
       header.msg_iov = &piece;
       header.msg_iovlen = 1;
-      header.msg_control = control;
-      header.msg_controllen = sizeof control;
+      header.msg_control = control_block;
+      header.msg_controllen = sizeof control_block;
       got = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
       if (got >= 0 || errno == EINTR) continue;
       // Told once when the other side closed with something unread; its last words are still behind that.
@@ -312,7 +312,7 @@ class connection {
     return wrong == nullptr ? receipt::whole : receipt::garbled;
   }
 
-  host::descriptor socket_;
+  host::unique_fd socket_;
   std::uint64_t longest_ = longest_body;
   std::optional<unfinished_message> partial_;
 };
@@ -321,7 +321,7 @@ class connection {
 [[nodiscard]] inline std::optional<std::pair<connection, connection>> connected_pair() noexcept {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return std::nullopt;
-  return std::pair(connection(descriptor(ends[0])), connection(descriptor(ends[1])));
+  return std::pair(connection(unique_fd(ends[0])), connection(unique_fd(ends[1])));
 }
 
 }  // namespace host

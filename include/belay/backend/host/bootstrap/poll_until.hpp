@@ -17,13 +17,13 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// The time by which a call is over.
-using moment = std::chrono::steady_clock::time_point;
+using time_point = std::chrono::steady_clock::time_point;
 /// For a call that does not wait.
-inline constexpr moment at_once{};
+inline constexpr time_point at_once{};
 
 /// One ppoll, which ends at `until` at the latest: how many entries have something, 0 at the deadline, -1 with errno
 /// (EINTR: a signal came).
-[[nodiscard]] inline int poll_until(pollfd* entries, std::size_t count, moment until) noexcept {
+[[nodiscard]] inline int poll_until(pollfd* entries, std::size_t count, time_point until) noexcept {
   // A moment before now, however far, is now; the difference to one like moment::min() would not fit.
   const auto left = until <= at_once ? std::chrono::nanoseconds(0)
                                      : std::chrono::nanoseconds(until - std::chrono::steady_clock::now());

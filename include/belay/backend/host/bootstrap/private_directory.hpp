@@ -65,7 +65,7 @@ class private_directory {
   /// Nothing where there is none. Throws `file_error` where it is anything else.
   [[nodiscard]] static std::optional<private_directory> find(const std::string& path, where at) {
     struct stat status = {};
-    descriptor file(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    unique_fd file(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     const int why = errno;
     if (!file && why == ENOENT) return std::nullopt;
     const bool known = (file ? ::fstat(file.get(), &status) : ::lstat(path.c_str(), &status)) == 0;
@@ -79,9 +79,9 @@ class private_directory {
 
   /// Opens a regular file of this user, mode 0600, to be read; no descriptor where there is none. Does not wait.
   /// Throws `file_error` where it is anything else.
-  [[nodiscard]] descriptor open(const std::string& name, where at) const {
+  [[nodiscard]] unique_fd open(const std::string& name, where at) const {
     struct stat status = {};
-    descriptor file(::openat(file_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    unique_fd file(::openat(file_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     const int why = errno;
     if (!file && why == ENOENT) return file;
     const bool known = (file ? ::fstat(file.get(), &status)
@@ -95,7 +95,7 @@ class private_directory {
   /// `file_error`; false where the directory is gone.
   [[nodiscard]] bool put(const std::string& name, const std::string& fresh, const std::string& text, where at) const {
     ::unlinkat(file_.get(), fresh.c_str(), 0);
-    const descriptor file(::openat(file_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+    const unique_fd file(::openat(file_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                                    S_IRUSR | S_IWUSR));
     if (!file && errno == ENOENT) return false;
     const auto refuse = [&](const char* call) {
@@ -132,7 +132,7 @@ class private_directory {
   }
 
  private:
-  private_directory(std::string path, descriptor file) noexcept : path_(std::move(path)), file_(std::move(file)) {}
+  private_directory(std::string path, unique_fd file) noexcept : path_(std::move(path)), file_(std::move(file)) {}
 
   static void expect(const std::string& path, const struct stat& status, mode_t kind, mode_t mode, where at) {
     const std::string wrong = wrong_with(status, kind, mode);
@@ -140,7 +140,7 @@ class private_directory {
   }
 
   std::string path_;
-  descriptor file_;
+  unique_fd file_;
 };
 
 }  // namespace host

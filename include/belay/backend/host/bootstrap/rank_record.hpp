@@ -18,15 +18,15 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One rank's place, from the start to the end of the world. A seat is taken once.
-struct seat {
+struct rank_record {
   /// A wish to go on without those who failed.
   struct wish {
     std::uint64_t ticket = 0;
-    moment until;
+    time_point until;
   };
 
-  std::optional<process> child;   // whom the holder's process started for it, if it told
-  std::optional<process> member;  // who joined, where that is not the child itself
+  std::optional<watched_process> child;   // whom the holder's process started for it, if it told
+  std::optional<watched_process> member;  // who joined, where that is not the child itself
   connection line;
   bool joined = false;
   bool said_goodbye = false;
@@ -34,12 +34,12 @@ struct seat {
   bool child_gone = false;
   bool over = false;  // the rank's process is gone
   std::optional<wish> shrink;
-  std::optional<moment::duration> stopped_for;  // as far as it was seen
+  std::optional<time_point::duration> stopped_for;  // as far as it was seen
   bool told_stalled = false;
   bool beyond_reach = false;  // stopped, and not ours to kill
 
   /// The process that is this rank, if one is known and lives.
-  [[nodiscard]] const process* alive() const noexcept {
+  [[nodiscard]] const watched_process* alive() const noexcept {
     if (over) return nullptr;
     if (member) return &*member;
     return child && !child_gone ? &*child : nullptr;
@@ -56,13 +56,13 @@ struct seat {
   }
   /// Looks whether it is stopped, `step` after the last look; true when that has lasted for the limit, once for each
   /// stop. From the start to the end of its processes.
-  [[nodiscard]] bool found_stalled(moment::duration step, moment::duration limit) {
+  [[nodiscard]] bool found_stalled(time_point::duration step, time_point::duration limit) {
     if (!stopped()) {
       stopped_for.reset();
       told_stalled = false;
       return false;
     }
-    stopped_for = stopped_for ? *stopped_for + step : moment::duration(0);
+    stopped_for = stopped_for ? *stopped_for + step : time_point::duration(0);
     if (told_stalled || *stopped_for < limit) return false;
     return told_stalled = true;
   }

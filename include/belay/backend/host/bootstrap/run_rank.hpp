@@ -18,7 +18,7 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// How a body ended.
-struct life_end {
+struct run_result {
   std::exception_ptr error;  // null: it returned
   std::string what;
   bool stopped_the_world = false;  // its failure was the first
@@ -26,31 +26,31 @@ struct life_end {
 
 /// Runs `body(rank&)`; returns when its started operations are over too.
 template <class Body>
-[[nodiscard]] life_end live(const standing& seat, const std::shared_ptr<membership>& source, Body&& body) {
-  life_end end;
+[[nodiscard]] run_result live(const epoch_view& rank_record, const std::shared_ptr<membership>& source, Body&& body) {
+  run_result end;
   std::optional<rank> self;
   const auto failed = [&](std::string what) {
     end.error = std::current_exception();
     end.what = std::move(what);
-    if (!seat.world->in_own_process()) return;
-    end.stopped_the_world = seat.world->stop(thrown_by(*seat.world, seat.number, end.what.c_str()));
+    if (!rank_record.world->in_own_process()) return;
+    end.stopped_the_world = rank_record.world->abort(thrown_by(*rank_record.world, rank_record.number, end.what.c_str()));
   };
   try {
-    self.emplace(seat, source);
+    self.emplace(rank_record, source);
     body(*self);
   } catch (const std::exception& problem) {
     failed(message_of(problem));
   } catch (...) {
     failed("an exception that is no std::exception");
   }
-  if (!seat.world->in_own_process()) end_forked_child(seat.number, end.what.c_str());
+  if (!rank_record.world->in_own_process()) end_forked_child(rank_record.number, end.what.c_str());
   // Among threads by the first rank that comes out of a failed run, while the others are where they are: one may never
   // come out. Processes have somebody who holds them for that.
-  if (seat.world->space() == address_space::one && seat.world->stopped()) report_failure_once(*seat.world);
-  seat.world->leave(seat.number, lane::caller);
-  source->leave(seat);
+  if (rank_record.world->space() == address_space::one && rank_record.world->aborted()) report_failure_once(*rank_record.world);
+  rank_record.world->leave(rank_record.number, lane::caller);
+  source->leave(rank_record);
   if (self) self->finish();
-  seat.world->leave(seat.number, lane::stream);
+  rank_record.world->leave(rank_record.number, lane::stream);
   return end;
 }
 

@@ -58,9 +58,9 @@ struct rank_outcome {
 };
 
 /// The `World` of a holder. Used by the thread that runs the holder.
-class world_watch {
+class world_monitor {
  public:
-  world_watch(int ranks, const world_options& options)
+  world_monitor(int ranks, const world_options& options)
       : options_(options),
         outcomes_(static_cast<std::size_t>(ranks)),
         said_(static_cast<std::size_t>(ranks)),
@@ -70,12 +70,12 @@ class world_watch {
   }
 
   /// The segment of the first epoch, and the health of the present one.
-  [[nodiscard]] segment& first_control() noexcept { return *segments_.front(); }
-  [[nodiscard]] const health& state() const noexcept { return *worlds_.back(); }
+  [[nodiscard]] memory_segment& first_control() noexcept { return *segments_.front(); }
+  [[nodiscard]] const world_status& state() const noexcept { return *worlds_.back(); }
   /// The health of the first epoch that failed; null when none has.
-  [[nodiscard]] const health* failed() const noexcept {
+  [[nodiscard]] const world_status* failed() const noexcept {
     for (const auto& each : worlds_) {
-      if (each->stopped()) return each.get();
+      if (each->aborted()) return each.get();
     }
     return nullptr;
   }
@@ -88,13 +88,13 @@ class world_watch {
 
   /// Nobody can be led to an end any more; from now on each call of a rank says why.
   void give_up(const std::string& why) noexcept {
-    worlds_.back()->stop({comm_fault::peer_failed, {0}, why, ""});
+    worlds_.back()->abort({comm_fault::peer_failed, {0}, why, ""});
     report();
   }
 
   /// Said by the process that was to be `rank` of the first epoch, where it was forked and shares this memory.
   void could_not_join(int rank, const std::string& why) noexcept {
-    worlds_.front()->stop({comm_fault::peer_failed, {rank}, "rank " + std::to_string(rank) + " could not join: " + why, ""});
+    worlds_.front()->abort({comm_fault::peer_failed, {rank}, "rank " + std::to_string(rank) + " could not join: " + why, ""});
   }
 
   // What the holder calls.
@@ -107,14 +107,14 @@ class world_watch {
     stalled_[place] = true;
     const auto found = std::find(members_.begin(), members_.end(), rank);
     if (found == members_.end()) return;  // the others have gone on without it
-    health& world = *worlds_.back();
+    world_status& world = *worlds_.back();
     const int number = static_cast<int>(found - members_.begin());
-    first_cause why;
+    abort_cause why;
     why.fault = comm_fault::peer_failed;
     why.culprits = {number};
     why.there = world.site_of(number, lane::caller);
     why.message = stall_text(rank, numbering::of_epoch);
-    world.stop(why);
+    world.abort(why);
     report();
   }
   /// What a rank is called by: after a shrink, a survivor has another number than at the start.
@@ -134,43 +134,43 @@ class world_watch {
     return who + where_it_is.substr(where_it_is.find(" (")) + told;
   }
 
-  void said(int rank, const parting& last) {
+  void said(int rank, const exit_message& last) {
     rank_outcome& mine = outcomes_[static_cast<std::size_t>(rank)];
     said_[static_cast<std::size_t>(rank)] = true;
-    const bool returned = last.how == parting::outcome::returned;
+    const bool returned = last.how == exit_message::outcome::returned;
     mine.how = returned ? rank_outcome::kind::returned : rank_outcome::kind::threw;
     (returned ? mine.result : mine.what) = last.body;
     if (!returned) note_failure(rank);
     report();
   }
 
-  void ended(int rank, ending how) {
+  void ended(int rank, exit_status how) {
     // What it does after its goodbye is not the world's, unless it had to be killed for being stopped there.
     const auto place = static_cast<std::size_t>(rank);
-    if (said_[place] && !(stalled_[place] && how.how == ending::kind::signalled)) return;
+    if (said_[place] && !(stalled_[place] && how.how == exit_status::kind::signalled)) return;
     rank_outcome& mine = outcomes_[static_cast<std::size_t>(rank)];
-    mine.how = how.how == ending::kind::exited      ? rank_outcome::kind::exited
-               : how.how == ending::kind::signalled ? rank_outcome::kind::signalled
+    mine.how = how.how == exit_status::kind::exited      ? rank_outcome::kind::exited
+               : how.how == exit_status::kind::signalled ? rank_outcome::kind::signalled
                                                     : rank_outcome::kind::unknown;
     mine.code = how.code;
     note_failure(rank);
     const auto found = std::find(members_.begin(), members_.end(), rank);
     if (found == members_.end()) return;
-    health& world = *worlds_.back();
+    world_status& world = *worlds_.back();
     const int number = static_cast<int>(found - members_.begin());
     const flight_record last = world.recorder(number, lane::caller).last();
-    first_cause why;
+    abort_cause why;
     why.fault = comm_fault::peer_failed;
     why.culprits = {number};
-    why.signal = how.how == ending::kind::signalled ? how.code : 0;
-    why.exit_code = how.how == ending::kind::exited ? how.code : -1;
+    why.signal = how.how == exit_status::kind::signalled ? how.code : 0;
+    why.exit_code = how.how == exit_status::kind::exited ? how.code : -1;
     why.there = last.site;
     why.message = "the process of rank " + std::to_string(number) + " " + mine.text() + " " + last.text();
-    world.stop(why);
+    world.abort(why);
     report();
   }
 
-  [[nodiscard]] segment& renew(const std::vector<int>& survivors) {
+  [[nodiscard]] memory_segment& renew(const std::vector<int>& survivors) {
     worlds_.back()->revoke();
     members_ = survivors;
     make_control(static_cast<int>(survivors.size()));
@@ -179,7 +179,7 @@ class world_watch {
 
  private:
   void report() const noexcept {
-    if (worlds_.back()->stopped()) report_failure_once(*worlds_.back());
+    if (worlds_.back()->aborted()) report_failure_once(*worlds_.back());
   }
   void note_failure(int rank) noexcept {
     if (!first_failure_) first_failure_ = rank;
@@ -189,8 +189,8 @@ class world_watch {
     control_shape shape = control_shape_for(ranks, address_space::several, options_);
     shape.epoch = static_cast<std::uint32_t>(worlds_.size());
     if (!worlds_.empty()) shape.job = worlds_.front()->shared().shape().job;
-    segments_.push_back(std::make_unique<segment>(segment::create("belay-control", control::bytes_for(shape))));
-    worlds_.push_back(std::make_unique<health>(control::make(segments_.back()->data(), shape)));
+    segments_.push_back(std::make_unique<memory_segment>(memory_segment::create("belay-control", control_block::bytes_for(shape))));
+    worlds_.push_back(std::make_unique<world_status>(control_block::make(segments_.back()->data(), shape)));
   }
 
   world_options options_;
@@ -199,8 +199,8 @@ class world_watch {
   std::vector<bool> stalled_;
   std::vector<int> members_;  // of the present epoch, by their numbers at the start
   std::optional<int> first_failure_;
-  std::vector<std::unique_ptr<segment>> segments_;
-  std::vector<std::unique_ptr<health>> worlds_;
+  std::vector<std::unique_ptr<memory_segment>> segments_;
+  std::vector<std::unique_ptr<world_status>> worlds_;
 };
 
 }  // namespace host

@@ -18,10 +18,10 @@ namespace host {
 
 /// Bytes below which a round is not worth its meeting. Above them there are eight or more, so that those who fill and
 /// those who use work at the same time.
-inline constexpr std::size_t least_stretch = 32 * 1024;
+inline constexpr std::size_t least_round_bytes = 32 * 1024;
 
 /// A range of elements that one round handles.
-struct stretch {
+struct round_range {
   std::size_t first = 0;
   std::size_t count = 0;
 };
@@ -29,52 +29,52 @@ struct stretch {
 /// Runs `length` elements a rank through staging, of which `parts` of each rank's lie in a half at once.
 /// `fill(stretch, T* half)` puts part p of the stretch at `half + p * stretch.count`; `use(stretch, halves)` takes it
 /// from there, where `halves(q)` is what rank q filled.
-template <class T, class Fill, class Use, class Party>
-void through_staging(Party me, std::size_t length, std::size_t parts, Fill fill, Use use) {
-  const std::size_t room = me.point->staging_room() / (parts * sizeof(T));
-  const std::size_t least = least_stretch / (parts * sizeof(T));
+template <class T, class Fill, class Use, class Context>
+void through_staging(Context me, std::size_t length, std::size_t parts, Fill fill, Use use) {
+  const std::size_t room = me.endpoint->staging_room() / (parts * sizeof(T));
+  const std::size_t least = least_round_bytes / (parts * sizeof(T));
   const std::size_t most = std::max<std::size_t>(std::min(room, std::max(length / 8, least)), 1);
   std::size_t turn = 0;
-  for (stretch now; now.first < length; now.first += now.count, ++turn) {
+  for (round_range now; now.first < length; now.first += now.count, ++turn) {
     now.count = std::min(most, length - now.first);
-    fill(now, reinterpret_cast<T*>(me.point->staging_of(me.rank(), turn)));
-    me.point->round();
-    use(now, [&](int q) { return reinterpret_cast<const T*>(me.point->staging_of(q, turn)); });
+    fill(now, reinterpret_cast<T*>(me.endpoint->staging_of(me.rank(), turn)));
+    me.endpoint->round();
+    use(now, [&](int q) { return reinterpret_cast<const T*>(me.endpoint->staging_of(q, turn)); });
   }
 }
 
 /// Copies into staging, by what the group has found best for the present operation; a piece of `whole_bytes`. (Around the caches, peers find it in
 /// memory: the lines of a half that they have read would otherwise come back from their caches to be written.)
-template <class Party>
-void stage_copy(Party me, void* half, const void* from, std::size_t bytes, std::size_t whole_bytes) {
-  copy_by(me.point->chosen().by, half, from, bytes, whole_bytes);
+template <class Context>
+void stage_copy(Context me, void* half, const void* from, std::size_t bytes, std::size_t whole_bytes) {
+  copy_by(me.endpoint->chosen().by, half, from, bytes, whole_bytes);
 }
-template <class Party>
-void stage_copy(Party me, void* half, const void* from, std::size_t bytes) {
+template <class Context>
+void stage_copy(Context me, void* half, const void* from, std::size_t bytes) {
   stage_copy(me, half, from, bytes, bytes);
 }
 
 /// The part of `now` that lies in a range of `count` elements.
-[[nodiscard]] inline std::size_t clipped(stretch now, std::size_t count) noexcept {
+[[nodiscard]] inline std::size_t clipped(round_range now, std::size_t count) noexcept {
   return now.first >= count ? 0 : std::min(now.count, count - now.first);
 }
 
 /// The usual way of an operation of `bytes` a rank, once all have entered; `kind` is what is special about it.
-template <class Party>
-[[nodiscard]] algorithm usual_way_of(Party me, std::size_t bytes, way kind = {}) noexcept {
-  const bool usual = me.point->all_direct() && me.point->forced_algorithm() == algorithm::automatic;
-  if (usual) return choose_usual(bytes, me.point->any_in_place());
-  kind.forced = me.point->forced_algorithm();
-  kind.direct = me.point->all_direct();
-  kind.kernel_copies = me.point->all_copy();
-  kind.in_place = me.point->any_in_place();
+template <class Context>
+[[nodiscard]] algorithm usual_way_of(Context me, std::size_t bytes, selection_input kind = {}) noexcept {
+  const bool usual = me.endpoint->all_direct() && me.endpoint->forced_algorithm() == algorithm::automatic;
+  if (usual) return choose_usual(bytes, me.endpoint->any_in_place());
+  kind.forced = me.endpoint->forced_algorithm();
+  kind.direct = me.endpoint->all_direct();
+  kind.cma_possible = me.endpoint->all_copy();
+  kind.in_place = me.endpoint->any_in_place();
   return choose(kind, bytes);
 }
 
 /// How an operation of `bytes` a rank is done.
-template <class Party>
-[[nodiscard]] manner manner_of(Party me, std::size_t bytes, way kind = {}) noexcept {
-  manner out = me.point->chosen();
+template <class Context>
+[[nodiscard]] variant variant_of(Context me, std::size_t bytes, selection_input kind = {}) noexcept {
+  variant out = me.endpoint->chosen();
   if (out.how == algorithm::automatic) out.how = usual_way_of(me, bytes, kind);
   return out;
 }

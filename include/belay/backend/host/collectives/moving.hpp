@@ -24,7 +24,7 @@ namespace host {
 [[nodiscard]] constexpr std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
 
 /// Where a part lies and how long it is, in bytes.
-struct part {
+struct byte_range {
   std::size_t first = 0;
   std::size_t bytes = 0;
 };
@@ -36,15 +36,15 @@ struct part {
 }
 
 /// The same for a root with one peer, up to `most` bytes. More of them fetch at the same time.
-template <class Party>
-[[nodiscard]] bool root_stores(Party me, algorithm how, std::size_t bytes, std::size_t most) noexcept {
+template <class Context>
+[[nodiscard]] bool root_stores(Context me, algorithm how, std::size_t bytes, std::size_t most) noexcept {
   return me.size() == 2 && bytes <= most && stores_into_peers(how);
 }
 
 /// Of more than `most_unshared` bytes that go between each peer and a root that has nothing to copy for itself, how many the
 /// peer copies. The root takes its share of the work: the end of each part, which is what its caches may still hold.
-template <class Party>
-[[nodiscard]] std::size_t copied_by_peers(Party me, algorithm how, std::size_t bytes, std::size_t most_unshared) noexcept {
+template <class Context>
+[[nodiscard]] std::size_t copied_by_peers(Context me, algorithm how, std::size_t bytes, std::size_t most_unshared) noexcept {
   if (bytes <= most_unshared || !stores_into_peers(how)) return bytes;
   return (bytes - share_of(bytes, me.size())) / 64 * 64;
 }
@@ -53,15 +53,15 @@ template <class Party>
 inline constexpr std::size_t block_to_all = 256 * 1024;
 
 /// See `gather_parts`, where buffers are not seen. (A call of its own: where they are, all is short.)
-template <class From, class To, class Party>
-[[gnu::noinline]] void gather_parts_staged(Party me, const std::byte* in, std::byte* out, From from, To to) {
-  const part own = from(me.rank());
+template <class From, class To, class Context>
+[[gnu::noinline]] void gather_parts_staged(Context me, const std::byte* in, std::byte* out, From from, To to) {
+  const byte_range own = from(me.rank());
   std::size_t longest = 0;
   for (int q = 0; q < me.size(); ++q) longest = std::max(longest, from(q).bytes);
   through_staging<std::byte>(
       me, longest, 1,
-      [&](stretch now, std::byte* half) { stage_copy(me, half, in + own.first + now.first, clipped(now, own.bytes)); },
-      [&](stretch now, auto halves) {
+      [&](round_range now, std::byte* half) { stage_copy(me, half, in + own.first + now.first, clipped(now, own.bytes)); },
+      [&](round_range now, auto halves) {
         for (int q = 0; q < me.size(); ++q) {
           const std::size_t n = clipped(now, from(q).bytes);
           fast_copy(out + to(q) + now.first, halves(q), n);
@@ -71,29 +71,29 @@ template <class From, class To, class Party>
 
 /// Everybody's part to everybody, `bytes` in all: `from(q)` is rank q's part in its input, `to(q)` its place in this
 /// rank's output.
-template <class From, class To, class Party>
-void gather_parts(Party me, const std::byte* in, std::byte* out, std::size_t bytes, From from, To to) {
-  const manner chosen = manner_of(me, bytes);
+template <class From, class To, class Context>
+void gather_parts(Context me, const std::byte* in, std::byte* out, std::size_t bytes, From from, To to) {
+  const variant chosen = variant_of(me, bytes);
   if (chosen.how == algorithm::staged) return gather_parts_staged(me, in, out, from, to);
   if (!stores_into_peers(chosen.how)) {
     for (int k = 0; k < me.size(); ++k) {
       const int q = me.behind(k);
       if (q == me.rank() && out + to(q) == in + from(q).first) continue;
-      me.point->fetch(q, me.point->offer_of(q).input, from(q).first, out + to(q), from(q).bytes, chosen.by);
+      me.endpoint->fetch(q, me.endpoint->descriptor_of(q).input, from(q).first, out + to(q), from(q).bytes, chosen.by);
     }
     return;
   }
   // A block to everybody before the next one: only the first of its copies reads beyond the caches.
-  const part own = from(me.rank());
+  const byte_range own = from(me.rank());
   const bool in_place = out + to(me.rank()) == in + own.first;
   const std::size_t moved = own.bytes * static_cast<std::size_t>(me.size() - (in_place ? 1 : 0));
-  for (stretch now; now.first < own.bytes; now.first += now.count) {
+  for (round_range now; now.first < own.bytes; now.first += now.count) {
     now.count = std::min(block_to_all, own.bytes - now.first);
     const std::byte* const block = in + own.first + now.first;
     const auto store = [&](std::byte* place) { push_by(chosen.by, place, block, now.count, own.bytes, moved); };
     if (!in_place) store(out + to(me.rank()) + now.first);
     for (int k = 1; k < me.size(); ++k) {  // everybody begins at another peer
-      store(me.point->output_of(me.behind(k)) + to(me.rank()) + now.first);
+      store(me.endpoint->output_of(me.behind(k)) + to(me.rank()) + now.first);
     }
   }
 }
@@ -107,83 +107,83 @@ template <class T>
   return reinterpret_cast<std::byte*>(of.data());
 }
 
-template <transferable T, class Party>
-void all_gather(Party me, std::span<const T> in, std::span<T> out, const where& at) {
+template <transferable T, class Context>
+void all_gather(Context me, std::span<const T> in, std::span<T> out, const where& at) {
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
   check_length(out.size(), all_parts(in.size(), me.size()), "all_gather: the output", at);
   check_overlap(in, out, out.data() + own, "all_gather", at);
   const fingerprint print{operation::all_gather, reduction::none, element_code_of<T>(), -1, in.size(), 0};
   const std::size_t each = in.size_bytes();
-  const auto take = [&](brought_data brought) {
+  const auto take = [&](peer_payloads payloads) {
     std::byte* to = bytes_of(out);
-    for (int q = 0; q < me.size(); ++q, to += each) copy_elements(to, brought(q), each);
+    for (int q = 0; q < me.size(); ++q, to += each) copy_elements(to, payloads(q), each);
   };
-  if (const algorithm how = me.point->small_way(each, sizeof(T)); how != algorithm::automatic) {
-    me.point->swap(how, print, in.data(), each, me.limit, at);
-    return take(me.point->brought());
+  if (const algorithm how = me.endpoint->eager_algorithm(each, sizeof(T)); how != algorithm::automatic) {
+    me.endpoint->eager_round(how, print, in.data(), each, me.limit, at);
+    return take(me.endpoint->payloads());
   }
-  me.point->enter(brings(print, in, out), me.limit, at);
-  if (me.point->all_in_pages()) {
-    take(me.point->pages());
-    return me.point->depart();
+  me.endpoint->enter_rendezvous(call_buffers_of(print, in, out), me.limit, at);
+  if (me.endpoint->all_in_eager_buffers()) {
+    take(me.endpoint->eager_buffers());
+    return me.endpoint->exit_without_wait();
   }
   gather_parts(
-      me, bytes_of(in), bytes_of(out), out.size_bytes(), [&](int) { return part{0, each}; },
+      me, bytes_of(in), bytes_of(out), out.size_bytes(), [&](int) { return byte_range{0, each}; },
       [&](int q) { return static_cast<std::size_t>(q) * each; });
-  me.point->leave();
+  me.endpoint->exit_rendezvous();
 }
 
-template <transferable T, class Party>
-void all_gather_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, const where& at) {
+template <transferable T, class Context>
+void all_gather_v(Context me, std::span<T> inout, std::span<const std::size_t> counts, const where& at) {
   check_division(inout, counts, me.size(), "all_gather_v", "all_gather_v: the buffer", at);
   const fingerprint print{operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(),
                           shape_of(counts)};
-  me.point->enter(brings(print, inout, inout, counts), me.limit, at);
+  me.endpoint->enter_rendezvous(call_buffers_of(print, inout, inout, counts), me.limit, at);
   expect_same_counts(me);
   const auto first = [&](int q) { return offset_of(counts, q) * sizeof(T); };
   gather_parts(
       me, bytes_of(inout), bytes_of(inout), inout.size_bytes(),
-      [&](int q) { return part{first(q), counts[static_cast<std::size_t>(q)] * sizeof(T)}; }, first);
-  me.point->leave();
+      [&](int q) { return byte_range{first(q), counts[static_cast<std::size_t>(q)] * sizeof(T)}; }, first);
+  me.endpoint->exit_rendezvous();
 }
 
-template <transferable T, class Party>
-void broadcast(Party me, std::span<T> inout, int root, const where& at) {
+template <transferable T, class Context>
+void broadcast(Context me, std::span<T> inout, int root, const where& at) {
   check_root(root, me.size(), "broadcast", at);
   check_bytes(inout, "broadcast", at);
   const fingerprint print{operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0};
   const std::size_t bytes = inout.size_bytes();
   const bool is_root = me.rank() == root;
-  if (const algorithm how = me.point->small_way(bytes, sizeof(T), pages_of::root); how != algorithm::automatic) {
-    me.point->swap(how, print, inout.data(), is_root ? bytes : 0, me.limit, at);
-    copy_elements(bytes_of(inout), me.point->brought()(root), bytes);
+  if (const algorithm how = me.endpoint->eager_algorithm(bytes, sizeof(T), eager_traffic::root); how != algorithm::automatic) {
+    me.endpoint->eager_round(how, print, inout.data(), is_root ? bytes : 0, me.limit, at);
+    copy_elements(bytes_of(inout), me.endpoint->payloads()(root), bytes);
     return;
   }
-  me.point->enter(brings(print, inout, inout), me.limit, at);
-  const auto [how, by] = manner_of(me, bytes);
+  me.endpoint->enter_rendezvous(call_buffers_of(print, inout, inout), me.limit, at);
+  const auto [how, by] = variant_of(me, bytes);
   if (root_stores(me, how, bytes, most_stored_by_free_root)) {
-    if (is_root) copy_by(by, me.point->output_of(1 - root), inout.data(), bytes);
+    if (is_root) copy_by(by, me.endpoint->output_of(1 - root), inout.data(), bytes);
   } else if (how != algorithm::staged) {
     const std::size_t fetched = copied_by_peers(me, how, bytes, most_stored_by_free_root);
-    if (!is_root) me.point->fetch(root, me.point->offer_of(root).input, 0, inout.data(), fetched, by);
+    if (!is_root) me.endpoint->fetch(root, me.endpoint->descriptor_of(root).input, 0, inout.data(), fetched, by);
     for (int q = 0; q < me.size() && is_root && fetched < bytes; ++q) {
-      if (q != root) copy_by(by, me.point->output_of(q) + fetched, bytes_of(inout) + fetched, bytes - fetched);
+      if (q != root) copy_by(by, me.endpoint->output_of(q) + fetched, bytes_of(inout) + fetched, bytes - fetched);
     }
   } else {
     through_staging<std::byte>(
         me, bytes, 1,
-        [&](stretch now, std::byte* half) {
+        [&](round_range now, std::byte* half) {
           if (is_root) stage_copy(me, half, bytes_of(inout) + now.first, now.count);
         },
-        [&](stretch now, auto halves) {
+        [&](round_range now, auto halves) {
           if (!is_root) fast_copy(bytes_of(inout) + now.first, halves(root), now.count);
         });
   }
-  me.point->leave();
+  me.endpoint->exit_rendezvous();
 }
 
-template <transferable T, class Party>
-void gather(Party me, std::span<const T> in, std::span<T> out, int root, const where& at) {
+template <transferable T, class Context>
+void gather(Context me, std::span<const T> in, std::span<T> out, int root, const where& at) {
   check_root(root, me.size(), "gather", at);
   check_bytes(in, "gather", at);
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
@@ -195,40 +195,40 @@ void gather(Party me, std::span<const T> in, std::span<T> out, int root, const w
   const fingerprint print{operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0};
   const std::size_t each = in.size_bytes();
   std::byte* to = bytes_of(out);
-  if (const algorithm how = me.point->small_way(each, sizeof(T), pages_of::root); how != algorithm::automatic) {
-    me.point->swap(how, print, in.data(), is_root ? 0 : each, me.limit, at);
-    for (int q = 0; q < me.size() && is_root; ++q, to += each) copy_elements(to, me.point->brought()(q), each);
+  if (const algorithm how = me.endpoint->eager_algorithm(each, sizeof(T), eager_traffic::root); how != algorithm::automatic) {
+    me.endpoint->eager_round(how, print, in.data(), is_root ? 0 : each, me.limit, at);
+    for (int q = 0; q < me.size() && is_root; ++q, to += each) copy_elements(to, me.endpoint->payloads()(q), each);
     return;
   }
-  me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  const auto [how, by] = manner_of(me, each);
-  if (how != algorithm::staged && how != algorithm::kernel_copy) {
-    const offer& roots = me.point->offer_of(root);
+  me.endpoint->enter_rendezvous(call_buffers_of(print, in, is_root ? out : std::span<T>()), me.limit, at);
+  const auto [how, by] = variant_of(me, each);
+  if (how != algorithm::staged && how != algorithm::cma) {
+    const call_descriptor& roots = me.endpoint->descriptor_of(root);
     const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
     const std::size_t stored = in_place ? copied_by_peers(me, how, each, most_stored_by_root) : each;
-    std::byte* const place = me.point->output_of(root) + own * sizeof(T);
+    std::byte* const place = me.endpoint->output_of(root) + own * sizeof(T);
     if (place != bytes_of(in)) copy_by(by, place, in.data(), stored);
     for (int q = 0; q < me.size() && is_root && stored < each; ++q) {
-      if (q != root) copy_by(by, to + each * index_of(q) + stored, me.point->input_of(q) + stored, each - stored);
+      if (q != root) copy_by(by, to + each * index_of(q) + stored, me.endpoint->input_of(q) + stored, each - stored);
     }
-  } else if (how == algorithm::kernel_copy) {
+  } else if (how == algorithm::cma) {
     for (int q = 0; q < me.size() && is_root; ++q, to += each) {
-      if (q != root || to != bytes_of(in)) me.point->fetch(q, me.point->offer_of(q).input, 0, to, each);
+      if (q != root || to != bytes_of(in)) me.endpoint->fetch(q, me.endpoint->descriptor_of(q).input, 0, to, each);
     }
   } else {
     through_staging<std::byte>(
-        me, each, 1, [&](stretch now, std::byte* half) { stage_copy(me, half, bytes_of(in) + now.first, now.count); },
-        [&](stretch now, auto halves) {
+        me, each, 1, [&](round_range now, std::byte* half) { stage_copy(me, half, bytes_of(in) + now.first, now.count); },
+        [&](round_range now, auto halves) {
           for (int q = 0; q < me.size() && is_root; ++q) {
             fast_copy(to + static_cast<std::size_t>(q) * each + now.first, halves(q), now.count);
           }
         });
   }
-  me.point->leave();
+  me.endpoint->exit_rendezvous();
 }
 
-template <transferable T, class Party>
-void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const where& at) {
+template <transferable T, class Context>
+void scatter(Context me, std::span<const T> in, std::span<T> out, int root, const where& at) {
   check_root(root, me.size(), "scatter", at);
   check_bytes(out, "scatter", at);
   const std::size_t own = out.size() * static_cast<std::size_t>(me.rank());
@@ -240,40 +240,40 @@ void scatter(Party me, std::span<const T> in, std::span<T> out, int root, const 
   const fingerprint print{operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0};
   const std::size_t each = out.size_bytes(), all = each * static_cast<std::size_t>(me.size());
   const std::size_t first = own * sizeof(T);
-  if (const algorithm how = me.point->small_way(all, sizeof(T), pages_of::root); how != algorithm::automatic) {
-    me.point->swap(how, print, in.data(), is_root ? all : 0, me.limit, at);
-    copy_elements(bytes_of(out), me.point->brought()(root) + first, each);
+  if (const algorithm how = me.endpoint->eager_algorithm(all, sizeof(T), eager_traffic::root); how != algorithm::automatic) {
+    me.endpoint->eager_round(how, print, in.data(), is_root ? all : 0, me.limit, at);
+    copy_elements(bytes_of(out), me.endpoint->payloads()(root) + first, each);
     return;
   }
-  me.point->enter(brings(print, is_root ? in : std::span<const T>(), out), me.limit, at);
-  const auto [how, by] = manner_of(me, each);
-  const offer& roots = me.point->offer_of(root);
+  me.endpoint->enter_rendezvous(call_buffers_of(print, is_root ? in : std::span<const T>(), out), me.limit, at);
+  const auto [how, by] = variant_of(me, each);
+  const call_descriptor& roots = me.endpoint->descriptor_of(root);
   const bool in_place = roots.output.is_at(roots.input, each * index_of(root));
   if (root_stores(me, how, each, in_place ? most_stored_by_free_root : most_stored_by_root)) {
     if (is_root) {
-      copy_by(by, me.point->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);
+      copy_by(by, me.endpoint->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);
       if (out.data() != in.data() + own) copy_by(by, out.data(), in.data() + own, each);
     }
   } else if (how != algorithm::staged) {
     const std::size_t fetched = in_place ? copied_by_peers(me, how, each, most_stored_by_free_root) : each;
-    if (!is_root || !in_place) me.point->fetch(root, roots.input, first, out.data(), is_root ? each : fetched, by);
+    if (!is_root || !in_place) me.endpoint->fetch(root, roots.input, first, out.data(), is_root ? each : fetched, by);
     for (int q = 0; q < me.size() && is_root && fetched < each; ++q) {
       if (q == root) continue;
-      copy_by(by, me.point->output_of(q) + fetched, bytes_of(in) + each * index_of(q) + fetched, each - fetched);
+      copy_by(by, me.endpoint->output_of(q) + fetched, bytes_of(in) + each * index_of(q) + fetched, each - fetched);
     }
   } else {
     through_staging<std::byte>(
         me, each, static_cast<std::size_t>(me.size()),
-        [&](stretch now, std::byte* half) {
+        [&](round_range now, std::byte* half) {
           for (int q = 0; q < me.size() && is_root; ++q, half += now.count) {
             stage_copy(me, half, bytes_of(in) + static_cast<std::size_t>(q) * each + now.first, now.count);
           }
         },
-        [&](stretch now, auto halves) {
+        [&](round_range now, auto halves) {
           fast_copy(bytes_of(out) + now.first, halves(root) + static_cast<std::size_t>(me.rank()) * now.count, now.count);
         });
   }
-  me.point->leave();
+  me.endpoint->exit_rendezvous();
 }
 
 }  // namespace host

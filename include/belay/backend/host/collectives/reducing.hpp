@@ -21,7 +21,7 @@ namespace host {
 
 /// A rank's share of `length` elements, whole cache lines.
 template <class T>
-[[nodiscard]] stretch slice_of(std::size_t length, int rank, int ranks) noexcept {
+[[nodiscard]] round_range slice_of(std::size_t length, int rank, int ranks) noexcept {
   constexpr std::size_t line = 64 / sizeof(T) > 0 ? 64 / sizeof(T) : 1;
   const std::size_t slice = (share_of(length + static_cast<std::size_t>(ranks) - 1, ranks) + line - 1) / line * line;
   const std::size_t begin = std::min(length, slice * static_cast<std::size_t>(rank));
@@ -31,8 +31,8 @@ template <class T>
 /// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
 /// add floats, `by` tells how. Usually around the caches where the machine wants that for a copy that touches as much as
 /// the operation does: of `like_copy_of` bytes. `own` is the destination of two that is this rank's.
-template <class Op, class T, class Source, class Destination, class Party>
-void reduce_seen(Party me, Source source, int destinations, Destination destination, std::size_t count,
+template <class Op, class T, class Source, class Destination, class Context>
+void reduce_seen(Context me, Source source, int destinations, Destination destination, std::size_t count,
                  std::size_t like_copy_of, touch by = touch::usual, int own = 0) {
   if (count == 0) return;
   if (me.size() != 2 || destinations > 2) {
@@ -51,19 +51,19 @@ void reduce_seen(Party me, Source source, int destinations, Destination destinat
 
 /// What a rank reduces where not all buffers are seen: `count` elements from `first` of all inputs into `out`.
 /// Peers' parts are copied by the kernel into this rank's staging.
-template <class Op, class T, class Party>
-void reduce_fetched(Party me, std::size_t first, std::span<T> out) {
+template <class Op, class T, class Context>
+void reduce_fetched(Context me, std::size_t first, std::span<T> out) {
   const int ranks = me.size();
   const auto others = static_cast<std::size_t>(std::max(ranks - 1, 1));
-  const std::size_t room = 2 * me.point->staging_room() / (others * sizeof(T)) / 64 * 64;
-  T* const staged = reinterpret_cast<T*>(me.point->staging_of(me.rank(), 0));
+  const std::size_t room = 2 * me.endpoint->staging_room() / (others * sizeof(T)) / 64 * 64;
+  T* const staged = reinterpret_cast<T*>(me.endpoint->staging_of(me.rank(), 0));
   const auto place_of = [&](int q) { return staged + static_cast<std::size_t>(q > me.rank() ? q - 1 : q) * room; };
-  const T* const own = static_cast<const T*>(me.point->own_input()) + first;
-  for (stretch now; now.first < out.size(); now.first += now.count) {
+  const T* const own = static_cast<const T*>(me.endpoint->own_input()) + first;
+  for (round_range now; now.first < out.size(); now.first += now.count) {
     now.count = std::min(room, out.size() - now.first);
     for (int q = 0; q < ranks; ++q) {
       if (q == me.rank()) continue;
-      me.point->fetch(q, me.point->offer_of(q).input, (first + now.first) * sizeof(T), place_of(q), now.count * sizeof(T));
+      me.endpoint->fetch(q, me.endpoint->descriptor_of(q).input, (first + now.first) * sizeof(T), place_of(q), now.count * sizeof(T));
     }
     const auto source = [&](int q) { return q == me.rank() ? own + now.first : place_of(q); };
     const auto target = [&](int) { return out.data() + now.first; };
@@ -74,52 +74,52 @@ void reduce_fetched(Party me, std::size_t first, std::span<T> out) {
 /// An all_reduce of buffers that peers do not see. Small ones are staged whole, and every rank reduces all. Of larger ones
 /// each rank stages the others' slices of a stretch, reduces its own slice of all ranks' and stages the result, which
 /// the others take while the next stretch is on its way.
-template <class Op, class T, class Party>
-void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
+template <class Op, class T, class Context>
+void all_reduce_staged(Context me, std::span<const T> in, std::span<T> out) {
   if (out.size_bytes() <= most_staged_one_shot) {
     through_staging<T>(
         me, out.size(), 1,
-        [&](stretch now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
-        [&](stretch now, auto halves) {
+        [&](round_range now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
+        [&](round_range now, auto halves) {
           reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
         });
     return;
   }
-  const bool around = me.point->chosen().by == touch::around;
-  const auto half_of = [&](int q, std::size_t turn) { return reinterpret_cast<T*>(me.point->staging_of(q, turn)); };
-  const std::size_t room = me.point->staging_room() / sizeof(T);
+  const bool around = me.endpoint->chosen().by == touch::around;
+  const auto half_of = [&](int q, std::size_t turn) { return reinterpret_cast<T*>(me.endpoint->staging_of(q, turn)); };
+  const std::size_t room = me.endpoint->staging_room() / sizeof(T);
   const std::size_t turns = (out.size() + room - 1) / room;
   const std::size_t most = (out.size() + turns - 1) / turns;
   // Slices lie where they lie in the longest stretch: a result may still be read there while the slices beside it are
   // filled for the turn after the next.
-  const auto slice_in = [&](stretch now, int q) {
-    const stretch whole = slice_of<T>(most, q, me.size());
-    return stretch{whole.first, clipped(whole, now.count)};
+  const auto slice_in = [&](round_range now, int q) {
+    const round_range whole = slice_of<T>(most, q, me.size());
+    return round_range{whole.first, clipped(whole, now.count)};
   };
-  const auto each_slice = [&](stretch now, auto copy) {
+  const auto each_slice = [&](round_range now, auto copy) {
     for (int q = 0; q < me.size(); ++q) {
-      const stretch slice = slice_in(now, q);
+      const round_range slice = slice_in(now, q);
       if (q != me.rank()) copy(q, slice.first, slice.count * sizeof(T));
     }
   };
-  const auto stage = [&](stretch now, std::size_t turn) {
+  const auto stage = [&](round_range now, std::size_t turn) {
     T* const half = half_of(me.rank(), turn);
     each_slice(now, [&](int, std::size_t first, std::size_t bytes) {
       stage_copy(me, half + first, in.data() + now.first + first, bytes, out.size_bytes());
     });
   };
-  const auto take = [&](stretch now, std::size_t turn) {
+  const auto take = [&](round_range now, std::size_t turn) {
     each_slice(now, [&](int q, std::size_t first, std::size_t bytes) {
       fast_copy(out.data() + now.first + first, half_of(q, turn) + first, bytes, out.size_bytes());
     });
   };
   std::size_t turn = 0;
-  stretch last;
-  for (stretch now; now.first < out.size(); last = now, now.first += now.count, ++turn) {
+  round_range last;
+  for (round_range now; now.first < out.size(); last = now, now.first += now.count, ++turn) {
     now.count = std::min(most, out.size() - now.first);
     stage(now, turn);
-    me.point->round();
-    const stretch mine = slice_in(now, me.rank());
+    me.endpoint->round();
+    const round_range mine = slice_in(now, me.rank());
     const auto source = [&](int q) {
       return (q == me.rank() ? in.data() + now.first : half_of(q, turn)) + mine.first;
     };
@@ -129,17 +129,17 @@ void all_reduce_staged(Party me, std::span<const T> in, std::span<T> out) {
     reduce_seen<Op, T>(me, source, 2, target, mine.count, 0, around ? touch::around_peers : touch::usual);
     if (turn > 0) take(last, turn - 1);
   }
-  me.point->round();
+  me.endpoint->round();
   take(last, turn - 1);
 }
 
-/// The elements [first, first + out.size()) of what all ranks brought to a small operation, reduced.
-template <class Op, class T, class Party>
-void reduce_brought(Party me, brought_data brought, std::size_t first, std::span<T> out) {
-  const auto source = [brought, first](int q) {
-    return reinterpret_cast<const T*>(brought(q)) + first;
+/// The elements [first, first + out.size()) of what all ranks payloads to a small operation, reduced.
+template <class Op, class T, class Context>
+void reduce_brought(Context me, peer_payloads payloads, std::size_t first, std::span<T> out) {
+  const auto source = [payloads, first](int q) {
+    return reinterpret_cast<const T*>(payloads(q)) + first;
   };
-  if (out.size_bytes() > line_bytes) {
+  if (out.size_bytes() > flag_payload_bytes) {
     reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), 0);
     return;
   }
@@ -153,33 +153,33 @@ void reduce_brought(Party me, brought_data brought, std::size_t first, std::span
   }
 }
 
-template <reducible T, reduction_tag Op, class Party>
-void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const where& at) {
+template <reducible T, reduction_tag Op, class Context>
+void all_reduce(Context me, std::span<const T> in, std::span<T> out, Op, const where& at) {
   check_length(out.size(), in.size(), "all_reduce: the output", at);
   check_overlap(in, out, out.data(), "all_reduce", at);
   const fingerprint print{operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  if (const algorithm how = me.point->small_way(out.size_bytes(), sizeof(T)); how != algorithm::automatic) {
-    me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
-    return reduce_brought<Op, T>(me, me.point->brought(), 0, out);
+  if (const algorithm how = me.endpoint->eager_algorithm(out.size_bytes(), sizeof(T)); how != algorithm::automatic) {
+    me.endpoint->eager_round(how, print, in.data(), in.size_bytes(), me.limit, at);
+    return reduce_brought<Op, T>(me, me.endpoint->payloads(), 0, out);
   }
-  me.point->enter(brings(print, in, out), me.limit, at);
-  if (me.point->all_in_pages()) {
-    reduce_brought<Op, T>(me, me.point->pages(), 0, out);
-    return me.point->depart();
+  me.endpoint->enter_rendezvous(call_buffers_of(print, in, out), me.limit, at);
+  if (me.endpoint->all_in_eager_buffers()) {
+    reduce_brought<Op, T>(me, me.endpoint->eager_buffers(), 0, out);
+    return me.endpoint->exit_without_wait();
   }
-  const stretch mine = slice_of<T>(out.size(), me.rank(), me.size());
+  const round_range mine = slice_of<T>(out.size(), me.rank(), me.size());
   // This rank's input and output, and of the peers' what they have of a slice.
   const std::size_t like_copy_of = in.size_bytes() + (in.size_bytes() - mine.count * sizeof(T)) / 2;
   const auto fetch_slices = [&] {
-    me.point->round();  // everybody's slice is done
+    me.endpoint->round();  // everybody's slice is done
     for (int k = 1; k < me.size(); ++k) {
       const int q = me.behind(k);
-      const stretch theirs = slice_of<T>(out.size(), q, me.size());
-      me.point->fetch(q, me.point->offer_of(q).output, theirs.first * sizeof(T), out.data() + theirs.first,
+      const round_range theirs = slice_of<T>(out.size(), q, me.size());
+      me.endpoint->fetch(q, me.endpoint->descriptor_of(q).output, theirs.first * sizeof(T), out.data() + theirs.first,
                       theirs.count * sizeof(T));
     }
   };
-  const manner chosen = manner_of(me, out.size_bytes(), {.slices = true});
+  const variant chosen = variant_of(me, out.size_bytes(), {.slices = true});
   switch (chosen.how) {
     case algorithm::one_shot: {
       const auto source = [&](int q) { return me.template input_of<T>(q); };
@@ -192,7 +192,7 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
       fetch_slices();
       break;
     }
-    case algorithm::kernel_copy:
+    case algorithm::cma:
       reduce_fetched<Op, T>(me, mine.first, out.subspan(mine.first, mine.count));
       fetch_slices();
       break;
@@ -204,11 +204,11 @@ void all_reduce(Party me, std::span<const T> in, std::span<T> out, Op, const whe
       break;
     }
   }
-  me.point->leave();
+  me.endpoint->exit_rendezvous();
 }
 
-template <reducible T, reduction_tag Op, class Party>
-void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, const where& at) {
+template <reducible T, reduction_tag Op, class Context>
+void reduce(Context me, std::span<const T> in, std::span<T> out, Op, int root, const where& at) {
   check_root(root, me.size(), "reduce", at);
   check_bytes(in, "reduce", at);
   const bool is_root = me.rank() == root;
@@ -217,39 +217,39 @@ void reduce(Party me, std::span<const T> in, std::span<T> out, Op, int root, con
     check_overlap(in, out, out.data(), "reduce", at);
   }
   const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::root); how != algorithm::automatic) {
-    me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
-    if (is_root) reduce_brought<Op, T>(me, me.point->brought(), 0, out);
+  if (const algorithm how = me.endpoint->eager_algorithm(in.size_bytes(), sizeof(T), eager_traffic::root); how != algorithm::automatic) {
+    me.endpoint->eager_round(how, print, in.data(), in.size_bytes(), me.limit, at);
+    if (is_root) reduce_brought<Op, T>(me, me.endpoint->payloads(), 0, out);
     return;
   }
-  me.point->enter(brings(print, in, is_root ? out : std::span<T>()), me.limit, at);
-  const manner chosen = manner_of(me, in.size_bytes(), {.root_reduces = true});
+  me.endpoint->enter_rendezvous(call_buffers_of(print, in, is_root ? out : std::span<T>()), me.limit, at);
+  const variant chosen = variant_of(me, in.size_bytes(), {.root_reduces = true});
   switch (chosen.how) {
-    case algorithm::kernel_copy:
+    case algorithm::cma:
       if (is_root) reduce_fetched<Op, T>(me, 0, out);
       break;
     case algorithm::staged:
       through_staging<T>(
-          me, in.size(), 1, [&](stretch now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
-          [&](stretch now, auto halves) {
+          me, in.size(), 1, [&](round_range now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
+          [&](round_range now, auto halves) {
             if (is_root) reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
           });
       break;
     default: {
-      const stretch mine = slice_of<T>(in.size(), me.rank(), me.size());
+      const round_range mine = slice_of<T>(in.size(), me.rank(), me.size());
       const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
       const auto destination = [&](int) { return me.template output_of<T>(root) + mine.first; };
       reduce_seen<Op, T>(me, source, 1, destination, mine.count, in.size_bytes(), chosen.by);
       break;
     }
   }
-  me.point->leave();
+  me.endpoint->exit_rendezvous();
 }
 
 /// This rank's `out` becomes the reduction of all ranks' elements from `first(rank)` on, of which rank q has
 /// `count(q)`; what the two operations below have in common once all have entered.
-template <class Op, class T, class First, class Count, class Party>
-void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first, Count count) {
+template <class Op, class T, class First, class Count, class Context>
+void reduce_parts(Context me, std::span<const T> in, std::span<T> out, First first, Count count) {
   const std::size_t begin = first(me.rank());
   std::size_t longest = 0, total = 0;
   for (int q = 0; q < me.size(); ++q) {
@@ -257,19 +257,19 @@ void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first
     total += count(q);
   }
   const auto ranks = static_cast<std::size_t>(me.size());
-  const manner chosen = manner_of(me, total * sizeof(T));
+  const variant chosen = variant_of(me, total * sizeof(T));
   switch (chosen.how) {
-    case algorithm::kernel_copy: reduce_fetched<Op, T>(me, begin, out); break;
+    case algorithm::cma: reduce_fetched<Op, T>(me, begin, out); break;
     case algorithm::staged:
       through_staging<T>(
           me, longest, ranks,
-          [&](stretch now, T* half) {
+          [&](round_range now, T* half) {
             for (int q = 0; q < me.size(); ++q, half += now.count) {
               const std::size_t n = clipped(now, count(q));
               stage_copy(me, half, in.data() + first(q) + now.first, n * sizeof(T));
             }
           },
-          [&](stretch now, auto halves) {
+          [&](round_range now, auto halves) {
             const auto source = [&](int q) { return halves(q) + static_cast<std::size_t>(me.rank()) * now.count; };
             const auto target = [&](int) { return out.data() + now.first; };
             reduce_seen<Op, T>(me, source, 1, target, clipped(now, out.size()), 0);
@@ -283,32 +283,32 @@ void reduce_parts(Party me, std::span<const T> in, std::span<T> out, First first
   }
 }
 
-template <reducible T, reduction_tag Op, class Party>
-void reduce_scatter_v(Party me, std::span<T> inout, std::span<const std::size_t> counts, Op, const where& at) {
+template <reducible T, reduction_tag Op, class Context>
+void reduce_scatter_v(Context me, std::span<T> inout, std::span<const std::size_t> counts, Op, const where& at) {
   check_division(inout, counts, me.size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
   const fingerprint print{
       operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape_of(counts)};
-  me.point->enter(brings(print, inout, inout, counts), me.limit, at);
+  me.endpoint->enter_rendezvous(call_buffers_of(print, inout, inout, counts), me.limit, at);
   expect_same_counts(me);
   const auto first = [&](int q) { return offset_of(counts, q); };
   const auto count = [&](int q) { return counts[static_cast<std::size_t>(q)]; };
   reduce_parts<Op, T>(me, inout, inout.subspan(first(me.rank()), count(me.rank())), first, count);
-  me.point->leave();
+  me.endpoint->exit_rendezvous();
 }
 
-template <reducible T, reduction_tag Op, class Party>
-void reduce_scatter(Party me, std::span<const T> in, std::span<T> out, Op, const where& at) {
+template <reducible T, reduction_tag Op, class Context>
+void reduce_scatter(Context me, std::span<const T> in, std::span<T> out, Op, const where& at) {
   const auto first = [&](int q) { return out.size() * static_cast<std::size_t>(q); };
   check_length(in.size(), all_parts(out.size(), me.size()), "reduce_scatter: the input", at);
   check_overlap(out, in, in.data() + first(me.rank()), "reduce_scatter", at);
   const fingerprint print{operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  if (const algorithm how = me.point->small_way(in.size_bytes(), sizeof(T), pages_of::all_in_parts); how != algorithm::automatic) {
-    me.point->swap(how, print, in.data(), in.size_bytes(), me.limit, at);
-    return reduce_brought<Op, T>(me, me.point->brought(), first(me.rank()), out);
+  if (const algorithm how = me.endpoint->eager_algorithm(in.size_bytes(), sizeof(T), eager_traffic::all_in_parts); how != algorithm::automatic) {
+    me.endpoint->eager_round(how, print, in.data(), in.size_bytes(), me.limit, at);
+    return reduce_brought<Op, T>(me, me.endpoint->payloads(), first(me.rank()), out);
   }
-  me.point->enter(brings(print, in, out), me.limit, at);
+  me.endpoint->enter_rendezvous(call_buffers_of(print, in, out), me.limit, at);
   reduce_parts<Op, T>(me, in, out, first, [&](int) { return out.size(); });
-  me.point->leave();
+  me.endpoint->exit_rendezvous();
 }
 
 }  // namespace host

@@ -14,16 +14,16 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 template <atomics_policy Atomics = std_atomics>
-class stop_word {
+class abort_flag {
  public:
-  [[nodiscard]] bool stopped(std::memory_order order = std::memory_order_acquire) const noexcept {
-    return stopped_.load(order) != 0;
+  [[nodiscard]] bool aborted(std::memory_order order = std::memory_order_acquire) const noexcept {
+    return aborted_.load(order) != 0;
   }
 
   /// `write()` writes why, if nobody has stopped the world before: true when that has become the first cause. `ring()`
   /// wakes all who wait. On return the world is stopped, also if the one who was first has been killed at it.
   template <class Write, class Ring>
-  bool stop(Write write, Ring ring) noexcept {
+  bool abort(Write write, Ring ring) noexcept {
     std::uint32_t state = untold;
     bool first = cause_.compare_exchange_strong(state, being_told, std::memory_order_relaxed);
     if (first) {
@@ -31,7 +31,7 @@ class stop_word {
       state = being_told;
       first = cause_.compare_exchange_strong(state, told, std::memory_order_release, std::memory_order_relaxed);
     }
-    stopped_.store(1, std::memory_order_seq_cst);
+    aborted_.store(1, std::memory_order_seq_cst);
     ring();
     return first;
   }
@@ -58,7 +58,7 @@ class stop_word {
  private:
   enum : std::uint32_t { untold, being_told, told, lost };
 
-  typename Atomics::template atomic<std::uint32_t> stopped_{0};
+  typename Atomics::template atomic<std::uint32_t> aborted_{0};
   typename Atomics::template atomic<std::uint32_t> cause_{untold};
   typename Atomics::template atomic<std::uint32_t> revoked_{0};
 };

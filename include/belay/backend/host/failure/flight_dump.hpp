@@ -18,20 +18,20 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// Why the world stopped, in one sentence; which ranks wait where when it has not.
-[[nodiscard]] inline std::string verdict(const health& world) { return belay::verdict(scene_of(world)); }
+[[nodiscard]] inline std::string verdict(const world_status& world) { return belay::verdict(scene_of(world)); }
 
 /// Writes the recorders, the first cause and the verdict as belay-flight-JOB.json into `folder`, which is made if only
 /// it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
 /// file_error.
 template <files_policy Files = posix_files>
-std::string write_flight_file(const health& world, const std::string& folder) {
-  const flight_scene scene = scene_of(world);
+std::string write_flight_file(const world_status& world, const std::string& folder) {
+  const flight_snapshot scene = scene_of(world);
   return belay::write_flight_file<Files>(scene, folder, belay::verdict(scene));
 }
 
 /// For who holds the shared block of a world that has stopped: where BELAY_FLIGHT_DIR is set, writes the flight file
 /// and prints the verdict with the file's name, or why there is none, as one line to standard error. Call it once.
-inline void report_failure(const health& world) noexcept {
+inline void report_failure(const world_status& world) noexcept {
   try {
     if (const std::optional<std::string> folder = flight_folder()) report_flight(scene_of(world), *folder);
   } catch (...) {  // too little memory for words: the ranks' own errors say it
@@ -39,7 +39,7 @@ inline void report_failure(const health& world) noexcept {
 }
 
 /// The same by whoever of all ranks and their holder comes first.
-inline void report_failure_once(const health& world) noexcept {
+inline void report_failure_once(const world_status& world) noexcept {
   if (world.shared().header().reported.exchange(1, std::memory_order_relaxed) == 0) report_failure(world);
 }
 

@@ -24,7 +24,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-[[nodiscard]] inline rank_state state_of(const health& world, int rank) noexcept {
+[[nodiscard]] inline rank_state state_of(const world_status& world, int rank) noexcept {
   if (world.left(rank, lane::caller)) return rank_state::left;
   const pid_t pid = world.pid_of(rank);
   if (pid == 0) return world.is_absent(rank) ? rank_state::absent : rank_state::running;  // a thread
@@ -37,7 +37,7 @@ namespace host {
 }
 
 /// The groups that ranks have made, as far as their memory was not given to others since.
-[[nodiscard]] inline std::vector<known_group> groups_of(const health& world) {
+[[nodiscard]] inline std::vector<known_group> groups_of(const world_status& world) {
   control_header& header = world.shared().header();
   // Entries change under this lock. Who holds it may be dead: then nobody changes them any more.
   std::uint32_t free = 0;
@@ -55,7 +55,7 @@ namespace host {
       continue;  // the memory of a process that wrote where it should not
     }
     const std::int32_t* members =
-        group_memory(world.shared().groups() + each.offset, static_cast<int>(each.size)).members();
+        group_layout(world.shared().groups() + each.offset, static_cast<int>(each.size)).members();
     out.push_back({each.id, std::vector<int>(members, members + each.size)});
   }
   if (locked) header.registry_lock.store(0, std::memory_order_release);
@@ -63,14 +63,14 @@ namespace host {
 }
 
 /// The whole world; its recorders are read when the scene is. `world`'s block must outlive it.
-[[nodiscard]] inline flight_scene scene_of(const health& world) {
+[[nodiscard]] inline flight_snapshot scene_of(const world_status& world) {
   const control_shape& shape = world.shared().shape();
-  flight_scene out;
+  flight_snapshot out;
   out.job = shape.job;
   out.epoch = shape.epoch;
   out.transport = shape.space == address_space::one ? "threads" : "processes";
-  if (world.stopped()) out.cause = world.cause();
-  out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : health::microseconds(health::clock::now());
+  if (world.aborted()) out.cause = world.cause();
+  out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world_status::clock::now());
   for (int rank = 0; rank < world.ranks(); ++rank) {
     out.ranks.push_back({world.pid_of(rank), state_of(world, rank), flight_history(world.recorder(rank, lane::caller)),
                          flight_history(world.recorder(rank, lane::stream))});

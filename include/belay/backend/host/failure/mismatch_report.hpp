@@ -16,26 +16,26 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// What one rank called, and where: "all_reduce of 12 x F32 (sum)", "train.cpp:88".
-struct called {
+struct rank_call {
   int rank = 0;  // of the world
   std::string text;
   std::string site;
 };
 
 /// `there`: the call site of the first who is to blame, where that is not everybody.
-struct difference {
+struct mismatch_report {
   std::vector<int> culprits;
   std::string message, there;
 };
 
 /// Of `size` ranks of a group: `alike(a, b)` compares two of them, `call(q)` tells what one called.
 template <class Alike, class Call>
-[[nodiscard]] difference difference_among(int size, Alike alike, Call call) {
-  const blame found = blame_among(size, alike);
-  difference out;
+[[nodiscard]] mismatch_report difference_among(int size, Alike alike, Call call) {
+  const culprits found = culprits_among(size, alike);
+  mismatch_report out;
   std::vector<std::pair<std::string, std::vector<int>>> calls;  // equal ones are told once
   for (int q = 0; q < size; ++q) {
-    const called one = call(q);
+    const rank_call one = call(q);
     const std::string text = one.text + " at " + one.site;
     const auto known = std::find_if(calls.begin(), calls.end(), [&](const auto& each) { return each.first == text; });
     if (known == calls.end()) calls.push_back({text, {one.rank}});

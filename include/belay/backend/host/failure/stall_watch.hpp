@@ -18,15 +18,15 @@ namespace host {
 /// Looks at all ranks each eighth of the limit, 10 to 250 ms apart, and when one may have reached it.
 class stall_watch {
  public:
-  using duration = moment::duration;
+  using duration = time_point::duration;
 
   explicit stall_watch(duration limit) noexcept : limit_(limit), last_(std::chrono::steady_clock::now()), next_(last_) {}
 
-  [[nodiscard]] moment next() const noexcept { return next_; }
+  [[nodiscard]] time_point next() const noexcept { return next_; }
 
   /// `tell(rank)` for each that has been stopped for the limit, once for each stop. Does nothing before `next()`.
   template <class Tell>
-  void look(std::vector<seat>& seats, moment now, Tell tell) {
+  void look(std::vector<rank_record>& seats, time_point now, Tell tell) {
     if (now < next_) return;
     const duration pause = std::clamp<duration>(limit_ / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(250));
     // A long gap says that this process was stopped too (Ctrl-Z stops all): the ranks are not charged with it.
@@ -35,7 +35,7 @@ class stall_watch {
     last_ = now;
     next_ = now + pause;
     for (std::size_t i = 0; i < seats.size(); ++i) {
-      seat& here = seats[i];
+      rank_record& here = seats[i];
       if (here.found_stalled(step, limit_)) tell(static_cast<int>(i));
       if (here.stopped_for && !here.told_stalled) next_ = std::min(next_, now + (limit_ - *here.stopped_for));
     }
@@ -43,7 +43,7 @@ class stall_watch {
 
  private:
   duration limit_;
-  moment last_, next_;
+  time_point last_, next_;
 };
 
 }  // namespace host

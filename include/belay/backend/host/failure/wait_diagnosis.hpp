@@ -20,9 +20,9 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// Of one wait. Asked before each sleep only.
-class absence {
+class wait_diagnosis {
  public:
-  absence(const health& world, std::span<const int> members, lane which, deadline& until) noexcept
+  wait_diagnosis(const world_status& world, std::span<const int> members, lane which, deadline& until) noexcept
       : world_(&world), members_(members), lane_(which), until_(&until) {}
 
   /// True when waiting has no sense any more. `absent(q)` tells whether rank q of the group has not come to this
@@ -34,9 +34,9 @@ class absence {
   }
 
   template <class Absent>
-  [[nodiscard]] first_cause cause(const call_site& call, Absent absent, int who) const {
-    first_cause why;
-    const auto blame = [&](auto guilty) {
+  [[nodiscard]] abort_cause cause(const call_site& call, Absent absent, int who) const {
+    abort_cause why;
+    const auto culprits = [&](auto guilty) {
       for (int q = 0; q < size(); ++q) {
         if (missing(absent, who, q) && guilty(q)) why.culprits.push_back(world_rank(q));
       }
@@ -46,13 +46,13 @@ class absence {
     };
     const std::string awaited = std::string(name(call.what)) + " #" + std::to_string(call.number);
     why.fault = comm_fault::peer_failed;
-    if (blame([&](int q) { return world_->left(world_rank(q), lane_); })) {
+    if (culprits([&](int q) { return world_->left(world_rank(q), lane_); })) {
       why.message += " returned and never entered " + awaited;
-    } else if (stalled_ && blame([&](int q) { return world_->is_stopped(world_rank(q)); })) {
+    } else if (stalled_ && culprits([&](int q) { return world_->is_stopped(world_rank(q)); })) {
       why.message += " has been stopped for " + seconds(world_->stall_limit()) + " s while " + awaited + " waits";
     } else {
       why.fault = comm_fault::timeout;
-      blame([](int) { return true; });
+      culprits([](int) { return true; });
       why.message += " did not arrive in " + awaited + " within " + seconds(until_->limit()) + " s";
       blame_stopped(why);
     }
@@ -62,11 +62,11 @@ class absence {
  private:
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
-  [[nodiscard]] static std::string seconds(health::clock::duration time) {
+  [[nodiscard]] static std::string seconds(world_status::clock::duration time) {
     return std::to_string(std::chrono::duration<double>(time).count());
   }
   // Who did not arrive may itself wait for a rank that is stopped, in a group that this rank is no part of.
-  void blame_stopped(first_cause& why) const {
+  void blame_stopped(abort_cause& why) const {
     std::vector<int> stopped;
     for (int rank = 0; rank < world_->ranks(); ++rank) {
       if (world_->is_stopped(rank)) stopped.push_back(rank);
@@ -104,13 +104,13 @@ class absence {
     return stalled_;
   }
 
-  static constexpr health::clock::duration none = health::clock::duration::min();
+  static constexpr world_status::clock::duration none = world_status::clock::duration::min();
 
-  const health* world_;
+  const world_status* world_;
   std::span<const int> members_;
   lane lane_;
   deadline* until_;
-  health::clock::duration stopped_since_ = none;
+  world_status::clock::duration stopped_since_ = none;
   bool stalled_ = false;
 };
 

@@ -37,7 +37,7 @@ namespace host {
 }
 
 /// How a process ended, as far as is known: the status is told to its parent only.
-struct ending {
+struct exit_status {
   enum class kind : std::uint8_t { unknown, exited, signalled };
   kind how = kind::unknown;
   int code = 0;  // exit code or signal
@@ -62,7 +62,7 @@ struct process_look {
   char path[32] = "/proc/";
   char* const end = std::to_chars(path + 6, path + 20, pid).ptr;
   std::memcpy(end, "/stat", 6);
-  const descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  const unique_fd file(::open(path, O_RDONLY | O_CLOEXEC));
   if (!file) return std::nullopt;
   char text[1024];
   const ssize_t got = ::read(file.get(), text, sizeof text);
@@ -89,7 +89,7 @@ struct process_look {
   if (!seen) return is_shortage(errno);
   if (seen->start_time != start_time) return false;
   // State Z alone is no proof: it is also the state of a process whose first thread ended before the others.
-  const descriptor file(open_pidfd(pid));
+  const unique_fd file(open_pidfd(pid));
   if (!file) return errno != ESRCH;
   pollfd entry{file.get(), POLLIN, 0};
   return ::poll(&entry, 1, 0) == 0;
@@ -103,11 +103,11 @@ struct process_look {
 }
 
 /// A watched process. Moved, never copied.
-class process {
+class watched_process {
  public:
   /// Nothing where the process is gone already; throws `file_error` where it cannot be watched.
-  [[nodiscard]] static std::optional<process> watch(pid_t pid, where at = where::current()) {
-    process found;
+  [[nodiscard]] static std::optional<watched_process> watch(pid_t pid, where at = where::current()) {
+    watched_process found;
     found.pid_ = pid;
     found.file_.reset(open_pidfd(pid));
     if (!found.file_) {
@@ -126,7 +126,7 @@ class process {
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   [[nodiscard]] std::uint64_t start_time() const noexcept { return start_time_; }
   /// Readable once the process is gone.
-  [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+  [[nodiscard]] int unique_fd() const noexcept { return file_.get(); }
 
   [[nodiscard]] bool gone() const noexcept {
     pollfd entry{file_.get(), POLLIN, 0};
@@ -141,22 +141,22 @@ class process {
   bool send_signal(int number) const noexcept { return signal_pidfd(file_.get(), number); }
 
   /// How it ended, once it is gone. A child is reaped by this, so it is asked once.
-  [[nodiscard]] ending reap() const noexcept {
+  [[nodiscard]] exit_status reap() const noexcept {
     siginfo_t status = {};
     while (::waitid(P_PIDFD, static_cast<id_t>(file_.get()), &status, WEXITED | WNOHANG) != 0) {
       if (errno != EINTR) return {};  // ECHILD: it is not our child
     }
     if (status.si_pid == 0) return {};
-    if (status.si_code == CLD_EXITED) return {ending::kind::exited, status.si_status};
-    return {ending::kind::signalled, status.si_status};
+    if (status.si_code == CLD_EXITED) return {exit_status::kind::exited, status.si_status};
+    return {exit_status::kind::signalled, status.si_status};
   }
 
  private:
-  process() noexcept = default;
+  watched_process() noexcept = default;
 
   pid_t pid_ = 0;
   std::uint64_t start_time_ = 0;
-  host::descriptor file_;
+  host::unique_fd file_;
 };
 
 /// In a child after fork: the kernel sends `number` when the thread that forked is gone. False if it is already.

@@ -29,7 +29,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-using belay::first_cause;
+using belay::abort_cause;
 
 /// One call as its rank sees it: what an error tells of this side.
 struct call_site {
@@ -41,16 +41,16 @@ struct call_site {
 };
 
 /// The shared health of one run, seen from one rank or from who watches over it.
-class health {
+class world_status {
  public:
   using clock = std::chrono::steady_clock;
 
-  explicit health(control shared) noexcept : shared_(shared) {}
+  explicit world_status(control_block shared) noexcept : shared_(shared) {}
 
   /// A time as the recorders keep it.
   [[nodiscard]] static std::uint64_t microseconds(clock::time_point at) noexcept { return flight_microseconds(at); }
 
-  [[nodiscard]] const control& shared() const noexcept { return shared_; }
+  [[nodiscard]] const control_block& shared() const noexcept { return shared_; }
   [[nodiscard]] int ranks() const noexcept { return shared_.shape().ranks; }
   [[nodiscard]] address_space space() const noexcept { return shared_.shape().space; }
   [[nodiscard]] clock::duration timeout() const noexcept { return std::chrono::nanoseconds(shared_.shape().timeout_ns); }
@@ -62,7 +62,7 @@ class health {
   }
   /// How long a wait looks before it sleeps: some 20 microseconds where a core is free for each rank, since then a
   /// peer is about to arrive; where not, it gives the core away between looks.
-  [[nodiscard]] patience before_sleep(lane which) const noexcept {
+  [[nodiscard]] spin_policy before_sleep(lane which) const noexcept {
     if (shares_cores()) return {which == lane::caller ? 1 : 4, which == lane::caller ? 60 : 0};
     return {which == lane::caller ? spins_ : spins_ / 10, 0};
   }
@@ -75,7 +75,7 @@ class health {
     constexpr std::size_t most = std::size_t{64} << 20;
     if (shares_cores()) return false;
     const int looks = std::min(before_sleep(which).spins, 2000);
-    for (std::size_t moved = 0; moved < std::min(bytes, most) && !stopped(); moved += least_moved) {
+    for (std::size_t moved = 0; moved < std::min(bytes, most) && !aborted(); moved += least_moved) {
       for (int i = 0; i < looks; ++i) {
         if (done(std::memory_order_acquire)) return true;
         relax();
@@ -89,14 +89,14 @@ class health {
   void arrive(int rank, pid_t pid, const core_set& cores, int spins) noexcept {
     spins_ = spins;
     home_ = std::make_shared<const own_process>();
-    shared_seat& seat = shared_.seat(rank);
+    rank_block& seat = shared_.seat(rank);
     seat.reads_others.store(pid != 0 && may_read_processes(), std::memory_order_relaxed);
     for (std::size_t i = 0; i < core_set::words; ++i) seat.cores[i].store(cores.bits[i], std::memory_order_relaxed);
     seat.pid.store(pid, std::memory_order_relaxed);
     seat.core_count.store(static_cast<std::uint32_t>(cores.count()), std::memory_order_seq_cst);
     core_set all;
     for (int q = 0; q < ranks(); ++q) {
-      const shared_seat& other = shared_.seat(q);
+      const rank_block& other = shared_.seat(q);
       if (other.core_count.load(std::memory_order_seq_cst) == 0) return;  // a later one will count
       for (std::size_t i = 0; i < core_set::words; ++i) all.bits[i] |= other.cores[i].load(std::memory_order_relaxed);
     }
@@ -107,12 +107,12 @@ class health {
   [[nodiscard]] const std::shared_ptr<const own_process>& home() const noexcept { return home_; }
   [[nodiscard]] bool in_own_process() const noexcept { return home_ == nullptr || home_->here(); }
 
-  [[nodiscard]] bool stopped(std::memory_order order = std::memory_order_acquire) const noexcept {
-    return shared_.header().stop.stopped(order);
+  [[nodiscard]] bool aborted(std::memory_order order = std::memory_order_acquire) const noexcept {
+    return shared_.header().abort.aborted(order);
   }
 
   /// Stops the world, unless it has stopped already; true when `why` became the first cause.
-  bool stop(const first_cause& why) noexcept {
+  bool abort(const abort_cause& why) noexcept {
     const auto write = [&, &cause = shared_.header().cause] {
       cause.fault = static_cast<std::uint32_t>(why.fault);
       cause.culprit_count = static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
@@ -123,33 +123,33 @@ class health {
       cause.message.set(why.message);
       cause.there.set(why.there);
     };
-    return shared_.header().stop.stop(write, [this] { ring_all(); });
+    return shared_.header().abort.abort(write, [this] { notify_all_ranks(); });
   }
 
   /// The survivors have gone on elsewhere: from now on every call here ends in `revoked`.
   void revoke() noexcept {
-    shared_.header().stop.revoke();
-    stop({comm_fault::revoked, {}, "the world was given up by all its ranks", ""});
-    ring_all();
+    shared_.header().abort.revoke();
+    abort({comm_fault::revoked, {}, "the world was given up by all its ranks", ""});
+    notify_all_ranks();
   }
 
-  /// The first cause, or, once the survivors have gone on elsewhere, that. Only after `stopped()`, or a `stop` that came
+  /// The first cause, or, once the survivors have gone on elsewhere, that. Only after `aborted()`, or a `stop` that came
   /// too late.
-  [[nodiscard]] first_cause cause() const {
-    first_cause out = original_cause();
-    if (shared_.header().stop.revoked() && out.fault != comm_fault::revoked) {
+  [[nodiscard]] abort_cause cause() const {
+    abort_cause out = original_cause();
+    if (shared_.header().abort.revoked() && out.fault != comm_fault::revoked) {
       out.message = "the survivors have gone on in a new world after " + std::string(name(out.fault)) + ": " + out.message;
       out.fault = comm_fault::revoked;
     }
     return out;
   }
   /// The first cause for who is no rank, whatever the survivors did then.
-  [[nodiscard]] first_cause original_cause() const {
+  [[nodiscard]] abort_cause original_cause() const {
     control_header& header = shared_.header();
-    first_cause out;
+    abort_cause out;
     // Another rank may be writing it; or have been killed at it.
     const auto patient_until = clock::now() + std::chrono::milliseconds(200);
-    if (!header.stop.is_told([&] { return clock::now() < patient_until; })) {
+    if (!header.abort.is_told([&] { return clock::now() < patient_until; })) {
       out.message = "the rank that stopped the world ended before it could say why";
       return out;
     }
@@ -164,9 +164,9 @@ class health {
     return out;
   }
 
-  /// The first cause as an error of this call. Only after `stopped()`.
+  /// The first cause as an error of this call. Only after `aborted()`.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
-    first_cause why = cause();
+    abort_cause why = cause();
     comm_error::details what;
     what.fault = why.fault;
     what.culprits = std::move(why.culprits);
@@ -185,10 +185,10 @@ class health {
 
   /// `rank` will never again enter an operation of this lane.
   void leave(int rank, lane which) noexcept {
-    shared_seat& seat = shared_.seat(rank);
+    rank_block& seat = shared_.seat(rank);
     seat.left[index(which)].store(1, std::memory_order_seq_cst);
-    seat.bells[index(which)].ring();
-    ring_all();
+    seat.doorbells[index(which)].notify_all();
+    notify_all_ranks();
   }
   [[nodiscard]] bool left(int rank, lane which) const noexcept {
     return shared_.seat(rank).left[index(which)].load(std::memory_order_acquire) != 0;
@@ -198,7 +198,7 @@ class health {
     return shared_.seat(rank).recorders[index(which)];
   }
   /// Rung by `rank` when it has published something in this lane.
-  [[nodiscard]] bell& bell_of(int rank, lane which) const noexcept { return shared_.seat(rank).bells[index(which)]; }
+  [[nodiscard]] doorbell& doorbell_of(int rank, lane which) const noexcept { return shared_.seat(rank).doorbells[index(which)]; }
 
   /// "rank 2 (in barrier #3 at train.cpp:88)", "rank 2 (stopped, after barrier #2 at train.cpp:80, and in started
   /// barrier #0 at train.cpp:85)": what it does in the other lane matters when it does nothing in this one.
@@ -215,9 +215,9 @@ class health {
   /// Why rank `reader` could not read `bytes` of the memory of rank `owner`, where that failed with `error`. Unless the kernel
   /// forbids it the owner has died, and who watches it is about to tell how: returns when the world has stopped, after a
   /// second otherwise.
-  [[nodiscard]] first_cause unreadable(int reader, int owner, lane which, std::size_t bytes, int error) const {
+  [[nodiscard]] abort_cause unreadable(int reader, int owner, lane which, std::size_t bytes, int error) const {
     const auto patient_until = clock::now() + std::chrono::seconds(1);
-    while (error != EPERM && !stopped() && clock::now() < patient_until) std_atomics::yield();
+    while (error != EPERM && !aborted() && clock::now() < patient_until) std_atomics::yield();
     return {comm_fault::peer_failed,
             {owner},
             "rank " + std::to_string(reader) + " cannot read " + std::to_string(bytes) + " bytes of " + whereabouts(owner, which),
@@ -240,9 +240,9 @@ class health {
     return shared_.seat(rank).reads_others.load(std::memory_order_relaxed) != 0;
   }
 
-  void ring_all() const noexcept {
+  void notify_all_ranks() const noexcept {
     for (int q = 0; q < ranks(); ++q) {
-      for (bell& each : shared_.seat(q).bells) each.ring();
+      for (doorbell& each : shared_.seat(q).doorbells) each.notify_all();
     }
   }
 
@@ -251,13 +251,13 @@ class health {
     return which == lane::caller ? lane::stream : lane::caller;
   }
 
-  control shared_;
+  control_block shared_;
   std::shared_ptr<const own_process> home_;
   int spins_ = 400;
 };
 
 /// The cause of a world that stopped because a body threw.
-[[nodiscard]] inline first_cause thrown_by(const health& world, int number, const char* what) {
+[[nodiscard]] inline abort_cause thrown_by(const world_status& world, int number, const char* what) {
   const flight_record last = world.recorder(number, lane::caller).last();
   return {comm_fault::peer_failed,
           {number},
@@ -268,23 +268,23 @@ class health {
 /// The deadline of one wait. The clock is first read when the wait is about to sleep, and the recorder told.
 class deadline {
  public:
-  deadline(health::clock::duration timeout, flight_recorder<>& recorder) noexcept
+  deadline(world_status::clock::duration timeout, flight_recorder<>& recorder) noexcept
       : timeout_(timeout), recorder_(&recorder) {}
 
   [[nodiscard]] bool passed() noexcept { return elapsed() >= timeout_; }
-  [[nodiscard]] health::clock::duration elapsed() noexcept {
-    const auto now = health::clock::now();
+  [[nodiscard]] world_status::clock::duration elapsed() noexcept {
+    const auto now = world_status::clock::now();
     if (!begun()) {
       start_ = now;
-      recorder_->wait_from(health::microseconds(now));
+      recorder_->wait_from(world_status::microseconds(now));
     }
     return now - start_;
   }
-  [[nodiscard]] health::clock::duration limit() const noexcept { return timeout_; }
-  [[nodiscard]] bool begun() const noexcept { return start_ != health::clock::time_point{}; }
+  [[nodiscard]] world_status::clock::duration limit() const noexcept { return timeout_; }
+  [[nodiscard]] bool begun() const noexcept { return start_ != world_status::clock::time_point{}; }
   [[nodiscard]] double seconds() const noexcept {
     if (!begun()) return 0;
-    return std::chrono::duration<double>(health::clock::now() - start_).count();
+    return std::chrono::duration<double>(world_status::clock::now() - start_).count();
   }
   /// For the recorder: 0 where the wait did not sleep, and at least 1 where it did.
   [[nodiscard]] std::uint64_t waited_us() const noexcept {
@@ -292,9 +292,9 @@ class deadline {
   }
 
  private:
-  health::clock::duration timeout_;
+  world_status::clock::duration timeout_;
   flight_recorder<>* recorder_;
-  health::clock::time_point start_{};
+  world_status::clock::time_point start_{};
 };
 
 }  // namespace host

@@ -18,9 +18,9 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// A rank's seat in one epoch of a world.
-struct standing {
-  std::shared_ptr<health> world;
-  std::shared_ptr<region_service> regions;
+struct epoch_view {
+  std::shared_ptr<world_status> world;
+  std::shared_ptr<region_provider> regions;
   int number = 0;            // in this epoch
   std::vector<int> members;  // the ranks' numbers at the start, in order
 };
@@ -35,10 +35,10 @@ class membership {
 
   /// Collective among those who are left; `number` is the caller's in the present epoch. Throws comm_error: timeout,
   /// or revoked for a rank that came too late.
-  [[nodiscard]] virtual standing shrink(const standing& from, health::clock::duration limit, where at) = 0;
+  [[nodiscard]] virtual epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) = 0;
 
   /// The rank's body is over: who shrinks does not wait for it. `seat` is the one it started with.
-  virtual void leave(const standing& seat) noexcept = 0;
+  virtual void leave(const epoch_view& seat) noexcept = 0;
 };
 
 }  // namespace host

@@ -37,16 +37,16 @@ namespace host {
 /// Regions that the holder keeps. One that this rank has given up stays mapped here until all ranks of its group have: a
 /// peer that still has it may name memory in it, and asks nobody before. Then it is told to the holder with the next
 /// request, because the end of a region is a destructor and does not talk.
-class process_regions final : public region_service, public std::enable_shared_from_this<process_regions> {
+class process_regions final : public region_provider, public std::enable_shared_from_this<process_regions> {
  public:
-  process_regions(std::shared_ptr<guest> holder, std::shared_ptr<const health> world) noexcept
-      : region_service(address_space::several), holder_(std::move(holder)), world_(std::move(world)) {}
+  process_regions(std::shared_ptr<client> coordinator, std::shared_ptr<const world_status> world) noexcept
+      : region_provider(address_space::several), holder_(std::move(coordinator)), world_(std::move(world)) {}
 
   [[nodiscard]] symmetric_region make(int ranks, std::size_t bytes, where at) override {
     const std::size_t stride = symmetric_region::stride_for(ranks, bytes, at);
     if (stride == 0) return {};
     tell_retired(at);
-    guest::region made = holder_->make_region(stride * static_cast<std::size_t>(ranks) + sizeof(region_end), until(), at);
+    client::region made = holder_->make_region(stride * static_cast<std::size_t>(ranks) + sizeof(region_end), until(), at);
     last_ = made.id;
     return adopt(std::move(made), ranks, stride, at);
   }
@@ -57,7 +57,7 @@ class process_regions final : public region_service, public std::enable_shared_f
     const std::size_t stride = symmetric_region::stride_for(ranks, bytes, at);
     if (stride == 0) return {};
     tell_retired(at);
-    guest::region found{from.region, holder_->attach_region(from.region, until(), at)};
+    client::region found{from.region, holder_->attach_region(from.region, until(), at)};
     if (found.memory.size_bytes() < stride * static_cast<std::size_t>(ranks) + sizeof(region_end)) {
       throw input_error("region " + std::to_string(from.region) + " is smaller than its group says", at);
     }
@@ -72,7 +72,7 @@ class process_regions final : public region_service, public std::enable_shared_f
   // This rank's share of a region, and those that it has given up.
   struct share_of_region {
     std::shared_ptr<process_regions> from;  // until it is given up
-    guest::region region;
+    client::region region;
     region_end* end;
     std::uint32_t ranks;
     std::unique_ptr<share_of_region> next;
@@ -80,9 +80,9 @@ class process_regions final : public region_service, public std::enable_shared_f
     [[nodiscard]] bool is_over() const noexcept { return end->given_up.load(std::memory_order_acquire) >= ranks; }
   };
 
-  [[nodiscard]] moment until() const { return std::chrono::steady_clock::now() + world_->timeout(); }
+  [[nodiscard]] time_point until() const { return std::chrono::steady_clock::now() + world_->timeout(); }
 
-  symmetric_region adopt(guest::region found, int ranks, std::size_t stride, where at) {
+  symmetric_region adopt(client::region found, int ranks, std::size_t stride, where at) {
     if (found.id == 0 || found.id > std::numeric_limits<std::uint16_t>::max()) {
       throw usage_error("more than 65535 regions of symmetric memory in one run", at);
     }
@@ -110,7 +110,7 @@ class process_regions final : public region_service, public std::enable_shared_f
   void unmap_what_is_over() noexcept {
     std::unique_ptr<share_of_region>* link = &given_up_;
     while (*link) {
-      if (!(*link)->is_over() && !world_->stopped()) {
+      if (!(*link)->is_over() && !world_->aborted()) {
         link = &(*link)->next;
         continue;
       }
@@ -132,8 +132,8 @@ class process_regions final : public region_service, public std::enable_shared_f
     for (std::size_t i = 0; i < count; ++i) holder_->drop_region(ids[i], until(), at);
   }
 
-  std::shared_ptr<guest> holder_;
-  std::shared_ptr<const health> world_;
+  std::shared_ptr<client> holder_;
+  std::shared_ptr<const world_status> world_;
   std::uint64_t last_ = 0;
   std::mutex mutex_;
   std::unique_ptr<share_of_region> given_up_;  // and still mapped
@@ -145,21 +145,21 @@ class process_regions final : public region_service, public std::enable_shared_f
 class process_member final : public membership {
  public:
   /// Over a guest that has just entered.
-  process_member(std::shared_ptr<guest> holder, int spins) : holder_(std::move(holder)), spins_(spins) {
-    segment_ = std::make_shared<segment>(std::move(holder_->control()));
+  process_member(std::shared_ptr<client> coordinator, int spins) : holder_(std::move(coordinator)), spins_(spins) {
+    segment_ = std::make_shared<memory_segment>(std::move(holder_->control_block()));
     segment_->keep_from_children();  // they are no ranks, and release builds do not look at each call
   }
 
   /// What it starts with. Throws input_error when the holder speaks of another world.
-  [[nodiscard]] standing enter() {
-    const control shared = control::attach(segment_->data(), segment_->size_bytes());
+  [[nodiscard]] epoch_view enter() {
+    const control_block shared = control_block::attach(segment_->data(), segment_->size_bytes());
     if (shared.shape().ranks != holder_->size()) {
       throw input_error("this process is one of " + std::to_string(holder_->size()) + " ranks, and the world has " +
                         std::to_string(shared.shape().ranks));
     }
     std::vector<int> all(static_cast<std::size_t>(shared.shape().ranks));
     std::iota(all.begin(), all.end(), 0);
-    standing out = seat_in(shared, holder_->rank(), std::move(all));
+    epoch_view out = seat_in(shared, holder_->rank(), std::move(all));
     if (out.number == 0 && !out.world->reads_others(0)) {
       std::fputs("belay: the kernel does not let ranks read each other's memory (process_vm_readv): buffers that are not "
                  "symmetric go through staging\n",
@@ -168,36 +168,36 @@ class process_member final : public membership {
     return out;
   }
 
-  [[nodiscard]] standing shrink(const standing& from, health::clock::duration limit, where at) override {
-    guest::renewed next = holder_->shrink(std::chrono::steady_clock::now() + limit, at);
+  [[nodiscard]] epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) override {
+    client::renewed next = holder_->shrink(std::chrono::steady_clock::now() + limit, at);
     from.world->revoke();
-    segment_ = std::make_shared<segment>(std::move(next.control));
+    segment_ = std::make_shared<memory_segment>(std::move(next.control_block));
     segment_->keep_from_children();
-    const control shared = control::attach(segment_->data(), segment_->size_bytes());
+    const control_block shared = control_block::attach(segment_->data(), segment_->size_bytes());
     return seat_in(shared, next.rank, std::move(next.members));
   }
 
   /// Peers see it by its goodbye, or by its end.
-  void leave(const standing&) noexcept override {}
+  void leave(const epoch_view&) noexcept override {}
 
-  [[nodiscard]] guest& holder() noexcept { return *holder_; }
+  [[nodiscard]] client& coordinator() noexcept { return *holder_; }
 
   /// The holder's process is gone: nothing can be made or agreed on any more. From any thread.
   void lose_holder(const std::string& why) noexcept {
     const std::lock_guard lock(mutex_);
     if (!present_) return;
-    present_->stop({comm_fault::peer_failed, {0}, why, present_->site_of(0, lane::caller)});
+    present_->abort({comm_fault::peer_failed, {0}, why, present_->site_of(0, lane::caller)});
     report_failure_once(*present_);  // nobody else is left to do it
   }
 
  private:
-  [[nodiscard]] standing seat_in(control shared, int number, std::vector<int> members) {
+  [[nodiscard]] epoch_view seat_in(control_block shared, int number, std::vector<int> members) {
     struct kept {  // groups may outlive the epoch, and the run
-      std::shared_ptr<segment> memory;
-      health world;
+      std::shared_ptr<memory_segment> memory;
+      world_status world;
     };
-    const auto mine = std::make_shared<kept>(kept{segment_, health(shared)});
-    const std::shared_ptr<health> world(mine, &mine->world);
+    const auto mine = std::make_shared<kept>(kept{segment_, world_status(shared)});
+    const std::shared_ptr<world_status> world(mine, &mine->world);
     world->arrive(number, ::getpid(), core_set::allowed(), spins_);
     {
       const std::lock_guard lock(mutex_);
@@ -206,11 +206,11 @@ class process_member final : public membership {
     return {world, std::make_shared<process_regions>(holder_, world), number, std::move(members)};
   }
 
-  std::shared_ptr<guest> holder_;
+  std::shared_ptr<client> holder_;
   int spins_;
   std::mutex mutex_;
-  std::shared_ptr<health> present_;
-  std::shared_ptr<segment> segment_;  // of the present epoch
+  std::shared_ptr<world_status> present_;
+  std::shared_ptr<memory_segment> segment_;  // of the present epoch
 };
 
 }  // namespace host

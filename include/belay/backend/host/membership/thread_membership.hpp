@@ -26,19 +26,19 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// Shared by the threads of a world; outlives them.
-class thread_members final : public membership {
+class thread_membership final : public membership {
  public:
-  thread_members(int ranks, const world_options& options) : options_(options), left_(static_cast<std::size_t>(ranks)) {
+  thread_membership(int ranks, const world_options& options) : options_(options), left_(static_cast<std::size_t>(ranks)) {
     std::vector<int> all(static_cast<std::size_t>(ranks));
     std::iota(all.begin(), all.end(), 0);
     begin_epoch(std::move(all));
   }
 
   /// The state of the first epoch.
-  [[nodiscard]] control first() const { return epochs_.front()->shared; }
+  [[nodiscard]] control_block first() const { return epochs_.front()->shared; }
 
   /// What the thread of rank `number` starts with.
-  [[nodiscard]] standing enter(int number) {
+  [[nodiscard]] epoch_view enter(int number) {
     const std::lock_guard lock(mutex_);
     return standing_in(epochs_.front(), number);
   }
@@ -46,21 +46,21 @@ class thread_members final : public membership {
   /// After the last rank has left: what still holds a group of this world cannot call any more.
   void end() noexcept {
     for (const std::shared_ptr<epoch>& each : epochs_)
-      health(each->shared).stop({comm_fault::revoked, {}, "the run of this world is over", ""});
+      world_status(each->shared).abort({comm_fault::revoked, {}, "the run of this world is over", ""});
   }
 
-  void leave(const standing& seat) noexcept override {
+  void leave(const epoch_view& seat) noexcept override {
     const std::lock_guard lock(mutex_);
     left_[static_cast<std::size_t>(seat.number)] = true;
     changed_.notify_all();
   }
 
-  [[nodiscard]] standing shrink(const standing& from, health::clock::duration limit, where at) override {
+  [[nodiscard]] epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) override {
     std::unique_lock lock(mutex_);
     const std::size_t turn = from.world->shared().shape().epoch;
     const int number = from.members[static_cast<std::size_t>(from.number)];  // at the start
     epoch& now = *epochs_[turn];
-    const auto until = health::clock::now() + std::min(limit, from.world->stall_limit());
+    const auto until = world_status::clock::now() + std::min(limit, from.world->stall_limit());
     if (!now.closed) {
       now.asked.push_back(number);
       changed_.notify_all();
@@ -85,10 +85,10 @@ class thread_members final : public membership {
  private:
   struct epoch {
     epoch(const control_shape& shape, std::vector<int> those)
-        : memory(control::bytes_for(shape)), shared(control::make(memory.data(), shape)), members(std::move(those)) {}
+        : memory(control_block::bytes_for(shape)), shared(control_block::make(memory.data(), shape)), members(std::move(those)) {}
 
     anonymous_memory memory;
-    control shared;
+    control_block shared;
     std::vector<int> members;  // numbers at the start
     std::vector<int> asked;
     bool closed = false;
@@ -106,7 +106,7 @@ class thread_members final : public membership {
     std::sort(now.asked.begin(), now.asked.end());
     begin_epoch(now.asked);  // may throw: then the epoch stays open, and who else waits tries it again
     now.closed = true;
-    health(now.shared).revoke();
+    world_status(now.shared).revoke();
     changed_.notify_all();
   }
 
@@ -117,14 +117,14 @@ class thread_members final : public membership {
     epochs_.push_back(std::make_shared<epoch>(shape, std::move(members)));
   }
 
-  [[nodiscard]] standing standing_in(const std::shared_ptr<epoch>& which, int number) const {
+  [[nodiscard]] epoch_view standing_in(const std::shared_ptr<epoch>& which, int number) const {
     struct kept {  // groups may outlive the run
       std::shared_ptr<const epoch> memory;
-      health world;
+      world_status world;
     };
-    const auto mine = std::make_shared<kept>(kept{which, health(which->shared)});
+    const auto mine = std::make_shared<kept>(kept{which, world_status(which->shared)});
     mine->world.arrive(number, 0, core_set::allowed(), options_.spins);
-    return {std::shared_ptr<health>(mine, &mine->world), std::make_shared<thread_regions>(), number, which->members};
+    return {std::shared_ptr<world_status>(mine, &mine->world), std::make_shared<thread_regions>(), number, which->members};
   }
 
   world_options options_;

@@ -52,13 +52,13 @@ class memory_reference {
 };
 
 /// The regions that this process has mapped. Changed by the rank's own thread, read by both of its lanes.
-class reach {
+class address_map {
  public:
   static constexpr std::size_t most_regions = 64;
 
-  explicit reach(address_space space) noexcept : space_(space) {}
-  reach(const reach&) = delete;
-  reach& operator=(const reach&) = delete;
+  explicit address_map(address_space space) noexcept : space_(space) {}
+  address_map(const address_map&) = delete;
+  address_map& operator=(const address_map&) = delete;
 
   [[nodiscard]] address_space space() const noexcept { return space_; }
 
@@ -77,7 +77,7 @@ class reach {
     throw usage_error("more than " + std::to_string(most_regions) + " regions of symmetric memory at once", at);
   }
   /// All of `who` have mapped the region that begins at `first`.
-  void share(const std::byte* first, const audience& who) noexcept {
+  void share(const std::byte* first, const rank_set& who) noexcept {
     for (entry& each : table_) {
       const bool here = each.bytes.load(std::memory_order_relaxed) != 0;
       if (here && each.first.load(std::memory_order_relaxed) == first) each.share(who);
@@ -91,7 +91,7 @@ class reach {
 
   /// What this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of them have mapped is
   /// ordinary memory to them.
-  [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const audience& peers) const noexcept {
+  [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const rank_set& peers) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     if (space_ == address_space::several) {
       for (const entry& each : used()) {
@@ -131,14 +131,14 @@ class reach {
     std::atomic<std::byte*> first{nullptr};
     std::atomic<std::size_t> bytes{0};
     std::atomic<std::uint16_t> region{0};
-    std::atomic<std::uint32_t> group{audience::nobody};  // an audience
+    std::atomic<std::uint32_t> group{rank_set::nobody};  // an audience
     std::atomic<std::uint64_t> ranks{0};
 
-    void share(const audience& who) noexcept {
+    void share(const rank_set& who) noexcept {
       ranks.store(who.ranks, std::memory_order_relaxed);
       group.store(who.group, std::memory_order_release);
     }
-    [[nodiscard]] audience shared_with() const noexcept {
+    [[nodiscard]] rank_set shared_with() const noexcept {
       return {group.load(std::memory_order_acquire), ranks.load(std::memory_order_relaxed)};
     }
   };

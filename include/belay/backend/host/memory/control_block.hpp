@@ -32,7 +32,7 @@ inline constexpr std::size_t lane_count = 2;
 
 [[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
 
-using bell = wait_word<sharing::several_processes>;
+using doorbell = event_count<sharing::several_processes>;
 
 /// Text in shared memory; what does not fit is cut.
 template <std::size_t Capacity>
@@ -64,9 +64,9 @@ struct shared_cause {
 
 /// One rank, as its peers see it. A bell is rung by its owner, when what it published may be waited for. The owner changes it
 /// in every call, from a thread for each lane: nothing else is near.
-struct alignas(apart_bytes) shared_seat {
-  struct alignas(apart_bytes) lane_bell : bell {};
-  lane_bell bells[lane_count];
+struct alignas(cache_line_pair_bytes) rank_block {
+  struct alignas(cache_line_pair_bytes) lane_doorbell : doorbell {};
+  lane_doorbell doorbells[lane_count];
   std::atomic<std::uint32_t> left[lane_count] = {};
   alignas(64) std::atomic<std::int32_t> pid{0};  // 0: a thread
   std::atomic<std::uint32_t> reads_others{0};    // the kernel lets it read its peers' ordinary memory
@@ -88,13 +88,13 @@ struct control_shape {
   std::uint32_t algorithm = 0;
 };
 
-/// The directory of groups; see group_registry.
+/// The directory of groups; see group_directory.
 struct shared_group_entry {
   std::atomic<std::uint32_t> state{0};
   std::uint32_t size = 0;
   std::uint32_t id = 0;
   std::atomic<std::uint32_t> released{0};
-  std::uint64_t turn = 0;
+  std::uint64_t generation = 0;
   std::uint64_t offset = 0;  // of the block in the groups' memory
   std::uint64_t bytes = 0;
 };
@@ -109,7 +109,7 @@ struct control_header {
   std::uint64_t bytes = 0;
   control_shape shape;
 
-  alignas(64) stop_word<> stop;
+  alignas(64) abort_flag<> abort;
   shared_cause cause;
   std::atomic<std::uint32_t> reported{0};  // somebody has told the user
 
@@ -121,41 +121,41 @@ struct control_header {
 };
 
 /// A control block as this process sees it. A plain view: whoever mapped the memory keeps it.
-class control {
+class control_block {
  public:
   static constexpr std::int32_t most_ranks = 1 << 16;
 
-  control() = default;
+  control_block() = default;
 
   /// More than any memory holds where the shape says so, which what is not of this process may.
   [[nodiscard]] static std::size_t bytes_for(const control_shape& shape) noexcept {
     return parts_of(shape).end;
   }
   /// Over fresh, zeroed memory of `bytes_for(shape)` bytes.
-  [[nodiscard]] static control make(std::byte* memory, const control_shape& shape) noexcept {
+  [[nodiscard]] static control_block make(std::byte* memory, const control_shape& shape) noexcept {
     auto& header = *reinterpret_cast<control_header*>(memory);
     header.version = control_header::right_version;
     header.bytes = bytes_for(shape);
     header.shape = shape;
     header.magic = control_header::right_magic;
-    return control(memory, shape);
+    return control_block(memory, shape);
   }
   /// Over memory that another process made. Throws input_error if it is anything else.
-  [[nodiscard]] static control attach(std::byte* memory, std::size_t bytes) {
+  [[nodiscard]] static control_block attach(std::byte* memory, std::size_t bytes) {
     const auto& header = *reinterpret_cast<const control_header*>(memory);
     if (bytes < sizeof(control_header) || header.magic != control_header::right_magic ||
         header.version != control_header::right_version || header.bytes > bytes ||
         header.shape.ranks < 1 || header.shape.ranks > most_ranks || bytes_for(header.shape) != header.bytes) {
       throw input_error("a segment of " + std::to_string(bytes) + " bytes is no control segment of this version of Belay");
     }
-    return control(memory, header.shape);
+    return control_block(memory, header.shape);
   }
 
   [[nodiscard]] explicit operator bool() const noexcept { return memory_ != nullptr; }
   [[nodiscard]] const control_shape& shape() const noexcept { return shape_; }
   [[nodiscard]] control_header& header() const noexcept { return *reinterpret_cast<control_header*>(memory_); }
-  [[nodiscard]] shared_seat& seat(int rank) const noexcept {
-    return reinterpret_cast<shared_seat*>(memory_ + parts_.seats)[rank];
+  [[nodiscard]] rank_block& seat(int rank) const noexcept {
+    return reinterpret_cast<rank_block*>(memory_ + parts_.seats)[rank];
   }
   /// Where a rank puts what its peers cannot see; 64-byte aligned.
   [[nodiscard]] std::byte* staging(int rank, lane which) const noexcept {
@@ -172,13 +172,13 @@ class control {
     const auto ranks = static_cast<std::size_t>(shape.ranks);
     parts out;
     out.seats = up(sizeof(control_header));
-    out.staging = up(out.seats + checked_size(ranks) * sizeof(shared_seat));
+    out.staging = up(out.seats + checked_size(ranks) * sizeof(rank_block));
     out.groups = up(out.staging + checked_size(ranks) * lane_count * shape.staging_bytes);
     out.end = up(checked_size(out.groups) + shape.group_bytes);
     return out;
   }
 
-  control(std::byte* memory, const control_shape& shape) noexcept
+  control_block(std::byte* memory, const control_shape& shape) noexcept
       : memory_(memory), shape_(shape), parts_(parts_of(shape)) {}
 
   std::byte* memory_ = nullptr;

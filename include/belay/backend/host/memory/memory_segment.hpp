@@ -29,14 +29,14 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// A mapped, sealed memfd. Moved, never copied; the mapping stays where it is when the object moves.
-class segment {
+class memory_segment {
  public:
-  segment() noexcept = default;
-  segment(segment&& other) noexcept
+  memory_segment() noexcept = default;
+  memory_segment(memory_segment&& other) noexcept
       : file_(std::move(other.file_)),
         data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)) {}
-  segment& operator=(segment&& other) noexcept {
+  memory_segment& operator=(memory_segment&& other) noexcept {
     if (this != &other) {
       unmap();
       file_ = std::move(other.file_);
@@ -45,14 +45,14 @@ class segment {
     }
     return *this;
   }
-  ~segment() { unmap(); }
+  ~memory_segment() { unmap(); }
 
   /// New memory, zeroed, every page reserved. `name` is shown in /proc/PID/maps. Throws `budget_error` with the
   /// bytes where there is too little memory, `usage_error` for 0 bytes, `file_error` if the kernel refuses else.
-  [[nodiscard]] static segment create(const char* name, std::size_t bytes, where at = where::current()) {
+  [[nodiscard]] static memory_segment create(const char* name, std::size_t bytes, where at = where::current()) {
     if (bytes == 0) throw usage_error("a segment of 0 bytes", at);
     refuse_too_much(bytes, bytes, at);
-    segment made;
+    memory_segment made;
     made.file_.reset(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     const std::string path = std::string("memfd:") + name;
     if (!made.file_) refuse(path, "memfd_create", errno, bytes, at);
@@ -67,15 +67,15 @@ class segment {
   }
 
   /// Takes the descriptor, also when it throws: `file_error` unless it is a sealed memfd with all its pages.
-  [[nodiscard]] static segment attach(int number, where at = where::current()) {
-    segment other;
+  [[nodiscard]] static memory_segment attach(int number, where at = where::current()) {
+    memory_segment other;
     other.file_.reset(number);
     other.map("memfd", sealed_size(number, at), at);
     return other;
   }
   /// The same, and it must have exactly so many bytes.
-  [[nodiscard]] static segment attach(int number, std::size_t bytes, where at = where::current()) {
-    host::descriptor file(number);
+  [[nodiscard]] static memory_segment attach(int number, std::size_t bytes, where at = where::current()) {
+    host::unique_fd file(number);
     const std::size_t found = sealed_size(number, at);
     if (found != bytes) {
       throw file_error("memfd", found, "a segment of " + std::to_string(bytes) + " bytes was announced", at);
@@ -104,7 +104,7 @@ class segment {
   [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr; }
 
   /// To be sent to another process; -1 after `forget_descriptor()`.
-  [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+  [[nodiscard]] int unique_fd() const noexcept { return file_.get(); }
   /// A child that this process forks from now on has no such memory: it faults where it touches it.
   void keep_from_children() const noexcept { ::madvise(data_, bytes_, MADV_DONTFORK); }
   /// Closes the descriptor; the mapping stays.
@@ -156,7 +156,7 @@ class segment {
     bytes_ = 0;
   }
 
-  host::descriptor file_;
+  host::unique_fd file_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };

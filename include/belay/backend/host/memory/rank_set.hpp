@@ -12,15 +12,15 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// The ranks of a group. Group 0 is the world.
-struct audience {
+struct rank_set {
   static constexpr std::uint32_t nobody = 0xffffffff;
 
   std::uint32_t group = nobody;
   std::uint64_t ranks = 0;  // a bit for each of the world's first 64
   bool beyond = false;      // there are others
 
-  [[nodiscard]] static audience of(std::span<const int> members, std::uint32_t group) noexcept {
-    audience out{group};
+  [[nodiscard]] static rank_set of(std::span<const int> members, std::uint32_t group) noexcept {
+    rank_set out{group};
     for (const int rank : members) {
       if (rank < 64) out.ranks |= std::uint64_t{1} << rank;
       else out.beyond = true;
@@ -29,7 +29,7 @@ struct audience {
   }
   /// All of `others` are among these, as far as that is known: of ranks beyond the first 64 where the group is the same, or
   /// these are the world.
-  [[nodiscard]] bool includes(const audience& others) const noexcept {
+  [[nodiscard]] bool includes(const rank_set& others) const noexcept {
     return group == 0 || group == others.group || (!others.beyond && (others.ranks & ~ranks) == 0);
   }
 };

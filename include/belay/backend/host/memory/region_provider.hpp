@@ -16,14 +16,14 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One rank's source of regions. Lives as long as any region that came from it.
-class region_service {
+class region_provider {
  public:
-  explicit region_service(address_space space) noexcept : memory_(space) {}
-  region_service(const region_service&) = delete;
-  region_service& operator=(const region_service&) = delete;
-  virtual ~region_service() = default;
+  explicit region_provider(address_space space) noexcept : memory_(space) {}
+  region_provider(const region_provider&) = delete;
+  region_provider& operator=(const region_provider&) = delete;
+  virtual ~region_provider() = default;
 
-  [[nodiscard]] const reach& memory() const noexcept { return memory_; }
+  [[nodiscard]] const address_map& memory() const noexcept { return memory_; }
 
   /// How the first rank of a group tells the others of a region that it has made.
   struct ticket {
@@ -35,19 +35,19 @@ class region_service {
   /// Memory of `bytes` for each of `ranks` ranks. Throws budget_error.
   [[nodiscard]] virtual symmetric_region make(int ranks, std::size_t bytes, where at) = 0;
   /// All of `who` have opened it.
-  void share(const symmetric_region& made, const audience& who) noexcept { memory_.share(made.at(0), who); }
+  void share(const symmetric_region& made, const rank_set& who) noexcept { memory_.share(made.at(0), who); }
   /// For the others, of what `make` has returned to the first rank.
   [[nodiscard]] virtual ticket ticket_for(const symmetric_region& made) const = 0;
   [[nodiscard]] virtual symmetric_region open(const ticket& from, int ranks, std::size_t bytes, where at) = 0;
 
  protected:
-  reach memory_;
+  address_map memory_;
 };
 
 /// Among threads.
-class thread_regions final : public region_service {
+class thread_regions final : public region_provider {
  public:
-  thread_regions() noexcept : region_service(address_space::one) {}
+  thread_regions() noexcept : region_provider(address_space::one) {}
 
   [[nodiscard]] symmetric_region make(int ranks, std::size_t bytes, where at) override {
     return symmetric_region::map(ranks, bytes, backing::memory, at);

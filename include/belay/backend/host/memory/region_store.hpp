@@ -23,16 +23,16 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// Segments by number; who has each, as often as he took it. A number is never given twice.
-class region_shelf {
+class region_store {
  public:
   struct entry {
-    descriptor file;
+    unique_fd file;
     std::size_t bytes = 0;
     std::vector<int> holders;
   };
 
   /// Takes a segment; `rank` has it.
-  [[nodiscard]] std::uint64_t keep(descriptor file, std::size_t bytes, int rank) {
+  [[nodiscard]] std::uint64_t keep(unique_fd file, std::size_t bytes, int rank) {
     entry added;
     added.file = std::move(file);
     added.bytes = bytes;
@@ -43,7 +43,7 @@ class region_shelf {
   }
 
   /// `rank` has it too; nothing where there is no such region (any more).
-  [[nodiscard]] const entry* lend(std::uint64_t region, int rank) {
+  [[nodiscard]] const entry* add(std::uint64_t region, int rank) {
     const auto found = regions_.find(region);
     if (found == regions_.end()) return nullptr;
     found->second.holders.push_back(rank);
@@ -82,14 +82,14 @@ class region_shelf {
     if (request.said.kind == message_kind::keep) {
       if (!request.file) return {no(no_file_text(request)), -1};
       try {
-        const std::size_t bytes = segment::sealed_size(request.file.get());
+        const std::size_t bytes = memory_segment::sealed_size(request.file.get());
         says.kind = message_kind::kept;
         says.numbers = {keep(std::move(request.file), bytes, rank), bytes, 0};
       } catch (const file_error& wrong) {
         return {no(wrong.what()), -1};
       }
     } else if (request.said.kind == message_kind::attach) {
-      const entry* const found = lend(region, rank);
+      const entry* const found = add(region, rank);
       if (found == nullptr) return {no("there is no region " + std::to_string(region)), -1};
       says.kind = message_kind::attached;
       says.numbers = {region, found->bytes, 0};

@@ -36,32 +36,32 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One lane of one group, as one of its ranks sees it.
-class post_office {
+class p2p_transport {
  public:
-  post_office(health& world, const reach& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
-              group_memory shared)
-      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), peers_(audience::of(members, group)), shared_(shared),
+  p2p_transport(world_status& world, const address_map& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
+              group_layout shared)
+      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), peers_(rank_set::of(members, group)), shared_(shared),
         cursors_(2 * members.size()) {
     const bool free = world.shared().shape().algorithm == static_cast<std::uint32_t>(algorithm::automatic);
-    if (free && members.size() > 1) trials_.emplace();
+    if (free && members.size() > 1) tuner_.emplace();
   }
 
   /// Runs this rank's transfers; returns when all have met their partners.
-  void run(std::span<const p2p> transfers, health::clock::duration timeout, where at) {
+  void run(std::span<const p2p> transfers, world_status::clock::duration timeout, where at) {
     const std::size_t bytes = check_transfers(transfers, size(), at);
     const call_site call{operation::exchange, group_, number_, bytes, at};
-    if (world_->stopped()) world_->raise(call);
+    if (world_->aborted()) world_->raise(call);
     ++number_;
     recorder().enter(operation::exchange, group_, call.number, bytes, at.file, at.line);
     std::fill(cursors_.begin(), cursors_.end(), cursor{});
     session now{transfers, call};
     deadline limit(timeout, recorder());
-    absence missing(*world_, members_, lane_, limit);
+    wait_diagnosis missing(*world_, members_, lane_, limit);
     // Each look moves what can be moved; a look that moved something is not a wait.
     while (true) {
       const bool met = wait_until(
           desk(me_).ring, world_->before_sleep(lane_), [&](std::memory_order) { return progress(now); },
-          [&] { return world_->stopped() || missing.hopeless([&](int peer) { return waits_for(now, peer); }, none); });
+          [&] { return world_->aborted() || missing.hopeless([&](int peer) { return waits_for(now, peer); }, none); });
       if (met && now.finished) break;
       if (!met) give_up(now, missing, limit);
     }
@@ -85,8 +85,8 @@ class post_office {
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
-  [[nodiscard]] letter_box& box(int from, int to) const noexcept { return shared_.box(lane_, from, to); }
-  [[nodiscard]] transfer_desk& desk(int who) const noexcept { return shared_.desks(lane_)[who]; }
+  [[nodiscard]] mailbox& box(int from, int to) const noexcept { return shared_.box(lane_, from, to); }
+  [[nodiscard]] p2p_doorbell& desk(int who) const noexcept { return shared_.desks(lane_)[who]; }
   [[nodiscard]] flight_recorder<>& recorder() const noexcept { return world_->recorder(world_rank(me_), lane_); }
   [[nodiscard]] cursor& cursor_of(p2p::direction kind, int peer) noexcept {
     const std::size_t base = kind == p2p::direction::send ? 0 : members_.size();
@@ -130,10 +130,10 @@ class post_office {
 
   // True when a letter was taken: the transfer, or a piece of it, is over.
   bool advance_send(session& now, cursor& at, const p2p& transfer) {
-    letter_box& there = box(me_, transfer.peer);
-    const letter state = there.flap.look();
-    if (state == letter::refused) fail(now);
-    if (state != letter::empty) return false;
+    mailbox& there = box(me_, transfer.peer);
+    const mailbox_state state = there.state.look();
+    if (state == mailbox_state::refused) fail(now);
+    if (state != mailbox_state::empty) return false;
     if (at.posted) {
       at.posted = false;
       if (at.end.advance(at.step)) ++at.next;
@@ -143,7 +143,7 @@ class post_office {
     return false;
   }
 
-  void post(letter_box& there, cursor& at, const p2p& transfer) {
+  void post(mailbox& there, cursor& at, const p2p& transfer) {
     at.step = at.end.next(transfer.bytes, shared_.piece_room(), [&] {
       const memory_reference where_it_is = memory_->refer(transfer.data, transfer.bytes, peers_);
       there.reference = where_it_is.bits();
@@ -156,32 +156,32 @@ class post_office {
       std::memcpy(shared_.piece(lane_, me_, transfer.peer), static_cast<const std::byte*>(transfer.data) + at.step.before,
                   at.step.here);
     }
-    there.flap.put();
+    there.state.put();
     at.posted = true;
-    if (transfer.peer != me_) desk(transfer.peer).ring.ring_sleepers();
+    if (transfer.peer != me_) desk(transfer.peer).ring.notify_sleepers();
   }
   [[nodiscard]] transfer_path path_of(const p2p& transfer, memory_reference from) const noexcept {
     if (memory_->direct(from) || transfer.peer == me_) return transfer_path::mapped;
     const bool copied = transfer.bytes > shared_.piece_room() && world_->reads_others(world_rank(transfer.peer));
-    return copied ? transfer_path::kernel_copy : transfer_path::pieces;
+    return copied ? transfer_path::cma : transfer_path::pieces;
   }
 
   bool receive(session& now, cursor& at, const p2p& transfer) {
-    letter_box& there = box(transfer.peer, me_);
-    if (!there.flap.open()) return false;
+    mailbox& there = box(transfer.peer, me_);
+    if (!there.state.open()) return false;
     const transfer_step step = there.step;
     if (there.tag != transfer.tag || !at.end.continues(step, transfer.bytes, shared_.piece_room())) {
       refuse(now, transfer, there, at.end.moved());
     }
     if (step.here > 0) take(now, transfer, there, step);
     if (at.end.advance(step)) ++at.next;
-    if (!there.flap.empty()) fail(now);
-    if (transfer.peer != me_) desk(transfer.peer).ring.ring_sleepers();
+    if (!there.state.empty()) fail(now);
+    if (transfer.peer != me_) desk(transfer.peer).ring.notify_sleepers();
     return true;
   }
 
   // The bytes of a letter, by the path that the sender has chosen.
-  void take(session& now, const p2p& transfer, letter_box& there, const transfer_step& step) {
+  void take(session& now, const p2p& transfer, mailbox& there, const transfer_step& step) {
     std::byte* const to = static_cast<std::byte*>(transfer.data) + step.before;
     const memory_reference from = memory_reference::of(there.reference);
     const int sender = world_rank(transfer.peer);
@@ -196,34 +196,34 @@ class post_office {
           cannot_read(now, there, sender, transfer, EPERM);  // nobody has died
         }
         return;
-      case transfer_path::kernel_copy:
+      case transfer_path::cma:
         if (!read_process(world_->pid_of(sender), from, 0, to, step.here)) cannot_read(now, there, sender, transfer, errno);
         return;
     }
   }
-  [[noreturn]] void cannot_read(session& now, letter_box& there, int sender, const p2p& transfer, int error) {
-    first_cause why = world_->unreadable(world_rank(me_), sender, lane_, transfer.bytes, error);
+  [[noreturn]] void cannot_read(session& now, mailbox& there, int sender, const p2p& transfer, int error) {
+    abort_cause why = world_->unreadable(world_rank(me_), sender, lane_, transfer.bytes, error);
     why.there = world_->site_of(sender, lane_);
-    world_->stop(why);
-    there.flap.refuse();
-    desk(transfer.peer).ring.ring();
+    world_->abort(why);
+    there.state.refuse();
+    desk(transfer.peer).ring.notify_all();
     fail(now);
   }
 
   // What is seen of a peer, which nobody else copies: this rank tries by itself how.
   void copy_seen(void* to, const std::byte* from, std::size_t bytes) {
-    if (bytes < least_tried_seen || !trials_) return fast_copy(to, from, bytes);
-    const auto manners = manners_of({operation::exchange, size(), false, true});
-    const touch by = manners[trials_->next(trials::class_of(bytes) + 1, bytes, manners.size())].by;
-    const health::clock::time_point began = health::clock::now();
+    if (bytes < least_tried_mapped || !tuner_) return fast_copy(to, from, bytes);
+    const auto variants = variants_of({operation::exchange, size(), false, true});
+    const touch by = variants[tuner_->next(online_tuner::class_of(bytes) + 1, bytes, variants.size())].by;
+    const world_status::clock::time_point began = world_status::clock::now();
     copy_by(by, to, from, bytes);
-    if (trials_->timing()) trials_->done(std::chrono::duration<double, std::micro>(health::clock::now() - began).count());
+    if (tuner_->timing()) tuner_->done(std::chrono::duration<double, std::micro>(world_status::clock::now() - began).count());
   }
 
-  [[noreturn]] void refuse(session& now, const p2p& transfer, letter_box& there, std::uint64_t moved) {
+  [[noreturn]] void refuse(session& now, const p2p& transfer, mailbox& there, std::uint64_t moved) {
     const int sender = world_rank(transfer.peer);
     const int receiver = world_rank(me_);
-    first_cause why;
+    abort_cause why;
     why.fault = comm_fault::mismatch;
     why.culprits = {sender, receiver};
     why.there = world_->recorder(sender, lane_).site_text(there.site);
@@ -236,9 +236,9 @@ class post_office {
       why.message += ", of which " + std::to_string(moved) + " have come: a letter of " + std::to_string(step.here) +
                      " bytes behind " + std::to_string(step.before) + " does not continue them";
     }
-    world_->stop(why);
-    there.flap.refuse();
-    desk(transfer.peer).ring.ring();
+    world_->abort(why);
+    there.state.refuse();
+    desk(transfer.peer).ring.notify_all();
     fail(now);
   }
 
@@ -250,7 +250,7 @@ class post_office {
   // After this no peer reads this rank's memory, or it learns that it was in vain.
   void take_back() noexcept {
     for (int peer = 0; peer < size(); ++peer) {
-      if (cursor_of(p2p::direction::send, peer).posted) box(me_, peer).flap.take_back(world_->space());
+      if (cursor_of(p2p::direction::send, peer).posted) box(me_, peer).state.take_back(world_->space());
     }
   }
 
@@ -260,23 +260,23 @@ class post_office {
   }
 
   // The wait was interrupted and nothing had moved: who left, or who did not come?
-  void give_up(session& now, absence& missing, deadline& limit) {
-    if (!world_->stopped()) {
+  void give_up(session& now, wait_diagnosis& missing, deadline& limit) {
+    if (!world_->aborted()) {
       if (progress(now)) return;  // what a rank did before it left may still be in the box
-      world_->stop(missing.cause(now.call, [&](int peer) { return waits_for(now, peer); }, none));
+      world_->abort(missing.cause(now.call, [&](int peer) { return waits_for(now, peer); }, none));
     }
     fail(now, limit.seconds());
   }
 
-  health* world_;
-  const reach* memory_;
+  world_status* world_;
+  const address_map* memory_;
   std::span<const int> members_;
   lane lane_;
   std::uint32_t group_;
   int me_;
-  audience peers_;
-  group_memory shared_;
-  std::optional<trials> trials_;  // of what is received
+  rank_set peers_;
+  group_layout shared_;
+  std::optional<online_tuner> tuner_;  // of what is received
   std::vector<cursor> cursors_;   // sends, then receives, by peer
   std::uint64_t number_ = 0;
 };

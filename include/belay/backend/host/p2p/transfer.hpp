@@ -14,7 +14,7 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// Behind the letter box in pieces; from memory that the receiver has mapped; or copied by the kernel.
-enum class transfer_path : std::uint32_t { pieces, mapped, kernel_copy };
+enum class transfer_path : std::uint32_t { pieces, mapped, cma };
 
 /// What one letter says of its transfer, in bytes: the whole, what earlier letters moved, and what this one moves.
 struct transfer_step {
@@ -38,22 +38,22 @@ class transfer_end {
   }
 
   /// The receiver: whether a letter goes on where the transfer of `total` is, and not beyond its end.
-  [[nodiscard]] bool continues(const transfer_step& letter, std::uint64_t total, std::uint64_t room) const noexcept {
-    if (letter.total != total || letter.before != moved_ || (begun_ && letter.path != path_)) return false;
+  [[nodiscard]] bool continues(const transfer_step& mailbox_state, std::uint64_t total, std::uint64_t room) const noexcept {
+    if (mailbox_state.total != total || mailbox_state.before != moved_ || (begun_ && mailbox_state.path != path_)) return false;
     const std::uint64_t left = total - moved_;
-    switch (letter.path) {
-      case transfer_path::pieces: return letter.here == std::min(room, left);
+    switch (mailbox_state.path) {
+      case transfer_path::pieces: return mailbox_state.here == std::min(room, left);
       case transfer_path::mapped:
-      case transfer_path::kernel_copy: return letter.here == left;
+      case transfer_path::cma: return mailbox_state.here == left;
     }
     return false;
   }
 
   /// Either end, when the letter has been taken: true when the transfer is over, and the next one begins.
-  bool advance(const transfer_step& letter) noexcept {
-    path_ = letter.path;
-    moved_ += letter.here;
-    begun_ = moved_ < letter.total;
+  bool advance(const transfer_step& mailbox_state) noexcept {
+    path_ = mailbox_state.path;
+    moved_ += mailbox_state.here;
+    begun_ = moved_ < mailbox_state.total;
     if (!begun_) moved_ = 0;
     return !begun_;
   }

@@ -24,18 +24,18 @@ class count_vectors {
       : shared_(shared), me_(me), ranks_(static_cast<std::size_t>(ranks)) {}
 
   /// This rank's, before its line; its caller keeps them until the operation is over.
-  void bring(std::uint32_t turn, counts send, counts receive) noexcept {
+  void bring(std::uint32_t operation_number, counts send, counts receive) noexcept {
     own_ = {send, receive};
-    for (const kind which : {sent, received}) std::copy(own_[which].begin(), own_[which].end(), at(turn, me_, which));
+    for (const kind which : {sent, received}) std::copy(own_[which].begin(), own_[which].end(), at(operation_number, me_, which));
   }
   /// Those of rank `who`; this rank's where its caller has them.
-  [[nodiscard]] counts of(std::uint32_t turn, int who, kind which) const noexcept {
-    return who == me_ ? own_[which] : counts(at(turn, who, which), ranks_);
+  [[nodiscard]] counts of(std::uint32_t operation_number, int who, kind which) const noexcept {
+    return who == me_ ? own_[which] : counts(at(operation_number, who, which), ranks_);
   }
 
  private:
-  [[nodiscard]] std::size_t* at(std::uint32_t turn, int who, kind which) const noexcept {
-    return shared_ + ((static_cast<std::size_t>(who) * 2 + turn % 2) * 2 + which) * ranks_;
+  [[nodiscard]] std::size_t* at(std::uint32_t operation_number, int who, kind which) const noexcept {
+    return shared_ + ((static_cast<std::size_t>(who) * 2 + operation_number % 2) * 2 + which) * ranks_;
   }
 
   std::size_t* shared_;

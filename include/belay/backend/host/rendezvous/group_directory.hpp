@@ -27,11 +27,11 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One rank's view of the directory of groups. Used by the rank's own thread.
-class group_registry {
+class group_directory {
  public:
-  group_registry(health& world, int rank) noexcept : world_(&world), rank_(rank) {}
-  group_registry(const group_registry&) = delete;
-  group_registry& operator=(const group_registry&) = delete;
+  group_directory(world_status& world, int rank) noexcept : world_(&world), rank_(rank) {}
+  group_directory(const group_directory&) = delete;
+  group_directory& operator=(const group_directory&) = delete;
 
   /// A share in a group's memory; given back by `release`.
   struct share {
@@ -41,7 +41,7 @@ class group_registry {
 
   /// Room for the groups of a world: a few of all its ranks and many small ones.
   [[nodiscard]] static std::size_t room_for(int ranks) noexcept {
-    return 8 * group_memory::bytes_for(ranks) + static_cast<std::size_t>(16 + 4 * ranks) * group_memory::bytes_for(2);
+    return 8 * group_layout::bytes_for(ranks) + static_cast<std::size_t>(16 + 4 * ranks) * group_layout::bytes_for(2);
   }
 
   /// The next group that this rank makes of `members` (ranks of the world, in group order, this one among them).
@@ -49,12 +49,12 @@ class group_registry {
     std::vector<int> key(members.begin(), members.end());
     std::sort(key.begin(), key.end());
     check_members(key, world_->ranks(), rank_, at);
-    const std::uint64_t turn = turns_[key]++;
+    const std::uint64_t generation = made_[key]++;
     const directory_lock lock(*world_, at);
-    shared_group_entry* found = find(key, turn);
-    if (found == nullptr) found = take(members, turn, at);
+    shared_group_entry* found = find(key, generation);
+    if (found == nullptr) found = take(members, generation, at);
     std::byte* const memory = world_->shared().groups() + found->offset;
-    if (!std::equal(members.begin(), members.end(), group_memory(memory, static_cast<int>(key.size())).members())) {
+    if (!std::equal(members.begin(), members.end(), group_layout(memory, static_cast<int>(key.size())).members())) {
       throw usage_error("the ranks of a group were given in another order by another of its members", at);
     }
     return {found, memory};
@@ -74,9 +74,9 @@ class group_registry {
   // Held for a moment only. A process may die in it; then the world stops and nobody waits for it any more.
   class directory_lock {
    public:
-    directory_lock(health& world, where at) : lock_(&world.shared().header().registry_lock) {
+    directory_lock(world_status& world, where at) : lock_(&world.shared().header().registry_lock) {
       for (std::uint32_t free = 0; !lock_->compare_exchange_weak(free, 1, std::memory_order_acquire); free = 0) {
-        if (world.stopped() && given_up(world)) world.raise({operation::none, 0, 0, 0, at});
+        if (world.aborted() && given_up(world)) world.raise({operation::none, 0, 0, 0, at});
         ::sched_yield();
       }
     }
@@ -86,24 +86,24 @@ class group_registry {
 
    private:
     // Whoever lives gives it back in a moment; a thread always does.
-    [[nodiscard]] bool given_up(const health& world) noexcept {
+    [[nodiscard]] bool given_up(const world_status& world) noexcept {
       if (world.space() == address_space::one) return false;
-      const auto now = health::clock::now();
-      if (stopped_since_ == health::clock::time_point{}) stopped_since_ = now;
+      const auto now = world_status::clock::now();
+      if (stopped_since_ == world_status::clock::time_point{}) stopped_since_ = now;
       return now - stopped_since_ > std::chrono::milliseconds(200);
     }
 
     std::atomic<std::uint32_t>* lock_;
-    health::clock::time_point stopped_since_{};
+    world_status::clock::time_point stopped_since_{};
   };
 
-  [[nodiscard]] shared_group_entry* find(const std::vector<int>& key, std::uint64_t turn) const {
+  [[nodiscard]] shared_group_entry* find(const std::vector<int>& key, std::uint64_t generation) const {
     control_header& header = world_->shared().header();
     for (shared_group_entry& each : header.groups) {
       const std::uint32_t state = each.state.load(std::memory_order_acquire);
       if (state == unused) break;
-      if (state != in_use || each.turn != turn || each.size != key.size()) continue;
-      const std::int32_t* members = group_memory(world_->shared().groups() + each.offset, static_cast<int>(each.size)).members();
+      if (state != in_use || each.generation != generation || each.size != key.size()) continue;
+      const std::int32_t* members = group_layout(world_->shared().groups() + each.offset, static_cast<int>(each.size)).members();
       std::vector<int> those(members, members + each.size);
       std::sort(those.begin(), those.end());
       if (those == key) return &each;
@@ -111,9 +111,9 @@ class group_registry {
     return nullptr;
   }
 
-  [[nodiscard]] shared_group_entry* take(std::span<const int> members, std::uint64_t turn, where at) const {
+  [[nodiscard]] shared_group_entry* take(std::span<const int> members, std::uint64_t generation, where at) const {
     control_header& header = world_->shared().header();
-    const std::size_t needed = group_memory::bytes_for(static_cast<int>(members.size()));
+    const std::size_t needed = group_layout::bytes_for(static_cast<int>(members.size()));
     shared_group_entry* chosen = nullptr;
     for (shared_group_entry& each : header.groups) {
       const std::uint32_t state = each.state.load(std::memory_order_acquire);
@@ -137,18 +137,18 @@ class group_registry {
     }
     std::byte* const memory = world_->shared().groups() + chosen->offset;
     std::memset(memory, 0, needed);
-    std::copy(members.begin(), members.end(), group_memory(memory, static_cast<int>(members.size())).members());
+    std::copy(members.begin(), members.end(), group_layout(memory, static_cast<int>(members.size())).members());
     chosen->size = static_cast<std::uint32_t>(members.size());
-    chosen->turn = turn;
+    chosen->generation = generation;
     chosen->id = header.next_group++;
     chosen->released.store(0, std::memory_order_relaxed);
     chosen->state.store(in_use, std::memory_order_release);
     return chosen;
   }
 
-  health* world_;
+  world_status* world_;
   int rank_;
-  std::map<std::vector<int>, std::uint64_t> turns_;
+  std::map<std::vector<int>, std::uint64_t> made_;
 };
 
 }  // namespace host

@@ -19,8 +19,8 @@ namespace host {
 
 /// From one rank to another; the sender writes all but the flap while it is empty. What the receiver cannot see
 /// comes in pieces, in the space behind the box.
-struct alignas(64) letter_box {
-  letter_flap<> flap;
+struct alignas(64) mailbox {
+  mailbox_flap<> state;
   std::int32_t tag = 0;
   std::uint64_t reference = 0;  // where the bytes are
   transfer_step step;
@@ -28,14 +28,14 @@ struct alignas(64) letter_box {
 };
 
 /// Where a rank sleeps while its transfers wait; its peers ring.
-struct alignas(apart_bytes) transfer_desk {
-  bell ring;
+struct alignas(cache_line_pair_bytes) p2p_doorbell {
+  doorbell ring;
 };
 
 /// The block of a group of `size` ranks, as this process sees it.
-class group_memory {
+class group_layout {
  public:
-  group_memory(std::byte* first, int size) noexcept : first_(first), size_(static_cast<std::size_t>(size)) {}
+  group_layout(std::byte* first, int size) noexcept : first_(first), size_(static_cast<std::size_t>(size)) {}
 
   [[nodiscard]] static std::size_t bytes_for(int size) noexcept {
     const auto n = static_cast<std::size_t>(size);
@@ -43,41 +43,41 @@ class group_memory {
   }
 
   [[nodiscard]] std::int32_t* members() const noexcept { return reinterpret_cast<std::int32_t*>(first_); }
-  [[nodiscard]] place<>* places(lane which) const noexcept { return at<place<>>(which, 0); }
+  [[nodiscard]] peer_flags<>* all_flags(lane which) const noexcept { return at<peer_flags<>>(which, 0); }
   /// Of each rank: two turns of two vectors of a count for each rank.
   [[nodiscard]] std::size_t* counts(lane which) const noexcept { return at<std::size_t>(which, counts_offset(size_)); }
   /// Where ranks put what they bring to a small operation and a line does not hold: of each rank two, one for each of
   /// two turns, all as far apart.
-  [[nodiscard]] std::byte* pages(lane which) const noexcept { return at<std::byte>(which, pages_offset(size_)); }
-  [[nodiscard]] std::size_t from_page_to_page() const noexcept { return page_stride(size_); }
-  [[nodiscard]] transfer_desk* desks(lane which) const noexcept { return at<transfer_desk>(which, desks_offset(size_)); }
-  [[nodiscard]] letter_box& box(lane which, int from, int to) const noexcept {
-    return *reinterpret_cast<letter_box*>(at<std::byte>(which, boxes_offset(size_)) + pair(from, to) * box_bytes(size_));
+  [[nodiscard]] std::byte* eager_buffers(lane which) const noexcept { return at<std::byte>(which, eager_buffers_offset(size_)); }
+  [[nodiscard]] std::size_t eager_buffer_stride_bytes() const noexcept { return eager_buffer_stride(size_); }
+  [[nodiscard]] p2p_doorbell* desks(lane which) const noexcept { return at<p2p_doorbell>(which, desks_offset(size_)); }
+  [[nodiscard]] mailbox& box(lane which, int from, int to) const noexcept {
+    return *reinterpret_cast<mailbox*>(at<std::byte>(which, boxes_offset(size_)) + pair(from, to) * box_bytes(size_));
   }
   /// The room behind a box.
   [[nodiscard]] std::byte* piece(lane which, int from, int to) const noexcept {
-    return reinterpret_cast<std::byte*>(&box(which, from, to)) + sizeof(letter_box);
+    return reinterpret_cast<std::byte*>(&box(which, from, to)) + sizeof(mailbox);
   }
   [[nodiscard]] std::size_t piece_room() const noexcept { return piece_room(size_); }
 
  private:
   [[nodiscard]] static constexpr std::size_t up(std::size_t bytes) noexcept {
-    return (bytes + apart_bytes - 1) / apart_bytes * apart_bytes;
+    return (bytes + cache_line_pair_bytes - 1) / cache_line_pair_bytes * cache_line_pair_bytes;
   }
   // Who reads a page is read ahead for, past its end, where it would take the next turn's lines from their writer.
-  [[nodiscard]] static constexpr std::size_t page_stride(std::size_t n) noexcept { return 2 * page_bytes(static_cast<int>(n)); }
+  [[nodiscard]] static constexpr std::size_t eager_buffer_stride(std::size_t n) noexcept { return 2 * eager_buffer_bytes(static_cast<int>(n)); }
   // Boxes are many in a large group.
   [[nodiscard]] static constexpr std::size_t piece_room(std::size_t n) noexcept { return n <= 4 ? 4096 : n <= 16 ? 512 : 64; }
-  [[nodiscard]] static constexpr std::size_t box_bytes(std::size_t n) noexcept { return sizeof(letter_box) + piece_room(n); }
-  [[nodiscard]] static constexpr std::size_t counts_offset(std::size_t n) noexcept { return n * sizeof(place<>); }
+  [[nodiscard]] static constexpr std::size_t box_bytes(std::size_t n) noexcept { return sizeof(mailbox) + piece_room(n); }
+  [[nodiscard]] static constexpr std::size_t counts_offset(std::size_t n) noexcept { return n * sizeof(peer_flags<>); }
   [[nodiscard]] static constexpr std::size_t desks_offset(std::size_t n) noexcept {
     return counts_offset(n) + up(n * n * 4 * sizeof(std::size_t));
   }
-  [[nodiscard]] static constexpr std::size_t pages_offset(std::size_t n) noexcept {
-    return desks_offset(n) + n * sizeof(transfer_desk);
+  [[nodiscard]] static constexpr std::size_t eager_buffers_offset(std::size_t n) noexcept {
+    return desks_offset(n) + n * sizeof(p2p_doorbell);
   }
   [[nodiscard]] static constexpr std::size_t boxes_offset(std::size_t n) noexcept {
-    return pages_offset(n) + n * 2 * page_stride(n);
+    return eager_buffers_offset(n) + n * 2 * eager_buffer_stride(n);
   }
   [[nodiscard]] static constexpr std::size_t lane_offset(std::size_t n, std::size_t which) noexcept {
     return up(n * sizeof(std::int32_t)) + which * up(boxes_offset(n) + n * n * box_bytes(n));

@@ -21,8 +21,8 @@ namespace host {
 /// Everything is allocated here; an operation allocates nothing.
 class group_state {
  public:
-  group_state(std::shared_ptr<health> world, std::shared_ptr<region_service> regions, std::vector<int> members, int me,
-              const group_registry::share& shared)
+  group_state(std::shared_ptr<world_status> world, std::shared_ptr<region_provider> regions, std::vector<int> members, int me,
+              const group_directory::share& shared)
       : world_(std::move(world)),
         regions_(std::move(regions)),
         members_(std::move(members)),
@@ -32,32 +32,32 @@ class group_state {
   group_state(const group_state&) = delete;
   group_state& operator=(const group_state&) = delete;
   ~group_state() {
-    if (world_->in_own_process()) group_registry::release(share_);
+    if (world_->in_own_process()) group_directory::release(share_);
   }
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] std::span<const int> members() const noexcept { return members_; }
   [[nodiscard]] std::uint32_t id() const noexcept { return share_.entry->id; }
-  [[nodiscard]] health& world() const noexcept { return *world_; }
-  [[nodiscard]] const std::shared_ptr<region_service>& regions() const noexcept { return regions_; }
-  [[nodiscard]] host::meeting& meeting(lane which) noexcept { return meetings_[index(which)]; }
-  [[nodiscard]] post_office& exchange(lane which) noexcept { return exchanges_[index(which)]; }
+  [[nodiscard]] world_status& world() const noexcept { return *world_; }
+  [[nodiscard]] const std::shared_ptr<region_provider>& regions() const noexcept { return regions_; }
+  [[nodiscard]] host::collective_endpoint& collective_endpoint(lane which) noexcept { return meetings_[index(which)]; }
+  [[nodiscard]] p2p_transport& exchange(lane which) noexcept { return exchanges_[index(which)]; }
 
  private:
-  [[nodiscard]] group_memory memory() const noexcept { return {share_.memory, size()}; }
-  [[nodiscard]] host::meeting meeting_of(lane which, int me) const {
+  [[nodiscard]] group_layout memory() const noexcept { return {share_.memory, size()}; }
+  [[nodiscard]] host::collective_endpoint meeting_of(lane which, int me) const {
     return {*world_, regions_->memory(), members_, which, id(), me, memory()};
   }
-  [[nodiscard]] post_office exchange_of(lane which, int me) const {
+  [[nodiscard]] p2p_transport exchange_of(lane which, int me) const {
     return {*world_, regions_->memory(), members_, which, id(), me, memory()};
   }
 
-  std::shared_ptr<health> world_;
-  std::shared_ptr<region_service> regions_;
+  std::shared_ptr<world_status> world_;
+  std::shared_ptr<region_provider> regions_;
   std::vector<int> members_;
-  group_registry::share share_;
-  host::meeting meetings_[lane_count];
-  post_office exchanges_[lane_count];
+  group_directory::share share_;
+  host::collective_endpoint meetings_[lane_count];
+  p2p_transport exchanges_[lane_count];
 };
 
 }  // namespace host

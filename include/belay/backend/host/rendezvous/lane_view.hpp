@@ -17,30 +17,30 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// What a group shares in one lane, as the steps of a meeting use it.
-class hall {
+class lane_view {
  public:
-  hall(health* world, std::span<const int> members, lane which, int me, place<>* places) noexcept
-      : world_(world), members_(members), lane_(which), me_(me), places_(places), own_bell_(&bell_of_member(me)) {}
+  lane_view(world_status* world, std::span<const int> members, lane which, int me, peer_flags<>* all_flags) noexcept
+      : world_(world), members_(members), lane_(which), me_(me), flags_(all_flags), own_doorbell_(&doorbell_of_member(me)) {}
 
   [[nodiscard]] int me() const noexcept { return me_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  [[nodiscard]] place<>& place_of(int who) const noexcept { return places_[who]; }
-  [[nodiscard]] bell& bell_of(int who) const noexcept { return who == me_ ? *own_bell_ : bell_of_member(who); }
-  [[nodiscard]] bool stopped(std::memory_order order) const noexcept { return world_->stopped(order); }
+  [[nodiscard]] peer_flags<>& flags_of(int who) const noexcept { return flags_[who]; }
+  [[nodiscard]] doorbell& doorbell_of(int who) const noexcept { return who == me_ ? *own_doorbell_ : doorbell_of_member(who); }
+  [[nodiscard]] bool aborted(std::memory_order order) const noexcept { return world_->aborted(order); }
   [[nodiscard]] address_space space() const noexcept { return world_->space(); }
   static void yield() noexcept { std_atomics::yield(); }
 
  private:
-  [[nodiscard]] bell& bell_of_member(int who) const noexcept {
-    return world_->bell_of(members_[static_cast<std::size_t>(who)], lane_);
+  [[nodiscard]] doorbell& doorbell_of_member(int who) const noexcept {
+    return world_->doorbell_of(members_[static_cast<std::size_t>(who)], lane_);
   }
 
-  health* world_;
+  world_status* world_;
   std::span<const int> members_;
   lane lane_;
   int me_;
-  place<>* places_;
-  bell* own_bell_;  // rung in every operation
+  peer_flags<>* flags_;
+  doorbell* own_doorbell_;  // rung in every operation
 };
 
 }  // namespace host

@@ -23,18 +23,18 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// What a rank has published: the turn in the upper half, what it calls in the lower.
-struct line_word {
-  std::uint32_t turn = 0;
+struct flag_word {
+  std::uint32_t operation_number = 0;
   std::uint32_t print = 0;
 
-  [[nodiscard]] static constexpr line_word of(std::uint64_t bits) noexcept {
+  [[nodiscard]] static constexpr flag_word of(std::uint64_t bits) noexcept {
     return {static_cast<std::uint32_t>(bits >> 32), static_cast<std::uint32_t>(bits)};
   }
-  [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return std::uint64_t{turn} << 32 | print; }
+  [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return std::uint64_t{operation_number} << 32 | print; }
 };
 
 /// Copies up to a line, fewer than 64 bytes, without a call: by two pieces of a size that may overlap.
-[[gnu::always_inline]] inline void copy_line(std::byte* to, const void* from, std::size_t bytes) noexcept {
+[[gnu::always_inline]] inline void copy_flag_payload(std::byte* to, const void* from, std::size_t bytes) noexcept {
   const auto* const source = static_cast<const std::byte*>(from);
   const auto by = [&](auto size) {
     if (bytes < size()) return false;
@@ -51,59 +51,59 @@ struct line_word {
 }
 
 /// What different ranks write lies so far apart: processors fetch lines in pairs.
-inline constexpr std::size_t apart_bytes = 128;
+inline constexpr std::size_t cache_line_pair_bytes = 128;
 
 template <atomics_policy Atomics = std_atomics>
-struct alignas(apart_bytes) place {
-  static constexpr std::size_t line_room = 56;
+struct alignas(cache_line_pair_bytes) peer_flags {
+  static constexpr std::size_t flag_payload_bytes = 56;
 
-  struct alignas(apart_bytes) line {
+  struct alignas(cache_line_pair_bytes) line {
     typename Atomics::template atomic<std::uint64_t> word{0};
-    std::byte payload[line_room] = {};
+    std::byte payload[flag_payload_bytes] = {};
   };
 
   line lines[2];
-  alignas(apart_bytes) typename Atomics::template atomic<std::uint32_t> inside{0};
+  alignas(cache_line_pair_bytes) typename Atomics::template atomic<std::uint32_t> inside{0};
   typename Atomics::template atomic<std::uint32_t> outside{0};
   typename Atomics::template atomic<std::uint32_t> rounds{0};
 
-  [[nodiscard]] line& line_of(std::uint32_t turn) noexcept { return lines[turn % 2]; }
-  [[nodiscard]] const line& line_of(std::uint32_t turn) const noexcept { return lines[turn % 2]; }
+  [[nodiscard]] line& flag_line_of(std::uint32_t operation_number) noexcept { return lines[operation_number % 2]; }
+  [[nodiscard]] const line& flag_line_of(std::uint32_t operation_number) const noexcept { return lines[operation_number % 2]; }
 
   /// The owner: its line, written before, is this turn's. What is released, and not published, waits for nothing.
-  void publish(line_word word) noexcept { line_of(word.turn).word.store(word.bits(), std::memory_order_seq_cst); }
-  void release(line_word word) noexcept { line_of(word.turn).word.store(word.bits(), std::memory_order_release); }
+  void publish(flag_word word) noexcept { flag_line_of(word.operation_number).word.store(word.bits(), std::memory_order_seq_cst); }
+  void release(flag_word word) noexcept { flag_line_of(word.operation_number).word.store(word.bits(), std::memory_order_release); }
   /// Others: has it been?
-  [[nodiscard]] bool arrived(std::uint32_t turn, std::memory_order order = std::memory_order_acquire) const noexcept {
-    return line_word::of(line_of(turn).word.load(order)).turn == turn;
+  [[nodiscard]] bool arrived(std::uint32_t operation_number, std::memory_order order = std::memory_order_acquire) const noexcept {
+    return flag_word::of(flag_line_of(operation_number).word.load(order)).operation_number == operation_number;
   }
   /// Has it been, and does it call just this?
-  [[nodiscard]] bool calls(line_word word) const noexcept {
-    return line_of(word.turn).word.load(std::memory_order_acquire) == word.bits();
+  [[nodiscard]] bool calls(flag_word word) const noexcept {
+    return flag_line_of(word.operation_number).word.load(std::memory_order_acquire) == word.bits();
   }
   /// Has the turn at least been reached? True still when the owner is a turn ahead.
-  [[nodiscard]] bool has_come(std::uint32_t turn) const noexcept { return arrived(turn) || arrived(turn + 1); }
-  [[nodiscard]] std::uint32_t print_of(std::uint32_t turn) const noexcept {
-    return line_word::of(line_of(turn).word.load(std::memory_order_relaxed)).print;
+  [[nodiscard]] bool has_come(std::uint32_t operation_number) const noexcept { return arrived(operation_number) || arrived(operation_number + 1); }
+  [[nodiscard]] std::uint32_t fingerprint_of(std::uint32_t operation_number) const noexcept {
+    return flag_word::of(flag_line_of(operation_number).word.load(std::memory_order_relaxed)).print;
   }
 
   /// The owner, before it touches what belongs to peers; then it looks whether the world has stopped.
-  void step_inside(std::uint32_t turn) noexcept { inside.store(turn, std::memory_order_seq_cst); }
-  void step_outside(std::uint32_t turn) noexcept { outside.store(turn, std::memory_order_release); }
+  void begin_access(std::uint32_t operation_number) noexcept { inside.store(operation_number, std::memory_order_seq_cst); }
+  void end_access(std::uint32_t operation_number) noexcept { outside.store(operation_number, std::memory_order_release); }
 
   /// The owner, inside: it has come to this round of them all.
-  void step_round(std::uint32_t round) noexcept { rounds.store(round, std::memory_order_release); }
+  void enter_round(std::uint32_t round) noexcept { rounds.store(round, std::memory_order_release); }
   [[nodiscard]] bool is_past(std::uint32_t round, std::memory_order order = std::memory_order_acquire) const noexcept {
     return static_cast<std::int32_t>(rounds.load(order) - round) >= 0;
   }
 
   /// True still when the owner has gone on to the next turn, and even given that up.
-  [[nodiscard]] bool is_outside(std::uint32_t turn, std::memory_order order = std::memory_order_acquire) const noexcept {
-    return static_cast<std::int32_t>(outside.load(order) - turn) >= 0;
+  [[nodiscard]] bool has_ended_access(std::uint32_t operation_number, std::memory_order order = std::memory_order_acquire) const noexcept {
+    return static_cast<std::int32_t>(outside.load(order) - operation_number) >= 0;
   }
   /// Others, after the world has stopped: may it still touch what is ours?
-  [[nodiscard]] bool is_inside(std::uint32_t turn) const noexcept {
-    return inside.load(std::memory_order_seq_cst) == turn && !is_outside(turn);
+  [[nodiscard]] bool is_accessing(std::uint32_t operation_number) const noexcept {
+    return inside.load(std::memory_order_seq_cst) == operation_number && !has_ended_access(operation_number);
   }
 };
 

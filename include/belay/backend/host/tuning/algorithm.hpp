@@ -23,21 +23,21 @@ namespace host {
 /// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores it into its own, and
 /// all fetch the others'. `staged`: through staging in rounds, for buffers that peers cannot see. `kernel_copy`: the
 /// kernel copies what a peer cannot see. Operations that move push wherever these would store, all others fetch.
-enum class algorithm : std::uint8_t { automatic, line, page, one_shot, push, pull, staged, kernel_copy };
+enum class algorithm : std::uint8_t { automatic, flag_line, eager_buffer, one_shot, push, pull, staged, cma };
 
-inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::line, algorithm::page,   algorithm::one_shot,
-                                           algorithm::push,      algorithm::pull, algorithm::staged, algorithm::kernel_copy};
+inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag_line, algorithm::eager_buffer,   algorithm::one_shot,
+                                           algorithm::push,      algorithm::pull, algorithm::staged, algorithm::cma};
 
 [[nodiscard]] constexpr const char* name(algorithm which) noexcept {
   switch (which) {
     case algorithm::automatic: return "automatic";
-    case algorithm::line: return "line";
-    case algorithm::page: return "page";
+    case algorithm::flag_line: return "line";
+    case algorithm::eager_buffer: return "page";
     case algorithm::one_shot: return "one_shot";
     case algorithm::push: return "push";
     case algorithm::pull: return "pull";
     case algorithm::staged: return "staged";
-    case algorithm::kernel_copy: return "kernel_copy";
+    case algorithm::cma: return "kernel_copy";
   }
   return "unknown";
 }
@@ -59,43 +59,43 @@ inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::line
 }
 
 /// What is known of a call when the way is chosen; the same on all ranks.
-struct way {
+struct selection_input {
   algorithm forced = algorithm::automatic;
   bool direct = true;         // every rank sees every buffer
-  bool kernel_copies = false;  // the kernel copies for every rank
+  bool cma_possible = false;  // the kernel copies for every rank
   bool slices = false;         // of the bytes each rank fetches a slice at a time
   bool root_reduces = false;   // one rank wants the reduction of what all have
   bool in_place = false;      // some rank's output is its input
 };
 
 /// Bytes that a line holds.
-inline constexpr std::size_t line_bytes = 56;
+inline constexpr std::size_t flag_payload_bytes = 56;
 
 /// Bytes of a page in a group of `ranks`.
-[[nodiscard]] constexpr std::size_t page_bytes(int ranks) noexcept {
+[[nodiscard]] constexpr std::size_t eager_buffer_bytes(int ranks) noexcept {
   return ranks <= 8 ? 2048 : ranks <= 64 ? 1024 : 256;
 }
 
 /// Up to here every peer may read all of a rank's page: more lines on their way cost more than to meet a second time.
-inline constexpr std::size_t most_in_all_pages = 1024;
+inline constexpr std::size_t most_in_all_eager_buffers = 1024;
 
 /// Who writes pages, and what of them a peer reads.
-enum class pages_of : std::uint8_t { all, all_in_parts, root };
+enum class eager_traffic : std::uint8_t { all, all_in_parts, root };
 
 /// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
 /// along where the ranks meet: in a line or a page. Otherwise automatic.
 [[nodiscard, gnu::always_inline]] constexpr algorithm choose_small(algorithm forced, std::size_t bytes,
-                                                                   std::size_t element_bytes, int ranks, pages_of which) noexcept {
-  const bool free = forced == algorithm::automatic || forced == algorithm::line;
-  if (free && bytes <= line_bytes && element_bytes <= line_bytes && ranks < 511) return algorithm::line;
-  const std::size_t most = free && which == pages_of::all ? std::min(page_bytes(ranks), most_in_all_pages) : page_bytes(ranks);
-  return (free || forced == algorithm::page) && bytes <= most ? algorithm::page : algorithm::automatic;
+                                                                   std::size_t element_bytes, int ranks, eager_traffic which) noexcept {
+  const bool free = forced == algorithm::automatic || forced == algorithm::flag_line;
+  if (free && bytes <= flag_payload_bytes && element_bytes <= flag_payload_bytes && ranks < 511) return algorithm::flag_line;
+  const std::size_t most = free && which == eager_traffic::all ? std::min(eager_buffer_bytes(ranks), most_in_all_eager_buffers) : eager_buffer_bytes(ranks);
+  return (free || forced == algorithm::eager_buffer) && bytes <= most ? algorithm::eager_buffer : algorithm::automatic;
 }
 
 /// Up to here each rank reduces all: a second exchange of slices costs more than the arithmetic twice.
 inline constexpr std::size_t most_one_shot = 2 * 1024;
 /// From here on the kernel's single copy usually beats two through staging.
-inline constexpr std::size_t least_kernel_copy = 32 * 1024;
+inline constexpr std::size_t least_cma = 32 * 1024;
 
 /// Up to here a staged all_reduce is one_shot too: slices take one more meeting.
 inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
@@ -107,16 +107,16 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
 }
 
 /// For an operation of `bytes` a rank that is not small. A forced way that cannot be gone is not.
-[[nodiscard]] constexpr algorithm choose(const way& known, std::size_t bytes) noexcept {
+[[nodiscard]] constexpr algorithm choose(const selection_input& known, std::size_t bytes) noexcept {
   const algorithm usual = choose_usual(bytes, known.in_place);
   if (known.direct && known.forced == algorithm::automatic) return usual;
   if (known.forced == algorithm::staged) return known.forced;
-  if (known.forced == algorithm::kernel_copy && known.kernel_copies) return known.forced;
+  if (known.forced == algorithm::cma && known.cma_possible) return known.forced;
   if (!known.direct) {
     // What a root reduces the others stage meanwhile; it alone would call the kernel.
-    const std::size_t least = known.slices ? 2 * least_kernel_copy : least_kernel_copy;
-    const bool single = known.kernel_copies && !known.root_reduces && bytes >= least;
-    return single ? algorithm::kernel_copy : algorithm::staged;
+    const std::size_t least = known.slices ? 2 * least_cma : least_cma;
+    const bool single = known.cma_possible && !known.root_reduces && bytes >= least;
+    return single ? algorithm::cma : algorithm::staged;
   }
   if (known.forced == algorithm::push || known.forced == algorithm::pull) return known.forced;
   return known.forced == algorithm::one_shot && !known.in_place ? known.forced : usual;

@@ -20,27 +20,27 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// The trials of one rank. Kinds of calls are numbers other than 0.
-class trials {
+class online_tuner {
  public:
-  static constexpr std::size_t most_manners = 8, most_kinds = 128;
+  static constexpr std::size_t most_variants = 8, most_kinds = 128;
   /// Of one kind, until its manner is found.
   static constexpr int most_calls = 36;
   /// So many calls in a row that take less than half or more than twice of what was found let a kind be tried anew.
-  static constexpr int least_strange = 16;
+  static constexpr int least_drift = 16;
 
   /// Room for `most_kinds`; what comes after them is done in the first manner.
-  trials() : kinds_(most_kinds) {}
-  trials(const trials&) = delete;
-  trials& operator=(const trials&) = delete;
+  online_tuner() : kinds_(most_kinds) {}
+  online_tuner(const online_tuner&) = delete;
+  online_tuner& operator=(const online_tuner&) = delete;
 
-  /// The manner of the next call of this kind, of `manners` (at most `most_manners`). While `timing`, the caller says `done`
+  /// The manner of the next call of this kind, of `manners` (at most `most_variants`). While `timing`, the caller says `done`
   /// afterwards.
-  [[nodiscard]] std::size_t next(std::uint64_t kind, std::size_t bytes, std::size_t manners) noexcept {
+  [[nodiscard]] std::size_t next(std::uint64_t kind, std::size_t bytes, std::size_t variants) noexcept {
     timed_ = find(kind);
     if (timed_ == nullptr) return 0;
     bytes_ = bytes;
-    manners_ = manners;
-    return timed_->manner;
+    manners_ = variants;
+    return timed_->variant;
   }
   [[nodiscard]] bool timing() const noexcept { return timed_ != nullptr; }
   /// Whether the manner of the call is what was found, and none that is tried.
@@ -52,15 +52,15 @@ class trials {
     const auto cost = static_cast<float>(us / static_cast<double>(bytes_));
     if (now.settled) return watch(now, cost);
     // The first finds the caches as another manner has left them.
-    float& best = now.costs[now.manner];
+    float& best = now.costs[now.variant];
     if (now.run == 1 || (now.run > 1 && cost < best)) best = cost;
     if (++now.run < runs_of(bytes_)) return;
     now.run = 0;
-    if (++now.manner < manners_) return;
+    if (++now.variant < manners_) return;
     const auto end = now.costs.begin() + static_cast<std::ptrdiff_t>(manners_);
     const auto least = std::min_element(now.costs.begin(), end);
     // Less than that is chance.
-    now.manner = *least < margin * now.costs[0] ? static_cast<std::uint8_t>(least - now.costs.begin()) : std::uint8_t{0};
+    now.variant = *least < margin * now.costs[0] ? static_cast<std::uint8_t>(least - now.costs.begin()) : std::uint8_t{0};
     now.settled = true;
   }
 
@@ -75,24 +75,24 @@ class trials {
 
   struct entry {
     std::uint64_t kind = 0;
-    std::array<float, most_manners> costs{};  // microseconds a byte
-    std::uint8_t manner = 0;                  // tried now, or found
+    std::array<float, most_variants> costs{};  // microseconds a byte
+    std::uint8_t variant = 0;                  // tried now, or found
     std::uint8_t run = 0;
     bool settled = false;
     std::uint8_t rounds = 0;                  // of trials, after the first
-    std::uint16_t strange = 0;                // calls in a row, at the end, that took unlike what was found
+    std::uint16_t drift = 0;                // calls in a row, at the end, that took unlike what was found
   };
 
   // Cores move, and what was tried in a loop is called with work in between: then all is tried anew. Each time it takes
   // twice as many calls to be sure.
   static void watch(entry& now, float cost) noexcept {
-    const float found = now.costs[now.manner];
-    now.strange = cost > 2 * found || cost < found / 2 ? static_cast<std::uint16_t>(now.strange + 1) : std::uint16_t{0};
+    const float found = now.costs[now.variant];
+    now.drift = cost > 2 * found || cost < found / 2 ? static_cast<std::uint16_t>(now.drift + 1) : std::uint16_t{0};
     constexpr std::uint8_t most_rounds = 8;
-    if (now.strange < least_strange << now.rounds) return;
+    if (now.drift < least_drift << now.rounds) return;
     now.rounds = std::min<std::uint8_t>(now.rounds + 1, most_rounds);
-    now.strange = 0;
-    now.manner = 0;
+    now.drift = 0;
+    now.variant = 0;
     now.settled = false;
   }
 

@@ -26,16 +26,16 @@ enum class touch : std::uint8_t { usual, cached, fetched, owned, around, around_
   return names[static_cast<std::size_t>(how)];
 }
 
-struct manner {
+struct variant {
   algorithm how = algorithm::automatic;  // what `choose` says
   touch by = touch::usual;
 
-  [[nodiscard]] bool operator==(const manner&) const = default;
+  [[nodiscard]] bool operator==(const variant&) const = default;
 };
 
 /// From so many bytes of the larger buffer on manners are tried, where peers see it and where not. Below caches hold what was
 /// moved last: calls in a loop that never changes its input would teach what is wrong for all others.
-inline constexpr std::size_t least_tried_seen = 4 * 1024 * 1024, least_tried_unseen = 16 * 1024;
+inline constexpr std::size_t least_tried_mapped = 4 * 1024 * 1024, least_tried_unmapped = 16 * 1024;
 
 /// What is known of a larger operation before ranks have met.
 struct call_kind {
@@ -43,29 +43,29 @@ struct call_kind {
   int ranks = 1;
   bool by_vectors = false;  // reductions are, see reduce_two
   bool direct = false;      // ranks see each other's buffers
-  bool kernel_copies = false;
+  bool cma_possible = false;
   bool in_place = false;
 };
 
 /// What comes into question, the usual manner first.
-[[nodiscard]] inline std::span<const manner> manners_of(const call_kind& call) noexcept {
+[[nodiscard]] inline std::span<const variant> variants_of(const call_kind& call) noexcept {
   using enum touch;
   constexpr auto push = algorithm::push, pull = algorithm::pull, usually = algorithm::automatic;
-  static constexpr manner usual_only[] = {{}};
-  static constexpr manner unseen[] = {{}, {algorithm::staged, usual}, {algorithm::staged, around}, {algorithm::kernel_copy, usual}};
-  static constexpr manner only_staged[] = {{}, {algorithm::staged, around}};
-  static constexpr manner sums[] = {{}, {usually, cached}, {usually, fetched}, {usually, around_peers}, {usually, around}};
-  static constexpr manner sums_in_place[] = {{}, {usually, cached}, {usually, fetched}, {usually, owned}, {usually, around}};
-  static constexpr manner parts[] = {{}, {usually, cached}, {usually, fetched}, {usually, around}};
-  static constexpr manner other_sums[] = {{}, {pull, usual}};
-  static constexpr manner moves[] = {{},          {push, cached}, {push, string}, {push, around}, {pull, cached}, {pull, string},
+  static constexpr variant usual_only[] = {{}};
+  static constexpr variant unseen[] = {{}, {algorithm::staged, usual}, {algorithm::staged, around}, {algorithm::cma, usual}};
+  static constexpr variant only_staged[] = {{}, {algorithm::staged, around}};
+  static constexpr variant sums[] = {{}, {usually, cached}, {usually, fetched}, {usually, around_peers}, {usually, around}};
+  static constexpr variant sums_in_place[] = {{}, {usually, cached}, {usually, fetched}, {usually, owned}, {usually, around}};
+  static constexpr variant parts[] = {{}, {usually, cached}, {usually, fetched}, {usually, around}};
+  static constexpr variant other_sums[] = {{}, {pull, usual}};
+  static constexpr variant moves[] = {{},          {push, cached}, {push, string}, {push, around}, {pull, cached}, {pull, string},
                                      {pull, around}};
-  static constexpr manner rooted_moves[] = {{}, {usually, cached}, {usually, string}, {usually, around}};
-  static constexpr manner receipts[] = {{}, {usually, cached}, {usually, string}, {usually, around}, {usually, library}};
+  static constexpr variant rooted_moves[] = {{}, {usually, cached}, {usually, string}, {usually, around}};
+  static constexpr variant receipts[] = {{}, {usually, cached}, {usually, string}, {usually, around}, {usually, library}};
   const bool moves_bytes = call.what != operation::make_symmetric && call.what != operation::barrier;
   if (call.ranks < 2 || !moves_bytes) return usual_only;
   const bool exchanges_in_place = call.in_place && (call.what == operation::all_to_all || call.what == operation::all_to_all_v);
-  if (!call.direct) return call.kernel_copies && !exchanges_in_place ? unseen : std::span<const manner>(only_staged);
+  if (!call.direct) return call.cma_possible && !exchanges_in_place ? unseen : std::span<const variant>(only_staged);
   if (exchanges_in_place) return usual_only;
   switch (call.what) {
     case operation::all_reduce:
@@ -73,8 +73,8 @@ struct call_kind {
     case operation::reduce_scatter_v:
     case operation::reduce:
       if (call.by_vectors && call.in_place) return sums_in_place;
-      if (call.what == operation::all_reduce) return call.by_vectors ? sums : std::span<const manner>(other_sums);
-      return call.by_vectors ? parts : std::span<const manner>(usual_only);
+      if (call.what == operation::all_reduce) return call.by_vectors ? sums : std::span<const variant>(other_sums);
+      return call.by_vectors ? parts : std::span<const variant>(usual_only);
     case operation::all_gather:
     case operation::all_gather_v:
     case operation::all_to_all:

@@ -18,7 +18,7 @@ namespace mpi {
 
 /// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a
 /// buffer, the vectors themselves are compared.
-inline void expect_same_counts(party& me) {
+inline void expect_same_counts(collective_context& me) {
   const auto first_difference = [&](int a, int b) {
     const auto& ours = me.of(a).send_counts;
     return std::mismatch(ours.begin(), ours.end(), me.of(b).send_counts.begin()).first - ours.begin();
@@ -33,13 +33,13 @@ inline void expect_same_counts(party& me) {
 }
 
 /// What i sends to j must be what j expects of i. Every rank compares all pairs, so that all come to the same verdict.
-inline void expect_equal_pairs(party& me) {
+inline void expect_equal_pairs(collective_context& me) {
   const auto sent = [&](int from, int to) { return me.of(from).send_counts[static_cast<std::size_t>(to)]; };
   const auto expected = [&](int from, int to) { return me.of(to).receive_counts[static_cast<std::size_t>(from)]; };
   const std::optional<unequal_pairs> found = find_unequal_pairs(me.size(), sent, expected);
   if (!found) return;
   const auto [ranks, from, to] = *found;
-  first_cause why;
+  abort_cause why;
   for (int rank : ranks) why.culprits.push_back(me.world_rank(rank));
   why.there = me.of(ranks.front()).text;
   why.message = "rank " + std::to_string(me.world_rank(from)) + " sends " + std::to_string(sent(from, to)) +

@@ -22,9 +22,9 @@ namespace belay::inline BELAY_ABI {
 namespace mpi {
 
 /// Lives for one operation. Ranks are those of the group unless said otherwise.
-class party {
+class collective_context {
  public:
-  party(group_state& group, lane which, clock::duration limit) : group_(&group), lane_(which), limit_(limit) {}
+  collective_context(group_state& group, lane which, clock::duration limit) : group_(&group), lane_(which), limit_(limit) {}
 
   [[nodiscard]] int rank() const noexcept { return group_->rank; }
   [[nodiscard]] int size() const noexcept { return group_->size(); }
@@ -34,13 +34,13 @@ class party {
   /// otherwise.
   void enter(const fingerprint& print, std::span<const std::size_t> send_counts,
              std::span<const std::size_t> receive_counts, where at) {
-    fabric& over = *group_->over;
+    mpi_progress& over = *group_->over;
     call_ = {print.what, group_->id, group_->operations[index(lane_)]++, print.bytes(), at};
-    if (over.stopped()) over.raise(call_);
+    if (over.aborted()) over.raise(call_);
     over.enter(lane_, call_);
     letters_.resize(group_->members.size());
-    letter& mine = letters_[static_cast<std::size_t>(rank())];
-    mine.kind = letter_kind::envelope;
+    control_message& mine = letters_[static_cast<std::size_t>(rank())];
+    mine.kind = control_message_kind::envelope;
     mine.group = group_->key;
     mine.order = group_->order;
     mine.number = call_.number;
@@ -52,18 +52,18 @@ class party {
     compare();
   }
 
-  /// What rank `who` brought.
-  [[nodiscard]] const letter& of(int who) const noexcept { return letters_[static_cast<std::size_t>(who)]; }
+  /// What rank `who` payloads.
+  [[nodiscard]] const control_message& of(int who) const noexcept { return letters_[static_cast<std::size_t>(who)]; }
 
   /// Moves between this rank and others: `to(q, flow)` fills in what goes to rank q and what comes from it.
   template <class Fill>
   void move(Fill fill) {
     if (size() == 1) return;
-    fabric& over = *group_->over;
-    mover bytes(over.box(lane_).comm());
+    mpi_progress& over = *group_->over;
+    chunked_transfer bytes(over.box(lane_).comm());
     for (int k = 1; k < size(); ++k) {  // everybody begins with another peer
       const int q = (rank() + k) % size();
-      flow one;
+      transfer one;
       one.peer = world_rank(q);
       fill(q, one);
       bytes.add(one);
@@ -74,15 +74,15 @@ class party {
 
   void leave() noexcept { group_->over->finish(lane_); }
 
-  /// Compares what fingerprints cannot hold: `alike(a, b)` compares two ranks and `text(rank)` tells what one brought;
+  /// Compares what fingerprints cannot hold: `alike(a, b)` compares two ranks and `text(rank)` tells what one payloads;
   /// unless all are alike, every rank throws `comm_error`.
   template <class Alike, class Text>
   void expect_alike(Alike alike, Text text) {
     bool same = true;
     for (int q = 1; q < size(); ++q) same = same && alike(0, q);
     if (same) return;
-    const blame found = blame_among(size(), alike);
-    first_cause why;
+    const culprits found = culprits_among(size(), alike);
+    abort_cause why;
     why.fault = comm_fault::mismatch;
     for (int q = 0; q < size(); ++q) {
       why.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at ";
@@ -100,22 +100,22 @@ class party {
   }
 
   /// Stops the world because the contributions do not fit together; every rank of the group does in the same situation.
-  [[noreturn]] void refuse(first_cause why) {
+  [[noreturn]] void refuse(abort_cause why) {
     why.fault = comm_fault::mismatch;
     group_->over->stop(std::move(why));
     group_->over->raise(call_);
   }
 
  private:
-  void meet(fabric& over, const letter& mine) {
-    mailbox& box = over.box(lane_);
+  void meet(mpi_progress& over, const control_message& mine) {
+    control_channel& box = over.box(lane_);
     over.guarded(call_, [&] {
       for (int k = 1; k < size(); ++k) box.post(world_rank((rank() + k) % size()), mine);
     });
     const auto missing = [&](auto tell) {
       for (int member : group_->members) {
         if (member == over.number()) continue;
-        if (box.first(group_->key, letter_kind::envelope, member) == nullptr) tell(member, true);
+        if (box.first(group_->key, control_message_kind::envelope, member) == nullptr) tell(member, true);
       }
     };
     const auto all_here = [&] {
@@ -126,7 +126,7 @@ class party {
     over.await(lane_, call_, limit_, all_here, missing);
     for (int q = 0; q < size(); ++q) {
       if (q == rank()) continue;
-      letters_[static_cast<std::size_t>(q)] = box.take(group_->key, letter_kind::envelope, world_rank(q));
+      letters_[static_cast<std::size_t>(q)] = box.take(group_->key, control_message_kind::envelope, world_rank(q));
     }
   }
 
@@ -141,7 +141,7 @@ class party {
   lane lane_;
   clock::duration limit_;
   call_site call_;
-  std::vector<letter> letters_;
+  std::vector<control_message> letters_;
 };
 
 }  // namespace mpi

@@ -23,12 +23,12 @@ namespace belay::inline BELAY_ABI {
 namespace mpi {
 
 template <class T>
-void fill_out(flow& one, const T* from, std::size_t count) noexcept {
+void fill_out(transfer& one, const T* from, std::size_t count) noexcept {
   one.out = reinterpret_cast<const std::byte*>(from);
   one.out_bytes = count * sizeof(T);
 }
 template <class T>
-void fill_in(flow& one, T* to, std::size_t count) noexcept {
+void fill_in(transfer& one, T* to, std::size_t count) noexcept {
   one.in = reinterpret_cast<std::byte*>(to);
   one.in_bytes = count * sizeof(T);
 }
@@ -39,11 +39,11 @@ inline constexpr std::size_t reduction_block = 4 << 20;
 /// Sends range q of `in` (`range(q)`: first and count) to each rank q and reduces what comes for this rank's range
 /// into `out`, which may be that range.
 template <class Op, class T, class Range>
-void reduce_ranges(party& me, const T* in, Range range, T* out) {
+void reduce_ranges(collective_context& me, const T* in, Range range, T* out) {
   const auto [first, count] = range(me.rank());
   std::vector<T> theirs(count * static_cast<std::size_t>(me.size() - 1));
   const auto place = [&](int q) { return theirs.data() + static_cast<std::size_t>(q < me.rank() ? q : q - 1) * count; };
-  me.move([&](int q, flow& one) {
+  me.move([&](int q, transfer& one) {
     const auto [begin, length] = range(q);
     fill_out(one, in + begin, length);
     fill_in(one, place(q), count);
@@ -86,13 +86,13 @@ template <class T>
   return {first, std::min(slice, length - first)};
 }
 
-inline void barrier(party me, where at) {
+inline void barrier(collective_context me, where at) {
   me.enter({operation::barrier, reduction::none, {}, -1, 0, 0}, {}, {}, at);
   me.leave();
 }
 
 template <reducible T, reduction_tag Op>
-void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at) {
+void all_reduce(collective_context me, std::span<const T> in, std::span<T> out, Op, where at) {
   check_length(out.size(), in.size(), "all_reduce: the output", at);
   check_overlap(in, out, out.data(), "all_reduce", at);
   me.enter({operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0}, {}, {}, at);
@@ -103,7 +103,7 @@ void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at)
     in_rounds(me.size(), round_length<T>(me.size()), slices, [&](auto range) {
       const element_range mine = range(me.rank());
       reduce_ranges<Op>(me, in.data(), range, out.data() + mine.first);
-      me.move([&](int q, flow& one) {
+      me.move([&](int q, transfer& one) {
         fill_out(one, out.data() + mine.first, mine.count);
         fill_in(one, out.data() + range(q).first, range(q).count);
       });
@@ -113,7 +113,7 @@ void all_reduce(party me, std::span<const T> in, std::span<T> out, Op, where at)
 }
 
 template <reducible T, reduction_tag Op>
-void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, where at) {
+void reduce(collective_context me, std::span<const T> in, std::span<T> out, Op, int root, where at) {
   check_root(root, me.size(), "reduce", at);
   check_bytes(in, "reduce", at);
   const bool is_root = me.rank() == root;
@@ -131,7 +131,7 @@ void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, whe
       std::vector<T> total(is_root ? 0 : mine.count);
       T* const result = is_root ? out.data() + mine.first : total.data();
       reduce_ranges<Op>(me, in.data(), range, result);
-      me.move([&](int q, flow& one) {
+      me.move([&](int q, transfer& one) {
         if (q == root) fill_out(one, result, mine.count);
         if (is_root) fill_in(one, out.data() + range(q).first, range(q).count);
       });
@@ -141,7 +141,7 @@ void reduce(party me, std::span<const T> in, std::span<T> out, Op, int root, whe
 }
 
 template <reducible T, reduction_tag Op>
-void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t> counts, Op, where at) {
+void reduce_scatter_v(collective_context me, std::span<T> inout, std::span<const std::size_t> counts, Op, where at) {
   check_division(inout, counts, me.size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
   const std::uint64_t shape = shape_of(counts);
   me.enter({operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);
@@ -156,7 +156,7 @@ void reduce_scatter_v(party me, std::span<T> inout, std::span<const std::size_t>
 }
 
 template <reducible T, reduction_tag Op>
-void reduce_scatter(party me, std::span<const T> in, std::span<T> out, Op, where at) {
+void reduce_scatter(collective_context me, std::span<const T> in, std::span<T> out, Op, where at) {
   const std::size_t own = out.size() * static_cast<std::size_t>(me.rank());
   check_length(in.size(), all_parts(out.size(), me.size()), "reduce_scatter: the input", at);
   check_overlap(out, in, in.data() + own, "reduce_scatter", at);
@@ -169,13 +169,13 @@ void reduce_scatter(party me, std::span<const T> in, std::span<T> out, Op, where
 }
 
 template <transferable T>
-void all_gather(party me, std::span<const T> in, std::span<T> out, where at) {
+void all_gather(collective_context me, std::span<const T> in, std::span<T> out, where at) {
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
   check_length(out.size(), all_parts(in.size(), me.size()), "all_gather: the output", at);
   check_overlap(in, out, out.data() + own, "all_gather", at);
   me.enter({operation::all_gather, reduction::none, element_code_of<T>(), -1, in.size(), 0}, {}, {}, at);
   host::copy_elements(out.data() + own, in.data(), in.size());
-  me.move([&](int q, flow& one) {
+  me.move([&](int q, transfer& one) {
     fill_out(one, in.data(), in.size());
     fill_in(one, out.data() + in.size() * static_cast<std::size_t>(q), in.size());
   });
@@ -183,13 +183,13 @@ void all_gather(party me, std::span<const T> in, std::span<T> out, where at) {
 }
 
 template <transferable T>
-void all_gather_v(party me, std::span<T> inout, std::span<const std::size_t> counts, where at) {
+void all_gather_v(collective_context me, std::span<T> inout, std::span<const std::size_t> counts, where at) {
   check_division(inout, counts, me.size(), "all_gather_v", "all_gather_v: the buffer", at);
   const std::uint64_t shape = shape_of(counts);
   me.enter({operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);
   expect_same_counts(me);
   const auto count_of = [&](int q) { return counts[static_cast<std::size_t>(q)]; };
-  me.move([&](int q, flow& one) {
+  me.move([&](int q, transfer& one) {
     fill_out(one, inout.data() + offset_of(counts, me.rank()), count_of(me.rank()));
     fill_in(one, inout.data() + offset_of(counts, q), count_of(q));
   });
@@ -197,11 +197,11 @@ void all_gather_v(party me, std::span<T> inout, std::span<const std::size_t> cou
 }
 
 template <transferable T>
-void broadcast(party me, std::span<T> inout, int root, where at) {
+void broadcast(collective_context me, std::span<T> inout, int root, where at) {
   check_root(root, me.size(), "broadcast", at);
   check_bytes(inout, "broadcast", at);
   me.enter({operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0}, {}, {}, at);
-  me.move([&](int q, flow& one) {
+  me.move([&](int q, transfer& one) {
     if (me.rank() == root) fill_out(one, inout.data(), inout.size());
     if (q == root) fill_in(one, inout.data(), inout.size());
   });
@@ -209,7 +209,7 @@ void broadcast(party me, std::span<T> inout, int root, where at) {
 }
 
 template <transferable T>
-void gather(party me, std::span<const T> in, std::span<T> out, int root, where at) {
+void gather(collective_context me, std::span<const T> in, std::span<T> out, int root, where at) {
   check_root(root, me.size(), "gather", at);
   check_bytes(in, "gather", at);
   const std::size_t own = in.size() * static_cast<std::size_t>(me.rank());
@@ -220,7 +220,7 @@ void gather(party me, std::span<const T> in, std::span<T> out, int root, where a
   }
   me.enter({operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0}, {}, {}, at);
   if (is_root) host::copy_elements(out.data() + own, in.data(), in.size());
-  me.move([&](int q, flow& one) {
+  me.move([&](int q, transfer& one) {
     if (q == root) fill_out(one, in.data(), in.size());
     if (is_root) fill_in(one, out.data() + in.size() * static_cast<std::size_t>(q), in.size());
   });
@@ -228,7 +228,7 @@ void gather(party me, std::span<const T> in, std::span<T> out, int root, where a
 }
 
 template <transferable T>
-void scatter(party me, std::span<const T> in, std::span<T> out, int root, where at) {
+void scatter(collective_context me, std::span<const T> in, std::span<T> out, int root, where at) {
   check_root(root, me.size(), "scatter", at);
   check_bytes(out, "scatter", at);
   const std::size_t own = out.size() * static_cast<std::size_t>(me.rank());
@@ -239,7 +239,7 @@ void scatter(party me, std::span<const T> in, std::span<T> out, int root, where 
   }
   me.enter({operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0}, {}, {}, at);
   if (is_root) host::copy_elements(out.data(), in.data() + own, out.size());
-  me.move([&](int q, flow& one) {
+  me.move([&](int q, transfer& one) {
     if (is_root) fill_out(one, in.data() + out.size() * static_cast<std::size_t>(q), out.size());
     if (q == root) fill_in(one, out.data(), out.size());
   });
@@ -247,13 +247,13 @@ void scatter(party me, std::span<const T> in, std::span<T> out, int root, where 
 }
 
 template <transferable T>
-void all_to_all(party me, std::span<const T> in, std::span<T> out, where at) {
+void all_to_all(collective_context me, std::span<const T> in, std::span<T> out, where at) {
   check_all_to_all(in, out, me.size(), at);
   const std::size_t part = in.size() / static_cast<std::size_t>(me.size());
   me.enter({operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0}, {}, {}, at);
   const auto place = [&](int q) { return part * static_cast<std::size_t>(q); };
   host::copy_elements(out.data() + place(me.rank()), in.data() + place(me.rank()), part);
-  me.move([&](int q, flow& one) {
+  me.move([&](int q, transfer& one) {
     fill_out(one, in.data() + place(q), part);
     fill_in(one, out.data() + place(q), part);
   });
@@ -261,7 +261,7 @@ void all_to_all(party me, std::span<const T> in, std::span<T> out, where at) {
 }
 
 template <transferable T>
-void all_to_all_v(party me, std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
+void all_to_all_v(collective_context me, std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
                   std::span<const std::size_t> receive_counts, where at) {
   check_all_to_all_v(in, send_counts, out, receive_counts, me.size(), at);
   me.enter({operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0}, send_counts, receive_counts, at);
@@ -269,7 +269,7 @@ void all_to_all_v(party me, std::span<const T> in, std::span<const std::size_t> 
   const auto own = static_cast<std::size_t>(me.rank());
   host::copy_elements(out.data() + offset_of(receive_counts, me.rank()), in.data() + offset_of(send_counts, me.rank()),
                       send_counts[own]);
-  me.move([&](int q, flow& one) {
+  me.move([&](int q, transfer& one) {
     fill_out(one, in.data() + offset_of(send_counts, q), send_counts[static_cast<std::size_t>(q)]);
     fill_in(one, out.data() + offset_of(receive_counts, q), receive_counts[static_cast<std::size_t>(q)]);
   });

@@ -30,7 +30,7 @@ namespace mpi {
 /// Of one rank; `world` and `processes` (one of each rank) must outlive it.
 class flight_reporter {
  public:
-  flight_reporter(const health& world, const std::vector<process>& processes, int number, std::uint64_t job)
+  flight_reporter(const world_status& world, const std::vector<process>& processes, int number, std::uint64_t job)
       : world_(&world), processes_(&processes), number_(number), job_(job) {}
 
   /// A group that this rank has made.
@@ -62,14 +62,14 @@ class flight_reporter {
   }
 
   /// What this rank knows of all.
-  [[nodiscard]] flight_scene scene() const {
-    flight_scene out;
+  [[nodiscard]] flight_snapshot scene() const {
+    flight_snapshot out;
     out.job = job_;
     out.transport = "mpi";
     out.told_by = number_;
-    if (world_->stopped()) {
-      first_cause why = world_->cause();
-      out.cause = belay::first_cause{why.fault, std::move(why.culprits), std::move(why.message), std::move(why.there),
+    if (world_->aborted()) {
+      abort_cause why = world_->cause();
+      out.cause = belay::abort_cause{why.fault, std::move(why.culprits), std::move(why.message), std::move(why.there),
                                      0,         -1,                      why.at_us};
     }
     out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : flight_microseconds(clock::now());
@@ -90,7 +90,7 @@ class flight_reporter {
     try {
       const std::lock_guard lock(mutex_);  // who comes second goes on when the file is there
       const std::optional<std::string> folder = flight_folder();
-      if (told_ || !folder || !world_->stopped() || !mine()) return;
+      if (told_ || !folder || !world_->aborted() || !mine()) return;
       told_ = true;
       if (!is_told()) report_flight(scene(), *folder);
     } catch (...) {  // too little memory for words: the ranks' own errors say it
@@ -120,7 +120,7 @@ class flight_reporter {
     return (*processes_)[static_cast<std::size_t>(rank)].state_seen_from((*processes_)[static_cast<std::size_t>(number_)]);
   }
   [[nodiscard]] rank_state state_of(int rank) const {
-    if (world_->heard(lane::caller).left(rank)) return rank_state::left;
+    if (world_->key(lane::caller).left(rank)) return rank_state::left;
     switch (process_of(rank)) {
       case process_state::running: return rank_state::running;
       case process_state::stopped: return rank_state::stopped;
@@ -138,7 +138,7 @@ class flight_reporter {
     };
     for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
       for (lane which : lanes) {
-        for (std::uint32_t number : world_->heard(which).groups_with(rank)) {
+        for (std::uint32_t number : world_->key(which).groups_with(rank)) {
           if (find(number) == out.end()) out.push_back({number, {number_}});
           std::vector<int>& members = find(number)->members;  // of one that this rank has made all are there
           if (std::find(members.begin(), members.end(), rank) == members.end()) members.push_back(rank);
@@ -152,18 +152,18 @@ class flight_reporter {
   [[nodiscard]] flight_history history_of(int rank, lane which) const {
     if (rank == number_) return flight_history(world_->recorder(which));
     std::vector<flight_record> known;
-    const flight_history heard = world_->heard(which).of(rank);
-    for (std::uint64_t turn = heard.first(); turn < heard.count(); ++turn) known.push_back(heard[turn]);
-    if (!known.empty() && known.back().heard && known.back().what != operation::exchange) {
+    const flight_history key = world_->key(which).of(rank);
+    for (std::uint64_t turn = key.first(); turn < key.count(); ++turn) known.push_back(key[turn]);
+    if (!known.empty() && known.back().key && known.back().what != operation::exchange) {
       flight_record& last = known.back();
       const flight_record mine = last_like(flight_history(world_->recorder(which)), last);
       const bool behind = mine.what == operation::none || mine.number < last.number;
-      if (behind || (mine.number == last.number && !mine.finished)) last.heard = false;
+      if (behind || (mine.number == last.number && !mine.finished)) last.key = false;
     }
-    return {std::move(known), heard.count()};
+    return {std::move(known), key.count()};
   }
 
-  const health* world_;
+  const world_status* world_;
   const std::vector<process>* processes_;
   int number_;
   std::uint64_t job_;

@@ -24,24 +24,24 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-class notices {
+class out_of_band {
  public:
-  notices(MPI_Comm comm, int ranks, int number, health& world)
+  out_of_band(MPI_Comm comm, int ranks, int number, world_status& world)
       : comm_(comm), number_(number), world_(&world), answers_(static_cast<std::size_t>(ranks)) {}
-  notices(const notices&) = delete;
-  notices& operator=(const notices&) = delete;
+  out_of_band(const out_of_band&) = delete;
+  out_of_band& operator=(const out_of_band&) = delete;
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
 
   /// Tells all other ranks why the world stopped.
-  void tell(const first_cause& why) {
-    std::vector<std::byte> text = packed(notice::stop, lane::caller, why, {});
+  void tell(const abort_cause& why) {
+    std::vector<std::byte> text = packed(out_of_band_message::stop, lane::caller, why, {});
     const std::lock_guard lock(mutex_);
     for (int rank = 0; rank < static_cast<int>(answers_.size()); ++rank) {
       if (rank == number_) continue;
       try {
         out_.send(comm_, rank, tag, text);
-      } catch (const engine_error&) {
+      } catch (const mpi_error&) {
         // It may be the one that is gone; the others are told.
       }
     }
@@ -51,7 +51,7 @@ class notices {
   void ask(int rank, lane which) {
     const std::lock_guard lock(mutex_);
     answers_[static_cast<std::size_t>(rank)].clear();
-    out_.send(comm_, rank, tag, packed(notice::ask, which, {}, {}));
+    out_.send(comm_, rank, tag, packed(out_of_band_message::ask, which, {}, {}));
   }
   /// What it answered; empty where it has not.
   [[nodiscard]] std::string answer(int rank) const {
@@ -88,9 +88,9 @@ class notices {
  private:
   static constexpr int tag = 2;
   static constexpr std::size_t word_count = 12;
-  enum class notice : std::uint8_t { stop, ask, answer };
+  enum class out_of_band_message : std::uint8_t { stop, ask, answer };
 
-  static std::vector<std::byte> packed(notice kind, lane which, const first_cause& what, const flight_record& last) {
+  static std::vector<std::byte> packed(out_of_band_message kind, lane which, const abort_cause& what, const flight_record& last) {
     std::vector<std::byte> out;
     const auto put = [&](const void* from, std::size_t size) {
       const auto* bytes = static_cast<const std::byte*>(from);
@@ -120,7 +120,7 @@ class notices {
     if (bytes.size() < sizeof words) return;
     std::memcpy(words, bytes.data(), sizeof words);
     const std::byte* at = bytes.data() + sizeof words;
-    first_cause what;
+    abort_cause what;
     what.fault = static_cast<comm_fault>(words[2]);
     what.somebody_died = words[6] != 0;
     what.culprits.resize(words[3]);
@@ -128,23 +128,23 @@ class notices {
     at += words[3] * sizeof(int);
     what.message.assign(reinterpret_cast<const char*>(at), words[4]);
     what.there.assign(reinterpret_cast<const char*>(at + words[4]), words[5]);
-    switch (static_cast<notice>(words[0])) {
-      case notice::stop: world_->keep(std::move(what)); break;
-      case notice::ask: {
+    switch (static_cast<out_of_band_message>(words[0])) {
+      case out_of_band_message::stop: world_->keep(std::move(what)); break;
+      case out_of_band_message::ask: {
         const lane which = static_cast<lane>(words[1]);
         const flight_record last = world_->recorder(which).last();
         const bool called = which == lane::caller;
         const flight_record aside = world_->recorder(called ? lane::stream : lane::caller).last();
         const std::string does = text_of(last, aside, called ? "started" : "called");
-        const first_cause words_of_it{comm_fault::revoked, {}, does, last.site};
-        out_.send(comm_, from, tag, packed(notice::answer, which, words_of_it, last));
+        const abort_cause words_of_it{comm_fault::revoked, {}, does, last.site};
+        out_.send(comm_, from, tag, packed(out_of_band_message::answer, which, words_of_it, last));
         break;
       }
-      case notice::answer: {
+      case out_of_band_message::answer: {
         answers_[static_cast<std::size_t>(from)] = what.message;
         flight_record last{static_cast<operation>(words[7]), words[8] != 0, static_cast<std::uint32_t>(words[9]), words[10],
                            static_cast<std::size_t>(words[11]), 0, 0, what.there, false};
-        world_->heard(static_cast<lane>(words[1])).told(from, std::move(last), hearsay::telling::stays);
+        world_->key(static_cast<lane>(words[1])).told(from, std::move(last), peer_history::telling::stays);
         break;
       }
     }
@@ -152,7 +152,7 @@ class notices {
 
   MPI_Comm comm_;
   int number_;
-  health* world_;
+  world_status* world_;
   mutable std::mutex mutex_;
   outbox out_;
   std::vector<std::string> answers_;

@@ -22,7 +22,7 @@ namespace belay::inline BELAY_ABI {
 namespace mpi {
 
 /// Written by the threads of a rank that read letters and notices, read by the one that reports.
-class hearsay {
+class peer_history {
  public:
   /// Kept of each peer and each group, so that the last word of a group outlives what the peer does in another one.
   static constexpr std::size_t kept = 8;
@@ -33,7 +33,7 @@ class hearsay {
     peer& sender = peer_of(from);
     track& here = sender.tracks[{what.group, what.what == operation::exchange}];
     if (here.count > 0 && here.latest().what.number == what.number) return;  // an exchange has many letters
-    what.heard = true;
+    what.key = true;
     ++here.count;
     here.latest() = {sender.count++, std::move(what)};
   }
@@ -79,9 +79,9 @@ class hearsay {
     for (turned& each : all) out.push_back(std::move(each.what));
     std::uint64_t count = sender.count;
     if (sender.told.what != operation::none && sender.told_at == sender.count) {
-      const auto same = [&](const flight_record& heard) {
-        const bool exchanges = heard.what == operation::exchange, also = sender.told.what == operation::exchange;
-        return heard.group == sender.told.group && heard.number == sender.told.number && exchanges == also;
+      const auto same = [&](const flight_record& key) {
+        const bool exchanges = key.what == operation::exchange, also = sender.told.what == operation::exchange;
+        return key.group == sender.told.group && key.number == sender.told.number && exchanges == also;
       };
       // One that this rank is no part of, or not yet.
       const bool last = !out.empty() && same(out.back());
@@ -93,7 +93,7 @@ class hearsay {
       }
     }
     for (std::size_t i = 0; i + 1 < out.size(); ++i) {
-      out[i].heard = false;
+      out[i].key = false;
       out[i].finished = true;
     }
     return {std::move(out), count};

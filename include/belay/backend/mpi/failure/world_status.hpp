@@ -33,7 +33,7 @@ inline constexpr lane lanes[] = {lane::caller, lane::stream};
 [[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
 
 /// Why a world stopped.
-struct first_cause {
+struct abort_cause {
   comm_fault fault = comm_fault::revoked;
   std::vector<int> culprits;  // ranks of the world
   std::string message;
@@ -55,12 +55,12 @@ struct call_site {
 };
 
 /// Shared by the threads of one rank.
-class health {
+class world_status {
  public:
   [[nodiscard]] bool stopped() const noexcept { return stopped_.load(std::memory_order_acquire); }
 
   /// Keeps `why`, unless there is a cause already; true when it became the first one.
-  bool keep(first_cause why) {
+  bool keep(abort_cause why) {
     const std::lock_guard lock(mutex_);
     if (stopped_.load(std::memory_order_relaxed)) return false;
     cause_ = std::move(why);
@@ -70,7 +70,7 @@ class health {
   }
 
   /// Why it stopped. Only after `stopped()`.
-  [[nodiscard]] first_cause cause() const {
+  [[nodiscard]] abort_cause cause() const {
     const std::lock_guard lock(mutex_);
     return cause_;
   }
@@ -83,7 +83,7 @@ class health {
 
   /// The first cause as an error of this call. Only after `stopped()`.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
-    first_cause why = cause();
+    abort_cause why = cause();
     comm_error::details what;
     what.fault = why.fault;
     what.culprits = std::move(why.culprits);
@@ -101,15 +101,15 @@ class health {
   [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return recorders_[index(which)]; }
   [[nodiscard]] const flight_recorder<>& recorder(lane which) const noexcept { return recorders_[index(which)]; }
 
-  [[nodiscard]] hearsay& heard(lane which) noexcept { return heard_[index(which)]; }
-  [[nodiscard]] const hearsay& heard(lane which) const noexcept { return heard_[index(which)]; }
+  [[nodiscard]] peer_history& key(lane which) noexcept { return heard_[index(which)]; }
+  [[nodiscard]] const peer_history& key(lane which) const noexcept { return heard_[index(which)]; }
 
  private:
   std::atomic<bool> stopped_{false};
   mutable std::mutex mutex_;
-  first_cause cause_;
+  abort_cause cause_;
   flight_recorder<> recorders_[lane_count];
-  hearsay heard_[lane_count];
+  peer_history heard_[lane_count];
 };
 
 }  // namespace mpi

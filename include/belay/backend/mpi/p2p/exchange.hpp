@@ -38,7 +38,7 @@ class exchange_run {
 
   /// Returns when all transfers have met their partners.
   void run() {
-    if (over_->stopped()) over_->raise(call_);
+    if (over_->aborted()) over_->raise(call_);
     over_->enter(lane_, call_);
     keep_own();
     over_->await(
@@ -60,7 +60,7 @@ class exchange_run {
     std::vector<p2p> transfers;
     std::size_t next = 0;
     step now = step::fresh;
-    std::unique_ptr<mover> bytes;
+    std::unique_ptr<chunked_transfer> bytes;
 
     void push_back(const p2p& transfer) { transfers.push_back(transfer); }
     [[nodiscard]] bool over() const noexcept { return next == transfers.size(); }
@@ -95,11 +95,11 @@ class exchange_run {
   // True when the direction's next transfer is over.
   bool send(direction& out, int peer) {
     const p2p& transfer = out.transfers[out.next];
-    mailbox& box = over_->box(lane_);
+    control_channel& box = over_->box(lane_);
     const int to = group_->world_rank(peer);
     if (out.now == step::fresh) {
-      letter offer;
-      offer.kind = letter_kind::offer;
+      control_message offer;
+      offer.kind = control_message_kind::offer;
       offer.group = group_->key;
       offer.number = call_.number;
       offer.print.what = operation::exchange;
@@ -110,8 +110,8 @@ class exchange_run {
       out.now = step::offered;
     }
     if (out.now == step::offered) {
-      if (box.first(group_->key, letter_kind::accept, to) == nullptr) return false;
-      static_cast<void>(box.take(group_->key, letter_kind::accept, to));
+      if (box.first(group_->key, control_message_kind::accept, to) == nullptr) return false;
+      static_cast<void>(box.take(group_->key, control_message_kind::accept, to));
       begin(out, {to, static_cast<const std::byte*>(transfer.data), transfer.bytes, nullptr, 0});
     }
     return finish(out);
@@ -119,14 +119,14 @@ class exchange_run {
 
   bool receive(direction& in, int peer) {
     const p2p& transfer = in.transfers[in.next];
-    mailbox& box = over_->box(lane_);
+    control_channel& box = over_->box(lane_);
     const int from = group_->world_rank(peer);
     if (in.now != step::moving) {
-      if (box.first(group_->key, letter_kind::offer, from) == nullptr) return false;
-      const letter offer = box.take(group_->key, letter_kind::offer, from);
+      if (box.first(group_->key, control_message_kind::offer, from) == nullptr) return false;
+      const control_message offer = box.take(group_->key, control_message_kind::offer, from);
       if (offer.bytes != transfer.bytes || offer.tag != transfer.tag) refuse(from, offer, transfer);
-      letter accept;
-      accept.kind = letter_kind::accept;
+      control_message accept;
+      accept.kind = control_message_kind::accept;
       accept.group = group_->key;
       accept.number = call_.number;
       box.post(from, accept);
@@ -135,8 +135,8 @@ class exchange_run {
     return finish(in);
   }
 
-  void begin(direction& which, const flow& what) {
-    which.bytes = std::make_unique<mover>(over_->box(lane_).comm());
+  void begin(direction& which, const transfer& what) {
+    which.bytes = std::make_unique<chunked_transfer>(over_->box(lane_).comm());
     which.bytes->add(what);
     which.now = step::moving;
   }
@@ -155,7 +155,7 @@ class exchange_run {
     while (!out.over() && !in.over()) {
       const p2p& from = out.transfers[out.next++];
       const p2p& to = in.transfers[in.next++];
-      letter offer;
+      control_message offer;
       offer.bytes = from.bytes;
       offer.tag = from.tag;
       offer.text = call_.at.text();
@@ -172,8 +172,8 @@ class exchange_run {
     over_->raise(call_);
   }
 
-  [[noreturn]] void refuse(int sender, const letter& offer, const p2p& expected) {
-    first_cause why;
+  [[noreturn]] void refuse(int sender, const control_message& offer, const p2p& expected) {
+    abort_cause why;
     why.fault = comm_fault::mismatch;
     why.culprits = {sender};
     if (sender != over_->number()) why.culprits.push_back(over_->number());
@@ -187,7 +187,7 @@ class exchange_run {
   }
 
   group_state* group_;
-  fabric* over_;
+  mpi_progress* over_;
   lane lane_;
   clock::duration limit_;
   call_site call_;

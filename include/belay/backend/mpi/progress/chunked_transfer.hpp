@@ -23,7 +23,7 @@ namespace belay::inline BELAY_ABI {
 namespace mpi {
 
 /// What goes to a rank of the world and what comes from it.
-struct flow {
+struct transfer {
   int peer = 0;
   const std::byte* out = nullptr;
   std::size_t out_bytes = 0;
@@ -32,13 +32,13 @@ struct flow {
 };
 
 /// All flows of one operation over one communicator.
-class mover {
+class chunked_transfer {
  public:
-  explicit mover(MPI_Comm comm) noexcept : comm_(comm) {}
-  mover(const mover&) = delete;
-  mover& operator=(const mover&) = delete;
+  explicit chunked_transfer(MPI_Comm comm) noexcept : comm_(comm) {}
+  chunked_transfer(const chunked_transfer&) = delete;
+  chunked_transfer& operator=(const chunked_transfer&) = delete;
   // Staging buffers of requests that are not over stay where the library may look for them.
-  ~mover() {
+  ~chunked_transfer() {
     for (channel& one : channels_) {
       if (one.in != MPI_REQUEST_NULL) {
         MPI_Cancel(&one.in);
@@ -48,7 +48,7 @@ class mover {
     }
   }
 
-  void add(const flow& what) {
+  void add(const transfer& what) {
     if (what.out_bytes > 0 || what.in_bytes > 0) channels_.emplace_back().what = what;
   }
 
@@ -76,7 +76,7 @@ class mover {
   static constexpr std::size_t chunk = 256 * 1024;
 
   struct channel {
-    flow what;
+    transfer what;
     std::size_t staged = 0, sent = 0, received = 0;
     MPI_Request out = MPI_REQUEST_NULL, in = MPI_REQUEST_NULL;
     std::unique_ptr<std::byte[]> out_stage, in_stage;

@@ -43,7 +43,7 @@ class outbox {
         MPI_Isend(last.bytes->data(), static_cast<int>(last.bytes->size()), MPI_BYTE, to, tag, over, &last.request);
     if (code == MPI_SUCCESS) return;
     sent_.pop_back();
-    throw engine_error("MPI_Isend", code, to);
+    throw mpi_error("MPI_Isend", code, to);
   }
   void reap() {
     for (std::size_t i = 0; i < sent_.size();) {
@@ -68,17 +68,17 @@ class outbox {
 };
 
 /// Belongs to the thread of its lane.
-class mailbox {
+class control_channel {
  public:
   /// Tells `heard` what peers have entered.
-  mailbox(MPI_Comm comm, int ranks, hearsay& heard)
-      : comm_(comm), world_(group_key::of_world(ranks)), heard_(&heard), peers_(static_cast<std::size_t>(ranks)) {}
-  mailbox(const mailbox&) = delete;
-  mailbox& operator=(const mailbox&) = delete;
+  control_channel(MPI_Comm comm, int ranks, peer_history& key)
+      : comm_(comm), world_(group_key::of_world(ranks)), heard_(&key), peers_(static_cast<std::size_t>(ranks)) {}
+  control_channel(const control_channel&) = delete;
+  control_channel& operator=(const control_channel&) = delete;
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
 
-  void post(int to, const letter& what) { out_.send(comm_, to, letter_tag, what.packed()); }
+  void post(int to, const control_message& what) { out_.send(comm_, to, letter_tag, what.packed()); }
 
   /// Takes what has arrived.
   void poll() {
@@ -93,19 +93,19 @@ class mailbox {
       MPI_Get_count(&status, MPI_BYTE, &size);
       buffer_.resize(static_cast<std::size_t>(size));
       expect(MPI_Mrecv(buffer_.data(), size, MPI_BYTE, &message, &status), "MPI_Mrecv", status.MPI_SOURCE);
-      deliver(status.MPI_SOURCE, letter::unpacked(buffer_));
+      deliver(status.MPI_SOURCE, control_message::unpacked(buffer_));
     }
   }
 
   /// The oldest letter of this kind, of this group, from this rank of the world; null where none has arrived.
-  [[nodiscard]] const letter* first(const group_key& group, letter_kind kind, int from) const {
+  [[nodiscard]] const control_message* first(const group_key& group, control_message_kind kind, int from) const {
     const auto found = queues_.find({group, kind, from});
     return found == queues_.end() ? nullptr : &found->second.front();
   }
   /// Takes that letter out. Only where there is one.
-  [[nodiscard]] letter take(const group_key& group, letter_kind kind, int from) {
+  [[nodiscard]] control_message take(const group_key& group, control_message_kind kind, int from) {
     const auto found = queues_.find({group, kind, from});
-    letter out = std::move(found->second.front());
+    control_message out = std::move(found->second.front());
     found->second.pop_front();
     if (found->second.empty()) queues_.erase(found);
     return out;
@@ -138,17 +138,17 @@ class mailbox {
     std::string site;
   };
 
-  void deliver(int from, letter what) {
+  void deliver(int from, control_message what) {
     peer& sender = peers_[static_cast<std::size_t>(from)];
-    if (what.kind == letter_kind::left) {
+    if (what.kind == control_message_kind::left) {
       sender.left = true;
       sender.told_to_stop = what.of_stopped();
       flight_record last = what.last_done();
       sender.seen = last.text();
-      heard_->told(from, std::move(last), hearsay::telling::leaves);
+      heard_->told(from, std::move(last), peer_history::telling::leaves);
       return;
     }
-    if (what.kind == letter_kind::envelope || what.kind == letter_kind::offer) {
+    if (what.kind == control_message_kind::envelope || what.kind == control_message_kind::offer) {
       sender.seen =
           std::string("last seen in ") + name(what.print.what) + " #" + std::to_string(what.number) + " at " + what.text;
       sender.site = what.text;
@@ -159,11 +159,11 @@ class mailbox {
 
   MPI_Comm comm_;
   group_key world_;
-  hearsay* heard_;
+  peer_history* heard_;
   outbox out_;
   std::vector<std::byte> buffer_;
   std::vector<peer> peers_;
-  std::map<std::tuple<group_key, letter_kind, int>, std::deque<letter>> queues_;
+  std::map<std::tuple<group_key, control_message_kind, int>, std::deque<control_message>> queues_;
 };
 
 }  // namespace mpi

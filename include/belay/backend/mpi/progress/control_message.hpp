@@ -54,7 +54,7 @@ struct group_key {
   }
 };
 
-enum class letter_kind : std::uint8_t {
+enum class control_message_kind : std::uint8_t {
   envelope,  // enters a collective
   offer,     // wants to send in an exchange
   accept,    // wants to have what was offered
@@ -63,8 +63,8 @@ enum class letter_kind : std::uint8_t {
 };
 
 /// One small message. What does not belong to its kind is empty.
-struct letter {
-  letter_kind kind = letter_kind::left;
+struct control_message {
+  control_message_kind kind = control_message_kind::left;
   group_key group;
   std::uint64_t order = 0;   // hash of the group's members in their order
   std::uint64_t number = 0;  // of the operation in its group
@@ -77,9 +77,9 @@ struct letter {
 
   enum class parting { in_peace, stopped };  // stopped: it knows that the world has
   /// The last letter of a rank that has done `last`.
-  [[nodiscard]] static letter farewell(const flight_record& last, parting how) {
-    letter out;
-    out.kind = letter_kind::left;
+  [[nodiscard]] static control_message farewell(const flight_record& last, parting how) {
+    control_message out;
+    out.kind = control_message_kind::left;
     out.number = how == parting::stopped ? 1 : 0;
     out.order = last.number;
     out.bytes = last.bytes;
@@ -97,7 +97,7 @@ struct letter {
   }
   /// What the sender of an envelope or an offer has entered.
   [[nodiscard]] flight_record entered(const group_key& world) const {
-    const std::uint64_t size = kind == letter_kind::offer ? bytes : print.bytes();
+    const std::uint64_t size = kind == control_message_kind::offer ? bytes : print.bytes();
     return {print.what, false, group.number(world), number, static_cast<std::size_t>(size), 0, 0, text, false};
   }
 
@@ -133,14 +133,14 @@ struct letter {
   }
 
   /// Of bytes that are no letter it is that of a rank that has left.
-  [[nodiscard]] static letter unpacked(std::span<const std::byte> bytes) {
+  [[nodiscard]] static control_message unpacked(std::span<const std::byte> bytes) {
     header head{};
-    letter out;
+    control_message out;
     if (bytes.size() < sizeof head) return out;
     std::memcpy(&head, bytes.data(), sizeof head);
     const checked_size rest = (checked_size(head.send_counts) + head.receive_counts) * sizeof(std::size_t) + head.text_length;
     if (rest.saturated() != bytes.size() - sizeof head) return out;
-    out.kind = static_cast<letter_kind>(head.codes[0]);
+    out.kind = static_cast<control_message_kind>(head.codes[0]);
     out.group = {head.first, head.second};
     out.order = head.order;
     out.number = head.number;

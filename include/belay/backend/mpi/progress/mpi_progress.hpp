@@ -41,10 +41,10 @@ struct time_limits {
   clock::duration stall = std::chrono::seconds(30);
 };
 
-class fabric {
+class mpi_progress {
  public:
   /// Collective over the ranks of `parent`; throws `comm_error` (timeout) if not all come.
-  fabric(MPI_Comm parent, time_limits waits, where at) : waits_(waits) {
+  mpi_progress(MPI_Comm parent, time_limits waits, where at) : waits_(waits) {
     expect(MPI_Comm_rank(parent, &number_), "MPI_Comm_rank");
     expect(MPI_Comm_size(parent, &ranks_), "MPI_Comm_size");
     for (MPI_Comm& comm : comms_) {
@@ -63,22 +63,22 @@ class fabric {
     crowded_ = shares_its_core(self.who);
     reporter_ = std::make_unique<flight_reporter>(health_, processes_, number_, all.front().now);
     for (lane which : lanes) {
-      boxes_[index(which)] = std::make_unique<mailbox>(comms_[index(which)], ranks_, health_.heard(which));
+      boxes_[index(which)] = std::make_unique<control_channel>(comms_[index(which)], ranks_, health_.key(which));
     }
-    notices_ = std::make_unique<notices>(comms_[2], ranks_, number_, health_);
+    notices_ = std::make_unique<out_of_band>(comms_[2], ranks_, number_, health_);
   }
-  fabric(const fabric&) = delete;
-  fabric& operator=(const fabric&) = delete;
+  mpi_progress(const mpi_progress&) = delete;
+  mpi_progress& operator=(const mpi_progress&) = delete;
 
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
   [[nodiscard]] int number() const noexcept { return number_; }
-  [[nodiscard]] mailbox& box(lane which) noexcept { return *boxes_[index(which)]; }
+  [[nodiscard]] control_channel& box(lane which) noexcept { return *boxes_[index(which)]; }
   [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return health_.recorder(which); }
 
   /// The rank's process.
   [[nodiscard]] const std::shared_ptr<const host::own_process>& home() const noexcept { return home_; }
 
-  [[nodiscard]] bool stopped() const noexcept { return health_.stopped(); }
+  [[nodiscard]] bool stopped() const noexcept { return health_.aborted(); }
   /// Tells people, and then the caller.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
     reporter_->tell();
@@ -96,7 +96,7 @@ class fabric {
   [[nodiscard]] bool somebody_died() const { return health_.somebody_died(); }
 
   /// Stops the world, unless it has stopped, and tells the others; true when `why` became the first cause.
-  bool stop(first_cause why) {
+  bool stop(abort_cause why) {
     if (!health_.keep(why)) return false;
     stopped_here_.store(true, std::memory_order_release);
     notices_->tell(why);
@@ -110,7 +110,7 @@ class fabric {
   [[nodiscard]] clock::duration timeout() const noexcept { return waits_.timeout; }
 
   /// How long the two threads of this rank wait for each other before they sleep.
-  [[nodiscard]] patience before_sleep(lane which) const noexcept {
+  [[nodiscard]] spin_policy before_sleep(lane which) const noexcept {
     if (crowded_) return {4, 0};
     return {which == lane::caller ? 400 : 40, 0};
   }
@@ -120,8 +120,8 @@ class fabric {
   void guarded(const call_site& call, Work work) {
     try {
       work();
-    } catch (const engine_error& problem) {
-      first_cause why{comm_fault::peer_failed, {}, problem.what(), "", false};
+    } catch (const mpi_error& problem) {
+      abort_cause why{comm_fault::peer_failed, {}, problem.what(), "", false};
       why.culprits.push_back(problem.peer() >= 0 ? problem.peer() : number_);
       stop(std::move(why));
       raise(call);
@@ -140,8 +140,8 @@ class fabric {
   void leave(lane which) noexcept {
     if (std::exchange(has_left_[index(which)], true)) return;
     try {
-      using how = letter::parting;
-      const letter last = letter::farewell(recorder(which).last(), stopped() ? how::stopped : how::in_peace);
+      using how = control_message::parting;
+      const control_message last = control_message::farewell(recorder(which).last(), stopped() ? how::stopped : how::in_peace);
       for (int rank = 0; rank < ranks_; ++rank) {
         if (rank != number_) box(which).post(rank, last);
       }
@@ -275,7 +275,7 @@ class fabric {
   }
 
   // Ends a wait in the first cause, which is `why` where there is none yet.
-  [[noreturn]] void fail(lane which, const call_site& call, first_cause why, double waited) {
+  [[noreturn]] void fail(lane which, const call_site& call, abort_cause why, double waited) {
     stop(std::move(why));
     leave(which);
     raise(call, waited);
@@ -289,7 +289,7 @@ class fabric {
 
   template <class Awaited>
   void expect_present(lane which, const call_site& call, Awaited awaited, clock::time_point start) {
-    first_cause why;
+    abort_cause why;
     awaited([&](int rank, bool can_leave) {
       if (!can_leave || !box(which).returned(rank)) return;
       why.culprits.push_back(rank);
@@ -307,7 +307,7 @@ class fabric {
   template <class Awaited>
   void inspect(lane which, const call_site& call, Awaited awaited, clock::time_point now,
                clock::time_point& stalled_since) {
-    first_cause why;
+    abort_cause why;
     bool stopped_peer = false;
     awaited([&](int rank, bool) {
       const process_state state = state_of(rank);
@@ -348,7 +348,7 @@ class fabric {
   template <class Awaited>
   [[noreturn]] void give_up(lane which, const call_site& call, clock::duration timeout, Awaited awaited,
                             clock::time_point start) {
-    first_cause why;
+    abort_cause why;
     why.fault = comm_fault::timeout;
     awaited([&](int rank, bool) {
       why.culprits.push_back(rank);
@@ -370,9 +370,9 @@ class fabric {
   std::atomic<bool> stopped_here_{false};
   MPI_Comm comms_[lane_count + 1] = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
   std::vector<process> processes_;
-  health health_;
-  std::unique_ptr<mailbox> boxes_[lane_count];
-  std::unique_ptr<notices> notices_;
+  world_status health_;
+  std::unique_ptr<control_channel> boxes_[lane_count];
+  std::unique_ptr<out_of_band> notices_;
   std::unique_ptr<flight_reporter> reporter_;
 };
 

@@ -27,9 +27,9 @@ namespace mpi {
 using clock = std::chrono::steady_clock;
 
 /// A call of the MPI library that failed. Does not leave the backend: an operation turns it into a comm_error.
-class engine_error : public std::exception {
+class mpi_error : public std::exception {
  public:
-  engine_error(const char* call, int code, int peer = -1) : peer_(peer) {
+  mpi_error(const char* call, int code, int peer = -1) : peer_(peer) {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
     int length = 0;
     if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
@@ -46,13 +46,13 @@ class engine_error : public std::exception {
 };
 
 inline void expect(int code, const char* call, int peer = -1) {
-  if (code != MPI_SUCCESS) throw engine_error(call, code, peer);
+  if (code != MPI_SUCCESS) throw mpi_error(call, code, peer);
 }
 
 inline void nap(std::chrono::nanoseconds time) noexcept {
-  const timespec moment{static_cast<time_t>(time.count() / 1'000'000'000),
+  const timespec time_point{static_cast<time_t>(time.count() / 1'000'000'000),
                         static_cast<long>(time.count() % 1'000'000'000)};
-  ::nanosleep(&moment, nullptr);
+  ::nanosleep(&time_point, nullptr);
 }
 
 /// A limit in seconds as the clock counts them. Throws usage_error for none.
@@ -85,9 +85,9 @@ inline void finish_request(MPI_Request& request, clock::duration timeout, const 
 
 /// Initialises MPI unless the program has. What it initialised it finalises when it is told to; the destructor does
 /// not, because finalising waits for peers.
-class engine {
+class mpi_runtime {
  public:
-  explicit engine(where at) {
+  explicit mpi_runtime(where at) {
     int initialised = 0, finalised = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialised);
     MPI_Finalized(&finalised);
@@ -104,8 +104,8 @@ class engine {
     }
     expect_level(level, at);
   }
-  engine(const engine&) = delete;
-  engine& operator=(const engine&) = delete;
+  mpi_runtime(const mpi_runtime&) = delete;
+  mpi_runtime& operator=(const mpi_runtime&) = delete;
 
   /// Whether MPI was finalised here.
   [[nodiscard]] bool is_over() const noexcept { return over_; }

@@ -24,7 +24,7 @@ namespace mpi {
 
 /// A group as one rank sees it. Each lane counts its own operations.
 struct group_state {
-  std::shared_ptr<fabric> over;
+  std::shared_ptr<mpi_progress> over;
   std::vector<int> members;
   int rank = 0;
   group_key key;
@@ -38,9 +38,9 @@ struct group_state {
 };
 
 /// The groups that a rank has made.
-class group_registry {
+class group_directory {
  public:
-  explicit group_registry(std::shared_ptr<fabric> over)
+  explicit group_directory(std::shared_ptr<mpi_progress> over)
       : over_(std::move(over)), world_(group_key::of_world(over_->ranks())) {}
 
   /// The next group of `members` (ranks of the world, in group order, this rank among them).
@@ -61,7 +61,7 @@ class group_registry {
   }
 
  private:
-  std::shared_ptr<fabric> over_;
+  std::shared_ptr<mpi_progress> over_;
   group_key world_;
   std::map<std::vector<int>, std::uint64_t> made_;
 };
