@@ -23,7 +23,9 @@ int run(const bench::options& what, char** argv) {
     return 2;
   }
   if (bench::under_mpirun() && !needs_mpirun) {  // each process would start all ranks, on one core
-    std::fprintf(stderr, "mpirun started this: leave that to the program (--as mpi, --beside mpi), or start it without mpirun\n");
+    std::fprintf(
+        stderr,
+        "mpirun started this: leave that to the program (--as mpi, --beside mpi), or start it without mpirun\n");
     return 2;
   }
   if (bench::under_mpirun() && bench::mpirun_processes() != what.ranks) {

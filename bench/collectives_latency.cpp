@@ -35,13 +35,15 @@ void on_two_ranks(benchmark::State& state, std::size_t bytes, Call call) {
     }
     for (auto _ : state) {
       for (float& x : buffer) x = 1.0F;
-      while (goes_on.load() != -1) {}
+      while (goes_on.load() != -1) {
+      }
       goes_on = calls;
       const auto start = std::chrono::steady_clock::now();
       run();
       state.SetIterationTime(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls);
     }
-    while (goes_on.load() != -1) {}
+    while (goes_on.load() != -1) {
+    }
     goes_on = 0;
   });
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * static_cast<std::int64_t>(bytes));
@@ -53,16 +55,14 @@ void barrier(benchmark::State& state) {
 BENCHMARK(barrier)->UseManualTime();
 
 void all_reduce(benchmark::State& state) {
-  on_two_ranks(state, static_cast<std::size_t>(state.range(0)), [](const auto& group, std::vector<float>& buffer) {
-    belay::all_reduce(group, buffer, belay::sum);
-  });
+  on_two_ranks(state, static_cast<std::size_t>(state.range(0)),
+               [](const auto& group, std::vector<float>& buffer) { belay::all_reduce(group, buffer, belay::sum); });
 }
 BENCHMARK(all_reduce)->Arg(8)->Arg(4096)->Arg(1 << 20)->UseManualTime();
 
 void broadcast(benchmark::State& state) {
-  on_two_ranks(state, static_cast<std::size_t>(state.range(0)), [](const auto& group, std::vector<float>& buffer) {
-    belay::broadcast(group, buffer, 0);
-  });
+  on_two_ranks(state, static_cast<std::size_t>(state.range(0)),
+               [](const auto& group, std::vector<float>& buffer) { belay::broadcast(group, buffer, 0); });
 }
 BENCHMARK(broadcast)->Arg(8)->Arg(1 << 20)->UseManualTime();
 

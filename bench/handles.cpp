@@ -11,14 +11,14 @@
 namespace {
 
 // Almost no arithmetic, so that the handle is what is measured.
-struct touch {
+struct memory_access {
   struct residue {
     belay::view<float, 1> out;
     belay::view<const float, 1> x;
   };
   float gradient = 0;
 
-  [[nodiscard]] static const char* name() { return "touch"; }
+  [[nodiscard]] static const char* name() { return "memory_access"; }
 
   template <class Frame>
   residue forward(Frame& frame, belay::view<const float, 1> x) {
@@ -39,7 +39,7 @@ void raw_pointers(benchmark::State& state) {
   float memory[32] = {1};
   float* const everything = memory;
   benchmark::DoNotOptimize(everything);
-  touch layer;
+  memory_access layer;
   for (auto _ : state) {
     memory[16] = 2 * memory[0];
     benchmark::ClobberMemory();
@@ -56,7 +56,7 @@ void raw_pointers_with_leases(benchmark::State& state) {
   belay::tier_meter meter;
   belay::arena<belay::host_pages> arena{belay::tier::device, belay::host_pages{1 << 20}, 1024, meter};
   float memory[16] = {1};
-  touch layer;
+  memory_access layer;
   for (auto _ : state) {
     belay::lease_chain kept, passed;
     auto* const out = reinterpret_cast<float*>(arena.lease_bytes(sizeof memory, kept));
@@ -79,7 +79,7 @@ void handle_with_leases(benchmark::State& state) {
   belay::host_engine engine{belay::host_pages{1 << 20}, meter};
   float memory[16] = {1};
   const belay::view<const float, 1> x{memory, {16}};
-  touch layer;
+  memory_access layer;
   belay::step step{engine};
   for (auto _ : state) {
     auto handle = belay::forward(step, layer, x);

@@ -50,10 +50,14 @@ std::uint64_t run_calls(const Group& group, const order& orders) {
   for (float& x : out) x = 1;
   const auto part = in.first(in.size() / static_cast<std::size_t>(group.size()));
   const auto call = [&] {
-    if (orders.what == "barrier") belay::barrier(group);
-    else if (orders.what == "all_gather") belay::all_gather(group, part, out.first(part.size() * 2));
-    else if (orders.what == "broadcast") belay::broadcast(group, out, 0);
-    else belay::all_reduce(group, out, belay::minimum);
+    if (orders.what == "barrier")
+      belay::barrier(group);
+    else if (orders.what == "all_gather")
+      belay::all_gather(group, part, out.first(part.size() * 2));
+    else if (orders.what == "broadcast")
+      belay::broadcast(group, out, 0);
+    else
+      belay::all_reduce(group, out, belay::minimum);
   };
   for (int i = 0; i < 100; ++i) call();
   belay::barrier(group);
@@ -81,8 +85,10 @@ int main(int argc, char** argv) {
   try {
     const auto body = [&](auto& self) { allocations += run_calls(self.world(), orders); };
     const belay::host::world_options how{.pin = belay::host::pinning::one_core_each, .spin = orders.spin};
-    if (orders.as == "processes") belay::host::processes{2, how}.run(body);
-    else belay::host::world{2, how}.run(body);
+    if (orders.as == "processes")
+      belay::host::processes{2, how}.run(body);
+    else
+      belay::host::world{2, how}.run(body);
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "%s\n", problem.what());
     return 2;

@@ -42,7 +42,8 @@ int main(int argc, char** argv) try {
               belay::schedule::timeline(belay::schedule::to_dynamic(table), forward, backward).idle());
   if (argc > 1) {
     std::ofstream drawing(argv[1]);
-    if (!(drawing << belay::schedule::draw_svg(table)).flush()) throw belay::file_error(argv[1], 0, "cannot be written");
+    if (!(drawing << belay::schedule::draw_svg(table)).flush())
+      throw belay::file_error(argv[1], 0, "cannot be written");
     std::printf("drawn to %s\n", argv[1]);
   }
 } catch (const std::exception& error) {

@@ -21,7 +21,7 @@ namespace bench {
 /// What was found by trying, over what is usual.
 [[nodiscard]] inline std::string text_of(belay::host::variant found, const std::string& usual) {
   const std::string way = found.how == belay::host::algorithm::automatic ? usual : belay::host::name(found.how);
-  return found.by == belay::host::touch::usual ? way : way + ", " + belay::host::name(found.by);
+  return found.by == belay::host::memory_access::automatic ? way : way + ", " + belay::host::name(found.by);
 }
 
 /// Of a call of this size, in place or not.
@@ -36,15 +36,19 @@ namespace bench {
   const bool counts = which == op::all_gather_v || which == op::reduce_scatter_v || which == op::all_to_all_v;
   using belay::host::eager_traffic;
   const bool in_parts = which == op::all_to_all || which == op::reduce_scatter;
-  const eager_traffic pages = has_root(which) ? eager_traffic::root : in_parts ? eager_traffic::all_in_parts : eager_traffic::all;
+  const eager_traffic pages = has_root(which) ? eager_traffic::root
+                              : in_parts      ? eager_traffic::all_in_parts
+                                              : eager_traffic::all;
   const belay::host::algorithm small = belay::host::choose_small(forced, part ? each : all, element, what.ranks, pages);
   if (!counts && small != belay::host::algorithm::automatic) return belay::host::name(small);
   const std::size_t page = belay::host::eager_buffer_bytes(what.ranks);
-  const bool unseen = what.as == "processes" && what.buffers == "ordinary" && (which == op::all_reduce || which == op::all_gather);
+  const bool unseen =
+      what.as == "processes" && what.buffers == "ordinary" && (which == op::all_reduce || which == op::all_gather);
   const bool paged = (which == op::all_to_all_v && all <= page) || (unseen && (part ? each : all) <= page);
-  if (paged && forced == belay::host::algorithm::automatic) return belay::host::name(belay::host::algorithm::eager_buffer);
+  if (paged && forced == belay::host::algorithm::automatic)
+    return belay::host::name(belay::host::algorithm::eager_buffer);
   const std::size_t bytes = which == op::gather || which == op::scatter ? each : all;
-  belay::host::way known;
+  belay::host::selection_input known;
   known.forced = forced;
   known.direct = what.as == "threads" || what.buffers == "symmetric";
   known.cma_possible = true;  // as the library finds where it may

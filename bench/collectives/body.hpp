@@ -16,17 +16,17 @@
 #include <vector>
 
 #include "collectives/algorithm.hpp"
-#include "collectives/unchecked_baseline.hpp"
-#include "collectives/scoreboard.hpp"
+#include "collectives/buffers.hpp"
+#include "collectives/handwritten_baseline.hpp"
+#include "collectives/library_calls.hpp"
 #include "collectives/machine.hpp"
 #include "collectives/mpi_peer.hpp"
 #include "collectives/options.hpp"
 #include "collectives/probe.hpp"
 #include "collectives/result.hpp"
 #include "collectives/sampler.hpp"
-#include "collectives/buffers.hpp"
-#include "collectives/library_calls.hpp"
-#include "collectives/handwritten_baseline.hpp"
+#include "collectives/scoreboard.hpp"
+#include "collectives/unchecked_baseline.hpp"
 
 namespace bench {
 
@@ -37,8 +37,8 @@ class measurement {
       : group_(group),
         what_(what),
         stage_(group, largest(what)),
-        board_(stage_.board_lines(), group.rank(), group.size(), what.oversubscribed() ? variants::give_core_away
-                                                                                           : variants::keep_core),
+        board_(stage_.board_lines(), group.rank(), group.size(),
+               what.oversubscribed() ? variants::give_core_away : variants::keep_core),
         probe_(board_, std::getenv("BELAY_BENCH_SMOKE") != nullptr ? 0 : std::size_t{2} << 20) {
     if (what.buffers == "ordinary") {
       ordinary_.emplace(largest(what));
@@ -93,7 +93,8 @@ class measurement {
     subject_->prepare(size);
     for (const bool in_place : {false, true}) out.algorithm[in_place ? 1 : 0] = settle(which, size, in_place);
     if (mpi_) mpi_->prepare(which, size);
-    const std::unique_ptr<library_call> bare_subject = bare_ && unchecked_baseline::can(which, size.bytes) ? make_bare_subject(which) : nullptr;
+    const std::unique_ptr<library_call> bare_subject =
+        bare_ && unchecked_baseline::can(which, size.bytes) ? make_bare_subject(which) : nullptr;
     if (bare_subject) bare_subject->prepare(size);
     std::vector<contender> all;
     const auto add = [&](part who, std::string name, bool in_place, std::function<void()> freshen,
@@ -103,7 +104,8 @@ class measurement {
     for (const bool in_place : {false, true}) {
       if (!subject_->offers(in_place)) continue;
       const auto fresh = [this, in_place] { subject_->freshen(in_place); };
-      add(part::library_call, "belay", in_place, fresh, [this, in_place](int calls) { subject_->run(in_place, calls); });
+      add(part::library_call, "belay", in_place, fresh,
+          [this, in_place](int calls) { subject_->run(in_place, calls); });
       if (twin_) {
         for (const twin::setting& how : twin::settings(which, size.bytes, in_place)) {
           add(part::twin, how.name, in_place, fresh, [this, which, size, in_place, how](int calls) {
@@ -112,12 +114,15 @@ class measurement {
         }
       }
       if (bare_subject) {
-        add(part::unchecked_baseline, "bare", in_place, fresh, [&, in_place](int calls) { bare_subject->run(in_place, calls); });
+        add(part::unchecked_baseline, "bare", in_place, fresh,
+            [&, in_place](int calls) { bare_subject->run(in_place, calls); });
       }
       if (mpi_ && mpi_->can(which)) {
-        add(part::mpi, "mpi", in_place, [this, in_place] { mpi_->freshen(in_place); }, [this, in_place](int calls) {
-          for (int i = 0; i < calls; ++i) mpi_->call(in_place);
-        });
+        add(
+            part::mpi, "mpi", in_place, [this, in_place] { mpi_->freshen(in_place); },
+            [this, in_place](int calls) {
+              for (int i = 0; i < calls; ++i) mpi_->call(in_place);
+            });
       }
     }
     if (what_.limits && size.bytes > 0) {
@@ -137,7 +142,8 @@ class measurement {
     return out;
   }
 
-  // The library tries manners of an operation in its first calls; what is timed comes after them. Returns how it goes then.
+  // The library tries manners of an operation in its first calls; what is timed comes after them. Returns how it goes
+  // then.
   [[nodiscard]] std::string settle(op which, extent size, bool in_place) {
     std::string usual = algorithm_of(what_, which, size, in_place);
     if (which == op::barrier || !subject_->offers(in_place)) return usual;
@@ -158,7 +164,8 @@ class measurement {
   [[nodiscard]] std::unique_ptr<library_call> make_bare_subject(op which) const {
     float* const in = reinterpret_cast<float*>(in_);
     float* const out = reinterpret_cast<float*>(out_);
-    if (which == op::barrier) return std::make_unique<meeter<unchecked_baseline, float>>(*bare_, which, in, out, what_.root);
+    if (which == op::barrier)
+      return std::make_unique<meeter<unchecked_baseline, float>>(*bare_, which, in, out, what_.root);
     return std::make_unique<all_reducer<unchecked_baseline, float, belay::sum_t>>(*bare_, which, in, out, what_.root);
   }
 
@@ -216,8 +223,10 @@ inline void report(const std::vector<cell>& cells, const options& what) {
   for (const auto& [state, of] : machine["states"].items()) {
     if (of["rtt_us"].is_null()) continue;  // measured between two ranks with a core each
     std::printf("# state %s: round trip %.0f ns", state.c_str(), 1e3 * of["rtt_us"].get<double>());
-    if (of["copy_scaling"].is_null()) std::printf("\n");
-    else std::printf(", two cores copy %.2f times what one does\n", of["copy_scaling"].get<double>());
+    if (of["copy_scaling"].is_null())
+      std::printf("\n");
+    else
+      std::printf(", two cores copy %.2f times what one does\n", of["copy_scaling"].get<double>());
   }
   if (!what.json.empty()) {
     nlohmann::ordered_json out{{"machine", machine}, {"results", nlohmann::ordered_json::array()}};

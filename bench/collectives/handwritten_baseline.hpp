@@ -89,8 +89,10 @@ class twin {
         barrier();
         const float* mine = in_place ? out_[r] + r * count : in_[r];
         const float* theirs = in_place ? out_[q] + q * count : in_[q];
-        if (how.push) copy(out_[q] + r * count, mine, count, how.how);
-        else copy(out_[r] + q * count, theirs, count, how.how);
+        if (how.push)
+          copy(out_[q] + r * count, mine, count, how.how);
+        else
+          copy(out_[r] + q * count, theirs, count, how.how);
         if (!in_place) copy(out_[r] + r * count, mine, count, how.how);
         barrier();
         break;
@@ -98,8 +100,10 @@ class twin {
       case op::all_to_all:
       case op::all_to_all_v:
         barrier();
-        if (how.push) copy(out_[q] + r * count, in_[r] + q * count, count, how.how);
-        else copy(out_[r] + q * count, in_[q] + r * count, count, how.how);
+        if (how.push)
+          copy(out_[q] + r * count, in_[r] + q * count, count, how.how);
+        else
+          copy(out_[r] + q * count, in_[q] + r * count, count, how.how);
         copy(out_[r] + r * count, in_[r] + r * count, count, how.how);
         barrier();
         break;
@@ -197,8 +201,10 @@ class twin {
         const __m512 v[4] = {_mm512_loadu_ps(from + i), _mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i + 32),
                              _mm512_loadu_ps(from + i + 48)};
         for (std::size_t k = 0; k < 4; ++k) {
-          if (how == copies::around) _mm512_stream_ps(to + i + 16 * k, v[k]);
-          else _mm512_store_ps(to + i + 16 * k, v[k]);
+          if (how == copies::around)
+            _mm512_stream_ps(to + i + 16 * k, v[k]);
+          else
+            _mm512_store_ps(to + i + 16 * k, v[k]);
         }
       }
       if (how == copies::around) _mm_sfence();

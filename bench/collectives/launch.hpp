@@ -46,8 +46,10 @@ class shared_outcome {
 /// Starts this very program under mpirun; returns only if that fails.
 inline void become_mpirun(const options& what, char** argv) {
   std::vector<std::string> words{"mpirun", "-np", std::to_string(what.ranks)};
-  if (what.oversubscribed()) words.insert(words.end(), {"--oversubscribe", "--bind-to", "none"});
-  else words.insert(words.end(), {"--bind-to", "core"});
+  if (what.oversubscribed())
+    words.insert(words.end(), {"--oversubscribe", "--bind-to", "none"});
+  else
+    words.insert(words.end(), {"--bind-to", "core"});
   if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
   char self[4096];
   const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self - 1);

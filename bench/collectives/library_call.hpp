@@ -90,7 +90,8 @@ class buffers_of : public library_call {
   pattern<T> pattern_;
 };
 
-/// A barrier. This one and `all_reducer` are classes of their own because `bare` is called by them too, in the same way.
+/// A barrier. This one and `all_reducer` are classes of their own because `bare` is called by them too, in the same
+/// way.
 template <class Group, class T>
 class meeter final : public buffers_of<Group, T> {
  public:
@@ -234,9 +235,8 @@ class reducer final : public buffers_of<Group, T> {
     const std::size_t first = scattered ? this->rank() * this->size_.count : 0;
     const T* const result = scattered && in_place ? this->own_part() : this->out_;
     const int ranks = this->group_.size();
-    return this->count_wrong(result, [&](std::size_t i) {
-      return this->pattern_.template reduced<Op>(ranks, first + i, this->round_);
-    });
+    return this->count_wrong(
+        result, [&](std::size_t i) { return this->pattern_.template reduced<Op>(ranks, first + i, this->round_); });
   }
 
  private:
@@ -245,8 +245,10 @@ class reducer final : public buffers_of<Group, T> {
     const std::span<T> out = this->part_at(this->out_);
     switch (this->what_) {
       case op::reduce_scatter:
-        if (in_place) belay::reduce_scatter(group, this->all_at(this->out_), this->part_at(this->own_part()), Op{});
-        else belay::reduce_scatter(group, this->all_at(this->in_), out, Op{});
+        if (in_place)
+          belay::reduce_scatter(group, this->all_at(this->out_), this->part_at(this->own_part()), Op{});
+        else
+          belay::reduce_scatter(group, this->all_at(this->in_), out, Op{});
         return;
       case op::reduce_scatter_v: belay::reduce_scatter_v(group, this->all_at(this->out_), this->counts_, Op{}); return;
       default: belay::reduce(group, out, Op{}, this->root_); return;
@@ -257,7 +259,7 @@ class reducer final : public buffers_of<Group, T> {
 /// The subject of `which` as the options want it; none where such elements cannot be reduced.
 template <class T, class Group>
 [[nodiscard]] std::unique_ptr<library_call> make_subject_of(const Group& group, op which, const options& what,
-                                                       std::byte* in_bytes, std::byte* out_bytes) {
+                                                            std::byte* in_bytes, std::byte* out_bytes) {
   T* const in = reinterpret_cast<T*>(in_bytes);
   T* const out = reinterpret_cast<T*>(out_bytes);
   if (which == op::barrier) return std::make_unique<meeter<Group, T>>(group, which, in, out, what.root);

@@ -10,8 +10,8 @@
 #include <stdexcept>
 
 #include "belay/backend/host/group.hpp"
-#include "collectives/options.hpp"
 #include "collectives/library_call.hpp"
+#include "collectives/options.hpp"
 
 namespace bench {
 
@@ -22,7 +22,8 @@ inline constexpr bool all_types = false;
 #endif
 
 template <class T>
-using subject_maker = std::unique_ptr<library_call>(const belay::host::group&, op, const options&, std::byte*, std::byte*);
+using subject_maker = std::unique_ptr<library_call>(const belay::host::group&, op, const options&, std::byte*,
+                                                    std::byte*);
 
 extern template subject_maker<float> make_subject_of<float>;
 extern template subject_maker<double> make_subject_of<double>;
@@ -35,8 +36,8 @@ extern template subject_maker<std::int64_t> make_subject_of<std::int64_t>;
 extern template subject_maker<std::uint8_t> make_subject_of<std::uint8_t>;
 
 template <class Group>
-[[nodiscard]] std::unique_ptr<library_call> make_subject(const Group& group, op which, const options& what, std::byte* in,
-                                                    std::byte* out) {
+[[nodiscard]] std::unique_ptr<library_call> make_subject(const Group& group, op which, const options& what,
+                                                         std::byte* in, std::byte* out) {
   if (what.type == "float") return make_subject_of<float>(group, which, what, in, out);
   if constexpr (all_types) {
     if (what.type == "double") return make_subject_of<double>(group, which, what, in, out);
@@ -48,7 +49,8 @@ template <class Group>
     if (what.type == "int64") return make_subject_of<std::int64_t>(group, which, what, in, out);
     if (what.type == "uint8") return make_subject_of<std::uint8_t>(group, which, what, in, out);
   }
-  throw std::runtime_error("--type " + what.type + ": built with float alone; bench/run collectives --type builds all types");
+  throw std::runtime_error("--type " + what.type +
+                           ": built with float alone; bench/run collectives --type builds all types");
 }
 
 }  // namespace bench

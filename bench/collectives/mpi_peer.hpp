@@ -87,7 +87,8 @@ class mpi_peer {
     // Bytes of 1 to 127 make numbers of every other type that are not slow to add.
     if (type_ == MPI_FLOAT)
       floats_.write(reinterpret_cast<float*>(to), part ? size_.count : size_.elements(), rank_, ++round_);
-    else bytes_.write(reinterpret_cast<std::uint8_t*>(to), part ? bytes : bytes * size_.parts, rank_, ++round_);
+    else
+      bytes_.write(reinterpret_cast<std::uint8_t*>(to), part ? bytes : bytes * size_.parts, rank_, ++round_);
   }
 
   void call(bool in_place) {
@@ -111,8 +112,10 @@ class mpi_peer {
         break;
       case op::broadcast: MPI_Bcast(in_place ? out() : in(), n, type_, root_, world); break;
       case op::reduce:
-        MPI_Reduce(in_place && root ? MPI_IN_PLACE : in_place ? static_cast<const void*>(out()) : in(), out(), n, type_,
-                   redop_, root_, world);
+        MPI_Reduce(in_place && root ? MPI_IN_PLACE
+                   : in_place       ? static_cast<const void*>(out())
+                                    : in(),
+                   out(), n, type_, redop_, root_, world);
         break;
       case op::gather:
         MPI_Gather(in_place && root ? MPI_IN_PLACE : static_cast<const void*>(in()), n, type_, out(), n, type_, root_,

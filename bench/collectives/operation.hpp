@@ -28,9 +28,9 @@ enum class op {
   send_recv
 };
 
-inline constexpr std::array op_names{"barrier",    "all_reduce",   "reduce_scatter", "reduce_scatter_v", "all_gather",
+inline constexpr std::array op_names{"barrier",      "all_reduce", "reduce_scatter", "reduce_scatter_v", "all_gather",
                                      "all_gather_v", "all_to_all", "all_to_all_v",   "broadcast",        "reduce",
-                                     "gather",     "scatter",      "send_recv"};
+                                     "gather",       "scatter",    "send_recv"};
 
 [[nodiscard]] constexpr const char* name(op what) noexcept { return op_names[static_cast<std::size_t>(what)]; }
 

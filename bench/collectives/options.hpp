@@ -35,7 +35,7 @@ struct options {
   std::size_t max = std::size_t{64} << 20;
   std::size_t factor = 2;
   int warmup = 3;
-  int iters = 0;  // 0: by size
+  int iters = 0;                   // 0: by size
   std::string algorithm = "auto";  // also by BELAY_ALGORITHM, where no flag says it
   std::vector<std::string> notes;  // what a user should know before it runs
   bool check = false;
@@ -92,8 +92,9 @@ inline void choose_algorithm(options& out, bool given) {
 [[nodiscard]] inline std::optional<options> parse_options(int argc, char** argv, int& code) {
   options out;
   std::string ops = "all_reduce", min = "8", max = "64M";
-  CLI::App app{"Times of the collectives on this machine, as nccl-tests prints them, beside what the machine can do "
-               "and beside others"};
+  CLI::App app{
+      "Times of the collectives on this machine, as nccl-tests prints them, beside what the machine can do "
+      "and beside others"};
   app.add_option("--op", ops, "an operation, several with commas, or all: " + CLI::detail::join(op_names, " "))
       ->capture_default_str();
   app.add_option("--ranks", out.ranks, "ranks")->check(CLI::Range(1, 64))->capture_default_str();
@@ -116,12 +117,14 @@ inline void choose_algorithm(options& out, bool given) {
   app.add_option("--warmup", out.warmup, "samples before those that count")->check(CLI::Range(0, 1'000'000));
   app.add_option("--iters", out.iters, "samples of each size (default 101, 41 above 64K, 15 above 4M)")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--algorithm", out.algorithm,
-                 "forces an algorithm instead of the library's choice: line, page, one_shot, push, pull, staged, kernel_copy")
+  app.add_option(
+         "--algorithm", out.algorithm,
+         "forces an algorithm instead of the library's choice: line, page, one_shot, push, pull, staged, kernel_copy")
       ->capture_default_str();
   app.add_flag("--check", out.check, "compare every result with the ordered reference, bit for bit");
   app.add_flag("--limits", out.limits, "also measure the concurrent copy of the same bytes");
-  app.add_option("--beside", out.beside, "peers in the same run: mpi, twin, bare (without fingerprint, recorder and deadline)")
+  app.add_option("--beside", out.beside,
+                 "peers in the same run: mpi, twin, bare (without fingerprint, recorder and deadline)")
       ->delimiter(',')
       ->check(CLI::IsMember({"mpi", "twin", "bare"}));
   app.add_option("--json", out.json, "also write the results to this file");
@@ -158,8 +161,9 @@ inline void choose_algorithm(options& out, bool given) {
   const auto makes_a_size = [&](op which) {
     if (which == op::barrier) return true;
     const std::vector<std::size_t> all = sweep(out.min, out.max, out.factor);
-    return std::any_of(all.begin(), all.end(),
-                       [&](std::size_t bytes) { return extent_of(which, bytes, element_bytes(out.type), out.ranks).count > 0; });
+    return std::any_of(all.begin(), all.end(), [&](std::size_t bytes) {
+      return extent_of(which, bytes, element_bytes(out.type), out.ranks).count > 0;
+    });
   };
   if (std::none_of(out.ops.begin(), out.ops.end(), makes_a_size)) {
     return refuse("--min " + min + " --max " + max + ": no size between holds an element of --type " + out.type +
@@ -182,7 +186,8 @@ inline void choose_algorithm(options& out, bool given) {
   if (out.oversubscribed()) {
     out.notes.push_back(std::to_string(out.ranks) + " ranks share " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) +
                         " cores: most of each time is waiting for a turn on a core, so all of it takes long (try --max "
-                        "64K --factor 8); " + (out.iters > 0 ? "" : "a third of the samples is taken, and ") +
+                        "64K --factor 8); " +
+                        (out.iters > 0 ? "" : "a third of the samples is taken, and ") +
                         "figures are those of this case only");
   }
   return out;

@@ -25,8 +25,10 @@ class pattern {
     for (std::size_t i = 0; i < period; ++i) {
       state = state * 1664525U + 1013904223U;
       const auto number = static_cast<std::int32_t>(state >> 16 & 0x7fff) + 1;
-      if constexpr (std::is_integral_v<T>) table_[i] = static_cast<T>(number % 127 + 1);
-      else table_[i] = static_cast<T>(static_cast<float>(number) / 16384.0F + 0.0625F);
+      if constexpr (std::is_integral_v<T>)
+        table_[i] = static_cast<T>(number % 127 + 1);
+      else
+        table_[i] = static_cast<T>(static_cast<float>(number) / 16384.0F + 0.0625F);
     }
     std::copy_n(table_.begin(), period, table_.begin() + period);
   }

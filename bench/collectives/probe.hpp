@@ -99,7 +99,8 @@ inline double scoreboard::round_trip(int trips) {
     for (int i = 0; i < trips; ++i) {
       const std::uint64_t serve = 2 * ++trips_;
       if (mine == 0) ball.store(serve, std::memory_order_release);
-      while (ball.load(std::memory_order_acquire) != serve + 1 - mine) {}
+      while (ball.load(std::memory_order_acquire) != serve + 1 - mine) {
+      }
       if (mine == 1) ball.store(serve + 1, std::memory_order_release);
     }
   }

@@ -37,7 +37,7 @@ struct series {
 struct cell {
   op what = op::barrier;
   extent size;
-  std::string algorithm[2];  // by in_place
+  std::string algorithm[2];                                     // by in_place
   std::vector<std::pair<machine_state, machine_state>> around;  // before and after each sample
   std::vector<series> all;
   std::optional<std::size_t> wrong[2];  // by in_place; nothing: not checked or no such form

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/scoreboard.hpp"
 #include "collectives/disturbance.hpp"
 #include "collectives/probe.hpp"
 #include "collectives/result.hpp"
+#include "collectives/scoreboard.hpp"
 
 namespace bench {
 
@@ -44,8 +44,8 @@ inline constexpr int batch = 40;
   return ranks.largest(now_us() - start) / calls;
 }
 
-/// Runs it without a clock: each contender leaves lines in caches, and branches predicted, as it likes them, and a processor
-/// takes some ten microseconds until it is ready for its widest registers. Large ones leave nothing.
+/// Runs it without a clock: each contender leaves lines in caches, and branches predicted, as it likes them, and a
+/// processor takes some ten microseconds until it is ready for its widest registers. Large ones leave nothing.
 inline void warm_up(scoreboard& ranks, const contender& who, std::size_t bytes) {
   if (bytes > (std::size_t{16} << 20)) return;
   constexpr std::size_t enough = std::size_t{1} << 20;
@@ -55,8 +55,8 @@ inline void warm_up(scoreboard& ranks, const contender& who, std::size_t bytes) 
 }
 
 /// Slowest rank's microseconds of a call once it is warm; taken again where something else had a core for more than a
-/// hundredth of the time, NaN after ten times. Where ranks share cores they disturb each other, and that is part of what is
-/// measured.
+/// hundredth of the time, NaN after ten times. Where ranks share cores they disturb each other, and that is part of
+/// what is measured.
 [[nodiscard]] inline double timed(scoreboard& ranks, const disturbance_meter& meter, const contender& who,
                                   std::size_t bytes) {
   const int calls = calls_of(bytes);
@@ -88,8 +88,8 @@ inline void drop_losers(const std::vector<contender>& all, const std::vector<std
 }
 
 /// Fills `into` with `samples` of every contender, after `warmup` that do not count.
-inline void take_samples(scoreboard& ranks, state_probe& probe, const std::vector<contender>& all, int warmup, int samples,
-                         cell& into) {
+inline void take_samples(scoreboard& ranks, state_probe& probe, const std::vector<contender>& all, int warmup,
+                         int samples, cell& into) {
   std::vector<std::vector<double>> warm(all.size());
   std::vector<bool> dropped(all.size(), false);
   for (const contender& who : all) into.all.push_back({who.who, who.name, who.in_place, {}});
@@ -105,8 +105,10 @@ inline void take_samples(scoreboard& ranks, state_probe& probe, const std::vecto
     for (const std::size_t k : order) {
       double us = std::numeric_limits<double>::quiet_NaN();
       if (!dropped[k]) us = timed(ranks, meter, all[k], into.size.bytes);
-      if (i >= 0) into.all[k].us.push_back(us);
-      else if (!std::isnan(us)) warm[k].push_back(us);
+      if (i >= 0)
+        into.all[k].us.push_back(us);
+      else if (!std::isnan(us))
+        warm[k].push_back(us);
     }
     const machine_state after = probe();
     if (i >= 0) into.around.emplace_back(before, after);

@@ -26,8 +26,10 @@ void look_until(Done done, variants how) {
   using clock = std::chrono::steady_clock;
   clock::time_point limit{};
   for (std::uint64_t looks = 1; !done(); ++looks) {
-    if (how == variants::keep_core) relax();
-    else if (looks % 30 == 0) ::sched_yield();
+    if (how == variants::keep_core)
+      relax();
+    else if (looks % 30 == 0)
+      ::sched_yield();
     if (looks % (1U << 22) != 0) continue;
     if (limit == clock::time_point{}) limit = clock::now() + std::chrono::minutes(2);
     if (clock::now() > limit) throw std::runtime_error("a rank of the benchmark waited two minutes for another one");

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "belay/backend/host/collectives.hpp"
-#include "belay/backend/host/memory/control_block.hpp"
-#include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/rendezvous/collective_endpoint.hpp"
 #include "belay/backend/host/memory/address_map.hpp"
+#include "belay/backend/host/memory/control_block.hpp"
+#include "belay/backend/host/rendezvous/collective_endpoint.hpp"
+#include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/where.hpp"
 #include "collectives/operation.hpp"
@@ -30,14 +30,14 @@ class unchecked_baseline {
     return what == op::barrier || (what == op::all_reduce && bytes <= belay::host::flag_payload_bytes);
   }
   [[nodiscard]] static std::size_t bytes(int ranks) noexcept {
-    return belay::host::control::bytes_for(shape(ranks)) + belay::host::group_layout::bytes_for(ranks);
+    return belay::host::control_block::bytes_for(shape(ranks)) + belay::host::group_layout::bytes_for(ranks);
   }
 
   /// `memory` of `bytes(ranks)` is zero at first and seen by all ranks, as by processes.
   unchecked_baseline(std::byte* memory, int rank, int ranks) : state_(std::make_shared<state>(memory, rank, ranks)) {}
 
-  [[nodiscard]] int rank() const noexcept { return state_->meeting.rank(); }
-  [[nodiscard]] int size() const noexcept { return state_->meeting.size(); }
+  [[nodiscard]] int rank() const noexcept { return state_->endpoint.rank(); }
+  [[nodiscard]] int size() const noexcept { return state_->endpoint.size(); }
 
   void barrier(belay::where at = belay::where::current()) const { belay::host::barrier(here(), at); }
   template <belay::reducible T, belay::reduction_tag Op>
@@ -51,22 +51,22 @@ class unchecked_baseline {
   }
 
  private:
-  using unguarded_meeting = belay::host::basic_collective_endpoint<belay::host::unguarded>;
+  using unguarded_endpoint = belay::host::basic_collective_endpoint<belay::host::unguarded>;
 
   struct state {
     state(std::byte* memory, int rank, int ranks)
         : members(static_cast<std::size_t>(ranks)),
-          world_status(belay::host::control::make(memory, shape(ranks))),  // all write the same
-          reach(belay::host::address_space::several),
-          meeting(world_status, reach, numbered(members), belay::host::lane::caller, 0U, rank,
-                  {memory + belay::host::control::bytes_for(shape(ranks)), ranks}) {
-      world_status.shared().header().cores.store(ranks, std::memory_order_relaxed);  // nobody arrives, to tell theirs
+          status(belay::host::control_block::make(memory, shape(ranks))),  // all write the same
+          map(belay::host::address_space::several),
+          endpoint(status, map, numbered(members), belay::host::lane::caller, 0U, rank,
+                   {memory + belay::host::control_block::bytes_for(shape(ranks)), ranks}) {
+      status.shared().header().cores.store(ranks, std::memory_order_relaxed);  // nobody arrives, to tell theirs
     }
 
     std::vector<int> members;
-    belay::host::world_status world_status;
-    belay::host::reach reach;
-    unguarded_meeting meeting;
+    belay::host::world_status status;
+    belay::host::address_map map;
+    unguarded_endpoint endpoint;
   };
 
   [[nodiscard]] static belay::host::control_shape shape(int ranks) noexcept {
@@ -79,7 +79,9 @@ class unchecked_baseline {
     std::iota(members.begin(), members.end(), 0);
     return members;
   }
-  [[nodiscard]] belay::host::basic_collective_context<unguarded_meeting> here() const noexcept { return {&state_->meeting, limit_}; }
+  [[nodiscard]] belay::host::basic_collective_context<unguarded_endpoint> here() const noexcept {
+    return {&state_->endpoint, limit_};
+  }
 
   std::shared_ptr<state> state_;
   belay::host::world_status::clock::duration limit_{};

@@ -42,8 +42,8 @@ class json_parser {
       return Json::parse(counting{begin, &position_}, counting{begin + text_.size(), &position_}, follow);
     } catch (const typename Json::out_of_range&) {
       const bare found = bare_at_position();
-      refuse(found.begin, field() + " is " + belay::printable_start(found.text, 40) +
-                              ", which is beyond what a number can hold");
+      refuse(found.begin,
+             field() + " is " + belay::printable_start(found.text, 40) + ", which is beyond what a number can hold");
     } catch (const typename Json::parse_error& error) {
       refuse_syntax(error);
     }

@@ -22,8 +22,8 @@ namespace input {
   const belay::safetensors::file in(path, O_RDONLY | O_NONBLOCK, here);
   const std::uint64_t size = in.size(here);
   if (size > most) {
-    throw belay::file_error(
-        path, 0, "has " + std::to_string(size) + " bytes, at most " + std::to_string(most) + " are read");
+    throw belay::file_error(path, 0,
+                            "has " + std::to_string(size) + " bytes, at most " + std::to_string(most) + " are read");
   }
   std::string text(static_cast<std::size_t>(size), '\0');
   in.read(0, std::as_writable_bytes(std::span(text)), here);

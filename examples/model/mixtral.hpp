@@ -22,16 +22,16 @@ namespace model {
 struct mixtral_config {
   std::size_t vocab = 256;
   std::size_t hidden = 128;
-  std::size_t expert_width = 256;     // intermediate_size
-  std::size_t layers = 4;             // num_hidden_layers
-  std::size_t heads = 4;              // num_attention_heads
-  std::size_t kv_heads = 4;           // num_key_value_heads
+  std::size_t expert_width = 256;  // intermediate_size
+  std::size_t layers = 4;          // num_hidden_layers
+  std::size_t heads = 4;           // num_attention_heads
+  std::size_t kv_heads = 4;        // num_key_value_heads
   std::size_t head_dim = 32;
   std::size_t experts = 8;            // num_local_experts
   std::size_t experts_per_token = 2;  // num_experts_per_tok
   std::size_t positions = 128;        // max_position_embeddings: the longest sequence
   double rope_theta = 1e6;
-  double norm_eps = 1e-5;             // rms_norm_eps
+  double norm_eps = 1e-5;  // rms_norm_eps
 
   [[nodiscard]] attention_shape attention() const { return {hidden, heads, kv_heads, head_dim}; }
   [[nodiscard]] moe_shape mixture() const { return {hidden, expert_width, experts, experts_per_token}; }
@@ -68,9 +68,9 @@ struct model_part {
   /// One of `count` equal parts in order: the first has the embedding, the last the head.
   [[nodiscard]] static model_part of(const mixtral_config& config, std::size_t index, std::size_t count) {
     if (count == 0 || index >= count || config.layers % count != 0) {
-      throw belay::usage_error(std::to_string(config.layers) + " layers cannot be divided into " +
-                                   std::to_string(count) + " equal parts",
-                               belay::where::current());
+      throw belay::usage_error(
+          std::to_string(config.layers) + " layers cannot be divided into " + std::to_string(count) + " equal parts",
+          belay::where::current());
     }
     const std::size_t layers = config.layers / count;
     return {index * layers, layers, index == 0 ? with_embedding::yes : with_embedding::no,

@@ -98,9 +98,8 @@ class rms_norm {
       });
       const T pull = along * factor * factor * factor / static_cast<T>(width);
       if (beside == nullptr) {
-        for_lanes<T>(width, [=](auto at) {
-          at.store(to, at.load(dy) * at.load(weight) * factor - at.load(in) * pull);
-        });
+        for_lanes<T>(width,
+                     [=](auto at) { at.store(to, at.load(dy) * at.load(weight) * factor - at.load(in) * pull); });
       } else {
         const T* other = beside + i * width;
         for_lanes<T>(width, [=](auto at) {

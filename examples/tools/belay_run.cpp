@@ -22,11 +22,11 @@
 #include <vector>
 
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
-#include "belay/backend/host/failure/flight_dump.hpp"
 #include "belay/backend/host/bootstrap/coordinator.hpp"
-#include "belay/backend/host/options.hpp"
-#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/bootstrap/world_monitor.hpp"
+#include "belay/backend/host/failure/flight_dump.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/backend/host/options.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "tools/belay_run/child.hpp"
@@ -115,9 +115,11 @@ class started_world : public world_monitor {
     someone_joined_ = true;
     for (const auto& [gone, how] : std::exchange(gone_before_, {})) world_monitor::ended(gone, how);
   }
-  void ended(int rank, ending how) {
-    if (someone_joined_) world_monitor::ended(rank, how);
-    else gone_before_.emplace_back(rank, how);
+  void ended(int rank, exit_status how) {
+    if (someone_joined_)
+      world_monitor::ended(rank, how);
+    else
+      gone_before_.emplace_back(rank, how);
   }
 
   // What its end tells then is how we ended it.
@@ -127,10 +129,10 @@ class started_world : public world_monitor {
     fail(rank, 128 + SIGSTOP);
   }
 
-  void child_ended(int rank, ending how) {
+  void child_ended(int rank, exit_status how) {
     after_us_->remove(std::exchange(children_[static_cast<std::size_t>(rank)], 0));
     --living_;
-    const int code = how.how == ending::kind::signalled ? 128 + how.code : how.code;
+    const int code = how.how == exit_status::kind::signalled ? 128 + how.code : how.code;
     if (code != 0 && exit_code_ == 0) say("rank " + std::to_string(rank) + " " + how.text());
     if (code != 0) fail(rank, code);
   }
@@ -226,8 +228,10 @@ class started_world : public world_monitor {
     signalfd_siginfo what = {};
     while (::read(signals_.get(), &what, sizeof what) == static_cast<ssize_t>(sizeof what)) {
       const int number = static_cast<int>(what.ssi_signo);
-      if (number == SIGTSTP) stop_until_continued();
-      else signal_all(number);
+      if (number == SIGTSTP)
+        stop_until_continued();
+      else
+        signal_all(number);
     }
   }
 
@@ -252,7 +256,7 @@ class started_world : public world_monitor {
   std::deque<line_reader> readers_;
   bool refused_ = false;  // the program could not be started
   bool someone_joined_ = false;
-  std::vector<std::pair<int, ending>> gone_before_;
+  std::vector<std::pair<int, exit_status>> gone_before_;
   int living_ = 0;
   int exit_code_ = 0;
   int blows_ = 0;

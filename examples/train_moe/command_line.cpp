@@ -143,11 +143,11 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string zero = "1";
   bool print_plan = false;
 
-  CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.",
-               "train_moe"};
+  CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
   app.option_defaults()->always_capture_default();
   app.add_option("--mesh", mesh, "ranks on each axis: pp, dp, ep; an omitted one is 1")->type_name("AXES");
-  app.add_option("--backend", backend, "what ranks are; under belay-run, mpirun or another launcher this is one of them")
+  app.add_option("--backend", backend,
+                 "what ranks are; under belay-run, mpirun or another launcher this is one of them")
       ->check(CLI::IsMember({"threads", "processes", "mpi"}));
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));

@@ -74,7 +74,8 @@ double rope_theta_of(const fields& in) {
     for (const char* kind : {"rope_type", "type"}) {
       const auto type = rope->find(kind);
       if (type != rope->end() && !type->is_null() && *type != "default") {
-        in.refuse(std::string(name) + "." + kind, "is " + input::shown(*type) + ": only unscaled positions are supported");
+        in.refuse(std::string(name) + "." + kind,
+                  "is " + input::shown(*type) + ": only unscaled positions are supported");
       }
     }
     for (const auto& [key, value] : rope->items()) {

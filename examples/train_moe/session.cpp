@@ -29,7 +29,9 @@ belay::host::world_options host_options(long long ranks) {
   return {.pin = spare ? pinning::one_core_each : pinning::none};
 }
 
-void run_rank(prepared_run& prepared, belay::host::rank& rank) { rank_session<belay::host::rank>(prepared, rank).run(); }
+void run_rank(prepared_run& prepared, belay::host::rank& rank) {
+  rank_session<belay::host::rank>(prepared, rank).run();
+}
 
 // OpenBLAS starts threads when it is loaded, and a process with threads is not forked: told to have none, it has none.
 void start_without_threads(char** argv) {
@@ -80,7 +82,8 @@ int run_session(const command_line& line, char** argv) {
   model::one_thread_per_product();
   const options& run = line.run;
   const int ranks = static_cast<int>(run.mesh.ranks());
-  const voice says = line.backend == backend_kind::threads || belay::find_launch().rank == 0 ? voice::speaks : voice::silent;
+  const voice says =
+      line.backend == backend_kind::threads || belay::find_launch().rank == 0 ? voice::speaks : voice::silent;
   switch (line.backend) {
     case backend_kind::threads: {
       prepared_run prepared(line, says);
@@ -94,7 +97,9 @@ int run_session(const command_line& line, char** argv) {
       if (alone) start_without_threads(argv);
       prepared_run prepared(line, says);
       if (!alone) {
-        belay::host::world::from_env(host_options(ranks)).run([&](belay::host::rank& rank) { run_rank(prepared, rank); });
+        belay::host::world::from_env(host_options(ranks)).run([&](belay::host::rank& rank) {
+          run_rank(prepared, rank);
+        });
         return 0;
       }
       const outlives_interrupts here;

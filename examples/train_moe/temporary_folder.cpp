@@ -30,7 +30,7 @@ namespace train_moe {
 
 namespace {
 
-using belay::host::unique_fd;
+using belay::unique_fd;
 
 constexpr std::string_view mark = ".tmp-belay-";
 
@@ -204,7 +204,8 @@ void sweep_folder(const std::string& path, leftover kind, const std::string& tar
   struct stat present = {};
   const bool replaced = ::lstat(target.c_str(), &present) == 0 && S_ISDIR(present.st_mode);
   if (kind == leftover::set_aside && !replaced) return;  // it is all there is
-  if (each_entry(folder.get(), [](const char* name) { return is_ours(name); })) remove_folder(path.c_str(), folder.get());
+  if (each_entry(folder.get(), [](const char* name) { return is_ours(name); }))
+    remove_folder(path.c_str(), folder.get());
 }
 
 void sweep(const std::string& target) {

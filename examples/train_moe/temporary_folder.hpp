@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A folder that gets its name when all of it is written. Whose it is the kernel knows: the owner holds a lock (flock) on
-// the folder, which ends with the process however that ends. What nobody holds is swept by the next one for the same
+// A folder that gets its name when all of it is written. Whose it is the kernel knows: the owner holds a lock (flock)
+// on the folder, which ends with the process however that ends. What nobody holds is swept by the next one for the same
 // place; and signals that end the process remove it first.
 #pragma once
 
@@ -17,9 +17,9 @@ namespace train_moe {
 /// TARGET.tmp-belay-XXXXXX. One at a time in a process is removed by signals; others are left to be swept.
 class temporary_folder {
  public:
-  /// Sweeps, then makes an empty folder (mode 0755). Until it is destroyed, SIGINT, SIGTERM, SIGHUP and SIGQUIT remove it
-  /// before they do what they did before, and SIGXFSZ is ignored, so that a write beyond the limit is an error; a process
-  /// that would be killed with its parent gets a SIGTERM instead. Throws belay::file_error.
+  /// Sweeps, then makes an empty folder (mode 0755). Until it is destroyed, SIGINT, SIGTERM, SIGHUP and SIGQUIT remove
+  /// it before they do what they did before, and SIGXFSZ is ignored, so that a write beyond the limit is an error; a
+  /// process that would be killed with its parent gets a SIGTERM instead. Throws belay::file_error.
   explicit temporary_folder(std::string target);
   temporary_folder(const temporary_folder&) = delete;
   temporary_folder& operator=(const temporary_folder&) = delete;
@@ -40,7 +40,7 @@ class temporary_folder {
 
   std::string target_;
   std::string path_;
-  belay::host::unique_fd folder_;
+  belay::unique_fd folder_;
   pid_t process_ = ::getpid();
   bool guarded_ = false;  // signals remove it
 };

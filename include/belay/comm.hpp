@@ -3,15 +3,15 @@
 // The communication room's door: what a group of ranks can do, meshes of them, and memory they share.
 #pragma once
 
-#include "belay/comm/collective.hpp"            // IWYU pragma: export
-#include "belay/comm/communicator.hpp"          // IWYU pragma: export
-#include "belay/comm/fingerprint.hpp"           // IWYU pragma: export
-#include "belay/comm/flight_recorder.hpp"       // IWYU pragma: export
-#include "belay/comm/launch.hpp"                // IWYU pragma: export
-#include "belay/comm/mesh.hpp"                  // IWYU pragma: export
-#include "belay/comm/pending.hpp"               // IWYU pragma: export
-#include "belay/comm/reduction.hpp"             // IWYU pragma: export
-#include "belay/comm/rehearsal.hpp"             // IWYU pragma: export
-#include "belay/comm/symmetric.hpp"             // IWYU pragma: export
-#include "belay/comm/symmetric_messages.hpp"    // IWYU pragma: export
-#include "belay/comm/symmetric_region.hpp"      // IWYU pragma: export
+#include "belay/comm/collective.hpp"          // IWYU pragma: export
+#include "belay/comm/communicator.hpp"        // IWYU pragma: export
+#include "belay/comm/fingerprint.hpp"         // IWYU pragma: export
+#include "belay/comm/flight_recorder.hpp"     // IWYU pragma: export
+#include "belay/comm/launch.hpp"              // IWYU pragma: export
+#include "belay/comm/mesh.hpp"                // IWYU pragma: export
+#include "belay/comm/pending.hpp"             // IWYU pragma: export
+#include "belay/comm/reduction.hpp"           // IWYU pragma: export
+#include "belay/comm/rehearsal.hpp"           // IWYU pragma: export
+#include "belay/comm/symmetric.hpp"           // IWYU pragma: export
+#include "belay/comm/symmetric_messages.hpp"  // IWYU pragma: export
+#include "belay/comm/symmetric_region.hpp"    // IWYU pragma: export

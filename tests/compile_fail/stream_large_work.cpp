@@ -6,7 +6,7 @@
 
 #include "belay/device/queue_stream.hpp"
 
-void go(belay::host::queue_stream& stream, std::vector<int>& numbers) {
+void go(belay::queue_stream& stream, std::vector<int>& numbers) {
 #ifdef BELAY_BROKEN
   stream.run([numbers] { static_cast<void>(numbers); });
 #else

@@ -155,12 +155,11 @@ TEST_CASE_TEMPLATE_DEFINE("a forked child of a rank is told that it is none, and
              if (!cold) return 1;
              if constexpr (checks_calls) {
                float one = 1;
-               const bool hot =
-                   is_child(slip_of([&] { world.barrier(); })) &&
-                   is_child(slip_of([&] { world.all_reduce(std::span(&one, 1), belay::sum); })) &&
-                   is_child(slip_of([&] { world.exchange({}); })) &&
-                   is_child(slip_of([&] { heap.synchronize(); })) &&
-                   is_child(slip_of([&] { static_cast<void>(heap.lease(64, "one")); }));
+               const bool hot = is_child(slip_of([&] { world.barrier(); })) &&
+                                is_child(slip_of([&] { world.all_reduce(std::span(&one, 1), belay::sum); })) &&
+                                is_child(slip_of([&] { world.exchange({}); })) &&
+                                is_child(slip_of([&] { heap.synchronize(); })) &&
+                                is_child(slip_of([&] { static_cast<void>(heap.lease(64, "one")); }));
                if (!hot) return 2;
              }
              return 0;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/call_guard.hpp"
-
 #include <sched.h>
 #include <sys/mman.h>
 
 #include <atomic>
 #include <new>
 
+#include "conformance/call_guard.hpp"
 #include "conformance/host_processes.hpp"
 #include "conformance/host_threads.hpp"
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "conformance/call_guard.hpp"
-
 #include "conformance/mpi_ranks.hpp"
 
 namespace guarded {

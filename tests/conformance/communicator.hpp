@@ -36,14 +36,19 @@ TEST_CASE_TEMPLATE_DEFINE("exchange completes rings, several transfers a pair, a
         const auto a = values<float>(me, n), b = values<float>(me + 100, n + 1), self = values<float>(me + 200, 5);
         std::vector<float> got_a(n), got_b(n + 1), got_back(n), got_self(5);
         const p2p transfers[] = {
-            p2p::receive(previous, std::span(got_a), 1), p2p::receive(previous, std::span(got_b), 2),
-            p2p::send(next, std::span(a), 1),            p2p::send(next, std::span(b), 2),
-            p2p::send(previous, std::span(a), 3),        p2p::receive(next, std::span(got_back), 3),
-            p2p::send(me, std::span(self), 4),           p2p::receive(me, std::span(got_self), 4),
+            p2p::receive(previous, std::span(got_a), 1),
+            p2p::receive(previous, std::span(got_b), 2),
+            p2p::send(next, std::span(a), 1),
+            p2p::send(next, std::span(b), 2),
+            p2p::send(previous, std::span(a), 3),
+            p2p::receive(next, std::span(got_back), 3),
+            p2p::send(me, std::span(self), 4),
+            p2p::receive(me, std::span(got_self), 4),
         };
         world.exchange(transfers);
-        ok = ok && same_bits(got_a, values<float>(previous, n)) && same_bits(got_b, values<float>(previous + 100, n + 1)) &&
-             same_bits(got_back, values<float>(next, n)) && same_bits(got_self, self);
+        ok = ok && same_bits(got_a, values<float>(previous, n)) &&
+             same_bits(got_b, values<float>(previous + 100, n + 1)) && same_bits(got_back, values<float>(next, n)) &&
+             same_bits(got_self, self);
       }
       // Only some ranks take part.
       if (ranks > 1 && me < 2) {
@@ -136,7 +141,8 @@ TEST_CASE_TEMPLATE_DEFINE("started operations complete in launch order beside bl
       std::move(started[in_flight - 1]).wait();
       for (std::size_t k = 0; k < in_flight; ++k) ok = ok && started[k].ready();
       for (std::size_t k = 0; k + 1 < in_flight; ++k) std::move(started[k]).wait();
-      for (std::size_t k = 0; k < in_flight; ++k) ok = ok && same_bits(buffers[k], reduced<float>(ranks, k * 10, belay::sum));
+      for (std::size_t k = 0; k < in_flight; ++k)
+        ok = ok && same_bits(buffers[k], reduced<float>(ranks, k * 10, belay::sum));
       return ok && rank.abandoned() == 0;
     })));
   }
@@ -150,7 +156,9 @@ TEST_CASE_TEMPLATE_DEFINE("every operation can be started", Backend, conf_starte
     const std::size_t n = 20;
     const std::vector<std::size_t> counts(size, n);
     const auto in = values<float>(me, n * size);
-    const auto part_of = [&](const std::vector<float>& whole) { return std::span<const float>(whole).subspan(n * place, n); };
+    const auto part_of = [&](const std::vector<float>& whole) {
+      return std::span<const float>(whole).subspan(n * place, n);
+    };
     auto reduced_all = in, reduced_v = in, at_root = in, gathered_v = in, everywhere = in, swapped = in;
     std::vector<float> part(n), whole(n * size), collected(n * size), dealt(n), swapped_v(n * size), got(7);
     const auto sent = values<float>(me, 7);
@@ -190,7 +198,8 @@ TEST_CASE_TEMPLATE_DEFINE("every operation can be started", Backend, conf_starte
   }));
 }
 
-TEST_CASE_TEMPLATE_DEFINE("groups of a part of the ranks work independently and in their own order", Backend, conf_groups) {
+TEST_CASE_TEMPLATE_DEFINE("groups of a part of the ranks work independently and in their own order", Backend,
+                          conf_groups) {
   using namespace conformance;
   for (int ranks : rank_counts) {
     CAPTURE(ranks);
@@ -205,7 +214,8 @@ TEST_CASE_TEMPLATE_DEFINE("groups of a part of the ranks work independently and 
       bool ok = first.size() == static_cast<int>(members.size()) &&
                 members[static_cast<std::size_t>(first.rank())] == rank.number();
       for (int round = 0; round < 1 + rank.number() % 2; ++round) {
-        ok = ok && all_reduce_is_right<float>(first, 100, belay::sum) && all_reduce_is_right<float>(second, 50, belay::sum);
+        ok = ok && all_reduce_is_right<float>(first, 100, belay::sum) &&
+             all_reduce_is_right<float>(second, 50, belay::sum);
       }
       std::vector<int> who(static_cast<std::size_t>(second.size()));
       const int me = rank.number();

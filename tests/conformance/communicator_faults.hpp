@@ -191,8 +191,10 @@ TEST_CASE_TEMPLATE_DEFINE("calls that differ stop all ranks before any output is
           buffers with(ranks, 6);
           // The same operation with one element more, or another operation.
           const auto what = failure_of([&] {
-            if (rank.number() == odd) call(rank.world(), other, which == other ? 6 : 5, with);
-            else call(rank.world(), which, 5, with);
+            if (rank.number() == odd)
+              call(rank.world(), other, which == other ? 6 : 5, with);
+            else
+              call(rank.world(), which, 5, with);
           });
           const bool named = which == 7 && other == 7 ? true : names(what, odd);
           return what.fault == belay::comm_fault::mismatch && named && with.untouched();
@@ -224,9 +226,15 @@ TEST_CASE_TEMPLATE_DEFINE("root, reduction and element type are compared too", B
             case 1: reduce(belay::maximum, belay::sum); break;
             case 2: reduce(belay::average, belay::sum); break;
             case 3: world.reduce(std::span(x), belay::sum, root); break;
-            case 4: world.gather(std::span(x).first(1), std::span(y).first(static_cast<std::size_t>(ranks)), root); break;
-            case 5: world.scatter(std::span(x).first(static_cast<std::size_t>(ranks)), std::span(y).first(1), root); break;
-            case 6: odd ? world.all_reduce(std::span(words), belay::sum) : world.all_reduce(std::span(x), belay::sum); break;
+            case 4:
+              world.gather(std::span(x).first(1), std::span(y).first(static_cast<std::size_t>(ranks)), root);
+              break;
+            case 5:
+              world.scatter(std::span(x).first(static_cast<std::size_t>(ranks)), std::span(y).first(1), root);
+              break;
+            case 6:
+              odd ? world.all_reduce(std::span(words), belay::sum) : world.all_reduce(std::span(x), belay::sum);
+              break;
             case 7:  // in place on some ranks, and with another size on one
               world.all_to_all(std::span(x).first(odd ? 6 : 12), std::span(odd ? x : y).first(odd ? 6 : 12));
               break;
@@ -266,7 +274,8 @@ TEST_CASE_TEMPLATE_DEFINE("divisions of a buffer that differ are a mismatch, eve
           if (which == 2) world.start_reduce_scatter_v(std::span(x), counts, belay::average).wait();
           if (which == 3) world.start_all_gather_v(std::span(x), counts).wait();
         });
-        return what.fault == belay::comm_fault::mismatch && what.culprits == std::vector<int>{5} && same_bits(x, before) &&
+        return what.fault == belay::comm_fault::mismatch && what.culprits == std::vector<int>{5} &&
+               same_bits(x, before) &&
                what.message.find("with counts 113, 104, 223, 382, 268, 22, 0, 14") != std::string::npos &&
                what.message.find(same_hash ? "with counts 188, 0, 30" : "with counts 14, 0, 22") != std::string::npos &&
                (!same_hash || what.message.find("188 of them for rank 0") != std::string::npos);
@@ -325,12 +334,14 @@ TEST_CASE_TEMPLATE_DEFINE("a pair that disagrees on bytes or tag stops with both
         if (rank.number() == 1) rank.world().exchange(std::span(&receive, 1));
         rank.world().barrier();
       });
-      return what.fault == belay::comm_fault::mismatch && names(what, 0) && names(what, 1) && y == std::vector<float>(10, -7.0F);
+      return what.fault == belay::comm_fault::mismatch && names(what, 0) && names(what, 1) &&
+             y == std::vector<float>(10, -7.0F);
     })));
   }
 }
 
-TEST_CASE_TEMPLATE_DEFINE("a started operation whose peer fails tells so when it is waited for", Backend, conf_started_fault) {
+TEST_CASE_TEMPLATE_DEFINE("a started operation whose peer fails tells so when it is waited for", Backend,
+                          conf_started_fault) {
   using namespace conformance;
   for (int ranks : {2, 3}) {
     for (int kind = 0; kind < 2; ++kind) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "conformance/communicator.hpp"
-
 #include "conformance/host_late_processes.hpp"
 #include "conformance/host_processes.hpp"
 #include "conformance/host_threads.hpp"

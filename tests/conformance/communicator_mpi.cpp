@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "conformance/communicator.hpp"
-
 #include "conformance/mpi_ranks.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_exchange, conformance::mpi_ranks);

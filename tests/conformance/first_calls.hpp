@@ -39,7 +39,8 @@ bool passes_around_beside(const Group& group, std::size_t n) {
   const auto mine = values<float>(me, n), theirs = values<float>(previous, n);
   std::vector<float> got(n), got_again(n);
   const belay::p2p once[] = {belay::p2p::send(next, std::span(mine)), belay::p2p::receive(previous, std::span(got))};
-  const belay::p2p again[] = {belay::p2p::send(next, std::span(mine)), belay::p2p::receive(previous, std::span(got_again))};
+  const belay::p2p again[] = {belay::p2p::send(next, std::span(mine)),
+                              belay::p2p::receive(previous, std::span(got_again))};
   belay::pending first = group.start_exchange(once), second = group.start_exchange(again);
   std::move(first).wait();
   std::move(second).wait();
@@ -53,7 +54,9 @@ TEST_CASE_TEMPLATE_DEFINE("any operation, of any size, may be the first that a r
   // As what is payloads to meeting lines, pages, staging, and what the kernel copies.
   for (const std::size_t n : {std::size_t{1}, std::size_t{700}, std::size_t{2000}, std::size_t{50'001}}) {
     CAPTURE(n);
-    const auto holds = [&](auto law) { return holds_on_all<Backend>({2, 3}, [&](const auto& world) { return law(world); }); };
+    const auto holds = [&](auto law) {
+      return holds_on_all<Backend>({2, 3}, [&](const auto& world) { return law(world); });
+    };
     CHECK(holds([n](const auto& world) { return passes_around(world, n); }));
     CHECK(holds([n](const auto& world) { return passes_around_beside(world, n); }));
     CHECK(holds([n](const auto& world) { return all_reduce_is_right<float>(world, n, belay::sum); }));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The host backend's processes once more, each rank in turn so late that all others are in their bodies before it joins.
+// The host backend's processes once more, each rank in turn so late that all others are in their bodies before it
+// joins.
 #pragma once
 
 #include <chrono>

@@ -118,21 +118,20 @@ bool exchanges_parts(const Group& group, std::size_t part, placed where) {
     call(std::span(in), sends, in_place ? std::span(in) : std::span(out), receives);
     return in_place ? same_bits(in, expected) : same_bits(out, expected) && same_bits(in, mine);
   };
-  const bool even = run([&](int, int) { return part; },
-                        [&](auto in, auto&, auto out, auto&) { group.all_to_all(in, out); });
-  const bool uneven_parts = run(count, [&](auto in, auto& sends, auto out, auto& receives) {
-    group.all_to_all_v(in, sends, out, receives);
-  });
+  const bool even =
+      run([&](int, int) { return part; }, [&](auto in, auto&, auto out, auto&) { group.all_to_all(in, out); });
+  const bool uneven_parts =
+      run(count, [&](auto in, auto& sends, auto out, auto& receives) { group.all_to_all_v(in, sends, out, receives); });
   // What a pair sends each other differs: not in place.
-  const bool one_sided = in_place || where != placed::nowhere ||
-                         run([&](int from, int to) { return static_cast<std::size_t>((from + 2 * to) % 4) * part; },
-                             [&](auto in, auto& sends, auto out, auto& receives) {
-                               group.all_to_all_v(in, sends, out, receives);
-                             });
+  const bool one_sided =
+      in_place || where != placed::nowhere ||
+      run([&](int from, int to) { return static_cast<std::size_t>((from + 2 * to) % 4) * part; },
+          [&](auto in, auto& sends, auto out, auto& receives) { group.all_to_all_v(in, sends, out, receives); });
   return even && uneven_parts && one_sided;
 }
 
-// Rank 1 gives all it has to rank 0, each with one buffer: what is not sent or not received has no elements at its start.
+// Rank 1 gives all it has to rank 0, each with one buffer: what is not sent or not received has no elements at its
+// start.
 template <class T, class Group>
 bool gives_all(const Group& group, std::size_t n) {
   const int me = group.rank();
@@ -178,7 +177,8 @@ TEST_CASE_TEMPLATE_DEFINE("all_gather gives everybody everything, even and uneve
   CHECK(holds_on_all<Backend>({2, 3}, [](const auto& world) { return gathers_for_all<float>(world, many); }));
 }
 
-TEST_CASE_TEMPLATE_DEFINE("gather and scatter move between the root and everybody, in place too", Backend, conf_gather) {
+TEST_CASE_TEMPLATE_DEFINE("gather and scatter move between the root and everybody, in place too", Backend,
+                          conf_gather) {
   using namespace conformance;
   CHECK(moves<Backend>([]<class T>(const auto& world, std::size_t n) { return gathers_and_scatters<T>(world, n); }));
   CHECK(holds_on_all<Backend>({8}, [](const auto& world) { return gathers_and_scatters<float>(world, 1U << 13); }));
@@ -188,8 +188,10 @@ TEST_CASE_TEMPLATE_DEFINE("gather and scatter move between the root and everybod
 TEST_CASE_TEMPLATE_DEFINE("all_to_all exchanges parts, even and uneven ones, in place too", Backend, conf_all_to_all) {
   using namespace conformance;
   for (placed where : {placed::nowhere, placed::everywhere, placed::on_odd_ranks}) {
-    CHECK(moves<Backend>([=]<class T>(const auto& world, std::size_t n) { return exchanges_parts<T>(world, n, where); }));
-    CHECK(holds_on_all<Backend>({8}, [=](const auto& world) { return exchanges_parts<float>(world, 1U << 12, where); }));
+    CHECK(
+        moves<Backend>([=]<class T>(const auto& world, std::size_t n) { return exchanges_parts<T>(world, n, where); }));
+    CHECK(
+        holds_on_all<Backend>({8}, [=](const auto& world) { return exchanges_parts<float>(world, 1U << 12, where); }));
   }
   CHECK(holds_on_all<Backend>({2, 3}, [](const auto& world) { return gives_all<float>(world, many); }));
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/moves.hpp"
-
 #include "conformance/host_processes.hpp"
 #include "conformance/host_threads.hpp"
+#include "conformance/moves.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_broadcast, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_all_gather, conformance::host_threads, conformance::host_processes);

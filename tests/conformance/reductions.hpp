@@ -88,7 +88,8 @@ TEST_CASE("the values of the laws tell another order, another rounding and anoth
   CHECK(differs(0.0F, belay::average, [](auto& x) { return (x[0] + x[1] + x[2]) * (1.0F / 3); }));
   CHECK(differs(0.0F, belay::average, [](auto& x) { return x[0] / 3 + x[1] / 3 + x[2] / 3; }));
   CHECK(differs(bf16(), belay::sum, [](auto& x) { return float(bf16(float(x[0]) + float(x[1]))) + float(x[2]); }));
-  CHECK(differs(bf16(), belay::average, [](auto& x) { return float(bf16(float(x[0]) + float(x[1]) + float(x[2]))) / 3; }));
+  CHECK(differs(bf16(), belay::average,
+                [](auto& x) { return float(bf16(float(x[0]) + float(x[1]) + float(x[2]))) / 3; }));
   CHECK(differs(std::int8_t{}, belay::average, [](auto& x) { return (x[0] + x[1] + x[2]) / 3; }));
   CHECK(differs(std::int32_t{}, belay::average, [](auto& x) {
     const auto total = static_cast<std::int32_t>(std::uint32_t(x[0]) + std::uint32_t(x[1]) + std::uint32_t(x[2]));
@@ -120,9 +121,8 @@ TEST_CASE_TEMPLATE_DEFINE("reduce_scatter gives the slice of a reduction, in pla
           world, [&]<class U>(std::size_t n, auto op) { return reduces_and_scatters<U>(world, n, op); });
     });
   }));
-  CHECK(holds_on_all<Backend>({8}, [](const auto& world) {
-    return reduces_and_scatters<float>(world, 8192, belay::sum);
-  }));
+  CHECK(holds_on_all<Backend>({8},
+                              [](const auto& world) { return reduces_and_scatters<float>(world, 8192, belay::sum); }));
 }
 
 TEST_CASE_TEMPLATE_DEFINE("minimum and maximum of a NaN are a NaN, whichever rank brings it", Backend, conf_nan) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/reductions.hpp"
-
 #include "conformance/host_processes.hpp"
 #include "conformance/host_threads.hpp"
+#include "conformance/reductions.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_reduce, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_reduce_scatter, conformance::host_threads, conformance::host_processes);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/reductions.hpp"
-
 #include "conformance/mpi_ranks.hpp"
+#include "conformance/reductions.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_reduce, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_reduce_scatter, conformance::mpi_ranks);

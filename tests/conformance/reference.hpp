@@ -60,8 +60,10 @@ inline std::uint64_t scrambled(int rank, std::size_t i) {
 template <class T>
 T value(int rank, std::size_t i) {
   const std::uint64_t h = scrambled(rank, i);
-  if constexpr (std::is_integral_v<T>) return static_cast<T>(h);
-  else return static_cast<T>(static_cast<float>(static_cast<std::int64_t>(h % 20001) - 10000) * 0.37F);
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(h);
+  else
+    return static_cast<T>(static_cast<float>(static_cast<std::int64_t>(h % 20001) - 10000) * 0.37F);
 }
 template <class T>
 std::vector<T> values(int rank, std::size_t count) {
@@ -100,9 +102,12 @@ T reduced(std::span<const T> contributions, Op) {
   auto total = static_cast<total_type>(contributions[0]);
   for (const T& x : contributions.subspan(1)) total = next(total, static_cast<total_type>(x));
   if constexpr (std::same_as<Op, belay::average_t>) {
-    if constexpr (std::same_as<T, std::uint64_t>) total /= contributions.size();
-    else if constexpr (std::is_integral_v<T>) total = static_cast<T>(std::int64_t{total} / std::ssize(contributions));
-    else total /= static_cast<total_type>(contributions.size());
+    if constexpr (std::same_as<T, std::uint64_t>)
+      total /= contributions.size();
+    else if constexpr (std::is_integral_v<T>)
+      total = static_cast<T>(std::int64_t{total} / std::ssize(contributions));
+    else
+      total /= static_cast<total_type>(contributions.size());
   }
   return static_cast<T>(total);
 }
@@ -136,7 +141,8 @@ bool same_bits_with(const std::vector<T>& a, std::vector<T> b, std::size_t first
 // Uneven on purpose, with an empty part.
 inline std::vector<std::size_t> uneven(int ranks, std::size_t scale) {
   std::vector<std::size_t> counts(static_cast<std::size_t>(ranks));
-  for (int q = 0; q < ranks; ++q) counts[static_cast<std::size_t>(q)] = static_cast<std::size_t>((q * 7 + 3) % 5) * scale;
+  for (int q = 0; q < ranks; ++q)
+    counts[static_cast<std::size_t>(q)] = static_cast<std::size_t>((q * 7 + 3) % 5) * scale;
   return counts;
 }
 

@@ -45,7 +45,8 @@ TEST_CASE_TEMPLATE_DEFINE("counts that wrap round to the buffer's length are ref
   using namespace conformance;
   CHECK(holds_on_all<Backend>({2, 3, 4}, [](const auto& world) {
     const auto size = static_cast<std::size_t>(world.size());
-    const auto before = values<std::int32_t>(world.rank(), 2 * size), own = values<std::int32_t>(world.rank() + 7, 2 * size);
+    const auto before = values<std::int32_t>(world.rank(), 2 * size),
+               own = values<std::int32_t>(world.rank() + 7, 2 * size);
     auto x = before, y = own;
     const std::vector<std::size_t> even(size, 2), wrapping = wrapping_counts(size, 2 * size);
     // Each count for itself is possible, and so is their sum; their bytes are not.
@@ -53,7 +54,8 @@ TEST_CASE_TEMPLATE_DEFINE("counts that wrap round to the buffer's length are ref
     large.front() = std::size_t{1} << 62;
     const auto refused = [&](const std::string& operation, auto call) {
       const std::string text = size_refusal(call);
-      return text.find(operation) != std::string::npos && text.find("that of rank 0, which is 1844") != std::string::npos &&
+      return text.find(operation) != std::string::npos &&
+             text.find("that of rank 0, which is 1844") != std::string::npos &&
              text.find("more than any memory holds") != std::string::npos;
     };
     bool ok = true;
@@ -62,14 +64,16 @@ TEST_CASE_TEMPLATE_DEFINE("counts that wrap round to the buffer's length are ref
     ok = refused("all_to_all_v: what is sent", [&] { world.all_to_all_v(x, wrapping, std::span(y), even); }) && ok;
     ok = refused("all_to_all_v: what is received", [&] { world.all_to_all_v(x, even, std::span(y), wrapping); }) && ok;
     const std::span<std::int32_t> nothing;
-    ok = size_refusal([&] { world.all_gather_v(nothing, large); }).find("up to that of rank 0") != std::string::npos && ok;
+    ok = size_refusal([&] { world.all_gather_v(nothing, large); }).find("up to that of rank 0") != std::string::npos &&
+         ok;
     world.barrier();  // the group is usable
     world.all_to_all_v(x, even, std::span(y), even);
     return ok && same_bits(x, before);
   }));
 }
 
-TEST_CASE_TEMPLATE_DEFINE("buffers whose bytes wrap round are refused before anybody meets", Backend, conf_wrapping_buffers) {
+TEST_CASE_TEMPLATE_DEFINE("buffers whose bytes wrap round are refused before anybody meets", Backend,
+                          conf_wrapping_buffers) {
   using namespace conformance;
   CHECK(holds_on_all<Backend>({1, 2, 3}, [](const auto& world) {
     const int me = world.rank();
@@ -79,7 +83,9 @@ TEST_CASE_TEMPLATE_DEFINE("buffers whose bytes wrap round are refused before any
     const std::span<double> huge(x.data(), (std::size_t{1} << 61) + 1);  // whose bytes are 8 in 64 bits
     // A part of which all ranks' together are few elements.
     const std::span<double> part(x.data(), size == 1 ? huge.size() : SIZE_MAX / size + 1);
-    const auto refused = [&](auto call) { return !size_refusal(call).empty(); };  // of one rank, `part` is too long as well
+    const auto refused = [&](auto call) {
+      return !size_refusal(call).empty();
+    };  // of one rank, `part` is too long as well
     const auto small = std::span(y).first(size);
     bool ok = true;
     ok = refused([&] { world.all_reduce(huge, belay::sum); }) && ok;
@@ -102,8 +108,8 @@ TEST_CASE_TEMPLATE_DEFINE("buffers whose bytes wrap round are refused before any
   }));
 }
 
-TEST_CASE_TEMPLATE_DEFINE("a start with counts that wrap round is refused, writes nothing and leaves the group usable", Backend,
-                          conf_wrapping_started) {
+TEST_CASE_TEMPLATE_DEFINE("a start with counts that wrap round is refused, writes nothing and leaves the group usable",
+                          Backend, conf_wrapping_started) {
   using namespace conformance;
   for (int which : {0, 1, 2}) {
     CAPTURE(which);

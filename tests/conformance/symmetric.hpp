@@ -16,7 +16,8 @@
 #include "belay/comm.hpp"
 #include "conformance/reference.hpp"
 
-TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers read and write it", Backend, conf_heap) {
+TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers read and write it", Backend,
+                          conf_heap) {
   using namespace conformance;
   for (int ranks : {1, 2, 3, 8}) {
     CAPTURE(ranks);
@@ -68,7 +69,9 @@ TEST_CASE_TEMPLATE_DEFINE("what is put and given is there after the signal, and 
         for (std::size_t i = 0; i < n; ++i) words(box.local())[i] = -1;
         heap.synchronize();
         // Around the ring: the odd half of the next rank's box, in two ranges, and an empty one.
-        const auto word = [&](int from, std::size_t i) { return from * 1'000'000 + round * 100'000 + static_cast<int>(i); };
+        const auto word = [&](int from, std::size_t i) {
+          return from * 1'000'000 + round * 100'000 + static_cast<int>(i);
+        };
         for (std::size_t i = n / 2; i < n; ++i) words(box.at(next))[i] = word(me, i);
         heap.put(next, box, n / 2 * sizeof(std::int64_t), sizeof(std::int64_t));
         heap.put(next, box, (n / 2 + 1) * sizeof(std::int64_t), (n - n / 2 - 1) * sizeof(std::int64_t));
@@ -158,13 +161,15 @@ TEST_CASE_TEMPLATE_DEFINE("peers may read a heap whose owner has already left", 
   })));
 }
 
-TEST_CASE_TEMPLATE_DEFINE("a stale slot, a foreign peer and too large a lease are named errors", Backend, conf_heap_misuse) {
+TEST_CASE_TEMPLATE_DEFINE("a stale slot, a foreign peer and too large a lease are named errors", Backend,
+                          conf_heap_misuse) {
   using namespace conformance;
   CHECK(all(Backend::run(2, [&](auto& rank) {
     belay::tier_meter meter;
     belay::symmetric_heap heap{rank.world(), {.bytes = 4096, .max_slots = 2, .meter = &meter}};
     auto slot = heap.lease(100, "tokens");
-    bool ok = meter.live_bytes() == 128 && slot.live() && heap.list().find("'tokens' 100 bytes at 0") != std::string::npos;
+    bool ok =
+        meter.live_bytes() == 128 && slot.live() && heap.list().find("'tokens' 100 bytes at 0") != std::string::npos;
     const auto throws = [&](auto work) {
       try {
         work();

@@ -4,10 +4,9 @@
 #undef BELAY_CHECKS
 #define BELAY_CHECKS 2
 
-#include "conformance/symmetric.hpp"
-
 #include "conformance/host_processes.hpp"
 #include "conformance/host_threads.hpp"
+#include "conformance/symmetric.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::host_threads, conformance::host_processes);

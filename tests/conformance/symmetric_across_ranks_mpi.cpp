@@ -4,9 +4,8 @@
 #undef BELAY_CHECKS
 #define BELAY_CHECKS 2
 
-#include "conformance/symmetric.hpp"
-
 #include "conformance/mpi_ranks.hpp"
+#include "conformance/symmetric.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::mpi_ranks);

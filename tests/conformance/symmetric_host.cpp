@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/symmetric.hpp"
-
 #include "conformance/host_processes.hpp"
 #include "conformance/host_threads.hpp"
+#include "conformance/symmetric.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::host_threads, conformance::host_processes);

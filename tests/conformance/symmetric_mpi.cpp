@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/symmetric.hpp"
-
 #include "conformance/mpi_ranks.hpp"
+#include "conformance/symmetric.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::mpi_ranks);

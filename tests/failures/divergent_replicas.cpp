@@ -46,8 +46,7 @@ struct rank_buckets {
         belay::parameter_spec{.name = "expert" + std::to_string(mesh.coordinate().expert), .shape = {30}});
     members.emplace_back(expert.back(), 1);
     buckets = std::make_unique<belay::gradient_buckets<float, group>>(
-        std::move(members),
-        std::vector<belay::bucket_family<group>>{{mesh.replicas(), stage}, {mesh.data(), stage}},
+        std::move(members), std::vector<belay::bucket_family<group>>{{mesh.replicas(), stage}, {mesh.data(), stage}},
         is(slip::bucket_bytes) ? 1 : 1024, 1);
     values.resize(buckets->layout().elements());
     gradients.resize(buckets->layout().gradient_elements());
@@ -172,14 +171,19 @@ TEST_CASE("a rank that ends its step otherwise does not keep the others waiting,
       const bool mine = rank.number() == way % 3;
       const bool summed = way >= 3;
       const auto finish = [&] {
-        if (summed) static_cast<void>(buckets.finish(belay::local_targets{10}, mesh.data()));
-        else static_cast<void>(buckets.finish(belay::target_tokens{30}));
+        if (summed)
+          static_cast<void>(buckets.finish(belay::local_targets{10}, mesh.data()));
+        else
+          static_cast<void>(buckets.finish(belay::target_tokens{30}));
       };
       buckets.begin(1);  // one abandons
       buckets.contributed(0, mine ? 1 : buckets.parameters(), 0);
-      if (!mine) finish();
-      else if (summed) buckets.abandon(mesh.data());
-      else buckets.abandon();
+      if (!mine)
+        finish();
+      else if (summed)
+        buckets.abandon(mesh.data());
+      else
+        buckets.abandon();
       buckets.begin(1);  // one's gradients changed too late
       buckets.contributed(0, buckets.parameters(), 0);
       if (mine && belay::checked(belay::check_level::local)) {

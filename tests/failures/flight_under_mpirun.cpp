@@ -58,7 +58,8 @@ job run(const std::string& mode, const std::string& mpirun_flags, const std::str
   out.output = output_of("BELAY_FLIGHT_DIR=" + flights + " timeout -k 5 60 " BELAY_MPIRUN " " + mpirun_flags +
                          " -np 3 " BELAY_MPI_VICTIM " " + mode + " " + spin_policy);
   std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(flights, none)) out.files.push_back(entry.path().string());
+  for (const auto& entry : std::filesystem::directory_iterator(flights, none))
+    out.files.push_back(entry.path().string());
   if (out.files.size() == 1) {
     out.shown = output_of(std::string(BELAY_FR) + " " + out.files.front());
     out.told = json::parse(output_of(std::string(BELAY_FR) + " --json " + out.files.front()));
@@ -91,7 +92,8 @@ TEST_CASE("a rank that throws or returns early: one file, one verdict, also unde
       CHECK(failed.told["told_by"] == 0);
       CHECK(failed.told["cause"]["kind"] == "peer_failed");
       CHECK(failed.told["cause"]["culprits"] == std::vector<int>{1});
-      CHECK(contains(failed.shown, mode == "throw" ? "rank 1 threw after all_reduce #5" : "rank 1 (after all_reduce #5"));
+      CHECK(
+          contains(failed.shown, mode == "throw" ? "rank 1 threw after all_reduce #5" : "rank 1 (after all_reduce #5"));
       CHECK(failed.rank(1)["state"] == "left");
       // Its own last words, not a guess of the others.
       CHECK(failed.rank(1)["last_called"]["number"] == 5);

@@ -79,9 +79,8 @@ TEST_CASE("500 injected faults: no hang, and all survivors name the culprit") {
         CAPTURE(which);
         CAPTURE(ranks);
         const belay::host::processes world{ranks, {.timeout = 60s, .stall_limit = 200ms}};
-        const auto ends = world.outcomes([&](belay::host::rank& rank) {
-          return report_of(rank, which, culprit, what, calls_before);
-        });
+        const auto ends = world.outcomes(
+            [&](belay::host::rank& rank) { return report_of(rank, which, culprit, what, calls_before); });
         ++injected;
         for (int q = 0; q < ranks; ++q) {
           const auto& end = ends[static_cast<std::size_t>(q)];
@@ -126,6 +125,9 @@ TEST_CASE("a death is seen by all survivors in a time_point, which is printed") 
     }
   }
   std::sort(milliseconds.begin(), milliseconds.end());
-  const auto quantile = [&](double q) { return milliseconds[static_cast<std::size_t>(q * static_cast<double>(milliseconds.size() - 1))]; };
-  std::printf("%d kills among %d ranks: seen after %.2f ms (median), %.2f ms (p99)\n", kills, ranks, quantile(0.5), quantile(0.99));
+  const auto quantile = [&](double q) {
+    return milliseconds[static_cast<std::size_t>(q * static_cast<double>(milliseconds.size() - 1))];
+  };
+  std::printf("%d kills among %d ranks: seen after %.2f ms (median), %.2f ms (p99)\n", kills, ranks, quantile(0.5),
+              quantile(0.99));
 }

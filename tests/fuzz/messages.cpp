@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::size_t sent = 0;
   while (input.size() >= 2) {
     const std::vector<std::byte> packet = next_packet(input);
-    const ssize_t put = ::send(sender.unique_fd(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t put = ::send(sender.fd(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     fuzz::expect(put == static_cast<ssize_t>(packet.size()), "the socket takes a packet");
     sent += packet.size();
     const host::received got = receiver.receive({});  // takes what is there

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // How a world stops: several ranks find something wrong at once, others wait; one of them may be killed at any point.
+#include "belay/backend/host/failure/abort_flag.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
 #include <cstdint>
 #include <optional>
 
-#include "belay/backend/host/failure/abort_flag.hpp"
 #include "belay/comm/event_count.hpp"
 #include "model/explorer/study.hpp"
 
@@ -26,17 +27,18 @@ struct world {
     for (int q = 0; q < ranks; ++q) doorbells[static_cast<std::size_t>(q)].notify_all();
   }
   bool stop(int why) {
-    return word.stop([&] { cause.write(why); }, [&] { notify_all_ranks(); });
+    return word.abort([&] { cause.write(why); }, [&] { notify_all_ranks(); });
   }
   // The mistake: the world is stopped before it is written why.
   bool stop_and_say_later(int why) {
-    const bool first = word.stop([] {}, [&] { notify_all_ranks(); });
+    const bool first = word.abort([] {}, [&] { notify_all_ranks(); });
     if (first) cause.write(why);
     return first;
   }
   void await_stop(int on) {
     (void)belay::wait_until(
-        doorbells[static_cast<std::size_t>(on)], {}, [&](std::memory_order) { return false; }, [&] { return word.aborted(); });
+        doorbells[static_cast<std::size_t>(on)], {}, [&](std::memory_order) { return false; },
+        [&] { return word.aborted(); });
   }
 };
 
@@ -89,7 +91,8 @@ struct one_dies {
     }
     model::expect(shared.word.aborted(), "all is said, and the world goes on");
     // The search decides when patience is over; at the latest when rank 0 has ended.
-    const bool there = shared.word.is_told([&] { return ended.load(std::memory_order_acquire) == 0 && model::now().pick(2) == 0; });
+    const bool there =
+        shared.word.is_told([&] { return ended.load(std::memory_order_acquire) == 0 && model::now().pick(2) == 0; });
     told[static_cast<std::size_t>(me)] = there ? shared.cause.read() : 0;
   }
   void check() const {
@@ -102,8 +105,10 @@ struct one_says_later {
 
   [[nodiscard]] model::cast_list cast() const { return {2, 0, 0}; }
   void run(int me) {
-    if (me == 0) shared.stop_and_say_later(100);
-    else shared.await_stop(0);
+    if (me == 0)
+      shared.stop_and_say_later(100);
+    else
+      shared.await_stop(0);
     model::expect(shared.word.is_told([] { return true; }), "stopped, and no cause");
     model::expect(shared.cause.read() == 100, "another cause");
   }
@@ -153,15 +158,16 @@ TEST_CASE("the first cause is one, and everybody who stops or waits gets it") {
   stop.holds<one_dies>("killed, another waits", 3, 1, bound, [](std::optional<one_dies>& it) { it.emplace(3); });
   stop.holds<given_up>("given up", 2, 1, {}, [](std::optional<given_up>& it) { it.emplace(2); });
   stop.holds<given_up>("given up, and stopped", 3, 1, bound, [](std::optional<given_up>& it) { it.emplace(3); });
-  stop.seed_mistakes({"stop_word.hpp"},
-                     {{"stopped_.store(1", "seq_cst -> release",
-                       "Those who wait are woken by the bells. Who needs it is a rank that steps inside: there it is caught."},
-                      {"void revoke()", "release -> relaxed",
-                       "Nothing is written before it, and the world is stopped after it, in order with everything."},
-                      {"void revoke()", "after the next operation", "That one claims the cause; the world is stopped later."},
-                      {"state, lost, std::memory_order_acquire", "acquire -> relaxed",
-                       "Only the failure reads behind it, and a failure may not be stronger for GCC 12."},
-                      {"bool revoked()", "acquire -> relaxed", "Nothing is read behind it."}});
+  stop.seed_mistakes(
+      {"stop_word.hpp"},
+      {{"stopped_.store(1", "seq_cst -> release",
+        "Those who wait are woken by the bells. Who needs it is a rank that steps inside: there it is caught."},
+       {"void revoke()", "release -> relaxed",
+        "Nothing is written before it, and the world is stopped after it, in order with everything."},
+       {"void revoke()", "after the next operation", "That one claims the cause; the world is stopped later."},
+       {"state, lost, std::memory_order_acquire", "acquire -> relaxed",
+        "Only the failure reads behind it, and a failure may not be stronger for GCC 12."},
+       {"bool revoked()", "acquire -> relaxed", "Nothing is read behind it."}});
   stop.is_caught<one_says_later>("stopped before the cause is written", {},
                                  [](std::optional<one_says_later>& it) { it.emplace(); });
   stop.sum_up();

@@ -2,13 +2,14 @@
 //
 // Announce, look again, sleep, against change, look for sleepers, wake. The modelled kernel never ends a sleep by
 // itself, so a lost wake-up is a deadlock.
+#include "belay/comm/event_count.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
 #include <cstdint>
 #include <optional>
 
-#include "belay/comm/event_count.hpp"
 #include "model/explorer/study.hpp"
 
 namespace {
@@ -77,8 +78,10 @@ struct rounds_of {
       return;
     }
     word.store(value, std::memory_order_seq_cst);
-    if constexpr (How == rings::always) who.notify_all();
-    else who.notify_sleepers();
+    if constexpr (How == rings::always)
+      who.notify_all();
+    else
+      who.notify_sleepers();
   }
   void run(int me) {
     for (std::uint32_t round = 1; round <= static_cast<std::uint32_t>(rounds); ++round) {

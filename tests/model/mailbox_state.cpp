@@ -2,6 +2,8 @@
 //
 // Letters between ranks: the box, the bytes it speaks of, the bells, transfers of several letters to a rank that joins
 // meanwhile, and what happens when a sender gives up while its letter is in the box or being read.
+#include "belay/backend/host/p2p/mailbox_state.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "belay/backend/host/p2p/mailbox_state.hpp"
 #include "belay/backend/host/p2p/transfer.hpp"
 #include "belay/comm/event_count.hpp"
 #include "model/explorer/study.hpp"
@@ -95,12 +96,16 @@ struct taken_back {
 
   [[nodiscard]] model::cast_list cast() const { return {2, 0, 0}; }
   void write(int value) {
-    if constexpr (Space == address_space::one) bytes.write(value);
-    else seen_bytes.store(value, std::memory_order_relaxed);
+    if constexpr (Space == address_space::one)
+      bytes.write(value);
+    else
+      seen_bytes.store(value, std::memory_order_relaxed);
   }
   [[nodiscard]] int read() {
-    if constexpr (Space == address_space::one) return bytes.read();
-    else return seen_bytes.load(std::memory_order_relaxed);
+    if constexpr (Space == address_space::one)
+      return bytes.read();
+    else
+      return seen_bytes.load(std::memory_order_relaxed);
   }
   void run(int me) {
     if (me == 0) {
@@ -118,8 +123,10 @@ struct taken_back {
     }
     const int got = read();
     model::expect(here.content.read() == 7, "another letter");
-    if (here.flap.empty()) model::expect(got == 7, "success with other bytes");
-    else model::expect(Space == address_space::several, "a thread's letter was taken back while it was read");
+    if (here.flap.empty())
+      model::expect(got == 7, "success with other bytes");
+    else
+      model::expect(Space == address_space::several, "a thread's letter was taken back while it was read");
   }
   void check() const {}
 };
@@ -153,8 +160,8 @@ struct refused {
   void check() const {}
 };
 
-// Transfers of several pieces each to a rank that joins while they are sent: from then on the sender may tell it to read
-// for itself. As the post office does it.
+// Transfers of several pieces each to a rank that joins while they are sent: from then on the sender may tell it to
+// read for itself. As the post office does it.
 template <class Sender = belay::host::transfer_end, class Receiver = belay::host::transfer_end>
 struct joins_late {
   static constexpr std::uint64_t total = 3, room = 1;
@@ -180,7 +187,8 @@ struct joins_late {
       if (step.path == belay::host::transfer_path::pieces) piece.write(byte(sent, step.before));
       flap.put();
       receives.notify_sleepers();
-      (void)belay::wait_until(sends, {}, [&](std::memory_order) { return flap.look() == mailbox_state::empty; }, [] { return false; });
+      (void)belay::wait_until(
+          sends, {}, [&](std::memory_order) { return flap.look() == mailbox_state::empty; }, [] { return false; });
       if (end.advance(step)) ++sent;
     }
   }
@@ -199,15 +207,18 @@ struct joins_late {
       }
       const bool over = end.advance(step);
       model::expect(end.moved() < total, "a cursor beyond the end");
-      for (std::uint64_t i = 0; over && i < total; ++i) model::expect(got[i] == byte(received, i), "another transfer's bytes");
+      for (std::uint64_t i = 0; over && i < total; ++i)
+        model::expect(got[i] == byte(received, i), "another transfer's bytes");
       if (over) ++received;
       model::expect(flap.empty(), "taken back without a reason");
       sends.notify_sleepers();
     }
   }
   void run(int me) {
-    if (me == 0) send();
-    else receive();
+    if (me == 0)
+      send();
+    else
+      receive();
   }
   void check() const {}
 };
@@ -219,7 +230,8 @@ struct decides_again : belay::host::transfer_end {
     belay::host::transfer_step mailbox_state = transfer_end::next(total, room, decide);
     mailbox_state.path = decide();
     mailbox_state.here = total - mailbox_state.before;
-    if (mailbox_state.path == belay::host::transfer_path::pieces) mailbox_state.here = std::min(room, mailbox_state.here);
+    if (mailbox_state.path == belay::host::transfer_path::pieces)
+      mailbox_state.here = std::min(room, mailbox_state.here);
     return mailbox_state;
   }
 };
@@ -256,10 +268,11 @@ TEST_CASE("letters arrive once, whole and in order, and none is read after its s
   study.holds<letters>("in a ring", 3, 2, model::bound_of(0), of<letters>(3, 2, true));
   study.holds<joins_late<>>("joins between two pieces", 2, 1, model::bound_of(3), of<joins_late<>>(1));
   study.holds<joins_late<>>("joins between two pieces", 2, 2, model::bound_of(2), of<joins_late<>>(2));
-  study.seed_mistakes({"letter.hpp"}, {{"return look() == letter::full", "acquire -> relaxed",
-                                        "look() has acquired the same letter; only its receiver opens it."},
-                                       {"letter::refused, std::memory_order_acquire", "acquire -> relaxed",
-                                        "Only the failure reads behind it, and a failure may not be stronger for GCC 12."}});
+  study.seed_mistakes({"letter.hpp"},
+                      {{"return look() == letter::full", "acquire -> relaxed",
+                        "look() has acquired the same letter; only its receiver opens it."},
+                       {"letter::refused, std::memory_order_acquire", "acquire -> relaxed",
+                        "Only the failure reads behind it, and a failure may not be stronger for GCC 12."}});
   using stubborn = joins_late<decides_again>;
   using as_it_was = joins_late<decides_again, adds_the_whole>;
   study.is_caught<stubborn>("a path decided for each letter", model::bound_of(3), of<stubborn>(1));

@@ -2,15 +2,16 @@
 //
 // How ranks go through operations together: the lines and their two slots, the rounds of staging and its two halves,
 // the use of each other's buffers, and what happens to all of that when the world stops in between.
+#include "belay/backend/host/rendezvous/rendezvous.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
 #include <cstdint>
 #include <optional>
 
-#include "belay/backend/host/rendezvous/rendezvous.hpp"
-#include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/backend/host/failure/abort_flag.hpp"
+#include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/comm/event_count.hpp"
 #include "model/explorer/study.hpp"
 
@@ -26,8 +27,10 @@ struct narrow_place : belay::host::peer_flags<model::atomics> {
   [[nodiscard]] line& flag_line_of(std::uint32_t) noexcept { return lines[0]; }
   [[nodiscard]] const line& flag_line_of(std::uint32_t) const noexcept { return lines[0]; }
   void publish(belay::host::flag_word word) noexcept { lines[0].word.store(word.bits(), std::memory_order_seq_cst); }
-  [[nodiscard]] bool arrived(std::uint32_t operation_number, std::memory_order order = std::memory_order_acquire) const noexcept {
-    return static_cast<std::int32_t>(belay::host::flag_word::of(lines[0].word.load(order)).operation_number - operation_number) >= 0;
+  [[nodiscard]] bool arrived(std::uint32_t operation_number,
+                             std::memory_order order = std::memory_order_acquire) const noexcept {
+    return static_cast<std::int32_t>(belay::host::flag_word::of(lines[0].word.load(order)).operation_number -
+                                     operation_number) >= 0;
   }
   [[nodiscard]] bool calls(belay::host::flag_word word) const noexcept {
     return lines[0].word.load(std::memory_order_acquire) == word.bits();
@@ -47,9 +50,10 @@ struct shared_floor {
   belay::host::abort_flag<model::atomics> word{};
 
   void stop() {
-    word.stop([] {}, [&] {
-      for (int q = 0; q < ranks; ++q) doorbells[at(q)].notify_all();
-    });
+    word.abort([] {},
+               [&] {
+                 for (int q = 0; q < ranks; ++q) doorbells[at(q)].notify_all();
+               });
   }
 };
 
@@ -62,13 +66,14 @@ struct floor_hall {
   [[nodiscard]] int size() const { return shared->ranks; }
   [[nodiscard]] Place& flags_of(int who) const { return shared->all_flags[at(who)]; }
   [[nodiscard]] doorbell& doorbell_of(int who) const { return shared->doorbells[at(who)]; }
-  [[nodiscard]] bool stopped(std::memory_order order) const { return shared->word.aborted(order); }
+  [[nodiscard]] bool aborted(std::memory_order order) const { return shared->word.aborted(order); }
   [[nodiscard]] address_space space() const { return shared->space; }
   static void yield() { model::atomics::yield(); }
 
   [[nodiscard]] auto wait() const {
     return [self = *this](int who, auto done) {
-      return belay::wait_until(self.doorbell_of(who), {}, done, [&] { return self.aborted(std::memory_order_acquire); });
+      return belay::wait_until(self.doorbell_of(who), {}, done,
+                               [&] { return self.aborted(std::memory_order_acquire); });
     };
   }
 };
@@ -91,12 +96,16 @@ struct swaps {
     for (int operation_number = 1; operation_number <= turns; ++operation_number) {
       way.next_operation();
       line(me, way).write(10 * me + operation_number);
-      if (operation_number % 2 == 1) way.publish(static_cast<std::uint32_t>(70 + operation_number));
-      else way.publish_full(static_cast<std::uint32_t>(70 + operation_number));
+      if (operation_number % 2 == 1)
+        way.publish(static_cast<std::uint32_t>(70 + operation_number));
+      else
+        way.publish_full(static_cast<std::uint32_t>(70 + operation_number));
       const auto there = way.await_flag_lines(static_cast<std::uint32_t>(70 + operation_number), lane_view.wait());
-      model::expect(there == belay::host::flag_lines::alike, "stopped without a reason, or a line of another operation");
+      model::expect(there == belay::host::flag_lines::alike,
+                    "stopped without a reason, or a line of another operation");
       for (int q = 0; q < shared.ranks; ++q) {
-        model::expect(way.fingerprint_of(q) == static_cast<std::uint32_t>(70 + operation_number), "a line of another operation");
+        model::expect(way.fingerprint_of(q) == static_cast<std::uint32_t>(70 + operation_number),
+                      "a line of another operation");
         model::expect(line(q, way).read() == 10 * q + operation_number, "another operation's data");
       }
     }
@@ -112,7 +121,8 @@ struct uses {
   int rounds;
   int halves;
   shared_floor<peer_flags> shared;
-  std::array<model::plain<int>, 3> in{model::plain<int>{"an input"}, model::plain<int>{"an input"}, model::plain<int>{"an input"}};
+  std::array<model::plain<int>, 3> in{model::plain<int>{"an input"}, model::plain<int>{"an input"},
+                                      model::plain<int>{"an input"}};
   std::array<std::array<model::plain<int>, 3>, 3> out{};
   std::array<std::array<model::plain<int>, 2>, 3> half{};
 
@@ -125,18 +135,21 @@ struct uses {
       way.next_operation();
       in[at(me)].write(10 * me + operation_number);
       way.publish_full(7);
-      model::expect(way.await_flag_lines(7, lane_view.wait()) == belay::host::flag_lines::alike && way.begin_access(), "stopped without a reason");
+      model::expect(way.await_flag_lines(7, lane_view.wait()) == belay::host::flag_lines::alike && way.begin_access(),
+                    "stopped without a reason");
       for (int round = 0; round < rounds; ++round) {
         half[at(me)][at(round % halves)].write(100 * operation_number + 10 * me + round);
         model::expect(way.meet(lane_view.wait()), "stopped without a reason");
         for (int q = 0; q < shared.ranks; ++q) {
-          model::expect(half[at(q)][at(round % halves)].read() == 100 * operation_number + 10 * q + round, "another round's data");
+          model::expect(half[at(q)][at(round % halves)].read() == 100 * operation_number + 10 * q + round,
+                        "another round's data");
         }
       }
       for (int q = 0; q < shared.ranks; ++q) out[at(q)][at(me)].stream(in[at(q)].read());
       model::order_streaming_stores();
       model::expect(way.exit(lane_view.wait()), "stopped without a reason");
-      for (int q = 0; q < shared.ranks; ++q) model::expect(out[at(me)][at(q)].read() == 10 * me + operation_number, "a part of the output");
+      for (int q = 0; q < shared.ranks; ++q)
+        model::expect(out[at(me)][at(q)].read() == 10 * me + operation_number, "a part of the output");
     }
   }
   void check() const {}
@@ -149,7 +162,8 @@ struct stopped_while_used {
   using peer_flags = belay::host::peer_flags<model::atomics>;
   int turns;
   shared_floor<peer_flags> shared;
-  std::array<model::plain<int>, 3> seen_input{model::plain<int>{"an input"}, model::plain<int>{"an input"}, model::plain<int>{"an input"}};
+  std::array<model::plain<int>, 3> seen_input{model::plain<int>{"an input"}, model::plain<int>{"an input"},
+                                              model::plain<int>{"an input"}};
   std::array<model::atomic<int>, 3> bytes{};
 
   stopped_while_used(int ranks, int n) : turns(n), shared{ranks, Space} {}
@@ -157,22 +171,29 @@ struct stopped_while_used {
   [[nodiscard]] model::cast_list cast() const { return {shared.ranks + 1, 0, 0}; }
 
   void write(int who, int value) {
-    if constexpr (Space == address_space::one) seen_input[at(who)].write(value);
-    else bytes[at(who)].store(value, std::memory_order_relaxed);
+    if constexpr (Space == address_space::one)
+      seen_input[at(who)].write(value);
+    else
+      bytes[at(who)].store(value, std::memory_order_relaxed);
   }
   [[nodiscard]] int read(int who) {
-    if constexpr (Space == address_space::one) return seen_input[at(who)].read();
-    else return bytes[at(who)].load(std::memory_order_relaxed);
+    if constexpr (Space == address_space::one)
+      return seen_input[at(who)].read();
+    else
+      return bytes[at(who)].load(std::memory_order_relaxed);
   }
-  [[nodiscard]] bool cross(belay::host::rendezvous<floor_hall<peer_flags>>& way, const floor_hall<peer_flags>& lane_view, int operation_number) {
+  [[nodiscard]] bool cross(belay::host::rendezvous<floor_hall<peer_flags>>& way,
+                           const floor_hall<peer_flags>& lane_view, int operation_number) {
     way.next_operation();
     write(lane_view.me(), 10 * lane_view.me() + operation_number);
     way.publish_full(7);
-    if (way.await_flag_lines(7, lane_view.wait()) != belay::host::flag_lines::alike || !way.begin_access()) return false;
+    if (way.await_flag_lines(7, lane_view.wait()) != belay::host::flag_lines::alike || !way.begin_access())
+      return false;
     std::array<int, 3> got{};
     for (int q = 0; q < shared.ranks; ++q) got[at(q)] = q == lane_view.me() ? 10 * q + operation_number : read(q);
     if (!way.exit(lane_view.wait())) return false;
-    for (int q = 0; q < shared.ranks; ++q) model::expect(got[at(q)] == 10 * q + operation_number, "success with other bytes");
+    for (int q = 0; q < shared.ranks; ++q)
+      model::expect(got[at(q)] == 10 * q + operation_number, "success with other bytes");
     return true;
   }
   void run(int me) {
@@ -219,7 +240,8 @@ TEST_CASE("ranks meet, use each other's buffers and part; a stop in between harm
       {"crossing.hpp", "place.hpp", "crossing.cpp#order_streaming_stores", "stop_word.hpp#stopped_.store"},
       {{"stopped_.store(1", "left out", "The world does not stop then: see stop, where it is caught."},
        {"rounds.load(order)", " -> ",
-        "Who announces itself before the writer looks for sleepers is woken; who does after that sees the store by that alone."},
+        "Who announces itself before the writer looks for sleepers is woken; who does after that sees the store by "
+        "that alone."},
        {"outside.load(order)", " -> ", "The same."}});
   using narrow = swaps<narrow_place>;
   rendezvous.is_caught<narrow>("one line instead of two", two, of<narrow>(2, 3));

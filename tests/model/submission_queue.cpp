@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Started operations: one thread queues them in a ring, another runs them in order and ends when it is told to.
+#include "belay/comm/submission_queue.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
 #include <cstdint>
 #include <optional>
 
-#include "belay/comm/submission_queue.hpp"
 #include "model/explorer/study.hpp"
 
 namespace {
@@ -19,7 +20,7 @@ struct started {
   static constexpr std::uint64_t capacity = 2;
   std::uint64_t count;
   bool settles_last;
-  belay::host::submission_queue<model::atomics, model::kernel> line;
+  belay::submission_queue<model::atomics, model::kernel> line;
   std::array<model::plain<int>, capacity> slots{model::plain<int>{"a slot"}, model::plain<int>{"a slot"}};
   std::array<model::plain<int>, capacity> results{model::plain<int>{"a result"}, model::plain<int>{"a result"}};
 
@@ -35,7 +36,8 @@ struct started {
       slots[at(ticket % capacity)].write(static_cast<int>(ticket));
       line.launch(ticket);
     }
-    if (line.completed(1) && count <= capacity) model::expect(results[at(1 % capacity)].read() == 10, "an early result");
+    if (line.completed(1) && count <= capacity)
+      model::expect(results[at(1 % capacity)].read() == 10, "an early result");
     if (settles_last) {
       line.settle(count, {});
       model::expect(results[at(count % capacity)].read() == static_cast<int>(10 * count), "another result");

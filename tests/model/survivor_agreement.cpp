@@ -3,13 +3,14 @@
 // How the survivors of a world get one list of who is left: the arbiter's own steps, with ranks that ask, end, are
 // killed at any moment, or are stopped and have to be killed first. Messages and the ends of processes are words that
 // the kernel keeps in one order for all; what a rank is told is plain memory behind them.
+#include "belay/backend/host/membership/survivor_agreement.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
 #include <optional>
 #include <vector>
 
-#include "belay/backend/host/membership/survivor_agreement.hpp"
 #include "model/explorer/study.hpp"
 
 namespace {
@@ -29,8 +30,10 @@ struct steps {
       if (Slip != slip::keeps_the_list || !gathered) {
         survivors.clear();
         for (const int rank : arbiter.members()) {
-          if (arbiter.asks(rank) || (Slip == slip::counts_who_left && arbiter.has_left(rank))) survivors.push_back(rank);
-          else if (!arbiter.has_left(rank)) waiting = true;
+          if (arbiter.asks(rank) || (Slip == slip::counts_who_left && arbiter.has_left(rank)))
+            survivors.push_back(rank);
+          else if (!arbiter.has_left(rank))
+            waiting = true;
         }
         gathered = true;
       }
@@ -75,7 +78,8 @@ struct world {
   // What was told, by epoch and rank.
   std::array<std::array<int, 3>, 4> told{};
 
-  world(int n, int r, bool stopped, std::uint32_t may_die) : ranks(n), rounds(r), one_is_stopped(stopped), mortals(may_die) {
+  world(int n, int r, bool stopped, std::uint32_t may_die)
+      : ranks(n), rounds(r), one_is_stopped(stopped), mortals(may_die) {
     for (int q = 0; q < n; ++q) present.push_back(q);
   }
   [[nodiscard]] model::cast_list cast() const { return {ranks + 1, 0, mortals}; }
@@ -185,7 +189,8 @@ TEST_CASE("all survivors get the same list, also if another dies meanwhile") {
   study.holds<world<>>("one may die", 3, 1, one, of<world<>>(3, 1, false, 7u));
   study.holds<world<>>("one may die", 3, 2, model::bound_of(0), of<world<>>(3, 2, false, 7u));
   study.holds<world<>>("one is stopped, another may die", 3, 1, one, of<world<>>(3, 1, true, 3u));
-  study.is_caught<world<slip::does_not_wait>>("decides before all have asked", one, of<world<slip::does_not_wait>>(2, 1, false, 0u));
+  study.is_caught<world<slip::does_not_wait>>("decides before all have asked", one,
+                                              of<world<slip::does_not_wait>>(2, 1, false, 0u));
   study.is_caught<world<slip::looks_once_before>>("no look at who died during the renewal", one,
                                                   of<world<slip::looks_once_before>>(3, 1, false, 7u));
   study.is_caught<world<slip::keeps_the_list>>("begins again with the old list", one,
@@ -193,7 +198,7 @@ TEST_CASE("all survivors get the same list, also if another dies meanwhile") {
   study.is_caught<world<slip::counts_who_left>>("takes along who has left", one,
                                                 of<world<slip::counts_who_left>>(3, 1, false, 7u));
   study.is_harmless<world<slip::looks_once_after>>("no look before the renewal",
-                                                   "The look after it finds the same ranks; a renewal is made in vain.", one,
-                                                   of<world<slip::looks_once_after>>(3, 1, false, 7u));
+                                                   "The look after it finds the same ranks; a renewal is made in vain.",
+                                                   one, of<world<slip::looks_once_after>>(3, 1, false, 7u));
   study.sum_up();
 }

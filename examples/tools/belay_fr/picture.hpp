@@ -26,9 +26,7 @@ using belay::printable;
 }
 
 /// How far an operation came.
-[[nodiscard]] inline const char* name_of(const entry& of) {
-  return of.heard ? "SEEN" : of.finished ? "done" : "IN";
-}
+[[nodiscard]] inline const char* name_of(const entry& of) { return of.heard ? "SEEN" : of.finished ? "done" : "IN"; }
 
 /// Columns as wide as what stands in them; two blanks between.
 class text_table {
@@ -96,9 +94,11 @@ class text_table {
       }
       const entry& last = entries.back();
       const char* const how = last.heard ? "SEEN IN " : last.finished ? "after " : "IN ";
-      const std::string what = std::string(how) + (lane == 1 ? "started " : "") + printable(last.op) + " #" + std::to_string(last.number);
+      const std::string what =
+          std::string(how) + (lane == 1 ? "started " : "") + printable(last.op) + " #" + std::to_string(last.number);
       table.add({std::to_string(rank.rank), lane == 0 ? pid : "", lane == 0 ? printable(rank.state) : "", what,
-                 group_text(last.group), std::to_string(last.bytes), printable(last.site), duration_text(last.waited_us)});
+                 group_text(last.group), std::to_string(last.bytes), printable(last.site),
+                 duration_text(last.waited_us)});
     }
   }
   return table.text();
@@ -180,9 +180,9 @@ class side_by_side {
     table.add({"n", "group", "operation", "bytes", "at", "", "waited"});
     for (std::size_t i = from.entries.size() - std::min(count, from.entries.size()); i < from.entries.size(); ++i) {
       const entry& each = from.entries[i];
-      table.add({std::to_string(each.turn), group_text(each.group), printable(each.op) + " #" + std::to_string(each.number),
-                 std::to_string(each.bytes), printable(each.site), name_of(each),
-                 duration_text(each.waited_us)});
+      table.add({std::to_string(each.turn), group_text(each.group),
+                 printable(each.op) + " #" + std::to_string(each.number), std::to_string(each.bytes),
+                 printable(each.site), name_of(each), duration_text(each.waited_us)});
     }
     out += std::string(lane == 0 ? "\noperations that rank " : "\noperations started that rank ") +
            std::to_string(rank) + (lane == 0 ? " called" : " ran") + " (" + std::to_string(from.entries.size()) +

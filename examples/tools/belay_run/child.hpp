@@ -19,15 +19,15 @@
 #include <utility>
 #include <vector>
 
-#include "belay/device/available_memory.hpp"
-#include "belay/core/unique_fd.hpp"
-#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
+#include "belay/device/available_memory.hpp"
 
 namespace belay_run {
 
-using belay::host::unique_fd;
+using belay::unique_fd;
 
 /// Numbers 0 to 2 are somebody's output, also where we were started without.
 inline void keep_standard_streams() noexcept {
@@ -39,7 +39,7 @@ inline void keep_standard_streams() noexcept {
 /// The two ends of a pipe: to read from, to write to. Not for children, unless they are told.
 [[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw belay::file_error("pipe", 0, belay::host::error_text(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw belay::file_error("pipe", 0, belay::error_text(errno));
   return {unique_fd(ends[0]), unique_fd(ends[1])};
 }
 
@@ -57,7 +57,7 @@ struct birth {
 
 struct newborn {
   pid_t pid = -1;
-  unique_fd out;    // to read what it prints
+  unique_fd out;  // to read what it prints
   unique_fd error;
   unique_fd report;  // to read errno of exec, where the program could not be started; its end otherwise
 };
@@ -106,12 +106,12 @@ inline void restore_signals() noexcept {
   auto [report_from, report_to] = make_pipe();
   // The token is 32 bytes: it fits, and is gone when the rank has read it.
   if (::write(secret_to.get(), how.secret.data(), how.secret.size()) != static_cast<ssize_t>(how.secret.size()))
-    throw belay::file_error("pipe", 0, belay::host::error_text(errno));
+    throw belay::file_error("pipe", 0, belay::error_text(errno));
   newborn made;
   const pid_t self = ::getpid();
   made.pid = ::fork();
   if (made.pid == 0) become(how, self, out_to.get(), error_to.get(), secret_from.get(), report_to.get());
-  if (made.pid < 0) throw belay::file_error("fork", 0, belay::host::error_text(errno));
+  if (made.pid < 0) throw belay::file_error("fork", 0, belay::error_text(errno));
   ::setpgid(made.pid, made.pid);  // whoever comes first; a signal may have to be passed on at once
   made.report = std::move(report_from);
   made.out = std::move(out_from);

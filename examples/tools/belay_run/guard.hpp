@@ -31,7 +31,7 @@ class guard {
     auto [from, to] = make_pipe();
     const pid_t parent = ::getpid();
     const pid_t pid = ::fork();
-    if (pid < 0) throw belay::file_error("fork", 0, belay::host::error_text(errno));
+    if (pid < 0) throw belay::file_error("fork", 0, belay::error_text(errno));
     if (pid == 0) watch(from.get(), parent);
     to_ = std::move(to);
   }
@@ -63,8 +63,10 @@ class guard {
       }
       if (got < 0 && errno == EINTR) continue;
       if (got != static_cast<ssize_t>(sizeof number)) break;
-      if (number > 0) groups.push_back(number);
-      else groups.erase(std::remove(groups.begin(), groups.end(), -number), groups.end());
+      if (number > 0)
+        groups.push_back(number);
+      else
+        groups.erase(std::remove(groups.begin(), groups.end(), -number), groups.end());
     }
     for (const pid_t group : groups) ::kill(-group, SIGKILL);
     ::_exit(0);

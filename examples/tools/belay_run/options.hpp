@@ -15,10 +15,10 @@ namespace belay_run {
 
 struct options {
   int ranks = 0;
-  double timeout = 0;               // 0: as the environment says
-  double stall = 30;                // seconds a rank may be stopped
-  double grace = 5;                 // seconds the others have after the first failure, and again after SIGTERM
-  char* const* program = nullptr;   // its name and arguments, null at the end
+  double timeout = 0;              // 0: as the environment says
+  double stall = 30;               // seconds a rank may be stopped
+  double grace = 5;                // seconds the others have after the first failure, and again after SIGTERM
+  char* const* program = nullptr;  // its name and arguments, null at the end
   bool help = false;
 };
 
@@ -33,7 +33,8 @@ inline constexpr char help_text[] =
     "  --grace s       after the first failure: seconds until SIGTERM, then until SIGKILL (default 5)\n"
     "\n"
     "Each line that a rank prints comes with [rank] before it. Rank 0 reads our input unless that is a terminal;\n"
-    "the others have none. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; Ctrl-Z and fg stop all and let all go on.\n"
+    "the others have none. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; Ctrl-Z and fg stop all and let all go "
+    "on.\n"
     "The exit code is that of the rank that caused the others' failure, else of the first that failed, or 128 + its\n"
     "signal; 2: the command line makes no sense; 126, 127: no such program.\n";
 
@@ -79,11 +80,16 @@ inline constexpr char help_text[] =
     } else if (next[1] != nullptr) {
       value = *++next;
     }
-    if (flag == "-n" || flag == "--ranks") out.ranks = ranks(value);
-    else if (flag == "--timeout") out.timeout = seconds(flag, value);
-    else if (flag == "--stall") out.stall = seconds(flag, value);
-    else if (flag == "--grace") out.grace = seconds(flag, value);
-    else throw belay::input_error(flag + ": no such flag; see --help");
+    if (flag == "-n" || flag == "--ranks")
+      out.ranks = ranks(value);
+    else if (flag == "--timeout")
+      out.timeout = seconds(flag, value);
+    else if (flag == "--stall")
+      out.stall = seconds(flag, value);
+    else if (flag == "--grace")
+      out.grace = seconds(flag, value);
+    else
+      throw belay::input_error(flag + ": no such flag; see --help");
   }
   if (out.ranks == 0) throw belay::input_error("-n N says how many ranks; see --help");
   if (*next == nullptr) throw belay::input_error("which program? see --help");

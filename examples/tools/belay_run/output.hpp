@@ -44,8 +44,10 @@ class outlet {
       return;
     }
     done_ += static_cast<std::size_t>(written);
-    if (empty()) written_all();
-    else if (done_ > (std::size_t{1} << 16)) queue_.erase(0, done_), done_ = 0;
+    if (empty())
+      written_all();
+    else if (done_ > (std::size_t{1} << 16))
+      queue_.erase(0, done_), done_ = 0;
   }
 
   void write_all() {
@@ -71,7 +73,7 @@ class outlet {
 /// line after 16 MiB.
 class line_reader {
  public:
-  line_reader(belay::host::unique_fd from, int rank, outlet& to)
+  line_reader(belay::unique_fd from, int rank, outlet& to)
       : from_(std::move(from)), mark_("[" + std::to_string(rank) + "] "), to_(&to) {
     ::fcntl(from_.get(), F_SETFL, ::fcntl(from_.get(), F_GETFL) | O_NONBLOCK);
   }
@@ -100,7 +102,7 @@ class line_reader {
   /// What is there, then the end, whoever may still hold the other side.
   void finish() {
     if (from_) {
-      const belay::host::unique_fd last(from_.release());
+      const belay::unique_fd last(from_.release());
       if (!line_.empty()) end_line("");
     }
   }
@@ -111,8 +113,10 @@ class line_reader {
       const std::size_t newline = bytes.find('\n');
       const std::string_view piece = bytes.substr(0, newline);
       bytes.remove_prefix(newline == std::string_view::npos ? bytes.size() : newline + 1);
-      if (newline != std::string_view::npos) end_line(piece);
-      else line_.append(piece);
+      if (newline != std::string_view::npos)
+        end_line(piece);
+      else
+        line_.append(piece);
       if (line_.size() > (std::size_t{16} << 20)) end_line("");
     }
   }
@@ -124,7 +128,7 @@ class line_reader {
     line_.clear();
   }
 
-  belay::host::unique_fd from_;
+  belay::unique_fd from_;
   std::string mark_;
   outlet* to_;
   std::string line_;

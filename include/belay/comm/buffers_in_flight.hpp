@@ -17,7 +17,6 @@
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// What one operation reads and writes.
 struct buffer_use {
@@ -75,5 +74,4 @@ class buffers_in_flight {
   std::size_t live_ = 0;
 };
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

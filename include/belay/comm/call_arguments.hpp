@@ -79,7 +79,8 @@ void check_division(std::span<T> buffer, std::span<const std::size_t> counts, in
                     const char* whose, const where& at) {
   if (counts.size() != static_cast<std::size_t>(ranks)) {
     const auto words = [given = counts.size(), ranks, what] {
-      return std::string(what) + ": " + std::to_string(given) + " counts for a group of " + std::to_string(ranks) + " ranks";
+      return std::string(what) + ": " + std::to_string(given) + " counts for a group of " + std::to_string(ranks) +
+             " ranks";
     };
     refuse_call(words, at);
   }

@@ -11,13 +11,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/core/own_process.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/own_process.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// One of a rank. Any thread may call anything.
 class call_guard {
@@ -91,5 +90,4 @@ class call_guard {
   where at_;
 };
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

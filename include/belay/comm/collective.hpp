@@ -22,7 +22,7 @@ template <class T, std::size_t Rank>
   return of.flat();
 }
 template <class Buffer>
-  requires requires(Buffer& of) { std::span(of); }
+requires requires(Buffer& of) { std::span(of); }
 [[nodiscard]] constexpr auto elements_of(Buffer& of) noexcept {
   const std::span all(of);
   return std::span<typename decltype(all)::element_type>(all);
@@ -30,7 +30,9 @@ template <class Buffer>
 
 /// Anything with elements that lie side by side.
 template <class Buffer>
-concept contiguous_buffer = requires(Buffer& of) { elements_of(of); };
+concept contiguous_buffer = requires(Buffer& of) {
+  elements_of(of);
+};
 
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
@@ -233,8 +235,7 @@ pending start_all_to_all(const Group& group, const In& in, Out&& out, where at =
 
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
-                           std::span<const std::size_t> receive_counts,
-                                               where at = where::current()) {
+                           std::span<const std::size_t> receive_counts, where at = where::current()) {
   using T = element_of<Out>;
   static_assert(can_start_all_to_all_v<Group, T>, "this communicator does not offer this operation for such elements");
   if constexpr (can_start_all_to_all_v<Group, T>) {

@@ -33,7 +33,7 @@ struct p2p {
 
   /// The elements are only read; they stay unchanged until the exchange is over.
   template <class T>
-    requires transferable<std::remove_const_t<T>>
+  requires transferable<std::remove_const_t<T>>
   [[nodiscard]] static p2p send(int to, std::span<T> data, int tag = 0) noexcept {
     using plain = std::remove_const_t<T>;
     return {direction::send, to, const_cast<plain*>(data.data()), bytes_of(data), tag};
@@ -62,19 +62,25 @@ concept has_size = requires(const C& c) {
   { c.size() } -> std::same_as<int>;
 };
 template <class C>
-concept can_barrier = requires(const C& c, where at) { c.barrier(at); };
+concept can_barrier = requires(const C& c, where at) {
+  c.barrier(at);
+};
 
 /// The minimum: a place among ranks that can wait for each other.
 template <class C>
 concept communicator = std::copyable<C> && has_rank<C> && has_size<C> && can_barrier<C>;
 
-/// A rehearsal's communicator: it moves nothing, and memory that goes with it may be addresses without pages, which whoever
-/// works for it does not touch either.
+/// A rehearsal's communicator: it moves nothing, and memory that goes with it may be addresses without pages, which
+/// whoever works for it does not touch either.
 template <class C>
-concept moves_nothing = communicator<C> && requires { requires C::moves_nothing; };
+concept moves_nothing = communicator<C> && requires {
+  requires C::moves_nothing;
+};
 
 template <class C, class T, class Op = sum_t>
-concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) { c.all_reduce(inout, op, at); };
+concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
+  c.all_reduce(inout, op, at);
+};
 
 template <class C, class T, class Op = sum_t>
 concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
@@ -82,10 +88,10 @@ concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::sp
 };
 
 template <class C, class T, class Op = sum_t>
-concept can_reduce_scatter_v =
-    requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op, where at) {
-      c.reduce_scatter_v(inout, counts, op, at);
-    };
+concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
+                                        where at) {
+  c.reduce_scatter_v(inout, counts, op, at);
+};
 
 template <class C, class T>
 concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
@@ -103,13 +109,15 @@ concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T
 };
 
 template <class C, class T>
-concept can_all_to_all_v =
-    requires(const C& c, std::span<const T> in, std::span<T> out, std::span<const std::size_t> counts, where at) {
-      c.all_to_all_v(in, counts, out, counts, at);
-    };
+concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
+                                    std::span<const std::size_t> counts, where at) {
+  c.all_to_all_v(in, counts, out, counts, at);
+};
 
 template <class C, class T>
-concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) { c.broadcast(inout, root, at); };
+concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
+  c.broadcast(inout, root, at);
+};
 
 template <class C, class T, class Op = sum_t>
 concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
@@ -127,7 +135,9 @@ concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> o
 };
 
 template <class C>
-concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) { c.exchange(transfers, at); };
+concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
+  c.exchange(transfers, at);
+};
 
 // The same started.
 
@@ -147,10 +157,10 @@ concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, s
 };
 
 template <class C, class T, class Op = sum_t>
-concept can_start_reduce_scatter_v =
-    requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op, where at) {
-      { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
-    };
+concept can_start_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
+                                              Op op, where at) {
+  { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
+};
 
 template <class C, class T>
 concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
@@ -158,10 +168,10 @@ concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::
 };
 
 template <class C, class T>
-concept can_start_all_gather_v =
-    requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
-      { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
-    };
+concept can_start_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
+                                          where at) {
+  { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
+};
 
 template <class C, class T>
 concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
@@ -169,10 +179,10 @@ concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::
 };
 
 template <class C, class T>
-concept can_start_all_to_all_v =
-    requires(const C& c, std::span<const T> in, std::span<T> out, std::span<const std::size_t> counts, where at) {
-      { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
-    };
+concept can_start_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
+                                          std::span<const std::size_t> counts, where at) {
+  { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
+};
 
 template <class C, class T>
 concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
@@ -207,9 +217,10 @@ concept directly_addressable = communicator<C> && requires(const C& c, std::size
 
 /// Peers' memory is reached by messages: the group agrees on its size and exchanges ranges of it (see symmetric.hpp).
 template <class C>
-concept mirrored_by_messages =
-    communicator<C> && !directly_addressable<C> && can_exchange<C> &&
-    requires(const C& c, std::size_t bytes, where at) { c.agree_symmetric(bytes, at); };
+concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && can_exchange<C> &&
+                               requires(const C& c, std::size_t bytes, where at) {
+  c.agree_symmetric(bytes, at);
+};
 
 // One boolean, so that a diagnostic does not recite both ways.
 template <class C>

@@ -61,8 +61,8 @@ class event_count {
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
     wake();
   }
-  /// The same for a caller that has just changed the state by a store that releases. Of this and the sleeper's announcement,
-  /// which change one word, the later one sees the earlier: the store need not wait for those before it.
+  /// The same for a caller that has just changed the state by a store that releases. Of this and the sleeper's
+  /// announcement, which change one word, the later one sees the earlier: the store need not wait for those before it.
   void notify_after_release() noexcept {
     if (sleepers_.fetch_add(0, std::memory_order_release) != 0) wake();
   }

@@ -68,8 +68,10 @@ struct element_code {
 
 template <class T>
 [[nodiscard]] constexpr element_code element_code_of() noexcept {
-  if constexpr (element<T>) return {static_cast<std::uint8_t>(dtype_of<T>), sizeof(T)};
-  else return {element_code::opaque, sizeof(T)};
+  if constexpr (element<T>)
+    return {static_cast<std::uint8_t>(dtype_of<T>), sizeof(T)};
+  else
+    return {element_code::opaque, sizeof(T)};
 }
 
 /// Folds a count vector into the fingerprint (FNV-1a over whole words).
@@ -102,7 +104,8 @@ struct fingerprint {
   [[nodiscard]] std::string text_with(const Counts& counts) const {
     constexpr std::size_t most = 8;
     std::string out = call_text() + " with counts";
-    for (std::size_t i = 0; i < counts.size() && i < most; ++i) out += (i == 0 ? " " : ", ") + std::to_string(counts[i]);
+    for (std::size_t i = 0; i < counts.size() && i < most; ++i)
+      out += (i == 0 ? " " : ", ") + std::to_string(counts[i]);
     return out + (counts.size() > most ? ", ..." : "");
   }
 

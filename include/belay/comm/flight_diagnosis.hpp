@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/stalled_operations.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
 #include "belay/comm/ranks_text.hpp"
 #include "belay/comm/signal_name.hpp"
+#include "belay/comm/stalled_operations.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A flight scene as a file: what each rank did last, and why the world stopped. It is written once, into the folder that
-// BELAY_FLIGHT_DIR names; belay-fr reads it.
+// A flight scene as a file: what each rank did last, and why the world stopped. It is written once, into the folder
+// that BELAY_FLIGHT_DIR names; belay-fr reads it.
 #pragma once
 
 #include <fcntl.h>
@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/flight_diagnosis.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
-#include "belay/comm/flight_diagnosis.hpp"
-#include "belay/core/json_text.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/json_text.hpp"
 #include "belay/core/missing_folder.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
@@ -181,7 +181,7 @@ class flight_writer {
       number("number", entry.number);
       number("bytes", entry.bytes);
       text("site", entry.site);
-      out_->put(std::string(", \"finished\": ") + (entry.key ? "null" : entry.finished ? "true" : "false"));
+      out_->put(std::string(", \"finished\": ") + (entry.reported ? "null" : entry.finished ? "true" : "false"));
       const bool waits = entry.waiting_us > 0 && world_->until_us > entry.waiting_us;
       number("waited_us", waits ? world_->until_us - entry.waiting_us : entry.waited_us);
       out_->put("}");

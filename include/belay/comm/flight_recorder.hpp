@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The last operations of a rank, so that an error can say what a missing peer was doing, and a dead rank's history
-// outlives it. One thread writes, any other, of any process that maps the memory, may read at any time: an entry tells its
-// turn, and is looked at before and after, so that words of different operations are not taken for one. Call sites are
-// kept as text beside the entries, once each, because a pointer means nothing to another process. No clock is read: an
-// operation that does not wait must not pay for one.
+// outlives it. One thread writes, any other, of any process that maps the memory, may read at any time: an entry tells
+// its turn, and is looked at before and after, so that words of different operations are not taken for one. Call sites
+// are kept as text beside the entries, once each, because a pointer means nothing to another process. No clock is read:
+// an operation that does not wait must not pay for one.
 #pragma once
 
 #include <array>
@@ -29,21 +29,25 @@ struct flight_record {
   std::size_t bytes = 0;
   std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
   std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
-  std::string site;             // "train.cpp:88"
-  bool key = false;           // known by the rank's letter alone: it has entered, and may be through
+  std::string site;              // "train.cpp:88"
+  bool reported = false;         // known by the rank's letter alone: it has entered, and may be through
 
   /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "last seen in barrier #3 at
   /// train.cpp:88" where it is heard, "before its first operation"; group 0 is the world.
   [[nodiscard]] std::string text() const {
     if (what == operation::none) return "before its first operation";
-    return std::string(key ? "last seen in " : finished ? "after " : "in ") + name(what) + " #" + std::to_string(number) +
+    return std::string(reported   ? "last seen in "
+                       : finished ? "after "
+                                  : "in ") +
+           name(what) + " #" + std::to_string(number) +
            (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + site;
   }
 };
 
 /// What a rank does by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in started
 /// barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
-[[nodiscard]] inline std::string text_of(const flight_record& here, const flight_record& aside, const char* kind_aside) {
+[[nodiscard]] inline std::string text_of(const flight_record& here, const flight_record& aside,
+                                         const char* kind_aside) {
   std::string out = here.text();
   const auto is_open = [](const flight_record& last) { return last.what != operation::none && !last.finished; };
   if (is_open(aside) && !is_open(here)) out += std::string(", and in ") + kind_aside + aside.text().substr(2);
@@ -156,8 +160,9 @@ class flight_recorder {
     if (file != last_file_ || line != last_line_) remember_site(file, line);
     open_ = &ring_[turn % Capacity];
     // The word that tells the turn is first, and each is stored before the next: who reads in the meantime finds out.
-    open_->what.store(stamp_of(turn) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
-                      std::memory_order_release);
+    open_->what.store(
+        stamp_of(turn) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
+        std::memory_order_release);
     open_->number.store(number, std::memory_order_release);
     open_->bytes.store(bytes, std::memory_order_release);
     open_->end.store(0, std::memory_order_release);

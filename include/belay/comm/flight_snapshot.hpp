@@ -61,8 +61,8 @@ class flight_history {
   flight_history() = default;
   explicit flight_history(const flight_recorder<>& own) noexcept : recorder_(&own) {}
   /// The latest ones of `count`, the oldest first.
-  flight_history(std::vector<flight_record> key, std::uint64_t count) noexcept
-      : heard_(std::move(key)), count_(count) {}
+  flight_history(std::vector<flight_record> records, std::uint64_t count) noexcept
+      : heard_(std::move(records)), count_(count) {}
 
   /// Operations so far, and the oldest that may be kept.
   [[nodiscard]] std::uint64_t count() const noexcept { return recorder_ != nullptr ? recorder_->count() : count_; }
@@ -111,7 +111,8 @@ struct flight_snapshot {
 
 /// A time as recorders keep it.
 [[nodiscard]] inline std::uint64_t flight_microseconds(std::chrono::steady_clock::time_point at) noexcept {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
 }
 
 }  // namespace belay::inline BELAY_ABI

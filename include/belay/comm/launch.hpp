@@ -80,9 +80,9 @@ class launch_reader {
     if (from.local_rank != nullptr && is_set(from.local_rank)) out.local_rank = number(from, from.local_rank, 0);
     if (from.local_size != nullptr && is_set(from.local_size)) out.local_size = number(from, from.local_size, 1);
     if (out.local_size > out.size || (out.local_size > 0 && out.local_rank >= out.local_size)) {
-      throw input_error(std::string(from.local_rank) + "=" + std::to_string(out.local_rank) + " of " +
-                        from.local_size + "=" + std::to_string(out.local_size) + " ranks of this host is impossible with " +
-                        from.size + "=" + std::to_string(out.size));
+      throw input_error(std::string(from.local_rank) + "=" + std::to_string(out.local_rank) + " of " + from.local_size +
+                        "=" + std::to_string(out.local_size) + " ranks of this host is impossible with " + from.size +
+                        "=" + std::to_string(out.size));
     }
     return out;
   }
@@ -110,7 +110,8 @@ class launch_reader {
 /// Which rank this process is, by the first of belay-run, torchrun, Open MPI, PMI and Slurm that has left its
 /// variables; one rank where none has. BELAY_LAUNCHER=name asks that one alone ("none": a single rank). Throws
 /// input_error for a set that is incomplete or impossible, for an unknown name, and where torchrun, Open MPI and PMI
-/// disagree on rank or size, or where PMIx alone tells a rank and nobody a size. Slurm conflicts with none: a launcher inside an allocation inherits its variables.
+/// disagree on rank or size, or where PMIx alone tells a rank and nobody a size. Slurm conflicts with none: a launcher
+/// inside an allocation inherits its variables.
 template <environment Lookup>
 [[nodiscard]] launch find_launch(const Lookup& variable) {
   const launch_reader<Lookup> reader(variable);
@@ -142,8 +143,9 @@ template <environment Lookup>
   if (!any && reader.is_set(slurm_variables.rank)) return reader.read(slurm_variables);
   // PMIx tells a process its rank by a variable, but the number of ranks only by calls of its library.
   if (!any && reader.is_set("PMIX_RANK")) {
-    throw input_error("PMIX_RANK is set, but no variable tells the number of ranks: set PMI_RANK and PMI_SIZE too; "
-                      "BELAY_LAUNCHER=none starts a single rank");
+    throw input_error(
+        "PMIX_RANK is set, but no variable tells the number of ranks: set PMI_RANK and PMI_SIZE too; "
+        "BELAY_LAUNCHER=none starts a single rank");
   }
   return found;
 }

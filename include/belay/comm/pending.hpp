@@ -41,8 +41,11 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
                       where at) noexcept
       : source_(std::move(source)), ticket_(ticket), what_(what), at_(at), open_(true) {}
 
-  pending(pending&& other) noexcept
-      : source_(std::move(other.source_)), ticket_(other.ticket_), what_(other.what_), at_(other.at_),
+  pending(pending && other) noexcept
+      : source_(std::move(other.source_)),
+        ticket_(other.ticket_),
+        what_(other.what_),
+        at_(other.at_),
         open_(std::exchange(other.open_, false)) {}
   /// What this held before is abandoned.
   pending& operator=(pending&& other) noexcept {
@@ -64,7 +67,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
   /// Returns when the operation is over and its buffers are the caller's again. Throws `comm_error` if it
   /// failed (mismatch, peer_failed, timeout) and `usage_error` if it was waited for before, in a forked child or after
   /// the run.
-  BELAY_DISCHARGES void wait(where at = where::current()) && {
+  BELAY_DISCHARGES void wait(where at = where::current())&& {
     if (!open_) throw usage_error("this communication was already waited for or moved away", at);
     try {
       if (source_ != nullptr) source_->wait(ticket_, what_, at);
@@ -84,7 +87,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
   [[nodiscard]] bool open() const noexcept { return open_; }
 
   /// Hands the obligation on, as in `return std::move(p).hand_over();`.
-  BELAY_DISCHARGES pending hand_over() && noexcept {
+  BELAY_DISCHARGES pending hand_over()&& noexcept {
     return pending(std::move(source_), ticket_, what_, at_, std::exchange(open_, false));
   }
 

@@ -8,13 +8,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
-#include "belay/backend/host/copy/copy.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
+
+/// A buffer of this many bytes or more is not in a peer's cache as a whole.
+inline constexpr std::size_t least_beyond_caches = 2 * 1024 * 1024;
 
 /// Copies elements; zero of them may come from nowhere.
 template <class T>
@@ -67,7 +70,7 @@ void reduce_elements(int sources, Source source, int destinations, Destination d
     if (first >= end || count * sizeof(T) >= least_beyond_caches) return;
     for (int d = 0; d < destinations; ++d) {
       const T* const place = destination(d);
-      if (is_source(place, d)) fetch_to_write(place + first, std::min(block, end - first) * sizeof(T));
+      if (is_source(place, d)) prefetch_for_write(place + first, std::min(block, end - first) * sizeof(T));
     }
   };
   std::size_t first = begin;
@@ -87,8 +90,8 @@ inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byt
   const auto fetch_block = [=](std::size_t first) {
     if (first >= bytes || bytes >= least_beyond_caches) return;
     const std::size_t length = std::min(sizeof held, bytes - first);
-    if (to_a == from_a) fetch_to_write(to_a + first, length);
-    if (to_b == from_b) fetch_to_write(to_b + first, length);
+    if (to_a == from_a) prefetch_for_write(to_a + first, length);
+    if (to_b == from_b) prefetch_for_write(to_b + first, length);
   };
   fetch_block(0);
   for (std::size_t first = 0; first < bytes; first += sizeof held) {
@@ -100,5 +103,4 @@ inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byt
   }
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -67,8 +67,10 @@ struct minimum_t {
   static constexpr reduction code = reduction::minimum;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
-    if constexpr (std::is_floating_point_v<T>) return (a < b || a != a) ? a : b;
-    else return a < b ? a : b;
+    if constexpr (std::is_floating_point_v<T>)
+      return (a < b || a != a) ? a : b;
+    else
+      return a < b ? a : b;
   }
 };
 /// The larger one; a NaN stays.
@@ -76,8 +78,10 @@ struct maximum_t {
   static constexpr reduction code = reduction::maximum;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
-    if constexpr (std::is_floating_point_v<T>) return (a > b || a != a) ? a : b;
-    else return a > b ? a : b;
+    if constexpr (std::is_floating_point_v<T>)
+      return (a > b || a != a) ? a : b;
+    else
+      return a > b ? a : b;
   }
 };
 /// Product; integers wrap.
@@ -120,7 +124,8 @@ inline constexpr average_t average{};
 template <class Op>
 concept reduction_tag = requires {
   { Op::code } -> std::convertible_to<reduction>;
-} && requires(float x) {
+}
+&&requires(float x) {
   { Op::apply(x, x) } -> std::same_as<float>;
 };
 

@@ -40,7 +40,8 @@ class group {
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<T>, Op, where = where::current()) const noexcept {}
   template <reducible T, reduction_tag Op>
-  void reduce_scatter(std::span<const std::type_identity_t<T>>, std::span<T>, Op, where = where::current()) const noexcept {}
+  void reduce_scatter(std::span<const std::type_identity_t<T>>, std::span<T>, Op,
+                      where = where::current()) const noexcept {}
   template <reducible T, reduction_tag Op>
   void reduce_scatter_v(std::span<T>, std::span<const std::size_t>, Op, where = where::current()) const noexcept {}
   template <transferable T>
@@ -62,7 +63,7 @@ class group {
   void scatter(std::span<const std::type_identity_t<T>>, std::span<T>, int, where = where::current()) const noexcept {}
   void exchange(std::span<const p2p>, where = where::current()) const noexcept {}
   template <class T>
-    requires transferable<std::remove_const_t<T>>
+  requires transferable<std::remove_const_t<T>>
   void send(int, std::span<T>, int = 0, where = where::current()) const noexcept {}
   template <transferable T>
   void receive(int, std::span<T>, int = 0, where = where::current()) const noexcept {}
@@ -172,12 +173,11 @@ static_assert(can_all_reduce<group, float> && can_reduce_scatter<group, float> &
               can_all_to_all<group, float> && can_all_to_all_v<group, float> && can_broadcast<group, float> &&
               can_gather<group, float> && can_scatter<group, float> && can_exchange<group>);
 static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> &&
-              can_start_reduce_scatter<group, float> &&
-              can_start_reduce_scatter_v<group, float> && can_start_reduce<group, float> &&
-              can_start_all_gather<group, float> && can_start_all_gather_v<group, float> &&
-              can_start_all_to_all<group, float> && can_start_all_to_all_v<group, float> &&
-              can_start_broadcast<group, float> && can_start_gather<group, float> && can_start_scatter<group, float> &&
-              can_start_exchange<group>);
+              can_start_reduce_scatter<group, float> && can_start_reduce_scatter_v<group, float> &&
+              can_start_reduce<group, float> && can_start_all_gather<group, float> &&
+              can_start_all_gather_v<group, float> && can_start_all_to_all<group, float> &&
+              can_start_all_to_all_v<group, float> && can_start_broadcast<group, float> &&
+              can_start_gather<group, float> && can_start_scatter<group, float> && can_start_exchange<group>);
 
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI

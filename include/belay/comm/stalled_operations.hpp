@@ -52,7 +52,7 @@ struct open_operation {
   for (lane which : {lane::caller, lane::stream}) {
     for (int rank = 0; rank < world.size(); ++rank) {
       const flight_record last = world.rank(rank).of(which).last();
-      if (last.what == operation::none || last.finished || last.key) continue;
+      if (last.what == operation::none || last.finished || last.reported) continue;
       open_operation& here = find(which, last);
       here.inside.push_back(rank);
       if (last.waiting_us > 0 && (here.since_us == 0 || last.waiting_us < here.since_us))

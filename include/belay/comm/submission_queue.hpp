@@ -12,7 +12,6 @@
 #include "belay/core/policies.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 template <atomics_policy Atomics = std_atomics, class Kernel = futex<sharing::one_process>>
 class submission_queue {
@@ -24,11 +23,14 @@ class submission_queue {
     launched_.store(ticket, std::memory_order_seq_cst);
     queued_.notify_sleepers();
   }
-  [[nodiscard]] bool completed(std::uint64_t ticket) const noexcept { return is_completed(ticket, std::memory_order_acquire); }
+  [[nodiscard]] bool completed(std::uint64_t ticket) const noexcept {
+    return is_completed(ticket, std::memory_order_acquire);
+  }
   /// Returns when it is completed: its slot is the queueing thread's again.
   void settle(std::uint64_t ticket, spin_policy before_sleep) noexcept {
     (void)wait_until(
-        over_, before_sleep, [&](std::memory_order order) { return is_completed(ticket, order); }, [] { return false; });
+        over_, before_sleep, [&](std::memory_order order) { return is_completed(ticket, order); },
+        [] { return false; });
   }
   /// No more will be launched: the running thread completes what is there and ends.
   void end() noexcept {
@@ -66,5 +68,4 @@ class submission_queue {
   event_count<sharing::one_process, Atomics, Kernel> over_;
 };
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -99,12 +99,15 @@ class symmetric_heap {
   [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
     [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
     if (free_ == none) {
-      throw usage_error("all " + std::to_string(records_.size()) + " slots of the symmetric heap are in use, wanted one for " + tag, at);
+      throw usage_error(
+          "all " + std::to_string(records_.size()) + " slots of the symmetric heap are in use, wanted one for " + tag,
+          at);
     }
     record& entry = records_[free_];
     const auto offset = offsets_.allocate(bytes, entry.chain);
     if (!offset) {
-      throw budget_error(std::string("symmetric heap (") + tag + ")", bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+      throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
+                         offsets_.capacity_bytes() - offsets_.live_bytes(), at);
     }
     slot out;
     out.heap_ = this;
@@ -198,7 +201,8 @@ class symmetric_heap {
       all_gather(group_, mine, all, at);
       comm_error::details what;
       for (int q = 1; q < group_.size(); ++q) {
-        if (all[static_cast<std::size_t>(q)] != all[0]) what.culprits.push_back(group_.members()[static_cast<std::size_t>(q)]);
+        if (all[static_cast<std::size_t>(q)] != all[0])
+          what.culprits.push_back(group_.members()[static_cast<std::size_t>(q)]);
       }
       if (what.culprits.empty()) return;
       what.fault = comm_fault::mismatch;
@@ -281,16 +285,17 @@ class symmetric_heap {
                         at);
     }
     if (peer < 0 || peer >= group_.size()) {
-      throw usage_error("peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(group_.size()), at);
+      throw usage_error("peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(group_.size()),
+                        at);
     }
   }
 
   void expect_range(const slot& lease, int peer, std::size_t offset, std::size_t bytes, where at) const {
     if constexpr (checked(check_level::local)) expect_live(lease, peer, at);
     if (offset <= lease.bytes_ && bytes <= lease.bytes_ - offset) return;
-    throw usage_error(std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of a slot of " +
-                          std::to_string(lease.bytes_),
-                      at);
+    throw usage_error(
+        std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of a slot of " + std::to_string(lease.bytes_),
+        at);
   }
 
   void recycle(std::uint32_t index) noexcept {

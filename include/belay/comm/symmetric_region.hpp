@@ -25,7 +25,8 @@ enum class backing { memory, when_touched, addresses_only };
 class symmetric_region {
  public:
   symmetric_region() = default;
-  symmetric_region(const symmetric_region& other) noexcept : eager_buffers_(other.eager_buffers_), stride_(other.stride_) {
+  symmetric_region(const symmetric_region& other) noexcept
+      : eager_buffers_(other.eager_buffers_), stride_(other.stride_) {
     if (eager_buffers_ != nullptr) eager_buffers_->holders.fetch_add(1, std::memory_order_relaxed);
   }
   symmetric_region& operator=(symmetric_region other) noexcept {
@@ -34,7 +35,8 @@ class symmetric_region {
     return *this;
   }
   ~symmetric_region() {
-    if (eager_buffers_ != nullptr && eager_buffers_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete eager_buffers_;
+    if (eager_buffers_ != nullptr && eager_buffers_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      delete eager_buffers_;
   }
 
   /// Maps `bytes` for each of `ranks` ranks, page aligned, zero at first. Throws `budget_error`.
@@ -83,8 +85,10 @@ class symmetric_region {
     mapping(const mapping&) = delete;
     mapping& operator=(const mapping&) = delete;
     ~mapping() {
-      if (release != nullptr) release(context);
-      else if (first != MAP_FAILED) ::munmap(first, bytes);
+      if (release != nullptr)
+        release(context);
+      else if (first != MAP_FAILED)
+        ::munmap(first, bytes);
     }
 
     std::size_t bytes;

@@ -18,15 +18,15 @@ namespace belay::inline BELAY_ABI {
 /// Bytes of the largest object there can be: a pointer's difference is signed.
 inline constexpr std::size_t largest_size = std::numeric_limits<std::size_t>::max() / 2;
 
-/// A size that a caller gave, or that follows from it, is more than any memory holds. `what` names operation and argument.
-/// Nothing was written or allocated by the refused call.
+/// A size that a caller gave, or that follows from it, is more than any memory holds. `what` names operation and
+/// argument. Nothing was written or allocated by the refused call.
 class size_error : public usage_error {
  public:
   size_error(const std::string& what, where at) : usage_error(what + " more than any memory holds", at) {}
 };
 
-/// A size in bytes or elements. Operators saturate: what is too large for `std::size_t` stays so, unless it is multiplied
-/// by zero. Plain data; costs a multiplication and a comparison.
+/// A size in bytes or elements. Operators saturate: what is too large for `std::size_t` stays so, unless it is
+/// multiplied by zero. Plain data; costs a multiplication and a comparison.
 class checked_size {
  public:
   BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
@@ -63,7 +63,8 @@ class checked_size {
   }
 
  private:
-  __extension__ typedef unsigned __int128 wide;  // overflow builtins are not for every compiler's constants, nor for a GPU
+  __extension__ typedef unsigned __int128
+      wide;  // overflow builtins are not for every compiler's constants, nor for a GPU
 
   template <class Words>
   [[noreturn, gnu::cold, gnu::noinline]] static void refuse(Words words, const where& at) {

@@ -129,7 +129,8 @@ class comm_error : public error {
     std::string message = name(d.fault);
     message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
     if (!d.culprits.empty()) message.append(d.culprits.size() == 1 ? ", rank " : ", ranks ");
-    for (std::size_t i = 0; i < d.culprits.size(); ++i) message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));
+    for (std::size_t i = 0; i < d.culprits.size(); ++i)
+      message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));
     if (!d.there.empty()) message.append(" at ").append(d.there);
     if (!d.message.empty()) message.append(": ").append(d.message);
     return printable(message);

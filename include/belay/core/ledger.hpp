@@ -43,7 +43,9 @@ class open_obligations : public usage_error {
 class ledger {
  public:
   /// Entry 0 is nobody's: a default ticket points to it, so that a ticket is always one to look up.
-  explicit ledger(std::size_t capacity = 4096, where at = where::current()) : entries_(entries_for(capacity, at)) { clear(); }
+  explicit ledger(std::size_t capacity = 4096, where at = where::current()) : entries_(entries_for(capacity, at)) {
+    clear();
+  }
 
   /// Records a debt. Throws usage_error when more obligations are open than the ledger was made for.
   [[nodiscard]] ticket open(const obligation& what) {
@@ -65,9 +67,7 @@ class ledger {
     return {index, slot.generation};
   }
 
-  [[nodiscard]] bool is_open(ticket debt) const noexcept {
-    return entries_[debt.index].generation == debt.generation;
-  }
+  [[nodiscard]] bool is_open(ticket debt) const noexcept { return entries_[debt.index].generation == debt.generation; }
 
   /// Strikes a debt out. A ticket that is not open is a slip: an error in checked builds; in release builds it
   /// is counted, and the step that sees the count refuses to commit.
@@ -132,7 +132,8 @@ class ledger {
 
   [[nodiscard]] static std::size_t entries_for(std::size_t capacity, where at) {
     if (capacity < 0xffffffffU) return capacity + 1;
-    throw usage_error("a ledger for " + std::to_string(capacity) + " obligations at a time: it has room for less than 2^32", at);
+    throw usage_error(
+        "a ledger for " + std::to_string(capacity) + " obligations at a time: it has room for less than 2^32", at);
   }
 
   // Apart, so that opening a debt is short enough to be inlined.

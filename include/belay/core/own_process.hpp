@@ -13,7 +13,6 @@
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// The process in which it was made. `here()` costs a load: the kernel wipes the page in a forked child.
 class own_process {
@@ -54,5 +53,4 @@ class own_process {
   ::_exit(1);
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

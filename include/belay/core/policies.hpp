@@ -77,8 +77,8 @@ struct std_atomics {
 /// The system calls by which a file is written so that a crash loses nothing; results and errno as in
 /// POSIX, so that an injected failure looks like a real one.
 template <class F>
-concept files_policy = requires(F files, const char* path, int unique_fd, void* to, const void* from,
-                                std::size_t bytes, off_t offset) {
+concept files_policy = requires(F files, const char* path, int unique_fd, void* to, const void* from, std::size_t bytes,
+                                off_t offset) {
   { files.open(path, unique_fd, mode_t{}) } -> std::same_as<int>;
   { files.read_at(unique_fd, to, bytes, offset) } -> std::same_as<ssize_t>;
   { files.write_at(unique_fd, from, bytes, offset) } -> std::same_as<ssize_t>;

@@ -44,9 +44,12 @@ inline void append_escaped(std::string& out, char32_t code) {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
     const std::string_view character = text.substr(0, length);
-    if (length == 0) out += "\xef\xbf\xbd";
-    else if (const char32_t code = utf8_code_point(character); is_control(code)) append_escaped(out, code);
-    else out += character;
+    if (length == 0)
+      out += "\xef\xbf\xbd";
+    else if (const char32_t code = utf8_code_point(character); is_control(code))
+      append_escaped(out, code);
+    else
+      out += character;
     text.remove_prefix(length == 0 ? 1 : length);
   }
   return out;

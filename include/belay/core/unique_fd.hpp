@@ -14,7 +14,6 @@
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// Owns a file descriptor, or none; closes it. Moved, never copied.
 class unique_fd {
@@ -62,5 +61,4 @@ class unique_fd {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

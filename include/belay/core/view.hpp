@@ -21,7 +21,8 @@ namespace belay::inline BELAY_ABI {
 template <std::size_t Rank>
 using extents = std::array<std::size_t, Rank>;
 
-/// Number of elements of a shape; the empty shape has one. Where it is more than any memory holds it does not wrap round.
+/// Number of elements of a shape; the empty shape has one. Where it is more than any memory holds it does not wrap
+/// round.
 template <std::size_t Rank>
 [[nodiscard]] BELAY_HD constexpr std::size_t element_count(const extents<Rank>& shape) noexcept {
   checked_size count = 1;

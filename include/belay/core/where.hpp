@@ -38,8 +38,9 @@ struct where {
   [[nodiscard]] std::string text() const {
     const std::string place = std::string(file) + ":" + std::to_string(line);
     if (!in_standard_library()) return place;
-    return place + " (an object made by the standard library: belay::where::current() as its last argument names your "
-                   "line)";
+    return place +
+           " (an object made by the standard library: belay::where::current() as its last argument names your "
+           "line)";
   }
 };
 

@@ -16,11 +16,10 @@
 #include <string>
 #include <string_view>
 
-#include "belay/core/unique_fd.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// A file of /proc or /sys as text, at most 64 KiB; empty where it cannot be read.
 [[nodiscard]] inline std::string kernel_file(const std::string& path) {
@@ -77,8 +76,10 @@ namespace host {
     std::string path = line.substr(second + 1);
     while (true) {
       if (path == "/") path.clear();
-      if (unified) look(root + path, "/memory.max", "/memory.current", "inactive_file ");
-      else look(root + "/memory" + path, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file ");
+      if (unified)
+        look(root + path, "/memory.max", "/memory.current", "inactive_file ");
+      else
+        look(root + "/memory" + path, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file ");
       if (path.empty()) break;
       path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
     }
@@ -95,5 +96,4 @@ namespace host {
   return static_cast<std::size_t>(free - std::min(free, kept_free));
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -164,7 +164,8 @@ class offset_allocator {
 
   [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at) {
     if (max_leases >= std::size_t{1} << 31) {
-      throw usage_error("an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
+      throw usage_error(
+          "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
     }
     return 2 * max_leases + 2;
   }

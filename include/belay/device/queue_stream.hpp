@@ -22,7 +22,6 @@
 #include "belay/device/stream.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 class queue_stream {
   // What an event and its stream share: how many pieces of work are over. Outlives both.
@@ -169,5 +168,4 @@ class queue_stream {
 
 static_assert(stream<queue_stream>);
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

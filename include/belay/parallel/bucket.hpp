@@ -71,11 +71,11 @@ class gradient_buckets {
   /// each `begin`.
   void bind(std::span<T> values, std::span<T> gradients, where at = where::current()) {
     if (values.size() != layout_.elements() || gradients.size() != layout_.gradient_elements())
-      throw usage_error("the buckets need layout().elements() = " + std::to_string(layout_.elements()) +
-                            " values and layout().gradient_elements() = " +
-                            std::to_string(layout_.gradient_elements()) + " gradients, got " +
-                            std::to_string(values.size()) + " and " + std::to_string(gradients.size()),
-                        at);
+      throw usage_error(
+          "the buckets need layout().elements() = " + std::to_string(layout_.elements()) +
+              " values and layout().gradient_elements() = " + std::to_string(layout_.gradient_elements()) +
+              " gradients, got " + std::to_string(values.size()) + " and " + std::to_string(gradients.size()),
+          at);
     values_ = values;
     gradients_ = gradients;
     for (std::size_t p = 0; p < members_.size(); ++p)
@@ -178,10 +178,10 @@ class gradient_buckets {
     reduce_what_there_is(at);
     compare_targets(rank_comparison::abstains, at);
   }
-  /// The same where peers end theirs with `finish(local_targets, batch_ranks)`, whose sum waits for every rank: this one
-  /// adds nothing to it.
+  /// The same where peers end theirs with `finish(local_targets, batch_ranks)`, whose sum waits for every rank: this
+  /// one adds nothing to it.
   template <class BatchRanks>
-    requires can_all_reduce<BatchRanks, std::uint64_t>
+  requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
     if (stage_ != phase::reducing) return;
     reduce_what_there_is(at);

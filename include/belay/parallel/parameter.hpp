@@ -58,8 +58,8 @@ class parameter_shape {
   [[nodiscard]] constexpr const std::size_t* begin() const noexcept { return extents_.data(); }
   [[nodiscard]] constexpr const std::size_t* end() const noexcept { return extents_.data() + rank_; }
 
-  /// Product of the extents of the axes from `first` up to but excluding `last`; where it is more than any memory holds it
-  /// does not wrap round.
+  /// Product of the extents of the axes from `first` up to but excluding `last`; where it is more than any memory holds
+  /// it does not wrap round.
   [[nodiscard]] constexpr std::size_t product(std::size_t first, std::size_t last) const noexcept {
     checked_size count = 1;
     for (std::size_t axis = first; axis < last; ++axis) count *= extents_[axis];
@@ -111,7 +111,7 @@ class counted_normal {
   [[nodiscard]] double operator()(std::uint64_t index) const noexcept {
     const std::uint64_t first = mix(key_ + index * 0x9e3779b97f4a7c15u);
     const std::uint64_t second = mix(first ^ 0xd1b54a32d192ed03u);
-    constexpr double scale = 1.0 / 9007199254740992.0;  // 2^-53
+    constexpr double scale = 1.0 / 9007199254740992.0;                       // 2^-53
     const double radius = (static_cast<double>(first >> 11) + 1.0) * scale;  // in (0, 1]
     const double turn = static_cast<double>(second >> 11) * scale;           // in [0, 1)
     // The C library's functions; <cmath> would cost every includer more than the rest of this header.
@@ -197,8 +197,7 @@ class parameter_base {
           if (how.how() == initial::kind::constant) {
             for (T& x : out) x = static_cast<T>(how.value());
           } else {
-            for (std::size_t i = 0; i < out.size(); ++i)
-              out[i] = static_cast<T>(how.value() * random(first + i));
+            for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<T>(how.value() * random(first + i));
           }
         },
         at);
@@ -206,7 +205,7 @@ class parameter_base {
 
   /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of the local part.
   template <class Filler>
-    requires std::invocable<Filler&, std::size_t, std::span<T>>
+  requires std::invocable<Filler&, std::size_t, std::span<T>>
   void fill(Filler&& filler, where at = where::current()) {
     if (value_ == nullptr && local_size() != 0)
       throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
@@ -218,8 +217,7 @@ class parameter_base {
  protected:
   parameter_base(parameter_spec spec, std::size_t dimension, local_part part, where at)
       : spec_(std::move(spec)), dimension_(dimension), part_(part) {
-    if (spec_.uses == 0)
-      throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
+    if (spec_.uses == 0) throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
     const std::size_t rank = spec_.shape.rank();
     if (rank == 0 ? dimension_ != 0 : dimension_ >= rank)
       throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
@@ -227,7 +225,8 @@ class parameter_base {
                         at);
     const auto words = [&] {
       const std::span<const std::size_t> extents(spec_.shape.begin(), rank);
-      return "parameter " + name() + ": " + shape_text(extents) + " elements of " + std::to_string(sizeof(T)) + " bytes are";
+      return "parameter " + name() + ": " + shape_text(extents) + " elements of " + std::to_string(sizeof(T)) +
+             " bytes are";
     };
     static_cast<void>((checked_size(spec_.shape.size()) * sizeof(T)).value(words, at));
     const std::size_t extent = rank == 0 ? 1 : spec_.shape[dimension_];
@@ -311,13 +310,11 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
   using learning_type = Learning;
 
   /// A parameter held whole.
-  explicit parameter(parameter_spec spec, where at = where::current())
-    requires is_replicate<Placement>
+  explicit parameter(parameter_spec spec, where at = where::current()) requires is_replicate<Placement>
       : parameter(spec.shape, std::move(spec), at) {}
 
   /// A parameter of which `part` of dimension `Dim` is held here.
-  parameter(parameter_spec spec, local_part part, where at = where::current())
-    requires is_shard<Placement>
+  parameter(parameter_spec spec, local_part part, where at = where::current()) requires is_shard<Placement>
       : base(std::move(spec), Placement::dimension, part, at) {}
 
  private:

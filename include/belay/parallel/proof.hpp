@@ -25,9 +25,9 @@ struct proof_result {
   bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
   bool matched = false;        // sends and receives pair up one to one, in the same order
   bool deadlock_free = false;  // it ends although a send waits for its receive
-  PerStage peak_activations{}; // per stage: most micro-batches between forward and backward at one time
-  std::size_t peak = 0;        // the largest of them
-  fault reason;                // the first fault; kind none when all is well
+  PerStage peak_activations{};  // per stage: most micro-batches between forward and backward at one time
+  std::size_t peak = 0;         // the largest of them
+  fault reason;                 // the first fault; kind none when all is well
 
   [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
 };
@@ -104,7 +104,7 @@ class prover {
     std::uint8_t* const done = done_.data() + stage * micro_batches_;
     std::size_t live = 0;
     std::size_t peak = 0;
-    std::size_t next_input = 0;   // backwards may not go below these
+    std::size_t next_input = 0;  // backwards may not go below these
     std::size_t next_weight = 0;
     for (std::size_t i = 0; i < size; ++i) {
       const action& now = actions[i];
@@ -149,17 +149,17 @@ class prover {
       }
       if (input) next_input = batch + 1;
       if (weight) next_weight = batch + 1;
-      done[batch] = static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) |
-                                              (weight ? weight_gradient_done : 0));
+      done[batch] =
+          static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) | (weight ? weight_gradient_done : 0));
     }
     result_.peak_activations[stage] = peak;
     if (peak > result_.peak) result_.peak = peak;
     for (std::size_t batch = 0; batch < micro_batches_; ++batch) {
       const std::uint8_t did = done[batch];
       if ((did & (forward_done | backward_done)) == (forward_done | backward_done)) continue;
-      report({!(did & forward_done)                           ? fault_kind::forward_missing
+      report({!(did & forward_done)                          ? fault_kind::forward_missing
               : (did & backward_done) == input_gradient_done ? fault_kind::weight_gradient_missing
-                                                              : fault_kind::backward_missing,
+                                                             : fault_kind::backward_missing,
               stage, batch, nowhere});
     }
   }

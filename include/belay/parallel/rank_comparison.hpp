@@ -51,12 +51,14 @@ class rank_comparison {
   /// "rank 1: 10; ranks 0, 2: 30" of the word in which they differed, as ranks of the world where the group knows them.
   template <class Group>
   [[nodiscard]] std::string text(const Group& group) const {
-    return camps(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
+    return camps(
+        group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
   }
   /// "rank 1 and ranks 0, 2", where the words themselves say nothing to a reader.
   template <class Group>
   [[nodiscard]] std::string ranks(const Group& group) const {
-    return camps(group, [](std::uint64_t) { return std::string(); }, " and ");
+    return camps(
+        group, [](std::uint64_t) { return std::string(); }, " and ");
   }
 
  private:

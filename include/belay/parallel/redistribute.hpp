@@ -24,7 +24,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Pairs of placements that a collective connects.
 template <class From, class To>
-concept redistributable = std::same_as<From, To> || (is_partial<From> && !is_partial<To>) ||
+concept redistributable = std::same_as<From, To> ||(is_partial<From> && !is_partial<To>) ||
                           (is_shard<From> && is_replicate<To>) || (is_replicate<From> && is_shard<To>);
 
 /// Pairs whose result fits into the memory of the source.
@@ -49,7 +49,7 @@ constexpr void check_redistribution() {
 /// The same tensor as placed by `To`, in the memory of `from`; collective over its group.
 /// Holds: the result's `local()` lies inside of `from.local()`. Fails with the group's errors.
 template <class To, class T, class From, class Group>
-  requires placement<To>
+requires placement<To>
 [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
   check_redistribution<From, To>();
   static_assert(redistributable_in_place<From, To> || !redistributable<From, To>,
@@ -77,7 +77,7 @@ template <class To, class T, class From, class Group>
 /// The same tensor as placed by `To`, whose local part is `storage`; for shard to replicate, where it has
 /// to hold the whole. The local part is copied into its place unless it already lies there.
 template <class To, class T, class From, class Group>
-  requires placement<To>
+requires placement<To>
 [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,
                                                  where at = where::current()) {
   check_redistribution<From, To>();

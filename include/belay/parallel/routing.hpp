@@ -24,9 +24,9 @@ namespace belay::inline BELAY_ABI {
 /// long as the invocation that made it. Nothing of it is filled during a rehearsal.
 template <class T>
 struct routing {
-  std::size_t rows = 0;     // tokens of this rank; may be 0
-  std::size_t experts = 0;  // of all ranks
-  std::size_t k = 0;        // experts a token visits
+  std::size_t rows = 0;                 // tokens of this rank; may be 0
+  std::size_t experts = 0;              // of all ranks
+  std::size_t k = 0;                    // experts a token visits
   view<std::int32_t, 2> choices;        // [rows, k], best first
   view<T, 2> weights;                   // [rows, k], each row sums to 1
   view<T, 2> probabilities;             // [rows, experts], softmax over all experts
@@ -135,13 +135,8 @@ template <class T, class Frame>
   result.global_counts = frame.template keep<std::int64_t>(extents<1>{experts});
   const int replay = frame.replaying() ? 1 : 0;
   frame.run([=] {
-    const route_row<T> kernel{logits.data(),
-                              result.choices.data(),
-                              result.weights.data(),
-                              result.probabilities.data(),
-                              experts,
-                              k,
-                              replay};
+    const route_row<T> kernel{
+        logits.data(), result.choices.data(), result.weights.data(), result.probabilities.data(), experts, k, replay};
     for (std::size_t e = 0; e < experts; ++e) result.counts[e] = result.global_counts[e] = 0;
     for (std::size_t row = 0; row < rows; ++row) kernel(row);
     const std::int32_t* choices = result.choices.data();

@@ -42,7 +42,9 @@ class shard_counts {
 /// `size_error` where those are more than any memory holds.
 inline shard_counts even_counts(std::size_t total, std::size_t row_elements, std::span<std::size_t> counts,
                                 where at = where::current()) {
-  const auto words = [&] { return std::to_string(total) + " rows of " + std::to_string(row_elements) + " elements are"; };
+  const auto words = [&] {
+    return std::to_string(total) + " rows of " + std::to_string(row_elements) + " elements are";
+  };
   static_cast<void>((checked_size(total) * row_elements).value(words, at));
   for (std::size_t r = 0; r < counts.size(); ++r) counts[r] = even_part(total, counts.size(), r).count * row_elements;
   return shard_counts{counts};
@@ -65,9 +67,9 @@ class sharded {
   sharded(const Group& group, std::span<T> local, shard_counts counts, where at = where::current())
       : group_(group), local_(local), counts_(counts) {
     if (counts.counts().size() != ranks())
-      throw usage_error("a split over " + std::to_string(counts.counts().size()) + " ranks, on a group of " +
-                            std::to_string(ranks()),
-                        at);
+      throw usage_error(
+          "a split over " + std::to_string(counts.counts().size()) + " ranks, on a group of " + std::to_string(ranks()),
+          at);
     const auto words = [&] { return "the parts of " + std::to_string(ranks()) + " ranks are together"; };
     static_cast<void>((checked_size(counts.total()) * sizeof(T)).value(words, at));
     if (local.size() != needed())
@@ -88,9 +90,7 @@ class sharded {
 
  private:
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(group_.size()); }
-  [[nodiscard]] std::size_t needed() const noexcept {
-    return is_shard<Placement> ? own().count : global_size();
-  }
+  [[nodiscard]] std::size_t needed() const noexcept { return is_shard<Placement> ? own().count : global_size(); }
 
   Group group_;
   std::span<T> local_;

@@ -33,7 +33,9 @@ struct invocation {
   std::uint32_t parent = 0;
 
   /// What messages say of this call while it goes on.
-  [[nodiscard]] call_under_way now(layer_call what) const noexcept { return {what, layer, layer_index, micro_batch, at}; }
+  [[nodiscard]] call_under_way now(layer_call what) const noexcept {
+    return {what, layer, layer_index, micro_batch, at};
+  }
 
   /// Opens a debt of this call, whose handle holds `bytes`: its record is written where the ledger keeps it.
   [[nodiscard]] ticket open(ledger& debts, obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,

@@ -67,29 +67,38 @@ struct beside_names : Layer, has_both_names {};
 /// Whether a class has any `forward` at all.
 template <class Layer>
 [[nodiscard]] consteval bool has_forward() {
-  if constexpr (!std::is_class_v<Layer>) return false;
-  else if constexpr (std::is_final_v<Layer>) return true;  // nothing derives from it to ask
-  else return !requires { &beside_names<Layer>::forward; };
+  if constexpr (!std::is_class_v<Layer>)
+    return false;
+  else if constexpr (std::is_final_v<Layer>)
+    return true;  // nothing derives from it to ask
+  else
+    return !requires { &beside_names<Layer>::forward; };
 }
 template <class Layer>
 [[nodiscard]] consteval bool has_backward() {
-  if constexpr (!std::is_class_v<Layer>) return false;
-  else if constexpr (std::is_final_v<Layer>) return true;
-  else return !requires { &beside_names<Layer>::backward; };
+  if constexpr (!std::is_class_v<Layer>)
+    return false;
+  else if constexpr (std::is_final_v<Layer>)
+    return true;
+  else
+    return !requires { &beside_names<Layer>::backward; };
 }
 
 /// Whether a layer's forward can be run; where it cannot, a sentence says why.
 template <class Layer, class Engine, class Input>
 [[nodiscard]] consteval bool runs_forward() {
   constexpr bool named = has_forward<std::remove_const_t<Layer>>();
-  constexpr bool called =
-      requires(Layer& layer, frame<Engine>& call, const Input& input) { layer.forward(call, input); };
+  constexpr bool called = requires(Layer & layer, frame<Engine> & call, const Input& input) {
+    layer.forward(call, input);
+  };
   constexpr bool gives = requires { typename constant_view_t<output_of<Layer, Engine, Input>>; };
-  static_assert(named, "belay: this layer has no forward: write forward(frame, input), which returns a residue with `out`");
+  static_assert(named,
+                "belay: this layer has no forward: write forward(frame, input), which returns a residue with `out`");
   static_assert(!named || called,
                 "belay: this layer's forward does not take this input: it is called as forward(frame, input) with the "
                 "frame as an lvalue and the input as it was given");
-  static_assert(!called || gives, "belay: what this layer's forward returns has no view `out`, which is the layer's output");
+  static_assert(!called || gives,
+                "belay: what this layer's forward returns has no view `out`, which is the layer's output");
   return gives;
 }
 /// Whether also its backward fits that.
@@ -98,13 +107,15 @@ template <class Layer, class Engine, class Input>
   constexpr bool forward = runs_forward<Layer, Engine, Input>();
   constexpr bool named = has_backward<std::remove_const_t<Layer>>();
   constexpr bool fits = backward_layer<Layer, Engine, Input>;
-  static_assert(!forward || named,
-                "belay: this layer has no backward: write backward(frame, residue, dout, dx), without dx where the input is "
-                "not floating point; or use belay::observe for a forward that owes nothing");
-  static_assert(!forward || !named || fits,
-                "belay: this layer's backward does not fit its forward: it is called as backward(frame, residue, dout, dx) "
-                "with what forward returned as an rvalue, dout a view<const T, Rank> like its `out`, dx a view<T, Rank> like "
-                "the input; without dx where the input is not floating point");
+  static_assert(
+      !forward || named,
+      "belay: this layer has no backward: write backward(frame, residue, dout, dx), without dx where the input is "
+      "not floating point; or use belay::observe for a forward that owes nothing");
+  static_assert(
+      !forward || !named || fits,
+      "belay: this layer's backward does not fit its forward: it is called as backward(frame, residue, dout, dx) "
+      "with what forward returned as an rvalue, dout a view<const T, Rank> like its `out`, dx a view<T, Rank> like "
+      "the input; without dx where the input is not floating point");
   return fits;
 }
 
@@ -112,7 +123,9 @@ template <class Layer, class Engine, class Input>
 /// discarded instead of going backward.
 template <class Layer, class Engine, class Input>
 concept discarding_layer = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                                    const char* why) { layer.discard(call, std::move(residue), why); };
+                                    const char* why) {
+  layer.discard(call, std::move(residue), why);
+};
 
 /// The name that messages give a layer; it must outlive the step.
 template <class Layer>

@@ -167,8 +167,10 @@ class rehearsal_watch {
       text_[length_++] = '\n';
       for (std::size_t done = 0; done < length_;) {
         const ssize_t n = ::write(STDERR_FILENO, text_ + done, length_ - done);
-        if (n > 0) done += static_cast<std::size_t>(n);
-        else if (errno != EINTR) return;
+        if (n > 0)
+          done += static_cast<std::size_t>(n);
+        else if (errno != EINTR)
+          return;
       }
     }
 
@@ -181,8 +183,10 @@ class rehearsal_watch {
   void tell(place where_it_is, std::size_t byte) const noexcept {
     sentence says;
     says << "belay: a rehearsal touched memory, and has none: its tensors are addresses. ";
-    if (where_it_is == place::activations) says << "Byte " << byte << " of the activations was touched ";
-    else says << "What was touched is not of the activations (of symmetric memory, or a fault of another kind), ";
+    if (where_it_is == place::activations)
+      says << "Byte " << byte << " of the activations was touched ";
+    else
+      says << "What was touched is not of the activations (of symmetric memory, or a fault of another kind), ";
     if (call_ != nullptr) {
       says << "in the " << name(call_->what) << " of layer " << call_->layer_index << " '" << call_->layer
            << "' (micro-batch " << call_->micro_batch << ") opened at " << call_->opened_at;
@@ -190,7 +194,8 @@ class rehearsal_watch {
       says << "outside of a layer's call";
     }
     says << ", in the step begun at " << step_at_
-         << ". Compute inside frame.run(...), which a rehearsal does not run; outside of a layer, ask the engine's stream: "
+         << ". Compute inside frame.run(...), which a rehearsal does not run; outside of a layer, ask the engine's "
+            "stream: "
             "runs_nothing.";
     says.say();
   }
@@ -217,10 +222,14 @@ class rehearsal_watch {
 
   static void pass_on(int number, siginfo_t* about, void* context) noexcept {
     const struct sigaction& before = fault_handler_.before;
-    if ((before.sa_flags & SA_SIGINFO) != 0) before.sa_sigaction(number, about, context);
-    else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(number);
-    else if (before.sa_handler == SIG_IGN && about->si_code <= 0) return;
-    else let_it_end(number, about);
+    if ((before.sa_flags & SA_SIGINFO) != 0)
+      before.sa_sigaction(number, about, context);
+    else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
+      before.sa_handler(number);
+    else if (before.sa_handler == SIG_IGN && about->si_code <= 0)
+      return;
+    else
+      let_it_end(number, about);
   }
 
   // As if nobody handled it: the instruction faults again; what was sent by a process is sent again.

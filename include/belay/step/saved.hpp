@@ -29,14 +29,14 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
 
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
-  BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
+  BELAY_OPENS saved(Engine & engine, Layer & layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
     const offset_allocator& leases = engine.activations().offsets();
     const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
     debt_ = call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
   }
 
-  BELAY_OPENS saved(saved&& other) noexcept
+  BELAY_OPENS saved(saved && other) noexcept
       : engine_(other.engine_),
         layer_(other.layer_),
         input_(other.input_),
@@ -62,7 +62,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the backward: adds into the layer's parameter gradients and returns the gradient of the input (or
   /// nothing where the input has none). Afterwards everything this invocation kept is free again. A second call is a
   /// usage_error in checked builds; in release builds it computes nothing and the step refuses to commit.
-  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current()) && {
+  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current())&& {
     // The debt stays open while the layer works, so that a recompute is recorded as its child. In release builds a
     // handle that owes nothing computes nothing: the step will refuse.
     const bool owed = owes();
@@ -94,7 +94,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Ends the obligation without a backward; `why` is for the reader of the call. A layer that has a `discard` ends
   /// what its residue owes there.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && {
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& {
     if constexpr (discarding_layer<Layer, Engine, Input>) {
       call_.parent = debt_.index;
       if (owes()) {
@@ -108,7 +108,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Hands a named handle on: `return std::move(handle).hand_over();` compiles where `return handle;` would
   /// be taken for a lost one.
-  BELAY_DISCHARGES BELAY_OPENS saved hand_over() && { return saved{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
 
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 

@@ -69,8 +69,8 @@ class [[nodiscard]] step {
     if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
   }
 
-  /// Ends a step that a failure elsewhere has cut off, such as a peer's: its memory is given back, and nothing is said of
-  /// obligations that nobody could meet any more.
+  /// Ends a step that a failure elsewhere has cut off, such as a peer's: its memory is given back, and nothing is said
+  /// of obligations that nobody could meet any more.
   void cut_off() noexcept {
     if (std::exchange(ended_, true)) return;
     engine_->end_step();

@@ -136,9 +136,8 @@ class gradient_norm {
   gradient_norm(norm_table table, std::vector<norm_place> places, std::span<double> memory, where at = where::current())
       : table_(std::move(table)), places_(std::move(places)), memory_(memory) {
     if (memory.size() != table_.chunks())
-      throw usage_error("the norm needs " + std::to_string(table_.chunks()) + " doubles, got " +
-                            std::to_string(memory.size()),
-                        at);
+      throw usage_error(
+          "the norm needs " + std::to_string(table_.chunks()) + " doubles, got " + std::to_string(memory.size()), at);
     for (const norm_place& place : places_)
       if (!table_.has(place.parameter, place.part))
         throw usage_error("no part " + std::to_string(place.part) + " of parameter " + std::to_string(place.parameter) +
@@ -195,8 +194,7 @@ class gradient_norm {
   void check_place(const owned_range<T>& range, where at) const {
     if (range.parameter >= places_.size())
       throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
-                            " has no place in the table of the norm, which was given " +
-                            std::to_string(places_.size()),
+                            " has no place in the table of the norm, which was given " + std::to_string(places_.size()),
                         at);
     const norm_place place = places_[range.parameter];
     const std::size_t elements = table_.elements(place.parameter, place.part);

@@ -106,8 +106,7 @@ class adamw {
 
   /// Any other call explains what is missing.
   template <class Token, class Gradients, class... Rest>
-    requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>))
-  void apply(Token&&, Gradients&&, Rest&&...) {
+  requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>)) void apply(Token&&, Gradients&&, Rest&&...) {
     static_assert(committed_token<Token>,
                   "the optimizer applies committed steps only: apply(*committed(outcome), gradients, clip)");
     static_assert(!committed_token<Token> || gradients_to_apply<Gradients, T>,

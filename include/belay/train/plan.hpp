@@ -41,8 +41,8 @@ class rank_plan {
 
   [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
 
-  /// Peak of leased bytes in a tier: what the run's meter will show. Where items add up to more than any memory holds, that
-  /// does not wrap round.
+  /// Peak of leased bytes in a tier: what the run's meter will show. Where items add up to more than any memory holds,
+  /// that does not wrap round.
   [[nodiscard]] std::size_t peak_bytes(tier of) const noexcept { return folded(of, &plan_item::bytes); }
   /// Bytes of address range in a tier, gaps included.
   [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }

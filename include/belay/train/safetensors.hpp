@@ -5,9 +5,9 @@
 // of a tensor reads and writes that part and no process ever holds the whole.
 #pragma once
 
-#include "belay/train/safetensors/stored_type.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/layout.hpp"
 #include "belay/train/safetensors/reader.hpp"
+#include "belay/train/safetensors/stored_type.hpp"
 #include "belay/train/safetensors/writer.hpp"

@@ -21,7 +21,7 @@ inline constexpr int most_threads = 5;
 inline constexpr int most_words = 64;
 
 struct view {
-  std::array<std::uint8_t, most_words> seen{};               // of each word, the index of a value
+  std::array<std::uint8_t, most_words> seen{};          // of each word, the index of a value
   std::array<std::uint16_t, 2 * most_threads> clock{};  // of each thread, plain accesses; then its streaming stores
 
   void join(const view& other) noexcept {

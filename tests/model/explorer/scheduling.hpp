@@ -28,7 +28,8 @@ inline void execution::next_thread(bool gives_way) {
   // Who waits may die as well; who runs, when its turn comes.
   for (int q = 0; q < cast_.threads && may_die_; ++q) {
     const epoch_view how = threads_[at(q)].state;
-    const bool now = q == current_ ? goes_on : how == epoch_view::asleep || (how == epoch_view::waiting && current_ != none);
+    const bool now =
+        q == current_ ? goes_on : how == epoch_view::asleep || (how == epoch_view::waiting && current_ != none);
     if (now && (cast_.mortals >> q & 1) != 0) options[at(count++)] = most_threads + q;
   }
   const int chosen = options[at(count > 1 ? decisions.choose(count) : 0)];
@@ -55,7 +56,8 @@ inline void execution::finish() {
   abandon();
 }
 
-inline void execution::append(thread& me, int word, std::uint64_t bits, std::memory_order order, const view& inherited) {
+inline void execution::append(thread& me, int word, std::uint64_t bits, std::memory_order order,
+                              const view& inherited) {
   auto& values = words_[at(word)];
   const std::size_t index = values.size();
   if (index > 250) return fail("too many values of one word");
@@ -71,8 +73,9 @@ inline void execution::append(thread& me, int word, std::uint64_t bits, std::mem
   if (order == std::memory_order_seq_cst) raise_sc(word, index);
 }
 
-inline bool execution::compare_exchange(int word, std::uint64_t& expected, std::uint64_t desired, std::memory_order order,
-                                        std::memory_order failure, const std::source_location& from) {
+inline bool execution::compare_exchange(int word, std::uint64_t& expected, std::uint64_t desired,
+                                        std::memory_order order, std::memory_order failure,
+                                        const std::source_location& from) {
   const mutant::kind how = approach(site::of(from, act::compare, order), order);
   const site missed = site::of(from, act::miss, failure);
   note(missed);
@@ -92,7 +95,9 @@ inline bool execution::compare_exchange(int word, std::uint64_t& expected, std::
   const std::size_t chosen = possible[static_cast<std::size_t>(count > 1 && may_deviate ? decisions.choose(count) : 0)];
   deviations_ += chosen != possible[0];
   if (values[chosen].bits == expected) {
-    if (how != mutant::kind::omitted) (void)do_exchange(word, [&](std::uint64_t) { return desired; }, order);
+    if (how != mutant::kind::omitted)
+      (void)do_exchange(
+          word, [&](std::uint64_t) { return desired; }, order);
     finish_late();
     return true;
   }
@@ -109,7 +114,8 @@ inline void execution::finish_late() {
   next_thread(false);
   const auto late = me.late;
   if (late.adds) {
-    (void)do_exchange(late.word, [&](std::uint64_t old) { return old + late.bits; }, late.order);
+    (void)do_exchange(
+        late.word, [&](std::uint64_t old) { return old + late.bits; }, late.order);
   } else {
     do_store(late.word, late.bits, late.order);
   }

@@ -62,7 +62,8 @@ struct site {
   [[nodiscard]] std::string context() const { return lines(2); }
   [[nodiscard]] std::string text() const {
     const std::string_view path(file);
-    return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(line) + " " + name(what) + " " + name(order);
+    return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(line) + " " + name(what) + " " +
+           name(order);
   }
 
  private:

@@ -25,7 +25,7 @@ namespace model {
 
 struct bounds {
   int deviations = execution::unlimited;      // preemptions, and loads of a value that is not the last
-  std::uint64_t by_chance = 2000;         // executions
+  std::uint64_t by_chance = 2000;             // executions
   std::uint64_t most_executions = 3'000'000;  // more is a test that was planned badly
 };
 
@@ -110,9 +110,10 @@ class study {
     CHECK(found.complete);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::string bound = within.deviations == execution::unlimited ? "all" : std::to_string(within.deviations);
-    std::printf("| %-14s | %-34s | %5d | %6d | %11s | %9llu | %10llu | %9llu | %5.1f s |\n", name_.c_str(), what.c_str(),
-                ranks, rounds, bound.c_str(), static_cast<unsigned long long>(found.states),
-                static_cast<unsigned long long>(found.executions), static_cast<unsigned long long>(found.by_chance), seconds);
+    std::printf("| %-14s | %-34s | %5d | %6d | %11s | %9llu | %10llu | %9llu | %5.1f s |\n", name_.c_str(),
+                what.c_str(), ranks, rounds, bound.c_str(), static_cast<unsigned long long>(found.states),
+                static_cast<unsigned long long>(found.executions), static_cast<unsigned long long>(found.by_chance),
+                seconds);
     std::fflush(stdout);
     // Mistakes show in small cases.
     if (found.states > most_states_for_mistakes && !soaks()) return;
@@ -144,8 +145,9 @@ class study {
     std::printf("    harmless: %s\n      %s\n", what.c_str(), reason);
   }
 
-  /// In the sources named (`file`, or `file#part of the line`): every order weakened by one step, every store, wake and fence left out, every store and
-  /// addition made late. Each is shown by some schedule of some case, or is in the list.
+  /// In the sources named (`file`, or `file#part of the line`): every order weakened by one step, every store, wake and
+  /// fence left out, every store and addition made late. Each is shown by some schedule of some case, or is in the
+  /// list.
   void seed_mistakes(const std::vector<std::string_view>& sources, const std::vector<harmless>& list) {
     std::sort(cases_.begin(), cases_.end(), [](const one_case& a, const one_case& b) { return a.states < b.states; });
     std::vector<int> used(list.size(), 0);
@@ -173,23 +175,29 @@ class study {
       const std::string code = mistake.where.code();
       bool listed = false;
       for (std::size_t i = 0; i < list.size(); ++i) {
-        if (mistake.where.context().find(list[i].code) == std::string::npos || mistake.text().find(list[i].change) == std::string::npos) continue;
+        if (mistake.where.context().find(list[i].code) == std::string::npos ||
+            mistake.text().find(list[i].change) == std::string::npos)
+          continue;
         listed = true;
-        if (used[i]++ == 0) std::printf("    harmless: %s   %s\n      %s\n", mistake.text().c_str(), code.c_str(), list[i].reason);
+        if (used[i]++ == 0)
+          std::printf("    harmless: %s   %s\n      %s\n", mistake.text().c_str(), code.c_str(), list[i].reason);
         break;
       }
       ++harmless_;
-      if (std::getenv("BELAY_MODEL_VERBOSE") != nullptr && !listed) std::printf("    NOT CAUGHT: %s   %s\n", mistake.text().c_str(), code.c_str());
+      if (std::getenv("BELAY_MODEL_VERBOSE") != nullptr && !listed)
+        std::printf("    NOT CAUGHT: %s   %s\n", mistake.text().c_str(), code.c_str());
       INFO(name_, ": no schedule shows the mistake: ", mistake.text(), "   ", code);
       CHECK(listed);
     }
     for (std::size_t i = 0; i < list.size(); ++i) {
-      INFO(name_, ": listed as harmless, but caught or never made: ", std::string(list[i].code), ", ", std::string(list[i].change));
+      INFO(name_, ": listed as harmless, but caught or never made: ", std::string(list[i].code), ", ",
+           std::string(list[i].change));
       CHECK(used[i] > 0);
     }
   }
   void sum_up() const {
-    std::printf("| %-14s | mistakes seeded: %d, caught: %d, harmless: %d\n", name_.c_str(), mutants_, caught_, harmless_);
+    std::printf("| %-14s | mistakes seeded: %d, caught: %d, harmless: %d\n", name_.c_str(), mutants_, caught_,
+                harmless_);
     std::fflush(stdout);
   }
 
@@ -222,7 +230,8 @@ class study {
   void say(const std::string& mistake, const finding& found) const {
     if (std::getenv("BELAY_MODEL_VERBOSE") == nullptr) return;
     std::printf("    %s after %llu schedules: %s\n      %s\n", found.wrong ? "caught" : "NOT CAUGHT",
-                static_cast<unsigned long long>(found.executions + found.by_chance), mistake.c_str(), found.why.c_str());
+                static_cast<unsigned long long>(found.executions + found.by_chance), mistake.c_str(),
+                found.why.c_str());
   }
 
   std::string name_;

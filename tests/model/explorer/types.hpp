@@ -26,14 +26,16 @@ class atomic {
   atomic(const atomic&) = delete;
   atomic& operator=(const atomic&) = delete;
 
-  [[nodiscard]] T load(std::memory_order order = std::memory_order_seq_cst, here from = here::current()) const noexcept {
+  [[nodiscard]] T load(std::memory_order order = std::memory_order_seq_cst,
+                       here from = here::current()) const noexcept {
     return value_of(now().load(word_, order, from));
   }
   void store(T value, std::memory_order order = std::memory_order_seq_cst, here from = here::current()) noexcept {
     now().store(word_, bits_of(value), order, from);
   }
   T exchange(T value, std::memory_order order = std::memory_order_seq_cst, here from = here::current()) noexcept {
-    return value_of(now().exchange(word_, [&](std::uint64_t) { return bits_of(value); }, order, from));
+    return value_of(now().exchange(
+        word_, [&](std::uint64_t) { return bits_of(value); }, order, from));
   }
   T fetch_add(T more, std::memory_order order = std::memory_order_seq_cst, here from = here::current()) noexcept {
     const auto add = [&](std::uint64_t old) { return bits_of(static_cast<T>(value_of(old) + more)); };

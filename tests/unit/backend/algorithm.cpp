@@ -109,7 +109,8 @@ TEST_CASE("what is small goes along where the ranks meet, unless another way is 
   using belay::host::eager_traffic;
   CHECK(choose_small(algorithm::automatic, 56, 4, 2, eager_traffic::all) == algorithm::flag_line);
   CHECK(choose_small(algorithm::automatic, 57, 1, 2, eager_traffic::all) == algorithm::eager_buffer);
-  CHECK(choose_small(algorithm::automatic, 0, 64, 2, eager_traffic::all) == algorithm::eager_buffer);  // no word for such an element
+  CHECK(choose_small(algorithm::automatic, 0, 64, 2, eager_traffic::all) ==
+        algorithm::eager_buffer);  // no word for such an element
   CHECK(choose_small(algorithm::automatic, 1024, 4, 2, eager_traffic::all) == algorithm::eager_buffer);
   CHECK(choose_small(algorithm::automatic, 1028, 4, 2, eager_traffic::all) == algorithm::automatic);
   for (const eager_traffic which : {eager_traffic::all_in_parts, eager_traffic::root}) {
@@ -126,6 +127,7 @@ TEST_CASE("a way is named in the environment; a name that is none lists them") {
   ::setenv("BELAY_ALGORITHM", "pull", 1);
   CHECK(belay::host::algorithm_of_environment() == algorithm::pull);
   ::setenv("BELAY_ALGORITHM", "ring", 1);
-  CHECK_THROWS_WITH_AS(belay::host::world{1}, doctest::Contains("there are automatic, line, page, one_shot"), belay::input_error);
+  CHECK_THROWS_WITH_AS(belay::host::world{1}, doctest::Contains("there are automatic, line, page, one_shot"),
+                       belay::input_error);
   ::unsetenv("BELAY_ALGORITHM");
 }

@@ -9,8 +9,8 @@
 
 #include "unit/backend/forked.hpp"
 
-using belay::host::bootstrap_socket;
 using belay::host::accept_status;
+using belay::host::bootstrap_socket;
 
 namespace {
 
@@ -111,9 +111,9 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
   };
   const std::string ours = user + std::to_string(::getpid()) + "-";
   make(ours + "1" + start.substr(start.find('-')));  // our number, but somebody earlier: his start time is another
-  make("belay-4294967294-1-1-1-0123456789abcdef");     // another user's name
-  make(user + "notes");                                // not how we write
-  make(user + "1-1-1-0123456789abcdef");               // another pid namespace
+  make("belay-4294967294-1-1-1-0123456789abcdef");   // another user's name
+  make(user + "notes");                              // not how we write
+  make(user + "1-1-1-0123456789abcdef");             // another pid namespace
   std::string full = left;
   full.back() = full.back() == '0' ? '1' : '0';
   std::filesystem::create_directory(full);  // of the dead, but with something in it that is not ours
@@ -181,7 +181,8 @@ TEST_CASE("the directory is XDG_RUNTIME_DIR where that is ours alone, else /tmp;
 }
 
 TEST_CASE("where no directory can be made, an error names it") {
-  CHECK_THROWS_WITH_AS((void)bootstrap_socket::open_in("/nowhere"), doctest::Contains("/nowhere/belay-"), belay::file_error);
+  CHECK_THROWS_WITH_AS((void)bootstrap_socket::open_in("/nowhere"), doctest::Contains("/nowhere/belay-"),
+                       belay::file_error);
   const std::string deep = "/tmp/" + std::string(80, 'x');
   CHECK_THROWS_WITH_AS((void)bootstrap_socket::open_in(deep), doctest::Contains("too long"), belay::file_error);
 }

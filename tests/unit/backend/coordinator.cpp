@@ -14,9 +14,9 @@ using kind = exit_status::kind;
 TEST_CASE("ranks join, share memory, return results and end; nothing is left") {
   const int before = open_descriptors();
   {
-    test_party collective_context(3);
-    std::memcpy(collective_context.world.control_block.data(), "hello", 6);
-    collective_context.start([](client& self) {
+    test_ranks ranks(3);
+    std::memcpy(ranks.world.control_block.data(), "hello", 6);
+    ranks.start([](client& self) {
       if (std::strcmp(reinterpret_cast<const char*>(self.control_block().data()), "hello") != 0) return 1;
       self.control_block().data()[100 + self.rank()] = std::byte{1};
       exit_message last;
@@ -24,17 +24,17 @@ TEST_CASE("ranks join, share memory, return results and end; nothing is left") {
       self.goodbye(last, in_seconds(20));
       return 0;
     });
-    collective_context.coordinator.run();
-    CHECK(collective_context.world.joins.size() == 3);
-    CHECK(collective_context.door.closed());
-    CHECK(entries_of(collective_context.base.path()) == 0);
+    ranks.coordinator.run();
+    CHECK(ranks.world.joins.size() == 3);
+    CHECK(ranks.door.closed());
+    CHECK(entries_of(ranks.base.path()) == 0);
     for (int rank = 0; rank < 3; ++rank) {
-      CHECK(collective_context.world.control_block.data()[100 + rank] == std::byte{1});
-      CHECK(collective_context.world.partings.at(rank).how == exit_message::outcome::returned);
-      CHECK(collective_context.world.partings.at(rank).body ==
+      CHECK(ranks.world.control_block.data()[100 + rank] == std::byte{1});
+      CHECK(ranks.world.partings.at(rank).how == exit_message::outcome::returned);
+      CHECK(ranks.world.partings.at(rank).body ==
             std::string(static_cast<std::size_t>(rank) * 100'000, static_cast<char>('a' + rank)));
-      CHECK(collective_context.world.endings.at(rank).how == kind::exited);
-      CHECK(collective_context.world.endings.at(rank).code == 0);
+      CHECK(ranks.world.endings.at(rank).how == kind::exited);
+      CHECK(ranks.world.endings.at(rank).code == 0);
     }
   }
   CHECK(open_descriptors() == before);
@@ -42,43 +42,43 @@ TEST_CASE("ranks join, share memory, return results and end; nothing is left") {
 }
 
 TEST_CASE("the directory goes when all have joined, not when the world ends") {
-  test_party collective_context(2);
+  test_ranks ranks(2);
   const signal_pipe go;
-  collective_context.start([&](client&) {
+  ranks.start([&](client&) {
     go.wait();
     return 0;
   });
-  CHECK(collective_context.coordinator.serve_until_joined(in_seconds(20)));
-  CHECK(entries_of(collective_context.base.path()) == 0);
-  CHECK(collective_context.world.endings.empty());
+  CHECK(ranks.coordinator.serve_until_joined(in_seconds(20)));
+  CHECK(entries_of(ranks.base.path()) == 0);
+  CHECK(ranks.world.endings.empty());
   go.tell();
   go.tell();
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.size() == 2);
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.size() == 2);
 }
 
 TEST_CASE("how a rank ends is seen, whatever it does; also when it never joined") {
-  test_party collective_context(6);
-  collective_context.start([](client& self) {
+  test_ranks ranks(6);
+  ranks.start([](client& self) {
     if (self.rank() == 1) ::raise(SIGKILL);
     if (self.rank() == 2) std::abort();
     if (self.rank() == 3) ::raise(SIGSEGV);
     if (self.rank() == 4) self.goodbye({exit_message::outcome::failed, 7, "it was too hot"}, in_seconds(20));
     return self.rank() == 5 ? 42 : 0;
   });
-  collective_context.coordinator.run();
-  auto& endings = collective_context.world.endings;
+  ranks.coordinator.run();
+  auto& endings = ranks.world.endings;
   CHECK((endings.at(0).how == kind::exited && endings.at(0).code == 0));
   CHECK((endings.at(1).how == kind::signalled && endings.at(1).code == SIGKILL));
   CHECK((endings.at(2).how == kind::signalled && endings.at(2).code == SIGABRT));
   CHECK((endings.at(3).how == kind::signalled && endings.at(3).code == SIGSEGV));
   CHECK((endings.at(5).how == kind::exited && endings.at(5).code == 42));
-  CHECK(collective_context.world.partings.size() == 1);
-  CHECK(collective_context.world.partings.at(4).how == exit_message::outcome::failed);
-  CHECK(collective_context.world.partings.at(4).kind == 7);
-  CHECK(collective_context.world.partings.at(4).body == "it was too hot");
+  CHECK(ranks.world.partings.size() == 1);
+  CHECK(ranks.world.partings.at(4).how == exit_message::outcome::failed);
+  CHECK(ranks.world.partings.at(4).kind == 7);
+  CHECK(ranks.world.partings.at(4).body == "it was too hot");
 
-  test_party alone(1);
+  test_ranks alone(1);
   const pid_t child = forked([] { return 3; });
   alone.coordinator.expect(0, child);
   CHECK_FALSE(alone.coordinator.serve_until_joined(in_seconds(20)));
@@ -90,34 +90,34 @@ TEST_CASE("how a rank ends is seen, whatever it does; also when it never joined"
 }
 
 TEST_CASE("a kill is seen at once") {
-  test_party collective_context(2);
+  test_ranks ranks(2);
   const signal_pipe go;
-  collective_context.start([&](client&) {
+  ranks.start([&](client&) {
     go.wait();
     return 0;
   });
-  REQUIRE(collective_context.coordinator.serve_until_joined(in_seconds(20)));
+  REQUIRE(ranks.coordinator.serve_until_joined(in_seconds(20)));
   std::chrono::steady_clock::time_point killed;
   std::thread killer([&] {
     killed = std::chrono::steady_clock::now();
-    ::kill(collective_context.pids[1], SIGKILL);
+    ::kill(ranks.pids[1], SIGKILL);
   });
-  while (collective_context.world.endings.empty()) collective_context.coordinator.step(in_seconds(20));
+  while (ranks.world.endings.empty()) ranks.coordinator.step(in_seconds(20));
   killer.join();
-  const std::chrono::duration<double, std::milli> seen = collective_context.world.ended_at.at(1) - killed;
+  const std::chrono::duration<double, std::milli> seen = ranks.world.ended_at.at(1) - killed;
   MESSAGE("seen after ", seen.count(), " ms");
   CHECK(seen.count() < 5000);  // a busy machine; what is certain is that no deadline was waited for
   go.tell();
-  collective_context.coordinator.run();
+  ranks.coordinator.run();
 }
 
 TEST_CASE("a process that is not our child is watched, its status is not known") {
-  test_party collective_context(1);
+  test_ranks ranks(1);
   const signal_pipe orphaned;
   const pid_t between = forked([&] {
     static_cast<void>(forked([&] {
       orphaned.wait();
-      client self = collective_context.enter(0);
+      client self = ranks.enter(0);
       self.goodbye({}, in_seconds(20));
       return 5;
     }));
@@ -125,30 +125,30 @@ TEST_CASE("a process that is not our child is watched, its status is not known")
   });
   CHECK(reaped(between) == 0);
   orphaned.tell();
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.partings.size() == 1);
-  CHECK(collective_context.world.endings.at(0).how == kind::unknown);
+  ranks.coordinator.run();
+  CHECK(ranks.world.partings.size() == 1);
+  CHECK(ranks.world.endings.at(0).how == kind::unknown);
 }
 
 TEST_CASE("a started program may let a child of its own join; both ends are told") {
-  test_party collective_context(1);
+  test_ranks ranks(1);
   const pid_t wrapper = forked([&] {
     const pid_t rank = forked([&] {
-      client self = collective_context.enter(0);
+      client self = ranks.enter(0);
       return 0;
     });
     return reaped(rank) == 0 ? 9 : 1;
   });
-  collective_context.coordinator.expect(0, wrapper);
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(0).how == kind::unknown);
-  CHECK(collective_context.world.children.at(0).code == 9);
+  ranks.coordinator.expect(0, wrapper);
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(0).how == kind::unknown);
+  CHECK(ranks.world.children.at(0).code == 9);
 }
 
 TEST_CASE("regions are made, attached, and freed when the last who has them dropped them or is gone") {
-  test_party collective_context(2);
+  test_ranks ranks(2);
   const signal_pipe made, attached, check, finish;
-  collective_context.start([&](client& self) {
+  ranks.start([&](client& self) {
     const auto limit = in_seconds(20);
     auto* const shared = reinterpret_cast<std::uint64_t*>(self.control_block().data());
     if (self.rank() == 0) {
@@ -190,20 +190,20 @@ TEST_CASE("regions are made, attached, and freed when the last who has them drop
     return 0;
   });
   std::thread stepper([&] { check.wait(); });
-  while (collective_context.world.endings.empty()) collective_context.coordinator.step(in_seconds(20));
+  while (ranks.world.endings.empty()) ranks.coordinator.step(in_seconds(20));
   stepper.join();
-  CHECK(collective_context.coordinator.regions() == 1);
+  CHECK(ranks.coordinator.regions() == 1);
   finish.tell();
-  while (collective_context.coordinator.regions() != 0) collective_context.coordinator.step(in_seconds(20));
+  while (ranks.coordinator.regions() != 0) ranks.coordinator.step(in_seconds(20));
   finish.tell();
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(0).code == 0);
-  CHECK(collective_context.world.endings.at(1).code == 0);
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(0).code == 0);
+  CHECK(ranks.world.endings.at(1).code == 0);
 }
 
 TEST_CASE("a region that is too large is a budget_error with bytes, and the rank goes on") {
-  test_party collective_context(1);
-  collective_context.start([](client& self) {
+  test_ranks ranks(1);
+  ranks.start([](client& self) {
     try {
       static_cast<void>(self.make_region(std::size_t{1} << 50, in_seconds(20)));
     } catch (const belay::budget_error& error) {
@@ -212,14 +212,14 @@ TEST_CASE("a region that is too large is a budget_error with bytes, and the rank
     }
     return 3;
   });
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(0).code == 0);
-  CHECK(collective_context.coordinator.regions() == 0);
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(0).code == 0);
+  CHECK(ranks.coordinator.regions() == 0);
 }
 
 TEST_CASE("several threads of a rank may ask at once") {
-  test_party collective_context(2);
-  collective_context.start([](client& self) {
+  test_ranks ranks(2);
+  ranks.start([](client& self) {
     std::vector<std::thread> threads;
     std::atomic<int> good{0};
     for (int i = 0; i < 4; ++i) {
@@ -237,10 +237,10 @@ TEST_CASE("several threads of a rank may ask at once") {
     for (std::thread& one : threads) one.join();
     return good == 200 ? 0 : 1;
   });
-  collective_context.coordinator.run();
-  CHECK(collective_context.coordinator.regions() == 0);
-  CHECK(collective_context.world.endings.at(0).code == 0);
-  CHECK(collective_context.world.endings.at(1).code == 0);
+  ranks.coordinator.run();
+  CHECK(ranks.coordinator.regions() == 0);
+  CHECK(ranks.world.endings.at(0).code == 0);
+  CHECK(ranks.world.endings.at(1).code == 0);
 }
 
 TEST_CASE("a holder that is gone or does not answer ends every call with an error that says so") {

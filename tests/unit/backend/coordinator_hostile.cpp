@@ -18,7 +18,7 @@ connection knock_at(const bootstrap_socket& door) {
   name.sun_family = AF_UNIX;
   const std::string path = door.path();
   std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
-  belay::host::unique_fd file(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  belay::unique_fd file(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (::connect(file.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) return {};
   return connection(std::move(file));
 }
@@ -34,13 +34,13 @@ message hello_for(const bootstrap_socket& door, int rank, int ranks, std::uint64
 
 // What the holder answers to a hello with a change in it; runs in a child, serves meanwhile.
 template <class Change>
-std::string answer_to(test_party& collective_context, Change change) {
+std::string answer_to(test_ranks& ranks, Change change) {
   int pipe[2];
   REQUIRE(::pipe(pipe) == 0);
   const pid_t child = forked([&] {
-    connection line = knock_at(collective_context.door);
+    connection line = knock_at(ranks.door);
     const message greeting = line.receive(in_seconds(20)).said;
-    message hello = hello_for(collective_context.door, 0, collective_context.ranks, greeting.numbers[0]);
+    message hello = hello_for(ranks.door, 0, ranks.ranks, greeting.numbers[0]);
     change(hello);
     if (!line.send(hello, in_seconds(20))) return 1;
     const received got = line.receive(in_seconds(20));
@@ -49,9 +49,9 @@ std::string answer_to(test_party& collective_context, Change change) {
     return ::write(pipe[1], words.data(), words.size()) > 0 ? 0 : 2;
   });
   const auto over = watched_process::watch(child);
-  while (!over->gone()) collective_context.coordinator.step(in_seconds(0.005));
+  while (!over->gone()) ranks.coordinator.step(in_seconds(0.005));
   const int code = reaped(child);  // -1: it was let in, and the holder has reaped it
-  CHECK((code == 0 || (code == -1 && collective_context.world.endings.at(0).code == 0)));
+  CHECK((code == 0 || (code == -1 && ranks.world.endings.at(0).code == 0)));
   char text[1200];
   const ssize_t got = ::read(pipe[0], text, sizeof text);
   ::close(pipe[0]);
@@ -62,55 +62,55 @@ std::string answer_to(test_party& collective_context, Change change) {
 }  // namespace
 
 TEST_CASE("a hello that is not right in everything is refused in words, and the right one still gets in") {
-  test_party collective_context(3);
-  CHECK(answer_to(collective_context, [](message& hello) { hello.secret[31] ^= std::byte{1}; }) == "a wrong token");
-  CHECK(answer_to(collective_context, [](message& hello) { hello.secret = {}; }) == "a wrong token");
-  CHECK(answer_to(collective_context, [](message& hello) { hello.numbers[1] ^= 1; }) == "a hello that was said before");
-  CHECK(answer_to(collective_context, [](message& hello) { hello.numbers[0] = 2; }) == "rank 0 says 2 ranks, there are 3");
-  CHECK(answer_to(collective_context, [](message& hello) { hello.numbers[0] = ~0ULL; }).find("there are 3") != std::string::npos);
-  CHECK(answer_to(collective_context, [](message& hello) { hello.rank = 3; }) == "rank 3 of 3");
-  CHECK(answer_to(collective_context, [](message& hello) { hello.rank = -1; }) == "rank -1 of 3");
-  CHECK(answer_to(collective_context, [](message& hello) { hello.rank = -2147483647 - 1; }) == "rank -2147483648 of 3");
-  CHECK(answer_to(collective_context, [](message& hello) { ++hello.numbers[2]; }) == "the process is not the one that it says");
-  CHECK(answer_to(collective_context, [](message& hello) { hello.kind = message_kind::shrink; }) == "the first message is no hello");
-  CHECK(answer_to(collective_context, [](message& hello) { hello.body = "x"; }) == "closed");
-  CHECK(collective_context.world.joins.empty());
-  CHECK(answer_to(collective_context, [](message&) {}) == "welcome");
-  CHECK(answer_to(collective_context, [](message&) {}) == "rank 0 has joined already");  // alive or not, a ticket is for once
-  while (collective_context.world.endings.empty()) collective_context.coordinator.step(in_seconds(20));
-  CHECK(answer_to(collective_context, [](message&) {}) == "rank 0 has joined already");
-  CHECK(collective_context.world.joins == std::vector<int>{0});
+  test_ranks ranks(3);
+  CHECK(answer_to(ranks, [](message& hello) { hello.secret[31] ^= std::byte{1}; }) == "a wrong token");
+  CHECK(answer_to(ranks, [](message& hello) { hello.secret = {}; }) == "a wrong token");
+  CHECK(answer_to(ranks, [](message& hello) { hello.numbers[1] ^= 1; }) == "a hello that was said before");
+  CHECK(answer_to(ranks, [](message& hello) { hello.numbers[0] = 2; }) == "rank 0 says 2 ranks, there are 3");
+  CHECK(answer_to(ranks, [](message& hello) { hello.numbers[0] = ~0ULL; }).find("there are 3") != std::string::npos);
+  CHECK(answer_to(ranks, [](message& hello) { hello.rank = 3; }) == "rank 3 of 3");
+  CHECK(answer_to(ranks, [](message& hello) { hello.rank = -1; }) == "rank -1 of 3");
+  CHECK(answer_to(ranks, [](message& hello) { hello.rank = -2147483647 - 1; }) == "rank -2147483648 of 3");
+  CHECK(answer_to(ranks, [](message& hello) { ++hello.numbers[2]; }) == "the process is not the one that it says");
+  CHECK(answer_to(ranks, [](message& hello) { hello.kind = message_kind::shrink; }) == "the first message is no hello");
+  CHECK(answer_to(ranks, [](message& hello) { hello.body = "x"; }) == "closed");
+  CHECK(ranks.world.joins.empty());
+  CHECK(answer_to(ranks, [](message&) {}) == "welcome");
+  CHECK(answer_to(ranks, [](message&) {}) == "rank 0 has joined already");  // alive or not, a ticket is for once
+  while (ranks.world.endings.empty()) ranks.coordinator.step(in_seconds(20));
+  CHECK(answer_to(ranks, [](message&) {}) == "rank 0 has joined already");
+  CHECK(ranks.world.joins == std::vector<int>{0});
 }
 
 TEST_CASE("after all have joined nobody gets in, with whatever token") {
-  test_party collective_context(1);
+  test_ranks ranks(1);
   const signal_pipe go;
-  connection early = knock_at(collective_context.door);  // at the door before it closes
-  collective_context.start([&](client&) {
+  connection early = knock_at(ranks.door);  // at the door before it closes
+  ranks.start([&](client&) {
     go.wait();
     return 0;
   });
-  REQUIRE(collective_context.coordinator.serve_until_joined(in_seconds(20)));
-  collective_context.coordinator.step(at_once);
+  REQUIRE(ranks.coordinator.serve_until_joined(in_seconds(20)));
+  ranks.coordinator.step(at_once);
   received got = early.receive(in_seconds(20));
   while (got.what == receipt::whole && got.said.kind == message_kind::greeting) got = early.receive(in_seconds(20));
   CHECK(((got.what == receipt::whole && got.said.body == "all ranks have joined") || got.what == receipt::closed));
-  CHECK_FALSE(knock_at(collective_context.door));
+  CHECK_FALSE(knock_at(ranks.door));
   go.tell();
-  collective_context.coordinator.run();
+  ranks.coordinator.run();
 }
 
 TEST_CASE("who knocks and says nothing is shown out in time, and does not keep others from joining") {
-  test_party collective_context(1, {.hello_limit = std::chrono::milliseconds(500)});
+  test_ranks ranks(1, {.hello_limit = std::chrono::milliseconds(500)});
   std::vector<connection> silent;
   for (int i = 0; i < 100; ++i) {
-    silent.push_back(knock_at(collective_context.door));
-    collective_context.coordinator.step(at_once);
+    silent.push_back(knock_at(ranks.door));
+    ranks.coordinator.step(at_once);
   }
   const auto end = in_seconds(20);
   int out = 0;
   while (out < 100 && std::chrono::steady_clock::now() < end) {
-    collective_context.coordinator.step(in_seconds(0.01));
+    ranks.coordinator.step(in_seconds(0.01));
     out = 0;
     for (connection& one : silent) {
       received got = one.receive(at_once);
@@ -119,25 +119,25 @@ TEST_CASE("who knocks and says nothing is shown out in time, and does not keep o
     }
   }
   CHECK(out == 100);
-  collective_context.start([](client&) { return 0; });
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(0).code == 0);
+  ranks.start([](client&) { return 0; });
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(0).code == 0);
 }
 
 TEST_CASE("frames of chance from a joined rank cost it its line, nobody else anything") {
-  test_party collective_context(2);
+  test_ranks ranks(2);
   const signal_pipe go;
   for (int rank = 0; rank < 2; ++rank) {
-    collective_context.pids.push_back(forked([&] {
+    ranks.pids.push_back(forked([&] {
       if (rank == 1) {
-        client good = collective_context.enter(1);
+        client good = ranks.enter(1);
         go.wait();
         good.goodbye({}, in_seconds(20));
         return good.make_region(4096, in_seconds(20)).memory.size_bytes() == 4096 ? 0 : 1;
       }
-      connection line = knock_at(collective_context.door);
+      connection line = knock_at(ranks.door);
       const message greeting = line.receive(in_seconds(20)).said;
-      if (!line.send(hello_for(collective_context.door, 0, 2, greeting.numbers[0]), in_seconds(20))) return 1;
+      if (!line.send(hello_for(ranks.door, 0, 2, greeting.numbers[0]), in_seconds(20))) return 1;
       if (line.receive(in_seconds(20)).said.kind != message_kind::welcome) return 2;
       std::mt19937_64 chance(7);
       for (int i = 0; i < 20'000; ++i) {
@@ -157,22 +157,22 @@ TEST_CASE("frames of chance from a joined rank cost it its line, nobody else any
       const received last = line.receive(in_seconds(20));
       return last.what == receipt::nothing ? 3 : 0;
     }));
-    collective_context.coordinator.expect(rank, collective_context.pids.back());
+    ranks.coordinator.expect(rank, ranks.pids.back());
   }
-  while (!collective_context.coordinator.about(0).over) collective_context.coordinator.step(in_seconds(20));
+  while (!ranks.coordinator.about(0).over) ranks.coordinator.step(in_seconds(20));
   go.tell();
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(0).code == 0);
-  CHECK(collective_context.world.endings.at(1).code == 0);
-  CHECK(collective_context.coordinator.regions() == 0);
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(0).code == 0);
+  CHECK(ranks.world.endings.at(1).code == 0);
+  CHECK(ranks.coordinator.regions() == 0);
 }
 
 TEST_CASE("what a rank said before its end is told before its end, however much it was") {
-  test_party collective_context(1);
-  collective_context.pids.push_back(forked([&] {
-    connection line = knock_at(collective_context.door);
+  test_ranks ranks(1);
+  ranks.pids.push_back(forked([&] {
+    connection line = knock_at(ranks.door);
     const message greeting = line.receive(in_seconds(20)).said;
-    if (!line.send(hello_for(collective_context.door, 0, 1, greeting.numbers[0]), in_seconds(20))) return 1;
+    if (!line.send(hello_for(ranks.door, 0, 1, greeting.numbers[0]), in_seconds(20))) return 1;
     if (line.receive(in_seconds(20)).said.kind != message_kind::welcome) return 2;
     ::raise(SIGSTOP);
     message word;
@@ -184,24 +184,24 @@ TEST_CASE("what a rank said before its end is told before its end, however much 
     word.body = "the end";
     return line.send(word, in_seconds(20)) ? 0 : 4;
   }));
-  collective_context.coordinator.expect(0, collective_context.pids[0]);
-  REQUIRE(collective_context.coordinator.serve_until_joined(in_seconds(20)));
-  const auto watched = watched_process::watch(collective_context.pids[0]);
-  while (!watched->aborted()) collective_context.coordinator.step(in_seconds(0.001));
+  ranks.coordinator.expect(0, ranks.pids[0]);
+  REQUIRE(ranks.coordinator.serve_until_joined(in_seconds(20)));
+  const auto watched = watched_process::watch(ranks.pids[0]);
+  while (!watched->stopped()) ranks.coordinator.step(in_seconds(0.001));
   watched->send_signal(SIGCONT);
-  pollfd gone{watched->unique_fd(), POLLIN, 0};
+  pollfd gone{watched->fd(), POLLIN, 0};
   REQUIRE(::poll(&gone, 1, 20'000) == 1);  // all of it lies there, unread
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(0).code == 0);
-  CHECK(collective_context.world.partings.at(0).body == "the end");
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(0).code == 0);
+  CHECK(ranks.world.partings.at(0).body == "the end");
 }
 
 TEST_CASE("memory that could fault its peers is not kept") {
-  test_party collective_context(1);
-  collective_context.pids.push_back(forked([&] {
-    connection line = knock_at(collective_context.door);
+  test_ranks ranks(1);
+  ranks.pids.push_back(forked([&] {
+    connection line = knock_at(ranks.door);
     const message greeting = line.receive(in_seconds(20)).said;
-    if (!line.send(hello_for(collective_context.door, 0, 1, greeting.numbers[0]), in_seconds(20))) return 1;
+    if (!line.send(hello_for(ranks.door, 0, 1, greeting.numbers[0]), in_seconds(20))) return 1;
     if (line.receive(in_seconds(20)).said.kind != message_kind::welcome) return 2;
     const int open = ::memfd_create("open", MFD_ALLOW_SEALING);
     if (::ftruncate(open, 4096) != 0) return 3;
@@ -214,9 +214,9 @@ TEST_CASE("memory that could fault its peers is not kept") {
     }
     return 0;
   }));
-  collective_context.coordinator.expect(0, collective_context.pids[0]);
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(0).code == 0);
+  ranks.coordinator.expect(0, ranks.pids[0]);
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(0).code == 0);
 }
 
 TEST_CASE("another user gets nothing: not the descriptors, not the socket, not with the token; this user does") {
@@ -224,10 +224,10 @@ TEST_CASE("another user gets nothing: not the descriptors, not the socket, not w
     MESSAGE("skipped: only root can become another user");
     return;
   }
-  test_party collective_context(1);
+  test_ranks ranks(1);
   const pid_t holder_pid = ::getpid();
   const std::string memory =
-      "/proc/" + std::to_string(holder_pid) + "/fd/" + std::to_string(collective_context.world.control_block.unique_fd());
+      "/proc/" + std::to_string(holder_pid) + "/fd/" + std::to_string(ranks.world.control_block.fd());
   const auto attempt = [&](uid_t user) {
     return forked([&, user] {
       // What fork gave it is not how another user would come by them.
@@ -235,28 +235,28 @@ TEST_CASE("another user gets nothing: not the descriptors, not the socket, not w
       if (user != 0 && (::setgid(user) != 0 || ::setuid(user) != 0)) return 1;
       int got = 0;
       if (::open(memory.c_str(), O_RDWR) >= 0) got |= 2;
-      if (knock_at(collective_context.door)) got |= 4;
+      if (knock_at(ranks.door)) got |= 4;
       try {
-        const client self = collective_context.enter(0);
+        const client self = ranks.enter(0);
         got |= 8;
       } catch (const belay::comm_error&) {
       }
       return got == 0 ? 0 : 100 + got;
     });
   };
-  ::chmod(collective_context.base.path().c_str(), 0755);  // what is to hold is the doorway's own directory
+  ::chmod(ranks.base.path().c_str(), 0755);  // what is to hold is the doorway's own directory
   const auto serve_while = [&](pid_t child) {
     const auto over = watched_process::watch(child);
-    while (!over->gone()) collective_context.coordinator.step(in_seconds(0.005));
+    while (!over->gone()) ranks.coordinator.step(in_seconds(0.005));
     const int code = reaped(child);  // -1: it was let in, and the holder may have reaped it
-    return code == -1 ? collective_context.world.endings.at(0).code : code;
+    return code == -1 ? ranks.world.endings.at(0).code : code;
   };
   CHECK(serve_while(attempt(65534)) == 0);
   // Directory and socket thrown open, he can knock, but is shown out although he has the token.
-  ::chmod(collective_context.door.directory().c_str(), 0777);
-  ::chmod(collective_context.door.path().c_str(), 0777);
+  ::chmod(ranks.door.directory().c_str(), 0777);
+  ::chmod(ranks.door.path().c_str(), 0777);
   CHECK(serve_while(attempt(65534)) == 104);
-  CHECK(collective_context.world.joins.empty());
+  CHECK(ranks.world.joins.empty());
   CHECK(serve_while(attempt(0)) == 114);  // the control: all three
-  CHECK(collective_context.world.joins.size() == 1);
+  CHECK(ranks.world.joins.size() == 1);
 }

@@ -33,23 +33,23 @@ std::string told(int rank, int epoch, int renewal, const members& list) {
 }  // namespace
 
 TEST_CASE("survivors get new ranks in the old order, one list and a fresh control segment") {
-  test_party collective_context(4);
-  collective_context.start([](client& self) {
+  test_ranks ranks(4);
+  ranks.start([](client& self) {
     if (self.rank() == 1) ::raise(SIGKILL);
     return shrink_and_tell(self);
   });
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.renewals == std::vector<members>{{0, 2, 3}});
-  CHECK(collective_context.coordinator.members() == members{0, 2, 3});
-  CHECK(collective_context.world.partings.at(0).body == told(0, 1, 1, {0, 2, 3}));
-  CHECK(collective_context.world.partings.at(2).body == told(1, 1, 1, {0, 2, 3}));
-  CHECK(collective_context.world.partings.at(3).body == told(2, 1, 1, {0, 2, 3}));
+  ranks.coordinator.run();
+  CHECK(ranks.world.renewals == std::vector<members>{{0, 2, 3}});
+  CHECK(ranks.coordinator.members() == members{0, 2, 3});
+  CHECK(ranks.world.partings.at(0).body == told(0, 1, 1, {0, 2, 3}));
+  CHECK(ranks.world.partings.at(2).body == told(1, 1, 1, {0, 2, 3}));
+  CHECK(ranks.world.partings.at(3).body == told(2, 1, 1, {0, 2, 3}));
 }
 
 TEST_CASE("a rank that has returned, or failed, or lost its line is not waited for") {
-  test_party collective_context(4);
+  test_ranks ranks(4);
   const signal_pipe go;
-  collective_context.start([&](client& self) {
+  ranks.start([&](client& self) {
     if (self.rank() == 0) self.goodbye({}, in_seconds(20));
     if (self.rank() == 1) {
       const client closed = std::move(self);
@@ -60,16 +60,16 @@ TEST_CASE("a rank that has returned, or failed, or lost its line is not waited f
     }
     return shrink_and_tell(self);
   });
-  while (collective_context.world.partings.size() < 3) collective_context.coordinator.step(in_seconds(20));
-  CHECK(collective_context.world.renewals == std::vector<members>{{2, 3}});
+  while (ranks.world.partings.size() < 3) ranks.coordinator.step(in_seconds(20));
+  CHECK(ranks.world.renewals == std::vector<members>{{2, 3}});
   go.tell();
   go.tell();
-  collective_context.coordinator.run();
+  ranks.coordinator.run();
 }
 
 TEST_CASE("it can shrink again and again, down to one") {
-  test_party collective_context(4);
-  collective_context.start([](client& self) {
+  test_ranks ranks(4);
+  ranks.start([](client& self) {
     for (int dying = 0; dying < 3; ++dying) {
       if (self.rank() == dying) ::raise(SIGKILL);
       const client::renewed world = self.shrink(in_seconds(20));
@@ -78,18 +78,18 @@ TEST_CASE("it can shrink again and again, down to one") {
     }
     return 0;
   });
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.renewals == std::vector<members>{{1, 2, 3}, {2, 3}, {3}});
-  CHECK(collective_context.world.endings.at(3).code == 0);
+  ranks.coordinator.run();
+  CHECK(ranks.world.renewals == std::vector<members>{{1, 2, 3}, {2, 3}, {3}});
+  CHECK(ranks.world.endings.at(3).code == 0);
 }
 
 TEST_CASE("a rank that dies after it asked is not in the new world, whenever that is seen") {
   enum class when { before_the_last_asks, before_it_is_made, while_it_is_made };
   for (const when killed : {when::before_the_last_asks, when::before_it_is_made, when::while_it_is_made}) {
     CAPTURE(static_cast<int>(killed));
-    test_party collective_context(4);
+    test_ranks ranks(4);
     const signal_pipe last_one;
-    collective_context.start([&](client& self) {
+    ranks.start([&](client& self) {
       if (self.rank() == 1) ::raise(SIGKILL);
       if (self.rank() == 3) {
         last_one.wait();
@@ -101,113 +101,113 @@ TEST_CASE("a rank that dies after it asked is not in the new world, whenever tha
       return shrink_and_tell(self);
     });
     const auto kill_0 = [&] {
-      const auto watched = watched_process::watch(collective_context.pids[0]);
-      ::kill(collective_context.pids[0], SIGKILL);
+      const auto watched = watched_process::watch(ranks.pids[0]);
+      ::kill(ranks.pids[0], SIGKILL);
       while (watched && !watched->gone()) {
       }
     };
-    while (!collective_context.coordinator.about(0).shrink || !collective_context.coordinator.about(2).shrink || !collective_context.coordinator.about(1).over)
-      collective_context.coordinator.step(in_seconds(20));
+    while (!ranks.coordinator.about(0).shrink || !ranks.coordinator.about(2).shrink || !ranks.coordinator.about(1).over)
+      ranks.coordinator.step(in_seconds(20));
     if (killed == when::before_the_last_asks) {
       kill_0();
-      while (!collective_context.coordinator.about(0).over) collective_context.coordinator.step(in_seconds(20));
+      while (!ranks.coordinator.about(0).over) ranks.coordinator.step(in_seconds(20));
     }
     bool done = false;
     const auto once = [&] {
       if (!std::exchange(done, true)) kill_0();
     };
-    if (killed == when::before_it_is_made) collective_context.world.at_goodbye = once;
-    if (killed == when::while_it_is_made) collective_context.world.at_renewal = [&](const members&) { once(); };
+    if (killed == when::before_it_is_made) ranks.world.at_goodbye = once;
+    if (killed == when::while_it_is_made) ranks.world.at_renewal = [&](const members&) { once(); };
     last_one.tell();
-    collective_context.coordinator.run();
+    ranks.coordinator.run();
     const members left = killed == when::before_it_is_made ? members{2} : members{2, 3};
     const int renewals = killed == when::while_it_is_made ? 2 : 1;
-    CHECK(collective_context.world.renewals.back() == left);
-    CHECK(collective_context.world.renewals.size() == static_cast<std::size_t>(renewals));
-    CHECK(collective_context.world.partings.at(2).body == told(0, 1, renewals, left));
-    CHECK(collective_context.world.partings.count(0) == 0);
+    CHECK(ranks.world.renewals.back() == left);
+    CHECK(ranks.world.renewals.size() == static_cast<std::size_t>(renewals));
+    CHECK(ranks.world.partings.at(2).body == told(0, 1, renewals, left));
+    CHECK(ranks.world.partings.count(0) == 0);
   }
 }
 
 TEST_CASE("kills at any time_point: the survivors always agree") {
   for (int round = 0; round < 40; ++round) {
     CAPTURE(round);
-    test_party collective_context(4);
+    test_ranks ranks(4);
     const signal_pipe go;
-    collective_context.start([&](client& self) {
+    ranks.start([&](client& self) {
       if (self.rank() == 1) ::raise(SIGKILL);
       if (self.rank() == 2) go.wait();
       return shrink_and_tell(self);
     });
-    REQUIRE(collective_context.coordinator.serve_until_joined(in_seconds(20)));
+    REQUIRE(ranks.coordinator.serve_until_joined(in_seconds(20)));
     std::thread killer([&] {
       go.tell();
       for (int spin = 0; spin < round * 2000; ++spin) __builtin_ia32_pause();
-      ::kill(collective_context.pids[3], SIGKILL);
+      ::kill(ranks.pids[3], SIGKILL);
     });
-    collective_context.coordinator.run();
+    ranks.coordinator.run();
     killer.join();
     // Whoever got an answer got the same one, unless a later one replaced it for all.
-    const auto& partings = collective_context.world.partings;
+    const auto& partings = ranks.world.partings;
     REQUIRE(partings.count(0) == 1);
     REQUIRE(partings.count(2) == 1);
     CHECK(partings.at(0).body.substr(1) == partings.at(2).body.substr(1));
-    CHECK(collective_context.coordinator.members() == collective_context.world.renewals.back());
+    CHECK(ranks.coordinator.members() == ranks.world.renewals.back());
   }
   CHECK_FALSE(has_children());
 }
 
 TEST_CASE("a stopped rank is told once for each stop; when others want to shrink it is killed first") {
-  test_party collective_context(3, {.stall_limit = std::chrono::milliseconds(100)});
+  test_ranks ranks(3, {.stall_limit = std::chrono::milliseconds(100)});
   const signal_pipe go;
-  collective_context.start([&](client& self) {
+  ranks.start([&](client& self) {
     if (self.rank() == 2) {
       while (true) ::pause();
     }
     go.wait();
     return shrink_and_tell(self);
   });
-  REQUIRE(collective_context.coordinator.serve_until_joined(in_seconds(20)));
+  REQUIRE(ranks.coordinator.serve_until_joined(in_seconds(20)));
   for (std::size_t stop = 1; stop <= 2; ++stop) {
-    ::kill(collective_context.pids[2], SIGSTOP);
+    ::kill(ranks.pids[2], SIGSTOP);
     const auto begin = std::chrono::steady_clock::now();
-    while (collective_context.world.stalls.size() < stop) collective_context.coordinator.step(in_seconds(20));
+    while (ranks.world.stalls.size() < stop) ranks.coordinator.step(in_seconds(20));
     CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(100));
     const auto later = in_seconds(0.3);
-    while (std::chrono::steady_clock::now() < later) collective_context.coordinator.step(later);
-    CHECK(collective_context.world.stalls == members(stop, 2));
-    CHECK(collective_context.world.endings.empty());
+    while (std::chrono::steady_clock::now() < later) ranks.coordinator.step(later);
+    CHECK(ranks.world.stalls == members(stop, 2));
+    CHECK(ranks.world.endings.empty());
     if (stop == 2) break;
-    ::kill(collective_context.pids[2], SIGCONT);
+    ::kill(ranks.pids[2], SIGCONT);
     const auto running = in_seconds(0.3);
-    while (std::chrono::steady_clock::now() < running) collective_context.coordinator.step(running);
+    while (std::chrono::steady_clock::now() < running) ranks.coordinator.step(running);
   }
   go.tell();
   go.tell();
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(2).code == SIGKILL);
-  CHECK(collective_context.world.renewals == std::vector<members>{{0, 1}});
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(2).code == SIGKILL);
+  CHECK(ranks.world.renewals == std::vector<members>{{0, 1}});
 }
 
 TEST_CASE("who is not stopped for long is waited for, not killed") {
-  test_party collective_context(2, {.stall_limit = std::chrono::seconds(10)});
-  collective_context.start([](client& self) { return shrink_and_tell(self); });
-  ::kill(collective_context.pids[1], SIGSTOP);
+  test_ranks ranks(2, {.stall_limit = std::chrono::seconds(10)});
+  ranks.start([](client& self) { return shrink_and_tell(self); });
+  ::kill(ranks.pids[1], SIGSTOP);
   std::thread waker([&] {
-    const auto stopped = watched_process::watch(collective_context.pids[1]);
-    while (!stopped->aborted()) {
+    const auto stopped = watched_process::watch(ranks.pids[1]);
+    while (!stopped->stopped()) {
     }
-    ::kill(collective_context.pids[1], SIGCONT);
+    ::kill(ranks.pids[1], SIGCONT);
   });
-  collective_context.coordinator.run();
+  ranks.coordinator.run();
   waker.join();
-  CHECK(collective_context.world.renewals == std::vector<members>{{0, 1}});
+  CHECK(ranks.world.renewals == std::vector<members>{{0, 1}});
 }
 
 TEST_CASE("at the deadline the one who asks hears who is missing, and is in no new world") {
-  test_party collective_context(3);
+  test_ranks ranks(3);
   const signal_pipe go;
-  collective_context.start([&](client& self) {
+  ranks.start([&](client& self) {
     if (self.rank() > 0) {
       go.wait();
       return shrink_and_tell(self);
@@ -225,17 +225,17 @@ TEST_CASE("at the deadline the one who asks hears who is missing, and is in no n
     go.tell();
     return shrink_and_tell(self);
   });
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.renewals == std::vector<members>{{0, 1, 2}});
-  for (int rank = 0; rank < 3; ++rank) CHECK(collective_context.world.endings.at(rank).code == 0);
+  ranks.coordinator.run();
+  CHECK(ranks.world.renewals == std::vector<members>{{0, 1, 2}});
+  for (int rank = 0; rank < 3; ++rank) CHECK(ranks.world.endings.at(rank).code == 0);
 }
 
 TEST_CASE("too little memory for a new world is told to all who asked") {
-  test_party collective_context(2);
-  collective_context.world.at_renewal = [](const members&) {
+  test_ranks ranks(2);
+  ranks.world.at_renewal = [](const members&) {
     throw belay::budget_error("shared memory", 12345, 67, belay::where::current());
   };
-  collective_context.start([](client& self) {
+  ranks.start([](client& self) {
     try {
       static_cast<void>(self.shrink(in_seconds(20)));
     } catch (const belay::budget_error& error) {
@@ -243,7 +243,7 @@ TEST_CASE("too little memory for a new world is told to all who asked") {
     }
     return 2;
   });
-  collective_context.coordinator.run();
-  CHECK(collective_context.world.endings.at(0).code == 0);
-  CHECK(collective_context.world.endings.at(1).code == 0);
+  ranks.coordinator.run();
+  CHECK(ranks.world.endings.at(0).code == 0);
+  CHECK(ranks.world.endings.at(1).code == 0);
 }

@@ -48,7 +48,7 @@ class idle_child {
 
 // A watch at times of the test's own.
 struct told_watch {
-  std::vector<seat> seats;
+  std::vector<rank_record> seats;
   time_point now = std::chrono::steady_clock::now();
   stall_watch watch{10s};
   std::vector<int> told = {};

@@ -67,8 +67,9 @@ TEST_CASE("no operation takes from the heap after the first of its kind") {
       std::vector<float> in(64 * size, 1.0F), out(64 * size), part(64);
       const std::vector<std::size_t> counts(size, 64);
       belay::symmetric_heap heap{world, {.bytes = 1 << 16}};
-      const belay::p2p transfers[] = {belay::p2p::send((world.rank() + 1) % ranks, std::span<const float>(part)),
-                                      belay::p2p::receive((world.rank() + ranks - 1) % ranks, std::span(out).first(64))};
+      const belay::p2p transfers[] = {
+          belay::p2p::send((world.rank() + 1) % ranks, std::span<const float>(part)),
+          belay::p2p::receive((world.rank() + ranks - 1) % ranks, std::span(out).first(64))};
       const auto settle = [](belay::pending started) { std::move(started).wait(); };
       const auto once = [&] {
         auto slot = heap.lease(1000, "slot");
@@ -140,7 +141,8 @@ TEST_CASE("more started operations than the ring holds wait for the oldest") {
     constexpr std::size_t many = 3 * belay::host::async_stream::capacity;
     std::vector<int> x(many, 1);
     std::vector<belay::pending> started(many);
-    for (std::size_t k = 0; k < many; ++k) started[k] = rank.world().start_all_reduce(std::span(x).subspan(k, 1), belay::sum);
+    for (std::size_t k = 0; k < many; ++k)
+      started[k] = rank.world().start_all_reduce(std::span(x).subspan(k, 1), belay::sum);
     int total = 0;
     for (std::size_t k = 0; k < many; ++k) {
       std::move(started[k]).wait();
@@ -235,7 +237,8 @@ TEST_CASE("64 operations of a group are in flight at once and complete in the or
   const auto ok = belay::host::world{3}.run([](auto& rank) {
     std::vector<int> x(64, 1);
     std::vector<belay::pending> started(64);
-    for (std::size_t k = 0; k < 64; ++k) started[k] = rank.world().start_all_reduce(std::span(x).subspan(k, 1), belay::sum);
+    for (std::size_t k = 0; k < 64; ++k)
+      started[k] = rank.world().start_all_reduce(std::span(x).subspan(k, 1), belay::sum);
     bool ordered = true;
     for (std::size_t k = 64; k-- > 0;) {
       if (!started[k].ready()) continue;
@@ -265,8 +268,8 @@ TEST_CASE("in checked builds a call that touches a lent buffer is told where it 
       bool good = refused([&] { world.all_reduce(std::span(x), belay::sum); });
       good = refused([&] { world.broadcast(std::span(x).subspan(49, 1), 0); }) && good;
       good = refused([&] { world.all_to_all(x, std::span(y)); }) && good;  // reads what is being written
-      world.start_broadcast(std::span(x).first(1), 0).wait();  // runs after it
-      world.all_reduce(std::span(x).subspan(50), belay::sum);  // beside it
+      world.start_broadcast(std::span(x).first(1), 0).wait();              // runs after it
+      world.all_reduce(std::span(x).subspan(50), belay::sum);              // beside it
       std::move(started).wait();
       world.broadcast(std::span(x), 0);
       return good;

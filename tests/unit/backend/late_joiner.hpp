@@ -11,7 +11,8 @@
 class late_joiner {
  public:
   late_joiner(int rank, int calls) : rank_(rank), calls_(calls) {
-    [[maybe_unused]] static const int watched = ::pthread_atfork(nullptr, [] { forked_a_child(); }, [] { began_as_a_child(); });
+    [[maybe_unused]] static const int watched = ::pthread_atfork(
+        nullptr, [] { forked_a_child(); }, [] { began_as_a_child(); });
     present = this;
   }
   late_joiner(const late_joiner&) = delete;

@@ -68,7 +68,8 @@ int expects_failure_of(belay::host::rank& rank, int culprit) {
   try {
     while (true) rank.world().barrier();
   } catch (const belay::comm_error& error) {
-    return error.fault() == belay::comm_fault::peer_failed && error.about().culprits == std::vector<int>{culprit} ? 0 : 2;
+    return error.fault() == belay::comm_fault::peer_failed && error.about().culprits == std::vector<int>{culprit} ? 0
+                                                                                                                  : 2;
   }
 }
 

@@ -48,7 +48,8 @@ std::string said_by(int rank, const std::string& base) {
   const ssize_t got = ::read(line[0], text, sizeof text);
   ::close(line[0]);
   const int code = reaped(child);
-  return code != 0 ? "ended with " + std::to_string(code) : std::string(text, static_cast<std::size_t>(std::max<ssize_t>(0, got)));
+  return code != 0 ? "ended with " + std::to_string(code)
+                   : std::string(text, static_cast<std::size_t>(std::max<ssize_t>(0, got)));
 }
 
 // Where the job's note is looked for.
@@ -232,7 +233,9 @@ TEST_CASE("a token's pipe into which nobody writes ends with the timeout") {
     try {
       launched_world({.timeout = 100ms}).run([](auto&) {});
     } catch (const belay::file_error& error) {
-      return std::string(error.what()).find("BELAY_TOKEN_FD: no token came before the timeout") != std::string::npos ? 0 : 2;
+      return std::string(error.what()).find("BELAY_TOKEN_FD: no token came before the timeout") != std::string::npos
+                 ? 0
+                 : 2;
     }
     return 3;
   }));

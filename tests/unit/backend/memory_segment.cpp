@@ -31,16 +31,16 @@ TEST_CASE("a segment is zeroed, reserved, of its exact size, private to the user
     CHECK(memory.size_bytes() == 100'001);
     for (std::size_t i = 0; i < memory.size_bytes(); ++i) REQUIRE(memory.data()[i] == std::byte{0});
     struct stat status = {};
-    REQUIRE(::fstat(memory.unique_fd(), &status) == 0);
+    REQUIRE(::fstat(memory.fd(), &status) == 0);
     CHECK((status.st_mode & 07777) == 0600);
     CHECK(status.st_size == 100'001);
     CHECK(status.st_blocks * 512 >= 100'001);
-    CHECK(::fcntl(memory.unique_fd(), F_GETFD) == FD_CLOEXEC);
+    CHECK(::fcntl(memory.fd(), F_GETFD) == FD_CLOEXEC);
     for (off_t size : {off_t{0}, off_t{100'000}, off_t{100'002}}) {
-      CHECK(::ftruncate(memory.unique_fd(), size) == -1);
+      CHECK(::ftruncate(memory.fd(), size) == -1);
       CHECK(errno == EPERM);
     }
-    CHECK(::fcntl(memory.unique_fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == -1);
+    CHECK(::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == -1);
     CHECK(errno == EPERM);
   }
   CHECK(open_descriptors() == before);
@@ -48,10 +48,10 @@ TEST_CASE("a segment is zeroed, reserved, of its exact size, private to the user
 
 TEST_CASE("processes share it, also by an attached descriptor, and it stays when the descriptor is forgotten") {
   memory_segment memory = memory_segment::create("belay-test", 8192);
-  memory_segment other = memory_segment::attach(::dup(memory.unique_fd()), 8192);
+  memory_segment other = memory_segment::attach(::dup(memory.fd()), 8192);
   CHECK(other.data() != memory.data());
   memory.forget_descriptor();
-  CHECK(memory.unique_fd() == -1);
+  CHECK(memory.fd() == -1);
   const memory_segment moved = std::move(memory);
   CHECK(memory.data() == nullptr);
   const pid_t child = forked([&] {
@@ -68,7 +68,8 @@ TEST_CASE("what is no sealed, reserved memory of the announced size is not attac
   CHECK_THROWS_WITH_AS((void)memory_segment::attach(::open("/dev/null", O_RDWR)), doctest::Contains("no memfd"),
                        belay::file_error);
   CHECK_THROWS_AS((void)memory_segment::attach(::open("/proc/self/stat", O_RDONLY)), belay::file_error);
-  CHECK_THROWS_WITH_AS((void)memory_segment::attach(memfd(4096, 0, true)), doctest::Contains("not sealed"), belay::file_error);
+  CHECK_THROWS_WITH_AS((void)memory_segment::attach(memfd(4096, 0, true)), doctest::Contains("not sealed"),
+                       belay::file_error);
   CHECK_THROWS_AS((void)memory_segment::attach(memfd(4096, F_SEAL_SHRINK, true)), belay::file_error);
   CHECK_THROWS_AS((void)memory_segment::attach(memfd(4096, F_SEAL_GROW, true)), belay::file_error);
   constexpr int both = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -84,7 +85,7 @@ TEST_CASE("what is no sealed, reserved memory of the announced size is not attac
 
 TEST_CASE("more than there is is refused with the bytes, and nothing is kept") {
   const int before = open_descriptors();
-  const std::size_t left = belay::host::available_memory();
+  const std::size_t left = belay::available_memory();
   for (std::size_t bytes : {left + (std::size_t{1} << 30), std::size_t{1} << 50, ~std::size_t{0}}) {
     CAPTURE(bytes);
     try {
@@ -99,7 +100,7 @@ TEST_CASE("more than there is is refused with the bytes, and nothing is kept") {
   CHECK_THROWS_AS((void)memory_segment::create("belay-test", 0), belay::usage_error);
   CHECK(open_descriptors() == before);
   // Nothing of it was taken: other programs of this machine come and go, a tenth of it is not theirs.
-  CHECK(belay::host::available_memory() > left / 10 * 9);
+  CHECK(belay::available_memory() > left / 10 * 9);
 }
 
 TEST_CASE("a limit on file sizes is an error with bytes, not a signal") {
@@ -140,7 +141,7 @@ TEST_CASE("signals do not disturb the reservation") {
     ::setitimer(ITIMER_REAL, &often, nullptr);
     const memory_segment memory = memory_segment::create("belay-test", 200 << 20);
     struct stat status = {};
-    ::fstat(memory.unique_fd(), &status);
+    ::fstat(memory.fd(), &status);
     return status.st_blocks * 512 >= (200 << 20) ? 0 : 1;
   });
   CHECK(reaped(child) == 0);
@@ -153,7 +154,7 @@ TEST_CASE("the limits of control groups count, of old and of new ones, also thos
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << text;
   };
-  const auto left = [&](const char* groups) { return belay::host::left_in_control_groups(groups, root.path()); };
+  const auto left = [&](const char* groups) { return belay::left_in_control_groups(groups, root.path()); };
   constexpr auto unlimited = std::numeric_limits<std::uint64_t>::max();
   CHECK(left("0::/a/b\n") == unlimited);
   write("/a/b/memory.max", "max\n");

@@ -30,7 +30,7 @@ frame good_frame() {
 }
 
 void push(const connection& from, const void* bytes, std::size_t size) {
-  REQUIRE(::send(from.unique_fd(), bytes, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
+  REQUIRE(::send(from.fd(), bytes, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
 }
 
 void push_files(const connection& from, const frame& what, const std::vector<int>& files) {
@@ -46,7 +46,7 @@ void push_files(const connection& from, const frame& what, const std::vector<int
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
   std::memcpy(CMSG_DATA(rights), files.data(), files.size() * sizeof(int));
-  REQUIRE(::sendmsg(from.unique_fd(), &header, MSG_NOSIGNAL) > 0);
+  REQUIRE(::sendmsg(from.fd(), &header, MSG_NOSIGNAL) > 0);
 }
 
 }  // namespace
@@ -212,8 +212,10 @@ TEST_CASE("where descriptors run out the limit is named, however many a frame br
       limit.rlim_cur = static_cast<rlim_t>(next) + free_numbers;
       ::setrlimit(RLIMIT_NOFILE, &limit);
       const received got = b.receive(at_once);
-      const std::string text = no_file_text(got), wanted = "RLIMIT_NOFILE of this process is " + std::to_string(limit.rlim_cur);
-      if (got.what == receipt::garbled) return std::string(got.why).find("which is the limit") != std::string::npos ? 1 : 4;
+      const std::string text = no_file_text(got),
+                        wanted = "RLIMIT_NOFILE of this process is " + std::to_string(limit.rlim_cur);
+      if (got.what == receipt::garbled)
+        return std::string(got.why).find("which is the limit") != std::string::npos ? 1 : 4;
       if (got.what != receipt::whole || got.lost_file == static_cast<bool>(got.file)) return 5;
       if (got.lost_file) return text.find(wanted) != std::string::npos ? 2 : 6;
       return 3;

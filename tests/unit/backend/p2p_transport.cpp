@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/processes.hpp"
 #include "belay/backend/host/memory/memory_segment.hpp"
+#include "belay/backend/host/processes.hpp"
 #include "belay/comm/symmetric.hpp"
 #include "unit/backend/late_joiner.hpp"
 
@@ -30,7 +30,8 @@ std::vector<int> numbers(std::size_t count, int first) {
 }  // namespace
 
 TEST_CASE("a receiver that joins when a part of its message is on its way gets the rest, and the next message") {
-  for (const std::size_t count : {std::size_t{1}, std::size_t{1024}, std::size_t{1025}, std::size_t{16 * 1024}, std::size_t{100'001}}) {
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{1024}, std::size_t{1025}, std::size_t{16 * 1024}, std::size_t{100'001}}) {
     CAPTURE(count);
     const late_joiner receiver(1, 1);
     const auto wrong = belay::host::processes{3, {.timeout = 20s}}.run([&](auto& rank) {
@@ -86,7 +87,8 @@ TEST_CASE("memory of a heap that a peer has given up can still be sent to it, an
     const auto wrong = belay::host::processes{2, {.timeout = 20s}}.run([&](auto& rank) {
       const auto& world = rank.world();
       const int me = rank.number();
-      std::optional<belay::symmetric_heap<belay::host::group>> given_up(std::in_place, world, belay::symmetric_heap_options{.bytes = 1 << 20});
+      std::optional<belay::symmetric_heap<belay::host::group>> given_up(
+          std::in_place, world, belay::symmetric_heap_options{.bytes = 1 << 20});
       belay::symmetric_heap kept(world, {.bytes = 1 << 20});
       auto& mine = me == 0 ? *given_up : kept;
       const std::span<int> values(reinterpret_cast<int*>(mine.lease(count * sizeof(int), "values").local()), count);
@@ -127,7 +129,7 @@ TEST_CASE("a letter that does not continue its transfer is a named error, and no
     p2p_transport receiver(world, nothing, members, belay::lane::caller, 0, 1, group);
     mailbox& box = group.box(belay::lane::caller, 0, 1);
     box.step = letter;
-    box.flap.put();
+    box.state.put();
     std::vector<std::byte> got(8192, std::byte{7});
     const p2p transfer = p2p::receive(0, std::span(got).first(400));
     const auto receive = [&] { receiver.run(std::span(&transfer, 1), 20s, belay::where::current()); };

@@ -41,9 +41,9 @@ TEST_CASE("what a peer entered before its last operation is over; the last one m
   const belay::flight_history known = heard.of(1);
   REQUIRE(known.count() == 3);
   CHECK(known[0].finished);
-  CHECK_FALSE(known[0].heard);
+  CHECK_FALSE(known[0].reported);
   CHECK(known[1].text() == "after all_reduce #1 at a.cpp:1");
-  CHECK(known.last().heard);
+  CHECK(known.last().reported);
   CHECK(known.last().text() == "last seen in all_reduce #2 at a.cpp:2");
 }
 
@@ -62,7 +62,8 @@ TEST_CASE("the last words of a group are kept, however often the peer was in ano
 TEST_CASE("an exchange is one operation, however many letters it has, and counted on its own") {
   mpi::peer_history heard;
   heard.entered(1, entered(operation::all_reduce, 0, 0));
-  for (int control_message = 0; control_message < 3; ++control_message) heard.entered(1, entered(operation::exchange, 0, 0));
+  for (int control_message = 0; control_message < 3; ++control_message)
+    heard.entered(1, entered(operation::exchange, 0, 0));
   heard.entered(1, entered(operation::all_reduce, 0, 1));
   heard.entered(1, entered(operation::exchange, 0, 0));  // a late one
   const belay::flight_history known = heard.of(1);
@@ -79,7 +80,8 @@ TEST_CASE("what a peer says of itself is believed until it writes again") {
   CHECK_FALSE(heard.left(1));
   heard.entered(1, entered(operation::all_reduce, 0, 1));
   CHECK(heard.of(1).last().text() == "last seen in all_reduce #1 at a.cpp:1");
-  heard.told(1, entered(operation::barrier, 4, 0), mpi::peer_history::telling::leaves);  // of a group this rank is not in
+  heard.told(1, entered(operation::barrier, 4, 0),
+             mpi::peer_history::telling::leaves);  // of a group this rank is not in
   CHECK(heard.left(1));
   CHECK(heard.groups_with(1) == std::vector<std::uint32_t>{0});
   CHECK(heard.groups_with(6).empty());

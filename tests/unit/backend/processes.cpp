@@ -172,7 +172,8 @@ TEST_CASE("a body that throws is told to all, with its words") {
   });
   CHECK(ends[1].how == rank_outcome::kind::threw);
   CHECK(ends[1].what == "the culprit's own words");
-  for (int q : {0, 2}) CHECK(ends[static_cast<std::size_t>(q)].result.find("the culprit's own words") != std::string::npos);
+  for (int q : {0, 2})
+    CHECK(ends[static_cast<std::size_t>(q)].result.find("the culprit's own words") != std::string::npos);
 }
 
 TEST_CASE("a stopped peer is an error after the stall limit, and only after") {
@@ -331,8 +332,9 @@ TEST_CASE("survivors of a killed rank go on in a smaller world, in their order, 
       int ones[2] = {rest.number(), 1};
       rest.world().all_reduce(std::span<int>(ones), belay::sum);
       (void)slot;
-      out += " " + std::to_string(rest.number()) + "/" + std::to_string(rest.size()) + " " + std::to_string(ones[0]) + " " +
-             std::to_string(ones[1]) + " " + std::to_string(rest.survivors()[static_cast<std::size_t>(rest.number())]);
+      out += " " + std::to_string(rest.number()) + "/" + std::to_string(rest.size()) + " " + std::to_string(ones[0]) +
+             " " + std::to_string(ones[1]) + " " +
+             std::to_string(rest.survivors()[static_cast<std::size_t>(rest.number())]);
     }
     return out;
   });
@@ -363,8 +365,10 @@ TEST_CASE("a forked child of a rank cannot speak for it, at any check level") {
       const pid_t child = forked([&] {
         std::vector<int> ones(call == 1 ? 1 : 100'000, 1);
         try {
-          if (call == 0) world.barrier();
-          else world.all_reduce(std::span(ones), belay::sum);
+          if (call == 0)
+            world.barrier();
+          else
+            world.all_reduce(std::span(ones), belay::sum);
         } catch (const belay::usage_error&) {
           return rank.size() == 3 ? 7 : 8;
         }

@@ -46,12 +46,14 @@ void expect_rank_1(const belay::comm_error::details& what, const std::string& wo
 TEST_CASE("a forked rank that is stopped before it joins is named") {
   // Called in each child of this program by fork itself.
   static int forks_until_stop = -1;
-  static const int registered = ::pthread_atfork([] { --forks_until_stop; }, nullptr, [] {
-    if (forks_until_stop == 0) ::raise(SIGSTOP);
-  });
+  static const int registered = ::pthread_atfork([] { --forks_until_stop; }, nullptr,
+                                                 [] {
+                                                   if (forks_until_stop == 0) ::raise(SIGSTOP);
+                                                 });
   REQUIRE(registered == 0);
   forks_until_stop = 2;
-  expect_rank_1(failure_of([](auto& rank) { rank.world().barrier(); }), "rank 1 has been stopped for 0.2 s, and has not joined");
+  expect_rank_1(failure_of([](auto& rank) { rank.world().barrier(); }),
+                "rank 1 has been stopped for 0.2 s, and has not joined");
 }
 
 TEST_CASE("one that is stopped in its body while the others have returned is named, with its last call") {

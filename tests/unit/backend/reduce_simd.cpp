@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+using belay::host::memory_access;
 using belay::host::reduce_two;
-using belay::host::touch;
 
 namespace {
 
@@ -40,7 +40,7 @@ std::vector<T> expected(const std::vector<T>& first, const std::vector<T>& secon
   std::vector<T> out(first.size());
   const auto source = [&](int q) { return q == 0 ? first.data() : second.data(); };
   const auto destination = [&](int) { return out.data(); };
-  belay::host::reduce_elements<Op, T>(2, source, 1, destination, 0, out.size());
+  belay::reduce_elements<Op, T>(2, source, 1, destination, 0, out.size());
   return out;
 }
 
@@ -50,7 +50,7 @@ bool same_bits(const T* a, const std::vector<T>& b) {
 }
 
 template <class Op, class T>
-void check_all_ways(std::size_t count, std::size_t shift, std::size_t other_shift, touch by) {
+void check_all_ways(std::size_t count, std::size_t shift, std::size_t other_shift, memory_access by) {
   CAPTURE(count);
   CAPTURE(shift);
   const std::vector<T> first = numbers<T>(count, 1), second = numbers<T>(count, 2);
@@ -79,7 +79,9 @@ void check_all_ways(std::size_t count, std::size_t shift, std::size_t other_shif
 
 template <class Op, class T>
 void check_operation() {
-  for (const touch by : {touch::usual, touch::cached, touch::fetched, touch::owned, touch::around, touch::around_peers}) {
+  for (const memory_access by :
+       {memory_access::automatic, memory_access::temporal, memory_access::prefetch, memory_access::prefetch_exclusive,
+        memory_access::non_temporal, memory_access::non_temporal_remote}) {
     for (std::size_t count = 0; count < 150; ++count) check_all_ways<Op, T>(count, count % 19, count % 5, by);
     for (std::size_t shift = 0; shift < 20; ++shift) check_all_ways<Op, T>(4099, shift, shift, by);
   }

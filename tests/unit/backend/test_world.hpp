@@ -48,7 +48,7 @@ struct test_world {
 };
 
 /// Shared by the test's process and its children.
-struct test_party {
+struct test_ranks {
   scratch base;
   belay::host::bootstrap_socket door = belay::host::bootstrap_socket::open_in(base.path());
   test_world world;
@@ -56,7 +56,7 @@ struct test_party {
   int ranks;
   std::vector<pid_t> pids;
 
-  explicit test_party(int count, belay::host::coordinator_options options = {})
+  explicit test_ranks(int count, belay::host::coordinator_options options = {})
       : coordinator(door, count, world.control_block, world, options), ranks(count) {}
 
   [[nodiscard]] belay::host::client enter(int rank) const {

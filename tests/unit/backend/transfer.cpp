@@ -26,7 +26,8 @@ TEST_CASE("both ends count the same bytes, by every path, whatever a peer can do
       for (int transfer = 0; transfer < 2; ++transfer) {
         std::uint64_t come = 0;
         for (bool over = false; !over;) {
-          const transfer_step letter = sender.next(total, room, [&] { return come == 0 ? path : transfer_path::mapped; });
+          const transfer_step letter =
+              sender.next(total, room, [&] { return come == 0 ? path : transfer_path::mapped; });
           CHECK(letter.path == path);
           CHECK(letter.before == come);
           REQUIRE(receiver.continues(letter, total, room));
@@ -57,7 +58,7 @@ TEST_CASE("a letter that does not continue its transfer is seen, and none moves 
       {transfer_path::pieces, total, room, total - room},  // more than a piece
       {transfer_path::pieces, total, room, huge},
       {transfer_path::pieces, total, huge, room},
-      {transfer_path::pieces, total + 1, room, room},           // of another transfer
+      {transfer_path::pieces, total + 1, room, room},   // of another transfer
       {transfer_path::cma, total, room, total},         // the whole: what a receiver once added
       {transfer_path::cma, total, room, total - room},  // the rest, by another path
       {transfer_path::mapped, total, 0, total},

@@ -18,10 +18,10 @@
 
 using belay::host::algorithm;
 using belay::host::call_kind;
+using belay::host::memory_access;
+using belay::host::online_tuner;
 using belay::host::variant;
 using belay::host::variants_of;
-using belay::host::touch;
-using belay::host::online_tuner;
 
 namespace {
 
@@ -132,7 +132,8 @@ TEST_CASE("an operation has the same bits through staging and by the kernel's co
       std::vector<float> part(count), whole(n * count), result(n * count);
       const std::size_t each = belay::host::may_read_processes() ? 4 : 2;
       // (The usual manner is one of the two others under another name.)
-      return all_collectives_alike(rank.world(), {part, whole, result}, expected_manners{each, each, each, each, each, 2, each});
+      return all_collectives_alike(rank.world(), {part, whole, result},
+                                   expected_manners{each, each, each, each, each, 2, each});
     };
     for (const std::string& found : belay::host::processes{ranks}.run(body)) CHECK(found == "");
   }
@@ -145,7 +146,8 @@ TEST_CASE("what is received is the same in every manner") {
     const auto lease = [&](const char* tag) { return std::span(heap.lease(bytes, tag).local(), bytes); };
     const std::span<std::byte> given = lease("given"), taken = lease("taken");
     const int next = (rank.number() + 1) % rank.size(), last = (rank.number() + rank.size() - 1) % rank.size();
-    const belay::p2p both[] = {belay::p2p::send(next, std::span<const std::byte>(given)), belay::p2p::receive(last, taken)};
+    const belay::p2p both[] = {belay::p2p::send(next, std::span<const std::byte>(given)),
+                               belay::p2p::receive(last, taken)};
     const auto byte_of = [&](int who, std::size_t i, int call) {
       return static_cast<std::byte>((i + static_cast<std::size_t>(31 * who + call)) % 251);
     };
@@ -172,7 +174,8 @@ TEST_CASE("what has one manner is not tried") {
   CHECK(variants({operation::broadcast, 2, false, false, true}) == 4);
   CHECK(variants({operation::broadcast, 2, false, false, false}) == 2);  // nothing but staging
   CHECK(variants({operation::all_to_all, 2, false, false, true, true}) == 2);
-  for (const operation what : {operation::all_reduce, operation::all_gather, operation::broadcast, operation::exchange}) {
+  for (const operation what :
+       {operation::all_reduce, operation::all_gather, operation::broadcast, operation::exchange}) {
     const auto all = variants_of({what, 2, true, true});
     CHECK(all.front() == variant{});
     CHECK(all.size() <= online_tuner::most_variants);

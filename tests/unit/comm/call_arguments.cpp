@@ -50,7 +50,8 @@ TEST_CASE("all_to_all_v: counts for all ranks, packed buffers, in place only whe
   const counts three{1, 2, 3}, other{3, 2, 1}, two{3, 3};
   const auto refused = [&](std::span<const int> in, const counts& send, std::span<int> out, const counts& receive) {
     return refusal([&] {
-      belay::check_all_to_all_v(in, std::span<const std::size_t>(send), out, std::span<const std::size_t>(receive), 3, here);
+      belay::check_all_to_all_v(in, std::span<const std::size_t>(send), out, std::span<const std::size_t>(receive), 3,
+                                here);
     });
   };
   CHECK(refused(x, three, y, other).empty());
@@ -106,14 +107,16 @@ TEST_CASE("counts that wrap round, and the rank whose count is too much") {
   const counts wrapping{SIZE_MAX, 1, 6}, late{2, std::size_t{1} << 61, std::size_t{1} << 61}, fine{1, 2, 3};
   std::vector<int> six(6);
   const auto refused = [&](const counts& by, std::span<int> buffer) {
-    return refusal([&] { belay::check_division(buffer, std::span<const std::size_t>(by), 3, "op", "op: the buffer", here); });
+    return refusal(
+        [&] { belay::check_division(buffer, std::span<const std::size_t>(by), 3, "op", "op: the buffer", here); });
   };
   CHECK(refused(fine, six).empty());
   CHECK(contains(refused(fine, std::span(six).first(5)), "op: the buffer holds 5 elements; this call needs 6"));
   CHECK(contains(refused({1, 5}, six), "2 counts for a group of 3 ranks"));
-  CHECK(contains(refused(wrapping, six),
-                 "call.cpp:3: belay: op: the counts up to that of rank 0, which is 18446744073709551615 elements of 4 bytes, "
-                 "are together more than any memory holds"));
+  CHECK(contains(
+      refused(wrapping, six),
+      "call.cpp:3: belay: op: the counts up to that of rank 0, which is 18446744073709551615 elements of 4 bytes, "
+      "are together more than any memory holds"));
   CHECK(contains(refused(late, six), "up to that of rank 1, which is 2305843009213693952 elements"));
   CHECK(contains(refusal([&] { belay::check_length(4, belay::all_parts(SIZE_MAX / 2, 4), "op: the output", here); }),
                  "op: the output holds 4 elements; this call needs more than any memory holds"));
@@ -124,11 +127,15 @@ TEST_CASE("transfers: peers of the group, bytes that are a number") {
   int word[4] = {};
   const std::span<int> words(word);
   std::vector<p2p> list{p2p::send(0, words), p2p::receive(2, words)};
-  const auto refused = [&] { return refusal([&] { static_cast<void>(belay::check_transfers(std::span<const p2p>(list), 3, here)); }); };
+  const auto refused = [&] {
+    return refusal([&] { static_cast<void>(belay::check_transfers(std::span<const p2p>(list), 3, here)); });
+  };
   CHECK(refused().empty());
   CHECK(belay::check_transfers(std::span<const p2p>(list), 3, here) == 32);
   list.push_back(p2p::send(1, std::span(word, (std::size_t{1} << 62) + 1)));  // whose bytes are 4 in 64 bits
-  CHECK(contains(refused(), "exchange: 18446744073709551615 bytes with rank 1 are, with those before, more than any memory holds"));
+  CHECK(
+      contains(refused(),
+               "exchange: 18446744073709551615 bytes with rank 1 are, with those before, more than any memory holds"));
   list.back() = p2p::send(3, words);
   CHECK(contains(refused(), "peer 3 is no rank of a group of 3"));
 }

@@ -15,12 +15,14 @@
 static_assert(belay::sum.apply<std::int8_t>(127, 1) == -128);
 static_assert(belay::sum.apply<std::uint16_t>(65535, 1) == 0);
 static_assert(belay::minimum.apply(3, 2) == 2 && belay::maximum.apply(3.0, 2.0) == 3.0);
-static_assert(belay::product.apply<std::int8_t>(64, 2) == -128 && belay::product.apply<std::uint16_t>(65535, 65535) == 1);
+static_assert(belay::product.apply<std::int8_t>(64, 2) == -128 &&
+              belay::product.apply<std::uint16_t>(65535, 65535) == 1);
 static_assert(belay::product.apply<std::int64_t>(std::int64_t{1} << 62, 4) == 0);
 static_assert(belay::average.apply<std::int8_t>(127, 1) == -128 && belay::average.apply(1.0F, 2.0F) == 3.0F);
 // Towards zero, by numbers of ranks that the type itself cannot hold.
 static_assert(belay::average.finish<std::int32_t>(-7, 2) == -3 && belay::average.finish<std::uint8_t>(255, 256) == 0);
-static_assert(belay::average.finish<std::int8_t>(-128, 200) == 0 && belay::average.finish<std::int8_t>(-128, 128) == -1);
+static_assert(belay::average.finish<std::int8_t>(-128, 200) == 0 &&
+              belay::average.finish<std::int8_t>(-128, 128) == -1);
 static_assert(belay::average.finish<std::uint64_t>(~std::uint64_t{0}, 1) == ~std::uint64_t{0});
 static_assert(belay::average.finish(1.0F, 3) == 1.0F / 3.0F);
 static_assert(!belay::reducible<belay::fp8_e4m3> && !belay::reducible<bool> && belay::reducible<belay::bf16>);

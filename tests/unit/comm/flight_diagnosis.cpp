@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/stalled_operations.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
+#include "belay/comm/stalled_operations.hpp"
 
 namespace {
 
@@ -27,7 +27,7 @@ belay::flight_record record(std::uint64_t number) {
 }
 belay::flight_record heard(std::uint64_t number) {
   belay::flight_record out = record(number);
-  out.heard = true;
+  out.reported = true;
   return out;
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("a history that was heard has the turns that it has, and no others") {
   CHECK(known.first() == 7);
   CHECK(known[6].what == operation::none);
   CHECK(known[7].number == 7);
-  CHECK(known[8].heard);
+  CHECK(known[8].reported);
   CHECK(known[9].what == operation::none);
   CHECK(belay::flight_history().last().what == operation::none);
 }

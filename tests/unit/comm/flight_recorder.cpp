@@ -58,7 +58,9 @@ TEST_CASE("what a rank does in the other order of operations is told where it do
 
 TEST_CASE("a present call's line is told however many lines have called before") {
   auto recorder = std::make_unique<belay::flight_recorder<4>>();
-  const auto call = [&](std::uint64_t k) { recorder->enter(belay::operation::barrier, 0, k, 0, "many.cpp", static_cast<int>(k)); };
+  const auto call = [&](std::uint64_t k) {
+    recorder->enter(belay::operation::barrier, 0, k, 0, "many.cpp", static_cast<int>(k));
+  };
   for (std::uint64_t k = 0; k < 2000; ++k) {
     call(k);
     REQUIRE(recorder->last().site == "many.cpp:" + std::to_string(k));
@@ -89,7 +91,8 @@ TEST_CASE("a reader never takes one line's text for another's, nor half of it") 
   std::atomic<bool> over{false};
   std::thread writer([&] {
     for (std::uint64_t k = 10000; k < 30000; ++k) {
-      recorder->enter(belay::operation::barrier, 0, k, 0, k % 2 == 0 ? "even.cpp" : "a/longer/name/odd.cpp", static_cast<int>(k));
+      recorder->enter(belay::operation::barrier, 0, k, 0, k % 2 == 0 ? "even.cpp" : "a/longer/name/odd.cpp",
+                      static_cast<int>(k));
     }
     over = true;
   });
@@ -97,7 +100,8 @@ TEST_CASE("a reader never takes one line's text for another's, nor half of it") 
   while (!over) {
     const auto seen = recorder->last();
     if (seen.what == belay::operation::none || seen.number < 10000 || seen.site == "a site that was not kept") continue;
-    right = right && seen.site == (seen.number % 2 == 0 ? "even.cpp:" : "a/longer/name/odd.cpp:") + std::to_string(seen.number);
+    right = right &&
+            seen.site == (seen.number % 2 == 0 ? "even.cpp:" : "a/longer/name/odd.cpp:") + std::to_string(seen.number);
   }
   writer.join();
   CHECK(right);
@@ -108,7 +112,8 @@ TEST_CASE("a reader never sees half of one entry and half of another") {
   std::atomic<bool> over{false};
   std::thread writer([&] {
     for (std::uint64_t k = 1; k <= 20000; ++k) {
-      recorder->enter(belay::operation::barrier, static_cast<std::uint32_t>(k), k, k, "f.cpp", static_cast<int>(k % 100));
+      recorder->enter(belay::operation::barrier, static_cast<std::uint32_t>(k), k, k, "f.cpp",
+                      static_cast<int>(k % 100));
       recorder->leave();
     }
     over = true;
@@ -117,7 +122,8 @@ TEST_CASE("a reader never sees half of one entry and half of another") {
   while (!over) {
     const auto seen = recorder->last();
     if (seen.what == belay::operation::none) continue;
-    whole = whole && seen.number == seen.bytes && seen.number == seen.group && seen.site == "f.cpp:" + std::to_string(seen.number % 100);
+    whole = whole && seen.number == seen.bytes && seen.number == seen.group &&
+            seen.site == "f.cpp:" + std::to_string(seen.number % 100);
   }
   writer.join();
   CHECK(whole);

@@ -36,7 +36,8 @@ const variables slurm{{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "6"}, {"SLURM_LOCA
 }  // namespace
 
 TEST_CASE("each launcher's variables are read; without any there is one rank") {
-  const auto check = [](const variables& set, const char* launcher, int rank, int size, int local_rank, int local_size) {
+  const auto check = [](const variables& set, const char* launcher, int rank, int size, int local_rank,
+                        int local_size) {
     const belay::launch found = read(set);
     CAPTURE(launcher);
     CHECK(std::string(found.launcher) == launcher);
@@ -71,15 +72,17 @@ TEST_CASE("the order is belay-run, torchrun, Open MPI, PMI, Slurm") {
 TEST_CASE("launchers that disagree are listed, unless one is chosen") {
   CHECK_THROWS_WITH_AS(static_cast<void>(read(torchrun + openmpi)),
                        doctest::Contains("torchrun: rank 5 of 8, openmpi: rank 1 of 2"), belay::input_error);
-  CHECK_THROWS_WITH_AS(static_cast<void>(read(openmpi + pmi)), doctest::Contains("openmpi: rank 1 of 2, pmi: rank 0 of 4"),
-                       belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(read(openmpi + pmi)),
+                       doctest::Contains("openmpi: rank 1 of 2, pmi: rank 0 of 4"), belay::input_error);
   const auto choose = [](const char* name) { return variables{{"BELAY_LAUNCHER", name}}; };
   CHECK(read(torchrun + openmpi + choose("openmpi")).text() == "openmpi: rank 1 of 2");
   CHECK(read(torchrun + slurm + choose("slurm")).text() == "slurm: rank 3 of 6");
   CHECK(read(torchrun + openmpi + choose("none")).text() == "none: rank 0 of 1");
   CHECK_THROWS_WITH_AS(static_cast<void>(read(choose("mpich"))),
-                       doctest::Contains("BELAY_LAUNCHER=mpich: there are none, slurm, belay-run, torchrun"), belay::input_error);
-  CHECK_THROWS_WITH_AS(static_cast<void>(read(choose("torchrun"))), doctest::Contains("RANK is not set"), belay::input_error);
+                       doctest::Contains("BELAY_LAUNCHER=mpich: there are none, slurm, belay-run, torchrun"),
+                       belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(read(choose("torchrun"))), doctest::Contains("RANK is not set"),
+                       belay::input_error);
 }
 
 TEST_CASE("an incomplete or impossible set names its variable") {

@@ -11,15 +11,19 @@
 namespace {
 
 constexpr belay::axes shape{.pipeline = 2, .data = 3, .expert = 2, .tensor = 2};
-static_assert(belay::rank_at(shape, {.pipeline = 1, .data = 2, .expert = 0, .tensor = 1}) == ((1 * 3 + 2) * 2 + 0) * 2 + 1);
+static_assert(belay::rank_at(shape, {.pipeline = 1, .data = 2, .expert = 0, .tensor = 1}) ==
+              ((1 * 3 + 2) * 2 + 0) * 2 + 1);
 static_assert(belay::coordinate_of(shape, 21) == belay::coordinate{1, 2, 0, 1});
 
-std::vector<int> members(const belay::rehearsal::group& group) { return {group.members().begin(), group.members().end()}; }
+std::vector<int> members(const belay::rehearsal::group& group) {
+  return {group.members().begin(), group.members().end()};
+}
 
 }  // namespace
 
 TEST_CASE("rank and coordinate are inverse of each other") {
-  for (int rank = 0; rank < shape.ranks(); ++rank) CHECK(belay::rank_at(shape, belay::coordinate_of(shape, rank)) == rank);
+  for (int rank = 0; rank < shape.ranks(); ++rank)
+    CHECK(belay::rank_at(shape, belay::coordinate_of(shape, rank)) == rank);
 }
 
 TEST_CASE("a mesh's groups hold the ranks that differ along their axis only") {
@@ -57,15 +61,19 @@ TEST_CASE("the groups of all ranks meet, also where two axes hold the same ranks
     const auto sums = belay::host::world{static_cast<int>(grid.ranks())}.run([&](auto& rank) {
       const belay::mesh mesh{rank, grid};
       int code = 0;
-      for (const auto& group : {mesh.world(), mesh.pipeline(), mesh.data(), mesh.expert(), mesh.tensor(), mesh.replicas()}) {
+      for (const auto& group :
+           {mesh.world(), mesh.pipeline(), mesh.data(), mesh.expert(), mesh.tensor(), mesh.replicas()}) {
         int one = 1;
         group.all_reduce(std::span(&one, 1), belay::sum);
         code = code * 10 + one;
       }
       return code;
     });
-    const int expected = ((((static_cast<int>(grid.ranks()) * 10 + grid.pipeline) * 10 + grid.data) * 10 + grid.expert) * 10 +
-                          grid.tensor) * 10 + grid.data * grid.expert;
+    const int expected =
+        ((((static_cast<int>(grid.ranks()) * 10 + grid.pipeline) * 10 + grid.data) * 10 + grid.expert) * 10 +
+         grid.tensor) *
+            10 +
+        grid.data * grid.expert;
     for (int code : sums) CHECK(code == expected);
   }
 }

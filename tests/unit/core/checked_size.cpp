@@ -42,7 +42,9 @@ TEST_CASE("rounding up does not wrap to nothing") {
 }
 
 TEST_CASE("the error says what was asked, and is a usage_error") {
-  const auto ask = [] { return (checked_size(most) * 4).value([] { return "the heap's 5 parts are"; }, belay::where::current()); };
+  const auto ask = [] {
+    return (checked_size(most) * 4).value([] { return "the heap's 5 parts are"; }, belay::where::current());
+  };
   CHECK_THROWS_AS(static_cast<void>(ask()), belay::usage_error);
   CHECK_THROWS_WITH_AS(static_cast<void>(ask()), doctest::Contains("the heap's 5 parts are more than any memory holds"),
                        belay::size_error);

@@ -16,21 +16,25 @@ using belay::printable_start;
 TEST_CASE("what a terminal shows stays as it is") {
   CHECK(printable("").empty());
   CHECK(printable("rank 0: all is well \\ \"quoted\" ~") == "rank 0: all is well \\ \"quoted\" ~");
-  CHECK(printable("gr\u00f6\u00dfe \u65e5\u672c \U0001F600 \u00a0") == "gr\u00f6\u00dfe \u65e5\u672c \U0001F600 \u00a0");
+  CHECK(printable("gr\u00f6\u00dfe \u65e5\u672c \U0001F600 \u00a0") ==
+        "gr\u00f6\u00dfe \u65e5\u672c \U0001F600 \u00a0");
 }
 
 TEST_CASE("what a terminal obeys is escaped: C0, DEL, C1, separators of lines, marks of direction") {
   CHECK(printable("\x1b[31mred\x1b[0m") == "\\x1b[31mred\\x1b[0m");
   CHECK(printable("one\ntwo\r\tthree") == "one\\ntwo\\r\\tthree");
   CHECK(printable(std::string("\0\x07\x7f", 3)) == "\\x00\\x07\\x7f");
-  CHECK(printable("\xc2\x9b""2J\xc2\x80\xc2\x9f") == "\\u009b2J\\u0080\\u009f");
+  CHECK(printable("\xc2\x9b"
+                  "2J\xc2\x80\xc2\x9f") == "\\u009b2J\\u0080\\u009f");
   CHECK(printable("\u2028\u2029\u202e\u2066\u200f\u061c") == "\\u2028\\u2029\\u202e\\u2066\\u200f\\u061c");
 }
 
 TEST_CASE("bytes that are no UTF-8 are repaired, each by itself") {
   const std::string repaired = "\xef\xbf\xbd";
-  CHECK(printable("a\xff" "b") == "a" + repaired + "b");
-  CHECK(printable("\x9b" "31m") == repaired + "31m");  // the C1 control of an 8-bit terminal
+  CHECK(printable("a\xff"
+                  "b") == "a" + repaired + "b");
+  CHECK(printable("\x9b"
+                  "31m") == repaired + "31m");  // the C1 control of an 8-bit terminal
   CHECK(printable("\xe2\x80") == repaired + repaired);
   CHECK(printable("\xc0\xaf") == repaired + repaired);
   CHECK(printable("\xed\xa0\x80") == repaired + repaired + repaired);

@@ -72,7 +72,10 @@ TEST_CASE("a shape whose elements wrap round has more than any memory holds, not
   CHECK(wide.size() == half * (half / 4));
   CHECK(wide.size_bytes() > largest_size);
   CHECK(view<int, 3>(nullptr, {half, half, 0}).size() == 0);
-  const auto bytes = [&] { return tensor_bytes<int>(wide.shape(), [] { return std::string("x"); }, where::current()); };
+  const auto bytes = [&] {
+    return tensor_bytes<int>(
+        wide.shape(), [] { return std::string("x"); }, where::current());
+  };
   CHECK_THROWS_WITH_AS(static_cast<void>(bytes()),
                        doctest::Contains("x: 4294967296x1073741824 elements of 4 bytes are more than any memory holds"),
                        size_error);

@@ -133,7 +133,8 @@ TEST_CASE("bytes near the end of the address space are refused, not rounded up t
   CHECK_THROWS_AS(static_cast<void>(memory.lease_bytes(SIZE_MAX, chain)), belay::budget_error);
   const belay::extents<2> shape{std::size_t{1} << 32, std::size_t{1} << 32};
   CHECK_THROWS_WITH_AS(static_cast<void>(memory.lease<float>(shape, chain)),
-                       doctest::Contains("device tier: 4294967296x4294967296 elements of 4 bytes are more"), belay::size_error);
+                       doctest::Contains("device tier: 4294967296x4294967296 elements of 4 bytes are more"),
+                       belay::size_error);
   CHECK(chain.empty());
   CHECK_THROWS_AS(belay::host_pages{SIZE_MAX}, belay::budget_error);
 }

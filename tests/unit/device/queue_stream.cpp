@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-using belay::host::queue_stream;
+using belay::queue_stream;
 
 TEST_CASE("work runs in order, on another thread, while the caller goes on") {
   queue_stream stream;

@@ -19,7 +19,8 @@ TEST_CASE("a layer of experts whose handle is discarded gives its slots back and
     belay::symmetric_heap<group> windows{rank.world(), {.bytes = std::size_t{1} << 16, .meter = &meter}};
     exchange here{rank.world(), windows, {experts, per_token, hidden, 2 * rows * per_token}};
     const auto first = static_cast<std::size_t>(rank.number()) * experts / 2;
-    model::moe_block<float, exchange> block{"layer", {hidden, width, experts, per_token}, 1e-5, {first, experts / 2}, here};
+    model::moe_block<float, exchange> block{
+        "layer", {hidden, width, experts, per_token}, 1e-5, {first, experts / 2}, here};
     std::vector<std::vector<float>> memory;
     block.for_each_parameter([&](auto& parameter) {
       memory.emplace_back(2 * parameter.local_size());

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "unit/model/support/gradients.hpp"
+
 #include <doctest/doctest.h>
 
 #include "model/attention.hpp"
@@ -9,7 +11,6 @@
 #include "model/rms_norm.hpp"
 #include "unit/model/support/exchange.hpp"
 #include "unit/model/support/frame.hpp"
-#include "unit/model/support/gradients.hpp"
 #include "unit/model/support/numbers.hpp"
 
 using all_local = test::exchange<double>;
@@ -68,7 +69,7 @@ TEST_CASE("the gradients of a whole decoder layer are its differences") {
   const model::rotary<double> positions(8, 4, 1e4);
   for (std::size_t kv_heads : {1U, 2U}) {
     model::decoder_layer<double, all_local> layer(0, {8, 2, kv_heads, 4}, {8, 7, 4, 2}, 1e-5, positions, {0, 4},
-                                                 all_here);
+                                                  all_here);
     test::memory<double> parameters(layer, 9);
     test::check_gradients(layer, parameters, {2, 5, 8}, 10);
   }

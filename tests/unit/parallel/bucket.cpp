@@ -305,9 +305,16 @@ TEST_CASE("a layout whose elements wrap round is refused and names the parameter
   constexpr std::size_t quarter = std::size_t{1} << 60;  // two such are more than any memory
   CHECK(contains(refused({3, SIZE_MAX}), "parameter number 1 (18446744073709551615 elements of 4 bytes)"));
   CHECK(contains(refused({3, std::size_t{1} << 62}), "more than any memory holds"));  // whose bytes are 0 in 64 bits
-  CHECK(contains(refused({quarter, 5, quarter}), "parameter number 0 (1152921504606846976 elements of 4 bytes) and those after"));
+  CHECK(contains(refused({quarter, 5, quarter}),
+                 "parameter number 0 (1152921504606846976 elements of 4 bytes) and those after"));
   CHECK(contains(refused({std::size_t{1} << 50}, std::size_t{1} << 14), "for each of 16384 ranks"));
   CHECK(belay::chunks_of(SIZE_MAX) == SIZE_MAX / belay::parameter_chunk + 1);
-  CHECK(contains(message_of([] { belay::contribution_map(std::vector<std::size_t>{1, 2}, SIZE_MAX); }), "micro-batches of 3 uses"));
-  CHECK(contains(message_of([] { belay::contribution_map(std::vector<std::size_t>{SIZE_MAX, 2}, 1); }), "more than any memory"));
+  CHECK(contains(message_of([] {
+                   belay::contribution_map(std::vector<std::size_t>{1, 2}, SIZE_MAX);
+                 }),
+                 "micro-batches of 3 uses"));
+  CHECK(contains(message_of([] {
+                   belay::contribution_map(std::vector<std::size_t>{SIZE_MAX, 2}, 1);
+                 }),
+                 "more than any memory"));
 }

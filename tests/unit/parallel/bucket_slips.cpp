@@ -104,8 +104,8 @@ TEST_CASE("a tied parameter's missing and superfluous contributions are named") 
   else
     again();
   buckets.contributed(0, 1, 0);
-  CHECK_THROWS_WITH_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), Contains("more often than its 2 uses"),
-                       belay::usage_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})),
+                       Contains("more often than its 2 uses"), belay::usage_error);
   buckets.abandon();
   buckets.begin(0);
   CHECK_NOTHROW(static_cast<void>(buckets.finish(belay::target_tokens{1})));

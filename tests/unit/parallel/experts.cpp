@@ -38,9 +38,9 @@ struct job {
   std::size_t experts = 4;
   std::size_t hidden = 8;
   std::size_t k = 2;
-  std::size_t capacity = 0;              // 0: room for all
-  std::vector<std::size_t> rows{9};      // of each rank
-  double router_bias_to_expert_0 = 0;    // large: everybody visits expert 0 first
+  std::size_t capacity = 0;            // 0: room for all
+  std::vector<std::size_t> rows{9};    // of each rank
+  double router_bias_to_expert_0 = 0;  // large: everybody visits expert 0 first
   double balance_scale = 0.25;
 };
 
@@ -130,7 +130,11 @@ double distance(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 const std::vector<job> meshes = {
-    {.rows = {9}}, {.rows = {5, 4}}, {.rows = {0, 9}}, {.rows = {9, 0}}, {.rows = {2, 3, 0, 4}},
+    {.rows = {9}},
+    {.rows = {5, 4}},
+    {.rows = {0, 9}},
+    {.rows = {9, 0}},
+    {.rows = {2, 3, 0, 4}},
     {.experts = 6, .rows = {4, 1, 4}},
     {.experts = 3, .hidden = 17, .k = 3, .rows = {1, 2, 6}},
     {.hidden = 33, .k = 1, .rows = {3, 6}},
@@ -269,7 +273,8 @@ TEST_CASE("a routing whose counts are not those of its choices is refused before
       auto routed = belay::route<float>(frame, matrix(logits, 3, 2), 1);
       routed.counts[0] = wrong;
       const auto sent = [&] { here.exchange.dispatch(frame, matrix(x, 3, 4), routed).discard(frame, "it is refused"); };
-      CHECK_THROWS_WITH_AS(sent(), doctest::Contains("counts of the routing do not add up to its 3 choices"), belay::usage_error);
+      CHECK_THROWS_WITH_AS(sent(), doctest::Contains("counts of the routing do not add up to its 3 choices"),
+                           belay::usage_error);
     }
   });
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/parallel/experts.hpp"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "belay/comm/rehearsal.hpp"
+#include "belay/parallel/experts.hpp"
 #include "support/expert_station.hpp"
 #include "support/toy_experts.hpp"
 

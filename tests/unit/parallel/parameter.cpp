@@ -132,7 +132,8 @@ TEST_CASE("a shape whose bytes wrap round is refused and named") {
   constexpr std::size_t half = std::size_t{1} << 32;
   CHECK(belay::parameter_shape{half, half, 3}.size() > belay::largest_size);
   CHECK(belay::parameter_shape{half, half, 0}.size() == 0);
-  CHECK_THROWS_WITH_AS((belay::parameter<float>{{.name = "w", .shape = {half, half / 4}}}),
-                       doctest::Contains("parameter w: 4294967296x1073741824 elements of 4 bytes are more than any memory holds"),
-                       belay::size_error);
+  CHECK_THROWS_WITH_AS(
+      (belay::parameter<float>{{.name = "w", .shape = {half, half / 4}}}),
+      doctest::Contains("parameter w: 4294967296x1073741824 elements of 4 bytes are more than any memory holds"),
+      belay::size_error);
 }

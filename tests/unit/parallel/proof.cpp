@@ -107,8 +107,8 @@ TEST_CASE("each backward that is left out is named") {
         CHECK(result.reason.stage == stage);
         CHECK(result.reason.micro_batch == batch);
         CHECK(result.reason.action == schedule::nowhere);
-        CHECK(belay::explain(result.reason) == "stage " + std::to_string(stage) +
-                                                   " never runs the backward of micro-batch " + std::to_string(batch));
+        CHECK(belay::explain(result.reason) ==
+              "stage " + std::to_string(stage) + " never runs the backward of micro-batch " + std::to_string(batch));
       }
     }
   }
@@ -262,9 +262,9 @@ TEST_CASE("a malformed table is refused before anything is looked up in it") {
   action too_many = action::exchange();
   too_many.transfer_count = 200;
   CHECK(prove({{too_many}}, 1).reason.kind == fault_kind::group_size);
-  for (const action& wrong : {send(payload::activation, 0, 0), send(payload::activation, 0, 2),
-                              send(payload::activation, 0, 4'000'000'000U), send(payload::gradient, 0, 1),
-                              receive(payload::activation, 0, 1), receive(payload::gradient, 0, 0)}) {
+  for (const action& wrong :
+       {send(payload::activation, 0, 0), send(payload::activation, 0, 2), send(payload::activation, 0, 4'000'000'000U),
+        send(payload::gradient, 0, 1), receive(payload::activation, 0, 1), receive(payload::gradient, 0, 0)}) {
     const auto result = prove({{forward(0), wrong, backward(0)}, {forward(0), backward(0)}}, 1);
     CHECK(result.reason.kind == fault_kind::route_unknown);
     CHECK_FALSE(result.valid());

@@ -47,7 +47,7 @@ TEST_CASE("a token goes to its most probable experts, best first, with weights t
   call_site site;
   belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
   std::vector<float> logits{0.0F, 3.0F, -1.0F, 2.0F,  //
-                            5.0F, 1.0F, 1.5F, -2.0F};
+                            5.0F, 1.0F, 1.5F,  -2.0F};
   const auto routed = belay::route<float>(frame, matrix(logits, 2, 4), 2);
   CHECK(routed.choices(0, 0) == 1);
   CHECK(routed.choices(0, 1) == 3);

@@ -79,8 +79,7 @@ TEST_CASE("one stage exchanges nothing") {
 
 TEST_CASE("in the steady state of 1F1B an activation travels one way while a gradient comes the other") {
   const auto table = schedule::one_f_one_b(2, 3);
-  const action expected =
-      action::exchange().send(payload::activation, 1, 1).receive(payload::gradient, 0, 1);
+  const action expected = action::exchange().send(payload::activation, 1, 1).receive(payload::gradient, 0, 1);
   CHECK(table.actions(0)[3] == expected);
 }
 
@@ -240,10 +239,10 @@ TEST_CASE("a table is drawn as text") {
 }
 
 TEST_CASE("a table is drawn as an SVG with a box for each compute") {
-  const auto table = schedule::make_table("a<b>&c", 2, {{action::compute(action_kind::forward, 0),
-                                                         action::compute(action_kind::forward, 1),
-                                                         action::compute(action_kind::backward, 0),
-                                                         action::compute(action_kind::backward, 1)}});
+  const auto table =
+      schedule::make_table("a<b>&c", 2,
+                           {{action::compute(action_kind::forward, 0), action::compute(action_kind::forward, 1),
+                             action::compute(action_kind::backward, 0), action::compute(action_kind::backward, 1)}});
   const std::string svg = schedule::draw_svg(table);
   CHECK(holds(svg, "<svg xmlns="));
   CHECK(holds(svg, "a&lt;b&gt;&amp;c"));
@@ -257,7 +256,7 @@ TEST_CASE("a table is drawn as an SVG with a box for each compute") {
 TEST_CASE("sizes of a schedule that wrap round, or are beyond what a schedule has, are refused") {
   constexpr std::size_t half = std::size_t{1} << 32;
   for (const auto& [stages, micro_batches] : {std::pair{half, half}, std::pair{std::size_t{2}, SIZE_MAX},
-                                             std::pair{SIZE_MAX, std::size_t{1}}, std::pair{half, std::size_t{1}}}) {
+                                              std::pair{SIZE_MAX, std::size_t{1}}, std::pair{half, std::size_t{1}}}) {
     CHECK_THROWS_WITH_AS(static_cast<void>(belay::schedule::one_f_one_b(stages, micro_batches)),
                          doctest::Contains("at most are 65536 stages"), belay::usage_error);
     CHECK_THROWS_AS(static_cast<void>(belay::schedule::gpipe(stages, micro_batches)), belay::usage_error);

@@ -53,8 +53,7 @@ TEST_CASE("numbers read back bit for bit and what is no number becomes null") {
   }
   line.begin();
   line.field("a", std::int8_t{-128}).field("b", std::uint8_t{255}).field("c", std::numeric_limits<int>::min());
-  CHECK(line.field("d", 0U).field("e", -0.0).finish() ==
-        "{\"a\":-128,\"b\":255,\"c\":-2147483648,\"d\":0,\"e\":-0}\n");
+  CHECK(line.field("d", 0U).field("e", -0.0).finish() == "{\"a\":-128,\"b\":255,\"c\":-2147483648,\"d\":0,\"e\":-0}\n");
   line.begin();
   CHECK(line.field("x", 0.1F).field("y", std::numeric_limits<double>::infinity()).finish() ==
         "{\"x\":0.1,\"y\":null}\n");
@@ -67,8 +66,7 @@ TEST_CASE("text may come as any kind of string") {
   const std::array<std::string, 2> many{"a", "b"};
   line.field("x", text).field("y", pointer).array("z", std::span<const std::string>(many));
   line.open_array("w").element_of_array(text).element_of_array("literal").close();
-  CHECK(line.finish() ==
-        "{\"x\":\"text\",\"y\":\"pointer\",\"z\":[\"a\",\"b\"],\"w\":[\"text\",\"literal\"]}\n");
+  CHECK(line.finish() == "{\"x\":\"text\",\"y\":\"pointer\",\"z\":[\"a\",\"b\"],\"w\":[\"text\",\"literal\"]}\n");
 }
 
 TEST_CASE("a line that does not fit, is left open or closes too much is a usage error") {

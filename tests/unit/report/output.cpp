@@ -27,7 +27,8 @@ TEST_CASE("a full disk and a place that does not exist are file errors with thei
   belay::output full("/dev/full");
   CHECK_THROWS_WITH_AS(full.write("line\n"), doctest::Contains("/dev/full: cannot be written: No space left"),
                        belay::file_error);
-  CHECK_THROWS_WITH_AS(belay::output("/nowhere/at/all"), doctest::Contains("/nowhere/at/all: cannot be opened for writing: No such file or "
+  CHECK_THROWS_WITH_AS(belay::output("/nowhere/at/all"),
+                       doctest::Contains("/nowhere/at/all: cannot be opened for writing: No such file or "
                                          "directory (there is no folder /nowhere)"),
                        belay::file_error);
 }

@@ -32,7 +32,8 @@ struct careless {
   residue forward(auto& frame, input x) {
     residue r{frame.template keep<float>(x.shape())};
     ++forwards;
-    if (where_it_faults == fault::in_forward || (where_it_faults == fault::in_recompute && forwards == 2)) write(r.out.data() + 3);
+    if (where_it_faults == fault::in_forward || (where_it_faults == fault::in_recompute && forwards == 2))
+      write(r.out.data() + 3);
     if (where_it_faults == fault::null) write(nullptr);
     if (where_it_faults == fault::read_only) write(const_cast<float*>(&constant));
     return r;
@@ -53,7 +54,8 @@ struct ended {
   [[nodiscard]] bool says(const std::string& words) const { return said.find(words) != std::string::npos; }
 };
 
-// Runs `body` in a child whose SIGSEGV is handled by nobody (neither by doctest nor by a sanitizer), and reads what it says.
+// Runs `body` in a child whose SIGSEGV is handled by nobody (neither by doctest nor by a sanitizer), and reads what it
+// says.
 template <class Body>
 ended in_child(Body body) {
   std::array<int, 2> pipe{};
@@ -71,7 +73,8 @@ ended in_child(Body body) {
   ::close(pipe[1]);
   ended out;
   std::array<char, 512> some{};
-  for (ssize_t n = 0; (n = ::read(pipe[0], some.data(), some.size())) > 0;) out.said.append(some.data(), static_cast<std::size_t>(n));
+  for (ssize_t n = 0; (n = ::read(pipe[0], some.data(), some.size())) > 0;)
+    out.said.append(some.data(), static_cast<std::size_t>(n));
   ::close(pipe[0]);
   ::waitpid(child, &out.status, 0);
   return out;
@@ -89,8 +92,10 @@ void rehearse(careless::fault fault, bool recomputed = false) {
     const input gradient = h.out();
     static_cast<void>(std::move(h).backward(gradient));
   };
-  if (recomputed) both(again);
-  else both(layer);
+  if (recomputed)
+    both(again);
+  else
+    both(layer);
   static_cast<void>(std::move(step).commit());
 }
 
@@ -107,7 +112,8 @@ TEST_CASE("a layer that touches memory in a rehearsal is named, with its call, a
   const ended forward = in_child([] { rehearse(fault::in_forward); });
   CHECK(forward.by_segv());
   CHECK(forward.says("belay: a rehearsal touched memory"));
-  CHECK(forward.says("Byte 12 of the activations was touched in the forward of layer 7 'careless' (micro-batch 2) opened at "));
+  CHECK(forward.says(
+      "Byte 12 of the activations was touched in the forward of layer 7 'careless' (micro-batch 2) opened at "));
   CHECK(forward.says("rehearsal_watch.cpp:"));
   CHECK(forward.says(", in the step begun at "));
   CHECK(forward.says("Compute inside frame.run(...)"));

@@ -104,7 +104,8 @@ TEST_CASE("a lost handle keeps the step from committing, is named, and its memor
     } catch (const belay::open_obligations& error) {
       const std::string text = error.what();
       CHECK(error.count() == 1);
-      CHECK(text.find("saved activation of layer 0 'scaling' (micro-batch 3, 1x2x3, holds 64 bytes)") != std::string::npos);
+      CHECK(text.find("saved activation of layer 0 'scaling' (micro-batch 3, 1x2x3, holds 64 bytes)") !=
+            std::string::npos);
       CHECK(text.find("saved.cpp:" + std::to_string(line)) != std::string::npos);
     }
   } else {

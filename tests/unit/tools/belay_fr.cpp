@@ -63,9 +63,10 @@ void write(const std::string& path, const std::string& content) { std::ofstream(
 
 // Four ranks at their third all_reduce, of which rank 2 was killed before it and rank 3 is far behind.
 std::string flight_in(const scratch& folder) {
-  const host::control_shape shape = host::control_shape_for(4, host::address_space::several, host::checked_options({}, {}));
-  const host::anonymous_memory memory(host::control::bytes_for(shape));
-  host::world_status world(host::control::make(memory.data(), shape));
+  const host::control_shape shape =
+      host::control_shape_for(4, host::address_space::several, host::checked_options({}, {}));
+  const host::anonymous_memory memory(host::control_block::bytes_for(shape));
+  host::world_status world(host::control_block::make(memory.data(), shape));
   host::group_directory registry(world, 0);
   const int everybody[] = {0, 1, 2, 3};
   static_cast<void>(registry.join(everybody, {}));
@@ -80,7 +81,7 @@ std::string flight_in(const scratch& folder) {
     recorder.enter(belay::operation::all_reduce, 0, 2, 4096, "train \"x\".cpp", 82);
     recorder.wait_from(host::world_status::microseconds(host::world_status::clock::now()) - 4'000'000);
   }
-  world.stop({belay::comm_fault::peer_failed, {2}, "", "train \"x\".cpp:81", 9, -1, 0});
+  world.abort({belay::comm_fault::peer_failed, {2}, "", "train \"x\".cpp:81", 9, -1, 0});
   return host::write_flight_file(world, folder / "");
 }
 
@@ -189,7 +190,8 @@ TEST_CASE("damaged and foreign files are refused with the place and what is wron
   CHECK(!has(belay_fr(file), "(byte 0)"));
   write(file, std::string(100000, '['));
   CHECK(has(belay_fr(file), file + ": nests deeper than 64 levels (byte 64)\n"));
-  refused("\"signal\": 9", "\"signal\": 1e999", "cause.signal is 1e999, which is beyond what a number can hold", "1e999");
+  refused("\"signal\": 9", "\"signal\": 1e999", "cause.signal is 1e999, which is beyond what a number can hold",
+          "1e999");
   refused("\"signal\": 9", "\"signal\": NaN", "is damaged or no flight file: cause.signal is NaN", "NaN");
   write(file, "");
   CHECK(has(belay_fr(file), file + ": is empty\n"));

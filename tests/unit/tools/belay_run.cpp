@@ -25,7 +25,7 @@
 
 namespace {
 
-using belay::host::process;
+using belay::host::watched_process;
 
 outcome shell(int ranks, const std::string& script, const char* grace = "5") {
   return run({"-n", std::to_string(ranks), "--grace", grace, "sh", "-c", script});
@@ -43,9 +43,9 @@ std::string sorted_lines(const std::string& text) {
 }
 
 bool gone_soon(pid_t pid) {
-  const auto watched = process::watch(pid);
+  const auto watched = watched_process::watch(pid);
   if (!watched) return true;
-  pollfd entry{watched->unique_fd(), POLLIN, 0};
+  pollfd entry{watched->fd(), POLLIN, 0};
   return ::poll(&entry, 1, 20'000) > 0;
 }
 
@@ -63,8 +63,9 @@ TEST_CASE("every line comes with its rank, on the stream it was printed on") {
 TEST_CASE("lines are never mixed, bytes stay what they are, empty lines are lines") {
   const outcome bytes = shell(1, "printf 'a\\000b\\377\\r\\n\\n\\nlast'");
   CHECK(bytes.out == std::string("[0] a\0b\377\r\n[0] \n[0] \n[0] last\n", 29));
-  const outcome many = shell(4, "i=0; while [ $i -lt 300 ]; do printf \"$BELAY_RANK\"; printf \"%0500d\" 7; echo x; "
-                                "i=$((i+1)); done");
+  const outcome many = shell(4,
+                             "i=0; while [ $i -lt 300 ]; do printf \"$BELAY_RANK\"; printf \"%0500d\" 7; echo x; "
+                             "i=$((i+1)); done");
   CHECK(many.code == 0);
   CHECK(many.out.size() == 4 * 300 * (4 + 1 + 500 + 2));
   std::istringstream all(many.out);
@@ -104,10 +105,19 @@ TEST_CASE("when one fails the others have a time_point, then SIGTERM, then SIGKI
 }
 
 TEST_CASE("a command line that makes no sense, and a program that cannot be started") {
-  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
-           {}, {"-n"}, {"-n", "0", "true"}, {"-n", "x", "true"}, {"-n", "-1", "true"}, {"-n", "5000", "true"},
-           {"-n", "2"}, {"true"}, {"--nonsense", "-n", "2", "true"}, {"-n", "2", "--grace", "soon", "true"},
-           {"-n", "2", "--timeout", "0", "true"}, {"-n", "2", "--timeout", "nan", "true"}}) {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{},
+                                             {"-n"},
+                                             {"-n", "0", "true"},
+                                             {"-n", "x", "true"},
+                                             {"-n", "-1", "true"},
+                                             {"-n", "5000", "true"},
+                                             {"-n", "2"},
+                                             {"true"},
+                                             {"--nonsense", "-n", "2", "true"},
+                                             {"-n", "2", "--grace", "soon", "true"},
+                                             {"-n", "2", "--timeout", "0", "true"},
+                                             {"-n", "2", "--timeout", "nan", "true"}}) {
     const outcome result = run(wrong);
     CHECK(result.code == 2);
     CHECK(result.error.find("belay-run: ") == 0);
@@ -146,8 +156,10 @@ TEST_CASE("what follows the program's name is the program's; flags may be writte
 }
 
 TEST_CASE("the token stands neither in the environment nor in the arguments") {
-  const outcome result = shell(1, "tr '\\000' '\\n' < /proc/$$/environ | grep BELAY | grep -v BELAY_TEST; test -S $BELAY_DOOR && echo door; "
-                                  "head -c 40 /proc/$$/fd/$BELAY_TOKEN_FD | wc -c; set -- /proc/$$/fd/*; echo $#");
+  const outcome result =
+      shell(1,
+            "tr '\\000' '\\n' < /proc/$$/environ | grep BELAY | grep -v BELAY_TEST; test -S $BELAY_DOOR && echo door; "
+            "head -c 40 /proc/$$/fd/$BELAY_TOKEN_FD | wc -c; set -- /proc/$$/fd/*; echo $#");
   CHECK(result.code == 0);
   std::istringstream lines(result.out);
   std::vector<std::string> all;
@@ -216,8 +228,8 @@ TEST_CASE("Ctrl-Z stops belay-run and every rank, fg lets all go on; a pause of 
     REQUIRE(WIFSTOPPED(status));
     for (const pid_t rank : ranks) CHECK(is_stopped_soon(rank, true));
     // Longer than the stall limit; nobody ends meanwhile.
-    const auto watched = process::watch(ranks[0]);
-    pollfd entry{watched->unique_fd(), POLLIN, 0};
+    const auto watched = watched_process::watch(ranks[0]);
+    pollfd entry{watched->fd(), POLLIN, 0};
     CHECK(::poll(&entry, 1, 1500) == 0);
     ::kill(one.pid(), SIGCONT);
     REQUIRE(::waitpid(one.pid(), &status, WCONTINUED) == one.pid());
@@ -296,9 +308,9 @@ TEST_CASE("ranks that join and return end with 0; one that never joins is waited
   const outcome good = run({"-n", "2", this_program(), "--no-skip", "--test-case=*a rank that returns*"});
   CHECK(good.code == 0);
   CHECK(good.error.empty());
-  const outcome half = run({"-n", "2", "sh", "-c",
-                            "[ $BELAY_RANK = 1 ] && exit 0; exec " + this_program() +
-                                " --no-skip '--test-case=*as a rank*'"});
+  const outcome half =
+      run({"-n", "2", "sh", "-c",
+           "[ $BELAY_RANK = 1 ] && exit 0; exec " + this_program() + " --no-skip '--test-case=*as a rank*'"});
   CHECK(half.code == 3);
   CHECK(half.error.find("[0] peer_failed, rank 1") != std::string::npos);
 }

@@ -26,13 +26,12 @@ const std::string stop_code = std::to_string(128 + SIGSTOP);
 // The ranks are "a rank that may stop" below; rank 1 stops in this phase, and says its number before.
 std::vector<std::string> ranks_that_stop(const char* phase, const char* stall = "0.3") {
   ::setenv("BELAY_TEST_PHASE", phase, 1);
-  return {"-n", "3", "--stall", stall, "--grace", "0.5", this_program(), "--no-skip", "--test-case=*a rank that may stop*"};
+  return {
+      "-n", "3", "--stall", stall, "--grace", "0.5", this_program(), "--no-skip", "--test-case=*a rank that may stop*"};
 }
 
 // As a child of ours, whoever it was that a run leaves behind is seen.
-void expect_no_process() {
-  CHECK_FALSE(has_children());
-}
+void expect_no_process() { CHECK_FALSE(has_children()); }
 
 void expect_named(const outcome& result, const std::string& words) {
   CAPTURE(result.error);
@@ -84,7 +83,8 @@ TEST_CASE("programs that never join are watched too, and a rank's wrapper when t
   expect_named(shell("[ $BELAY_RANK = 1 ] && kill -STOP $$; exit 0"),
                "belay-run: rank 1 has been stopped for 0.3 s, and has not joined");
   ::setenv("BELAY_TEST_PHASE", "none", 1);
-  expect_named(shell(this_program() + " --no-skip '--test-case=*a rank that may stop*' & wait $!; [ $BELAY_RANK = 1 ] && kill -STOP $$"),
+  expect_named(shell(this_program() +
+                     " --no-skip '--test-case=*a rank that may stop*' & wait $!; [ $BELAY_RANK = 1 ] && kill -STOP $$"),
                "belay-run: rank 1 has been stopped for 0.3 s after its goodbye");
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Exports that are cut: by a signal at every system call, by a limit, by whoever started the ranks. What was there before
-// or the new export is whole, and what is left beside it the next export removes.
+// Exports that are cut: by a signal at every system call, by a limit, by whoever started the ranks. What was there
+// before or the new export is whole, and what is left beside it the next export removes.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -65,8 +65,8 @@ float value_in(const std::string& target) {
   }
 }
 
-// Runs `body` in a child until it enters its `call`-th system call, and sends the signal there: how it ended (0, or 1000 +
-// signal), -1 where it made fewer calls, -2 where nobody may be traced.
+// Runs `body` in a child until it enters its `call`-th system call, and sends the signal there: how it ended (0, or
+// 1000 + signal), -1 where it made fewer calls, -2 where nobody may be traced.
 template <class Body>
 int cut(Body body, int call, int number) {
   const pid_t child = forked([&] {
@@ -190,14 +190,15 @@ class exporting_ranks {
 // Until nobody holds the folder any more.
 void wait_for_owner(const place& here) {
   for (const auto& entry : std::filesystem::directory_iterator(here.path())) {
-    const belay::host::unique_fd folder(::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const belay::unique_fd folder(::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     CHECK(::flock(folder.get(), LOCK_EX) == 0);
   }
 }
 
 }  // namespace
 
-TEST_CASE("killed at any system call, an export leaves the old one or the new one whole, and one folder that is swept") {
+TEST_CASE(
+    "killed at any system call, an export leaves the old one or the new one whole, and one folder that is swept") {
   cut_everywhere(SIGKILL, true, 1);
 }
 
@@ -259,13 +260,13 @@ TEST_CASE("only what nobody holds and nobody else may have made is swept") {
     std::filesystem::create_directory(here / name);
     if (*file != '\0') std::ofstream(here / (name + "/" + file)) << "mine";
   };
-  kept("out.tmp-backup", "model.safetensors");       // somebody's copy
-  kept("out.tmp-belay-abc12", "config.json");        // too short
-  kept("out.tmp-belay-abc1234", "config.json");      // too long
-  kept("out.tmp-belay-abc.23", "config.json");       // not of mkdtemp
-  kept("other.tmp-belay-abc123", "config.json");     // another place's
-  kept("out.tmp-belay-notes1", "notes.txt");         // not a file of ours
-  kept("out.tmp-belay-abc123-old", "config.json");   // all that there is of the old one
+  kept("out.tmp-backup", "model.safetensors");      // somebody's copy
+  kept("out.tmp-belay-abc12", "config.json");       // too short
+  kept("out.tmp-belay-abc1234", "config.json");     // too long
+  kept("out.tmp-belay-abc.23", "config.json");      // not of mkdtemp
+  kept("other.tmp-belay-abc123", "config.json");    // another place's
+  kept("out.tmp-belay-notes1", "notes.txt");        // not a file of ours
+  kept("out.tmp-belay-abc123-old", "config.json");  // all that there is of the old one
   kept("real", "config.json");
   std::filesystem::create_directory_symlink("real", here / "out.tmp-belay-link12");
   std::ofstream(here / "out.tmp-belay-file12") << "a file";
@@ -344,7 +345,7 @@ TEST_CASE("what ends who forked the ranks is answered by the one that exports") 
     std::filesystem::remove(ready);
     REQUIRE(here.temporaries() == 1);
     const std::string folder = std::filesystem::directory_iterator(here.path())->path();
-    const belay::host::unique_fd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const belay::unique_fd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     ::kill(parent, number);
     CHECK(reaped(parent) == 1000 + number);
     CHECK(::flock(held.get(), LOCK_EX) == 0);  // its owner has ended

@@ -21,8 +21,9 @@
 
 namespace {
 
-constexpr const char* hostile = "no tensor \x1b]0;title\x07\xc2\x9b"
-                                "2J\nbelay-run: forged \xff";
+constexpr const char* hostile =
+    "no tensor \x1b]0;title\x07\xc2\x9b"
+    "2J\nbelay-run: forged \xff";
 constexpr const char* shown = "no tensor \\x1b]0;title\\x07\\u009b2J\\nbelay-run: forged \xef\xbf\xbd";
 
 // What belay-run and two ranks print, of which the first throws.
@@ -33,7 +34,8 @@ std::string said(const scratch& folder, const char* flights) {
     ::dup2(::open(file.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_APPEND | O_CLOEXEC, 0600), 2);
     ::dup2(2, 1);
     const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    ::execl(BELAY_RUN, BELAY_RUN, "-n", "2", program.c_str(), "--no-skip", "--test-case=as a rank that throws", nullptr);
+    ::execl(BELAY_RUN, BELAY_RUN, "-n", "2", program.c_str(), "--no-skip", "--test-case=as a rank that throws",
+            nullptr);
     return 98;
   });
   CHECK(reaped(child) == 5);

@@ -35,8 +35,9 @@ struct outcome {
 // belay-run in a directory of its own, so that what it leaves is seen.
 class launched {
  public:
-  explicit launched(const std::vector<std::string>& arguments, const std::string& input = "/dev/null",
-                    const std::vector<int>& ignored = {}, const std::function<void()>& last = [] {}) {
+  explicit launched(
+      const std::vector<std::string>& arguments, const std::string& input = "/dev/null",
+      const std::vector<int>& ignored = {}, const std::function<void()>& last = [] {}) {
     pid_ = forked([&] {
       for (const int number : ignored) ::signal(number, SIG_IGN);
       ::setenv("XDG_RUNTIME_DIR", (base_.path() + "/run").c_str(), 1);

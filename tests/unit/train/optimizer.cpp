@@ -136,7 +136,7 @@ TEST_CASE("a token is good for one step of an optimizer, and for no step before 
   CHECK(state.values == values);
   CHECK(optimizer.steps() == 1);
   second.apply(third, gradients_of(other), belay::clip_factor::none());  // one step, several optimizers
-  apply(token(5));                                                        // step 4 was replayed
+  apply(token(5));                                                       // step 4 was replayed
   belay::committed_step used = token(6);
   const belay::committed_step moved = std::move(used);
   CHECK_THROWS_AS(apply(used), belay::usage_error);

@@ -242,7 +242,8 @@ TEST_CASE("what the system refuses is a file error that names the path and the b
   CHECK_THROWS_WITH_AS(st::reader(dir.path), doctest::Contains("is not a regular file"), belay::file_error);
   REQUIRE(::mkfifo(dir.file("pipe").c_str(), 0600) == 0);
   CHECK_THROWS_WITH_AS(st::reader(dir.file("pipe")), doctest::Contains("is not a regular file"), belay::file_error);
-  const std::string folder_said = "cannot be created: No such file or directory (there is no folder " + dir.path + "/none)";
+  const std::string folder_said =
+      "cannot be created: No such file or directory (there is no folder " + dir.path + "/none)";
   CHECK_THROWS_WITH_AS(st::writer(dir.path + "/none/m", {}), doctest::Contains(folder_said.c_str()), belay::file_error);
   std::filesystem::remove(dir.file("pipe"));
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
@@ -319,9 +320,8 @@ TEST_CASE("an order is stable and that of the standard library") {
     const auto before = [&](std::size_t a, std::size_t b) { return key[a] < key[b]; };
     std::vector<std::size_t> expected(count);
     std::iota(expected.begin(), expected.end(), std::size_t{0});
-    std::sort(expected.begin(), expected.end(), [&](std::size_t a, std::size_t b) {
-      return key[a] != key[b] ? key[a] < key[b] : a < b;
-    });
+    std::sort(expected.begin(), expected.end(),
+              [&](std::size_t a, std::size_t b) { return key[a] != key[b] ? key[a] < key[b] : a < b; });
     CHECK(st::order_of(count, before) == expected);
   }
 }

@@ -180,10 +180,11 @@ TEST_CASE("a config that gives far more tensors than the file has is refused by 
   model_config large = little();
   large.num_hidden_layers = 70'000;
   std::ofstream(dir / "out/config.json") << train_moe::config_json(large, 16);
-  CHECK_THROWS_WITH_AS(train_moe::model_import(dir / "out", 16),
-                       doctest::Contains("model.safetensors: config.json gives 910003 tensors (num_hidden_layers 70000, "
-                                         "num_local_experts 2), here are 16"),
-                       belay::file_error);
+  CHECK_THROWS_WITH_AS(
+      train_moe::model_import(dir / "out", 16),
+      doctest::Contains("model.safetensors: config.json gives 910003 tensors (num_hidden_layers 70000, "
+                        "num_local_experts 2), here are 16"),
+      belay::file_error);
 }
 
 TEST_CASE("what is no regular file, and what is too large, is refused at once") {

@@ -19,12 +19,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/comm/call_guard.hpp"
-#include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
-#include "belay/comm/submission_queue.hpp"
+#include "belay/comm/call_guard.hpp"
 #include "belay/comm/pending.hpp"
+#include "belay/comm/submission_queue.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -47,8 +47,9 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   /// Queues `work(group_state&)`, small and trivially copyable. Throws like a call on the group.
   template <class Work>
-    requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
-  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, const buffer_use& buffers, where at) {
+  requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>) pending
+      launch(operation what, const std::shared_ptr<group_state>& group, Work work, const buffer_use& buffers,
+             where at) {
     guard_.expect_usable(name(what), at);
     const call_guard::entry mine(guard_, name(what), at);
     report_abandoned(at);
@@ -59,9 +60,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     command& slot = ring_[ticket % capacity];
     slot.group = group;
     ::new (static_cast<void*>(slot.storage)) Work(work);
-    slot.run = [](command& self) {
-      (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group);
-    };
+    slot.run = [](command& self) { (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group); };
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
       in_flight_.add(ticket, buffers, what, at);
@@ -154,9 +153,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     }
   }
 
-  [[nodiscard]] bool failed() const noexcept {
-    return failed_after_.load(std::memory_order_relaxed) != none_failed;
-  }
+  [[nodiscard]] bool failed() const noexcept { return failed_after_.load(std::memory_order_relaxed) != none_failed; }
 
   void run(command& now, std::uint64_t ticket) noexcept {
     try {

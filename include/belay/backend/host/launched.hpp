@@ -20,19 +20,19 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/core/unique_fd.hpp"
+#include "belay/backend/host/bootstrap/bootstrap_file.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
 #include "belay/backend/host/bootstrap/coordinator.hpp"
-#include "belay/backend/host/bootstrap/bootstrap_file.hpp"
-#include "belay/backend/host/options.hpp"
-#include "belay/backend/host/membership/process_membership.hpp"
 #include "belay/backend/host/bootstrap/run_rank.hpp"
-#include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/backend/host/bootstrap/world_monitor.hpp"
+#include "belay/backend/host/membership/process_membership.hpp"
+#include "belay/backend/host/membership/thread_membership.hpp"
+#include "belay/backend/host/options.hpp"
 #include "belay/comm/launch.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -77,9 +77,10 @@ class launched_world {
   explicit launched_world(world_options options = {}, where at = where::current())
       : found_(find_launch()), options_(checked_options(options, at)) {
     if (found_.several_hosts()) {
-      throw input_error(found_.text() + ", of which " + std::to_string(found_.local_size) +
-                            " run on this host: the host backend joins the ranks of one host; use mpi (belay::mpi::world)",
-                        at);
+      throw input_error(
+          found_.text() + ", of which " + std::to_string(found_.local_size) +
+              " run on this host: the host backend joins the ranks of one host; use mpi (belay::mpi::world)",
+          at);
     }
   }
 
@@ -128,9 +129,10 @@ class launched_world {
   void run_held(const char* door, Body body, where at) const {
     const char* const secret = std::getenv("BELAY_TOKEN_FD");
     if (door == nullptr || secret == nullptr) {
-      throw input_error(std::string(door == nullptr ? "BELAY_DOOR" : "BELAY_TOKEN_FD") +
-                            " is not set, but other variables of belay-run are; BELAY_LAUNCHER=none starts a single rank",
-                        at);
+      throw input_error(
+          std::string(door == nullptr ? "BELAY_DOOR" : "BELAY_TOKEN_FD") +
+              " is not set, but other variables of belay-run are; BELAY_LAUNCHER=none starts a single rank",
+          at);
     }
     char* end = nullptr;
     const long number = std::strtol(secret, &end, 10);
@@ -148,7 +150,7 @@ class launched_world {
     side_thread watch(at);
     // The holder's end of the line closes with its process.
     watch.start([source](int stop) {
-      pollfd either[] = {{source->coordinator().unique_fd(), POLLRDHUP, 0}, {stop, POLLIN, 0}};
+      pollfd either[] = {{source->coordinator().fd(), POLLRDHUP, 0}, {stop, POLLIN, 0}};
       while (::poll(either, 2, -1) < 0) {
       }
       if (either[1].revents == 0) source->lose_holder("the process that holds the shared memory is gone");
@@ -202,7 +204,8 @@ class launched_world {
     if (lost) std::rethrow_exception(lost);
   }
 
-  void serve(coordinator<world_monitor>& all, const world_monitor& world, std::optional<bootstrap_file>& note, int stop, where at) const {
+  void serve(coordinator<world_monitor>& all, const world_monitor& world, std::optional<bootstrap_file>& note, int stop,
+             where at) const {
     const auto done = [&] {
       for (int q = 0; q < found_.size; ++q) {
         if (!all.about(q).said_goodbye && !all.about(q).over) return false;

@@ -16,11 +16,11 @@
 #include <cstdlib>
 #include <string>
 
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/failure/process_identity.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/group_directory.hpp"
-#include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/failure/process_identity.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -74,9 +74,11 @@ struct world_options {
   options.timeout = checked_timeout(options.timeout, at);
   options.stall_limit = checked_timeout(options.stall_limit, at);
   if (options.staging_bytes < 64 * 1024) throw usage_error("a rank's staging is 64 KiB or more", at);
-  const checked_size all_staging = checked_size(options.staging_bytes) * lane_count * std::size_t{control_block::most_ranks};
+  const checked_size all_staging =
+      checked_size(options.staging_bytes) * lane_count * std::size_t{control_block::most_ranks};
   static_cast<void>(all_staging.value(
-      [&] { return "staging_bytes: " + std::to_string(options.staging_bytes) + " for each lane of each rank are"; }, at));
+      [&] { return "staging_bytes: " + std::to_string(options.staging_bytes) + " for each lane of each rank are"; },
+      at));
   options.staging_bytes = options.staging_bytes / 8192 * 8192;  // two halves of whole pages
   if (options.algorithm == algorithm::automatic) options.algorithm = algorithm_of_environment();
   if (options.spins == 0) options.spins = spins_in(options.spin);
@@ -90,7 +92,8 @@ struct world_options {
   control_shape out;
   out.ranks = ranks;
   out.space = space;
-  out.staging_bytes = space == address_space::several || options.algorithm == algorithm::staged ? options.staging_bytes : 0;
+  out.staging_bytes =
+      space == address_space::several || options.algorithm == algorithm::staged ? options.staging_bytes : 0;
   out.algorithm = static_cast<std::uint32_t>(options.algorithm);
   out.group_bytes = (space == address_space::several ? 1 : 8) * group_directory::room_for(ranks);
   out.timeout_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(options.timeout).count();
@@ -103,7 +106,8 @@ struct world_options {
 class anonymous_memory {
  public:
   explicit anonymous_memory(std::size_t bytes, where at = where::current()) : bytes_(bytes) {
-    void* const first = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const first =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (first == MAP_FAILED) throw budget_error("address space", bytes, 0, at);
     first_ = static_cast<std::byte*>(first);
   }

@@ -31,12 +31,12 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
 #include "belay/backend/host/bootstrap/coordinator.hpp"
-#include "belay/backend/host/options.hpp"
-#include "belay/backend/host/failure/watched_process.hpp"
-#include "belay/backend/host/membership/process_membership.hpp"
-#include "belay/backend/host/rank.hpp"
 #include "belay/backend/host/bootstrap/run_rank.hpp"
 #include "belay/backend/host/bootstrap/world_monitor.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/backend/host/membership/process_membership.hpp"
+#include "belay/backend/host/options.hpp"
+#include "belay/backend/host/rank.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -82,8 +82,9 @@ class processes {
   template <class Body>
   [[nodiscard]] std::vector<rank_outcome> outcomes(Body&& body, where at = where::current()) const {
     using result = std::invoke_result_t<Body&, rank&>;
-    static_assert(sendable_result<result>,
-                  "what a rank returns from its process is trivially copyable or a std::string; send the rest to rank 0");
+    static_assert(
+        sendable_result<result>,
+        "what a rank returns from its process is trivially copyable or a std::string; send the rest to rank 0");
     expect_one_thread(at);
     last_cause_.reset();
     bootstrap_socket door = bootstrap_socket::open(at);
@@ -100,7 +101,8 @@ class processes {
       }
       if (child < 0) {
         const std::string why = error_text(errno);
-        throw budget_error("processes (" + why + ")", static_cast<std::size_t>(ranks_), static_cast<std::size_t>(number), at);
+        throw budget_error("processes (" + why + ")", static_cast<std::size_t>(ranks_),
+                           static_cast<std::size_t>(number), at);
       }
       mine.add(child);
       all.expect(number, child);
@@ -114,7 +116,9 @@ class processes {
   // The forked, by rank. However their parent leaves, none of them stays, not even as a zombie.
   class children {
    public:
-    children(const coordinator<world_monitor>& all, int ranks) : all_(&all) { forked_.reserve(static_cast<std::size_t>(ranks)); }
+    children(const coordinator<world_monitor>& all, int ranks) : all_(&all) {
+      forked_.reserve(static_cast<std::size_t>(ranks));
+    }
     children(const children&) = delete;
     children& operator=(const children&) = delete;
     ~children() {
@@ -184,7 +188,7 @@ class processes {
       bool some_run = false;
       for (int q = 0; q < ranks_; ++q) {
         const watched_process* const living = all.about(q).alive();
-        some_run = some_run || (living != nullptr && !living->aborted());
+        some_run = some_run || (living != nullptr && !living->stopped());
       }
       if (some_run && now - failed_at < spin_policy) continue;
       for (int q = 0; q < ranks_; ++q) all.send_signal(q, SIGKILL);
@@ -227,7 +231,8 @@ class processes {
 
   // The child's life: it never returns.
   template <class Body>
-  [[noreturn]] void live(pid_t parent, const bootstrap_socket& door, world_monitor& watch, int number, Body& body) const {
+  [[noreturn]] void live(pid_t parent, const bootstrap_socket& door, world_monitor& watch, int number,
+                         Body& body) const {
     int code = 1;
     bool joined = false;
     try {
@@ -236,7 +241,8 @@ class processes {
       // The holder may be writing a flight file just then.
       const auto spin_policy = std::max<std::chrono::duration<double>>(options_.timeout, std::chrono::seconds(10));
       const auto until = [&] {
-        return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(spin_policy);
+        return std::chrono::steady_clock::now() +
+               std::chrono::duration_cast<std::chrono::steady_clock::duration>(spin_policy);
       };
       const auto source = std::make_shared<process_member>(
           std::make_shared<client>(client::enter(door.path(), door.secret(), number, ranks_, until())), options_.spins);
@@ -262,8 +268,10 @@ class processes {
         body(self);
       } else {
         const result value = body(self);
-        if constexpr (std::same_as<result, std::string>) last.body = value;
-        else last.body.assign(reinterpret_cast<const char*>(&value), sizeof value);
+        if constexpr (std::same_as<result, std::string>)
+          last.body = value;
+        else
+          last.body.assign(reinterpret_cast<const char*>(&value), sizeof value);
       }
     });
     if (!end.error) return last;

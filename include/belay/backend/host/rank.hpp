@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/group.hpp"
-#include "belay/backend/host/rendezvous/group_state.hpp"
-#include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/membership/membership.hpp"
 #include "belay/backend/host/async_stream.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/group.hpp"
+#include "belay/backend/host/membership/membership.hpp"
+#include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -33,7 +33,9 @@ class rank {
   using group_type = host::group;
 
   rank(epoch_view seat, std::shared_ptr<membership> source)
-      : seat_(std::move(seat)), source_(std::move(source)), groups_(*seat_.world, seat_.number),
+      : seat_(std::move(seat)),
+        source_(std::move(source)),
+        groups_(*seat_.world, seat_.number),
         stream_(std::make_shared<async_stream>(seat_.world, seat_.number)) {
     std::vector<int> everybody(static_cast<std::size_t>(size()));
     std::iota(everybody.begin(), everybody.end(), 0);

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "belay/backend/host/bootstrap/run_rank.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/launched.hpp"
+#include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
-#include "belay/backend/host/bootstrap/run_rank.hpp"
-#include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -76,8 +76,8 @@ class world {
         });
       }
     } catch (...) {  // the system has no more threads
-      world_status(members->first()).abort(
-          {comm_fault::peer_failed, {static_cast<int>(threads.size())}, "its thread could not be started", ""});
+      world_status(members->first())
+          .abort({comm_fault::peer_failed, {static_cast<int>(threads.size())}, "its thread could not be started", ""});
       for (std::thread& thread : threads) thread.join();
       throw;
     }

@@ -19,22 +19,17 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/comm/call_guard.hpp"
-#include "belay/comm/buffers_in_flight.hpp"
-#include "belay/comm/submission_queue.hpp"
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
+#include "belay/comm/buffers_in_flight.hpp"
+#include "belay/comm/call_guard.hpp"
 #include "belay/comm/pending.hpp"
+#include "belay/comm/submission_queue.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
-
-using host::call_guard;
-using host::buffers_in_flight;
-using host::submission_queue;
-using host::buffer_use;
 
 /// Used by the rank's own thread; kept by its groups and by what was started.
 class async_stream final : public completion_source, public std::enable_shared_from_this<async_stream> {
@@ -52,8 +47,9 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   /// Queues `work(group_state&)`, small and trivially copyable. Throws like a call on the group.
   template <class Work>
-    requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>)
-  pending launch(operation what, const std::shared_ptr<group_state>& group, Work work, const buffer_use& buffers, where at) {
+  requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>) pending
+      launch(operation what, const std::shared_ptr<group_state>& group, Work work, const buffer_use& buffers,
+             where at) {
     guard_.expect_usable(name(what), at);
     const call_guard::entry mine(guard_, name(what), at);
     report_abandoned(at);
@@ -64,9 +60,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     command& slot = ring_[ticket % capacity];
     slot.group = group;
     ::new (static_cast<void*>(slot.storage)) Work(work);
-    slot.run = [](command& self) {
-      (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group);
-    };
+    slot.run = [](command& self) { (*std::launder(reinterpret_cast<Work*>(self.storage)))(*self.group); };
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
       in_flight_.add(ticket, buffers, what, at);
@@ -116,7 +110,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   /// In checked builds a call must not touch what is lent to a started operation. (Another one that is started may: it
   /// runs after that.)
-  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers, [[maybe_unused]] where at) const {
+  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
+                   [[maybe_unused]] where at) const {
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
       in_flight_.expect_free(buffers, by, at);
@@ -158,9 +153,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     }
   }
 
-  [[nodiscard]] bool failed() const noexcept {
-    return failed_after_.load(std::memory_order_relaxed) != none_failed;
-  }
+  [[nodiscard]] bool failed() const noexcept { return failed_after_.load(std::memory_order_relaxed) != none_failed; }
 
   void run(command& now, std::uint64_t ticket) noexcept {
     try {

@@ -12,12 +12,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/comm/call_guard.hpp"
+#include "belay/backend/mpi/async_stream.hpp"
 #include "belay/backend/mpi/collectives/collectives.hpp"
 #include "belay/backend/mpi/p2p/exchange.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
-#include "belay/backend/mpi/async_stream.hpp"
 #include "belay/comm/call_arguments.hpp"
+#include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -81,7 +81,8 @@ class group {
   /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
   /// what they held.
   template <reducible T, reduction_tag Op>
-  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op, where at = where::current()) const {
+  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
+                        where at = where::current()) const {
     mpi::reduce_scatter_v(here(operation::reduce_scatter_v, inout, inout, at).me, inout, counts, op, at);
   }
 
@@ -106,8 +107,8 @@ class group {
   /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
   /// In place when `out` is `in` and the counts of both are equal.
   template <transferable T>
-  void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts, std::span<T> out,
-                    std::span<const std::size_t> receive_counts, where at = where::current()) const {
+  void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
+                    std::span<T> out, std::span<const std::size_t> receive_counts, where at = where::current()) const {
     mpi::all_to_all_v<T>(here(operation::all_to_all_v, in, out, at).me, in, send_counts, out, receive_counts, at);
   }
 
@@ -154,7 +155,7 @@ class group {
   }
   /// An exchange of one transfer: returns when rank `to` has received it.
   template <class T>
-    requires transferable<std::remove_const_t<T>>
+  requires transferable<std::remove_const_t<T>>
   void send(int to, std::span<T> data, int tag = 0, where at = where::current()) const {
     const p2p one = p2p::send(to, data, tag);
     exchange({&one, 1}, at);
@@ -168,7 +169,8 @@ class group {
   // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
 
   pending start_barrier(where at = where::current()) const {
-    return start(operation::barrier, [=](collective_context me) { mpi::barrier(me, at); }, {}, at);
+    return start(
+        operation::barrier, [=](collective_context me) { mpi::barrier(me, at); }, {}, at);
   }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
@@ -212,7 +214,9 @@ class group {
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              where at = where::current()) const {
     check_all_to_all_v<T>(in, send_counts, out, receive_counts, size(), at);
-    const auto work = [=](collective_context me) { mpi::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at); };
+    const auto work = [=](collective_context me) {
+      mpi::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at);
+    };
     return start(operation::all_to_all_v, work, touches(in, out), at);
   }
   template <transferable T>
@@ -271,9 +275,7 @@ class group {
   [[nodiscard]] entered here(operation what, std::span<In> reads, std::span<Out> writes, where at) const {
     return {*this, what, touches(reads, writes), at};
   }
-  [[nodiscard]] entered here(operation what, where at) const {
-    return {*this, what, {}, at};
-  }
+  [[nodiscard]] entered here(operation what, where at) const { return {*this, what, {}, at}; }
   [[nodiscard]] collective_context unlent(operation what, const buffer_use& buffers, const where& at) const {
     stream_->expect_free(what, buffers, at);
     stream_->report_abandoned(at);
@@ -282,9 +284,10 @@ class group {
 
   template <class Work>
   pending start(operation what, Work work, const buffer_use& buffers, where at) const {
-    return stream_->launch(what, state_, [work, limit = limit_](group_state& state) {
-      work(collective_context(state, lane::stream, limit));
-    }, buffers, at);
+    return stream_->launch(
+        what, state_,
+        [work, limit = limit_](group_state& state) { work(collective_context(state, lane::stream, limit)); }, buffers,
+        at);
   }
 
   std::shared_ptr<group_state> state_;
@@ -295,20 +298,17 @@ class group {
 static_assert(communicator<group> && mirrored_by_messages<group>);
 static_assert(can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> &&
               can_reduce_scatter<group, float> && can_reduce_scatter_v<group, double> &&
-              can_reduce<group, int, average_t> && can_all_gather<group, int> &&
-              can_all_gather_v<group, float> && can_all_to_all<group, float> && can_all_to_all_v<group, float> &&
-              can_broadcast<group, char> && can_gather<group, float> && can_scatter<group, float> &&
-              can_exchange<group>);
+              can_reduce<group, int, average_t> && can_all_gather<group, int> && can_all_gather_v<group, float> &&
+              can_all_to_all<group, float> && can_all_to_all_v<group, float> && can_broadcast<group, char> &&
+              can_gather<group, float> && can_scatter<group, float> && can_exchange<group>);
 static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> &&
-              can_start_reduce_scatter<group, float> &&
-              can_start_reduce_scatter_v<group, float> && can_start_reduce<group, float> &&
-              can_start_all_gather<group, float> && can_start_all_gather_v<group, float> &&
-              can_start_all_to_all<group, float> && can_start_all_to_all_v<group, float> &&
-              can_start_broadcast<group, float> && can_start_gather<group, float> && can_start_scatter<group, float> &&
-              can_start_exchange<group>);
+              can_start_reduce_scatter<group, float> && can_start_reduce_scatter_v<group, float> &&
+              can_start_reduce<group, float> && can_start_all_gather<group, float> &&
+              can_start_all_gather_v<group, float> && can_start_all_to_all<group, float> &&
+              can_start_all_to_all_v<group, float> && can_start_broadcast<group, float> &&
+              can_start_gather<group, float> && can_start_scatter<group, float> && can_start_exchange<group>);
 static_assert(!can_all_reduce<group, fp8_e4m3> && !can_reduce<group, fp8_e4m3> &&
-              !can_reduce_scatter<group, fp8_e4m3> && !can_all_reduce<group, bool> &&
-              can_all_gather<group, fp8_e4m3>);
+              !can_reduce_scatter<group, fp8_e4m3> && !can_all_reduce<group, bool> && can_all_gather<group, fp8_e4m3>);
 
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

@@ -12,10 +12,10 @@
 #include <span>
 #include <vector>
 
-#include "belay/backend/mpi/progress/mpi_progress.hpp"
-#include "belay/backend/mpi/group.hpp"
-#include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/backend/mpi/async_stream.hpp"
+#include "belay/backend/mpi/group.hpp"
+#include "belay/backend/mpi/progress/mpi_progress.hpp"
+#include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"

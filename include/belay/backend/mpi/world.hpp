@@ -17,8 +17,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/rank.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -97,7 +97,7 @@ class world {
         failure = std::current_exception();
         if (over->home()->here()) tell(*over, text_of(failure));
       }
-      if (!over->home()->here()) host::end_forked_child(number_, text_of(failure).c_str());
+      if (!over->home()->here()) end_forked_child(number_, text_of(failure).c_str());
       over->leave(lane::caller);
       self.finish();
       over->leave(lane::stream);
@@ -127,11 +127,11 @@ class world {
 
   static void tell(mpi_progress& over, const std::string& what) {
     const flight_record last = over.recorder(lane::caller).last();
-    over.stop({comm_fault::peer_failed,
-               {over.number()},
-               "rank " + std::to_string(over.number()) + " threw " + last.text() + ": " + what,
-               last.site,
-               false});
+    over.abort({comm_fault::peer_failed,
+                {over.number()},
+                "rank " + std::to_string(over.number()) + " threw " + last.text() + ": " + what,
+                last.site,
+                false});
   }
 
   world_options options_;

@@ -15,8 +15,7 @@ namespace belay::inline BELAY_ABI {
 /// What the buckets ask of a communicator.
 template <class Group, class T>
 concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, T> &&
-                          can_start_reduce_scatter_v<Group, T> && can_start_all_gather_v<Group, T> &&
-                          can_all_gather<Group, std::uint64_t>;
+    can_start_reduce_scatter_v<Group, T> && can_start_all_gather_v<Group, T> && can_all_gather<Group, std::uint64_t>;
 
 /// The ranks that replicate some parameters, as a handle of this rank, and what they divide. The
 /// group is a handle; its rank outlives the buckets.

@@ -78,8 +78,8 @@ class bucket_layout {
   bucket_layout() = default;
 
   /// Cuts `entries` into buckets of about `bucket_bytes`, each of one family; a larger parameter gets a
-  /// bucket of its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where all of them are more
-  /// than any memory holds.
+  /// bucket of its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where all of them are
+  /// more than any memory holds.
   template <list_of<bucket_entry> Entries, list_of<family_shape> Families>
   bucket_layout(const Entries& entries, const Families& families, std::size_t element_bytes, std::size_t bucket_bytes,
                 where at = where::current())
@@ -196,7 +196,8 @@ class bucket_layout {
     const family_shape family = families_[b.family];
     if (family.stage == zero_stage::none) return;
     const auto words = [&] {
-      return "a bucket of " + std::to_string(b.count) + " elements, for each of " + std::to_string(family.ranks) + " ranks, is";
+      return "a bucket of " + std::to_string(b.count) + " elements, for each of " + std::to_string(family.ranks) +
+             " ranks, is";
     };
     static_cast<void>((checked_size(b.count) * family.ranks).value(words, at));
     b.counts = std::vector<std::size_t>(family.ranks);

@@ -65,7 +65,7 @@ struct expert_overflow {
 /// serves all layers of a stage; it allocates nothing after `prepare`. The heap outlives it and is used
 /// by nothing else of the group.
 template <class T, class Group, class Heap = symmetric_heap<Group>>
-  requires has_symmetric_memory<Group> && can_all_gather_v<Group, std::int64_t>
+requires has_symmetric_memory<Group> && can_all_gather_v<Group, std::int64_t>
 class expert_exchange {
  public:
   using value_type = T;
@@ -86,13 +86,14 @@ class expert_exchange {
                         at);
     }
     if (settings.k < 1 || settings.k > settings.experts) {
-      throw usage_error("a token cannot visit " + std::to_string(settings.k) + " of " +
-                            std::to_string(settings.experts) + " experts",
-                        at);
+      throw usage_error(
+          "a token cannot visit " + std::to_string(settings.k) + " of " + std::to_string(settings.experts) + " experts",
+          at);
     }
     set_capacity(settings.capacity, at);
     const checked_size selections = checked_size(shape_.ranks) * shape_.experts * sizeof(std::int64_t);
-    static_cast<void>(selections.value([&] { return std::to_string(shape_.experts) + " experts, counted by every rank, are"; }, at));
+    static_cast<void>(
+        selections.value([&] { return std::to_string(shape_.experts) + " experts, counted by every rank, are"; }, at));
     selections_ = std::vector<std::int64_t>(shape_.ranks * shape_.experts);
     cursor_ = std::vector<std::int64_t>(shape_.experts);
     gather_counts_ = std::vector<std::size_t>(shape_.ranks, shape_.experts);
@@ -172,7 +173,8 @@ class expert_exchange {
     // Of a dispatch and its backward three slots are leased at a time.
     const checked_size slots = checked_size(rows) * shape_.hidden * sizeof(T) * 3;
     const auto words = [&] {
-      return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape_.hidden) + " elements is";
+      return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape_.hidden) +
+             " elements is";
     };
     static_cast<void>(slots.value(words, at));
     shape_.capacity = rows;
@@ -292,15 +294,17 @@ class expert_exchange {
       selections += routed.counts[e] < 0 ? largest_size : static_cast<std::size_t>(routed.counts[e]);
     }
     if (selections.saturated() == routed.choices.size()) return;
-    throw usage_error("dispatch: the counts of the routing do not add up to its " + std::to_string(routed.choices.size()) +
-                          " choices",
+    throw usage_error("dispatch: the counts of the routing do not add up to its " +
+                          std::to_string(routed.choices.size()) + " choices",
                       at);
   }
 
   void synchronize(where at) {
     if (shape_.ranks == 1) return;
-    if constexpr (mirrored) heap_->synchronize(at);
-    else group_.barrier(at);
+    if constexpr (mirrored)
+      heap_->synchronize(at);
+    else
+      group_.barrier(at);
   }
 
   // This rank's rows, from its mirrors to their owners' slots.

@@ -64,8 +64,8 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit returning(expert_flight<Exchange>&& flight) noexcept : flight_(std::move(flight)) {}
-  BELAY_OPENS returning(returning&& other) noexcept : flight_(std::move(other.flight_)) {}
+  BELAY_OPENS explicit returning(expert_flight<Exchange> && flight) noexcept : flight_(std::move(flight)) {}
+  BELAY_OPENS returning(returning && other) noexcept : flight_(std::move(other.flight_)) {}
   returning& operator=(returning&&) = delete;
   BELAY_IF_DISCHARGED ~returning() {}  // not defaulted: the analysis looks at calls of a destructor
 
@@ -89,19 +89,19 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
   /// Writes `dx` [rows, hidden], the sum over each token's experts, and gives all slots back. One barrier of
   /// the group.
   template <class Frame>
-  BELAY_DISCHARGES void finish(Frame& frame, view<value_type, 2> dx, where at = where::current()) && {
+  BELAY_DISCHARGES void finish(Frame & frame, view<value_type, 2> dx, where at = where::current())&& {
     flight_.expect_alive(at);
     expert_flight<Exchange> flight(std::move(flight_));
     flight.exchange->finish(frame, flight, dx, at);
   }
   template <class Frame, class... Rest>
-  void finish(Frame&, Rest&&...) & {
+  void finish(Frame&, Rest && ...)& {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: finish consumes its handle: write std::move(handle).finish(...)");
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS returning hand_over() && { return returning{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS returning hand_over()&& { return returning{std::move(*this)}; }
 
  private:
   expert_flight<Exchange> flight_;
@@ -113,24 +113,23 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit merged(expert_flight<Exchange>&& flight) noexcept : flight_(std::move(flight)) {}
-  BELAY_OPENS merged(merged&& other) noexcept : flight_(std::move(other.flight_)) {}
+  BELAY_OPENS explicit merged(expert_flight<Exchange> && flight) noexcept : flight_(std::move(flight)) {}
+  BELAY_OPENS merged(merged && other) noexcept : flight_(std::move(other.flight_)) {}
   merged& operator=(merged&&) = delete;
   BELAY_IF_DISCHARGED ~merged() {}
 
   /// Sends `dy` [rows, hidden] times each weight to the experts and writes `dweights` [rows, k], the gradients
   /// of the weights. The memory of the experts' outputs is reused. One barrier of the group.
   template <class Frame>
-  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(Frame& frame, view<const value_type, 2> dy,
-                                                            view<value_type, 2> dweights,
-                                                            where at = where::current()) && {
+  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(
+      Frame & frame, view<const value_type, 2> dy, view<value_type, 2> dweights, where at = where::current())&& {
     flight_.expect_alive(at);
     expert_flight<Exchange> flight(std::move(flight_));
     flight.exchange->backward(frame, flight, dy, dweights, at);
     return returning<Exchange>{std::move(flight)};
   }
   template <class Frame, class... Rest>
-  void backward(Frame&, Rest&&...) & {
+  void backward(Frame&, Rest && ...)& {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: the backward consumes its handle: write std::move(handle).backward(...)");
   }
@@ -138,7 +137,7 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   /// Ends the obligation without a backward and gives the slots back; every rank of the group does the same.
   /// `why` is for the reader of the call.
   template <class Frame>
-  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
+  BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
     static_cast<void>(why);
     if (flight_.exchange == nullptr) return;
     expert_flight<Exchange> flight(std::move(flight_));
@@ -146,7 +145,7 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS merged hand_over() && { return merged{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS merged hand_over()&& { return merged{std::move(*this)}; }
 
  private:
   expert_flight<Exchange> flight_;
@@ -158,8 +157,8 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit dispatched(expert_flight<Exchange>&& flight) noexcept : flight_(std::move(flight)) {}
-  BELAY_OPENS dispatched(dispatched&& other) noexcept : flight_(std::move(other.flight_)) {}
+  BELAY_OPENS explicit dispatched(expert_flight<Exchange> && flight) noexcept : flight_(std::move(flight)) {}
+  BELAY_OPENS dispatched(dispatched && other) noexcept : flight_(std::move(other.flight_)) {}
   dispatched& operator=(dispatched&&) = delete;
   BELAY_IF_DISCHARGED ~dispatched() {}
 
@@ -168,9 +167,7 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
     return flight_.exchange->rows_in(flight_.inputs);
   }
   /// [capacity, hidden], to be written where `rows` holds something; not to be read after the combine.
-  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const {
-    return flight_.exchange->rows_in(flight_.outputs);
-  }
+  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const { return flight_.exchange->rows_in(flight_.outputs); }
   /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside
   /// `frame.run` only; lives as long as the invocation.
   BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept {
@@ -180,22 +177,22 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   /// Writes `y` [rows, hidden], each token's experts' outputs times its weights, summed in the order of the
   /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards.
   template <class Frame>
-  BELAY_DISCHARGES BELAY_OPENS merged<Exchange> combine(Frame& frame, view<value_type, 2> y,
-                                                        where at = where::current()) && {
+  BELAY_DISCHARGES BELAY_OPENS merged<Exchange> combine(Frame & frame, view<value_type, 2> y,
+                                                        where at = where::current())&& {
     flight_.expect_alive(at);
     expert_flight<Exchange> flight(std::move(flight_));
     flight.exchange->combine(frame, flight, y, at);
     return merged<Exchange>{std::move(flight)};
   }
   template <class Frame, class... Rest>
-  void combine(Frame&, Rest&&...) & {
+  void combine(Frame&, Rest && ...)& {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: combine consumes its handle: write std::move(handle).combine(...)");
   }
 
   /// Ends the obligation without a combine; every rank of the group does the same.
   template <class Frame>
-  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
+  BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
     static_cast<void>(why);
     flight_.expect_alive(at);
     expert_flight<Exchange> flight(std::move(flight_));
@@ -203,7 +200,7 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over() && { return dispatched{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over()&& { return dispatched{std::move(*this)}; }
 
  private:
   expert_flight<Exchange> flight_;

@@ -95,7 +95,8 @@ class expert_statistics {
   }
 
  private:
-  [[nodiscard]] static std::size_t entries(std::size_t layers, std::size_t micro_batches, std::size_t experts, where at) {
+  [[nodiscard]] static std::size_t entries(std::size_t layers, std::size_t micro_batches, std::size_t experts,
+                                           where at) {
     const auto words = [&] {
       return "statistics of " + std::to_string(layers) + " layers, " + std::to_string(micro_batches) +
              " micro-batches and " + std::to_string(experts) + " experts are";

@@ -128,11 +128,12 @@ class csv_reader {
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw input_error(
-        "schedule CSV, row " + std::to_string(row_) + ", column " + std::to_string(column_) + ": " + why, at_);
+    throw input_error("schedule CSV, row " + std::to_string(row_) + ", column " + std::to_string(column_) + ": " + why,
+                      at_);
   }
   [[noreturn]] void refuse_cell() const {
-    refuse("'" + shown() + "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
+    refuse("'" + shown() +
+           "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
            "as SA0>1 or SA1>1+RG0<1");
   }
   [[nodiscard]] std::string shown() const {

@@ -82,8 +82,8 @@ template <rule Rule, std::size_t Stages, std::size_t MicroBatches>
   return written<Rule, storage>(Stages, MicroBatches, {}, {});
 }
 
-/// The same table for sizes known at run time. Throws usage_error when one of them is 0 or they are more than a schedule
-/// has at most.
+/// The same table for sizes known at run time. Throws usage_error when one of them is 0 or they are more than a
+/// schedule has at most.
 template <rule Rule>
 [[nodiscard]] dynamic_table generate(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
   if (stages == 0 || micro_batches == 0) {

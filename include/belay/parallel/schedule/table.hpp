@@ -77,7 +77,8 @@ struct dynamic_storage {
   template <class T>
   [[nodiscard]] static constexpr per_cell<T> each_cell(std::size_t stages, std::size_t micro_batches) {
     const checked_size cells = checked_size(stages) * micro_batches * sizeof(T);
-    return per_cell<T>(cells.value([] { return "the stages of a schedule, times its micro-batches, are"; }, where{}) / sizeof(T));
+    return per_cell<T>(cells.value([] { return "the stages of a schedule, times its micro-batches, are"; }, where{}) /
+                       sizeof(T));
   }
 };
 

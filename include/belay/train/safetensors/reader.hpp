@@ -88,8 +88,8 @@ class basic_reader {
       const std::uint64_t elements = from.elements();
       if (first_element > elements || destination.size() > elements - first_element) {
         throw usage_error("elements " + std::to_string(first_element) + " to " +
-                              std::to_string(first_element + destination.size()) + " of tensor " + printable(from.name) +
-                              ", which has " + std::to_string(elements),
+                              std::to_string(first_element + destination.size()) + " of tensor " +
+                              printable(from.name) + ", which has " + std::to_string(elements),
                           at);
       }
       file_.read(data_begin_ + from.begin + first_element * sizeof(T), std::as_writable_bytes(destination), at);

@@ -66,8 +66,10 @@ class frame {
     from.push_back(block(new std::byte[count * sizeof(T) + 1]));
     T* data = reinterpret_cast<T*>(from.back().get());
     for (std::size_t i = 0; i < count; ++i) {
-      if constexpr (std::is_floating_point_v<T>) data[i] = std::numeric_limits<T>::quiet_NaN();
-      else data[i] = std::numeric_limits<T>::max();
+      if constexpr (std::is_floating_point_v<T>)
+        data[i] = std::numeric_limits<T>::quiet_NaN();
+      else
+        data[i] = std::numeric_limits<T>::max();
     }
     return {data, shape};
   }

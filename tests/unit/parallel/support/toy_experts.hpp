@@ -33,7 +33,7 @@ template <class T>
 struct parameters {
   std::size_t experts;
   std::size_t hidden;
-  std::vector<T> router;   // [experts, hidden]
+  std::vector<T> router;    // [experts, hidden]
   std::vector<T> matrices;  // [experts, hidden, hidden]
   std::vector<T> router_gradient;
   std::vector<T> matrices_gradient;

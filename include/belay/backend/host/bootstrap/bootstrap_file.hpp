@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How ranks that somebody else launched find the first of them: it leaves a note under a name that follows from what the
-// launcher told all of them, in a directory that only this user can enter. The note is gone when all have joined; one that
-// a killed process left is not believed, and swept by the next start.
+// How ranks that somebody else launched find the first of them: it leaves a note under a name that follows from what
+// the launcher told all of them, in a directory that only this user can enter. The note is gone when all have joined;
+// one that a killed process left is not believed, and swept by the next start.
 #pragma once
 
 #include <sys/types.h>
@@ -19,13 +19,13 @@
 #include <string_view>
 #include <utility>
 
-#include "belay/core/unique_fd.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/private_directory.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/comm/launch.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -45,7 +45,8 @@ class bootstrap_file {
     out.owner_ = ::getpid();
     const std::string name = name_of(job);
     const std::uint64_t started = start_time_of(out.owner_, at);
-    std::string text = "belay 1 " + std::to_string(out.owner_) + " " + std::to_string(started) + " " + door.path() + " ";
+    std::string text =
+        "belay 1 " + std::to_string(out.owner_) + " " + std::to_string(started) + " " + door.path() + " ";
     for (const auto byte : door.secret()) {
       text += "0123456789abcdef"[static_cast<unsigned>(byte) >> 4 & 15];
       text += "0123456789abcdef"[static_cast<unsigned>(byte) & 15];
@@ -110,8 +111,9 @@ class bootstrap_file {
   [[nodiscard]] static std::string name_of(const launch& job) {
     std::string told = std::string(job.launcher) + "/" + std::to_string(job.size);
     bool any = false;
-    for (const char* variable : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                                 "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
+    for (const char* variable :
+         {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "OMPI_MCA_ess_base_jobid",
+          "PMIX_NAMESPACE", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
       const char* const value = std::getenv(variable);
       if (value == nullptr || *value == '\0') continue;
       told += std::string("/") + variable + "=" + value;

@@ -25,11 +25,11 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/unique_fd.hpp"
-#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -87,7 +87,8 @@ class bootstrap_socket {
     door.owner_ = ::getpid();
     fill_random(door.secret_, at);
     const std::string begin = base + "/" + prefix() + std::to_string(door.owner_) + "-" +
-                              std::to_string(start_time_of(door.owner_, at)) + "-" + std::to_string(pid_namespace()) + "-";
+                              std::to_string(start_time_of(door.owner_, at)) + "-" + std::to_string(pid_namespace()) +
+                              "-";
     std::string directory;
     do {
       std::uint64_t chance = 0;
@@ -143,7 +144,7 @@ class bootstrap_socket {
   /// Lets in one who connected; does not wait.
   [[nodiscard]] accepted answer() const noexcept {
     accepted who;
-    host::unique_fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    unique_fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       who.what = is_shortage(errno) ? accept_status::no_room : accept_status::nobody;
       who.why = errno;
@@ -220,7 +221,7 @@ class bootstrap_socket {
 
   // Opened without following links and looked at once open, so that nothing else is put in its place meanwhile.
   [[nodiscard]] static int remove_if_ours(int base, const char* name) noexcept {
-    const host::unique_fd folder(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    const unique_fd folder(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     struct stat status = {};
     if (!folder || ::fstat(folder.get(), &status) != 0 || status.st_uid != ::geteuid()) return 0;
     if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) return 0;
@@ -247,7 +248,7 @@ class bootstrap_socket {
   pid_t owner_ = 0;
   token secret_ = {};
   std::string directory_;
-  host::unique_fd listener_;
+  unique_fd listener_;
 };
 
 }  // namespace host

@@ -25,14 +25,14 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/unique_fd.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
+#include "belay/backend/host/bootstrap/messages.hpp"
 #include "belay/backend/host/bootstrap/poll_until.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/memory/memory_segment.hpp"
-#include "belay/backend/host/bootstrap/messages.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -58,9 +58,8 @@ class client {
 
   /// Joins as `rank` of `size`. `usage_error` for a rank that is none; otherwise as every call.
   [[nodiscard]] static client enter(const std::string& path, const token& secret, int rank, int size, time_point until,
-                                   where at = where::current()) {
-    if (rank < 0 || rank >= size)
-      throw usage_error("rank " + std::to_string(rank) + " of " + std::to_string(size), at);
+                                    where at = where::current()) {
+    if (rank < 0 || rank >= size) throw usage_error("rank " + std::to_string(rank) + " of " + std::to_string(size), at);
     client self(rank, size);
     const call mine{"enter", 0, until, at};
     self.state_->line = self.accept_status(path, mine);
@@ -92,7 +91,7 @@ class client {
     if (flags < 0) refuse(error_text(errno));
     struct stat facts = {};  // a process that joins a second time may have a file of its own there by now
     if (::fstat(number, &facts) != 0 || !S_ISFIFO(facts.st_mode)) refuse("is no pipe; a process joins once");
-    const host::unique_fd file(number);
+    const unique_fd file(number);
     // Another process may read what poll has told of.
     ::fcntl(number, F_SETFL, flags | O_NONBLOCK);
     while (done < secret.size()) {
@@ -116,7 +115,7 @@ class client {
   /// The control segment got at `enter`.
   [[nodiscard]] memory_segment& control_block() noexcept { return state_->control_block; }
   /// Readable when the holder is gone.
-  [[nodiscard]] int unique_fd() const noexcept { return state_->line.unique_fd(); }
+  [[nodiscard]] int fd() const noexcept { return state_->line.fd(); }
 
   /// New memory, which the holder keeps until all who have it dropped it or are gone; peers attach it by its number.
   /// Its pages are reserved by this process, near the core it runs on. `budget_error` where there is too little.
@@ -127,7 +126,7 @@ class client {
     wish.kind = message_kind::keep;
     wish.numbers[0] = bytes;
     const call mine{"make_region", bytes, until, at};
-    made.id = ask(wish, message_kind::kept, mine, made.memory.unique_fd()).said.numbers[0];
+    made.id = ask(wish, message_kind::kept, mine, made.memory.fd()).said.numbers[0];
     made.memory.forget_descriptor();
     return made;
   }
@@ -214,8 +213,10 @@ class client {
     turn(shared& state, time_point until) : state_(state) {
       std::unique_lock lock(state_.mutex);
       const auto idle = [this] { return !state_.busy; };
-      if (until == time_point::max()) state_.free.wait(lock, idle);
-      else if (!state_.free.wait_until(lock, until, idle)) return;
+      if (until == time_point::max())
+        state_.free.wait(lock, idle);
+      else if (!state_.free.wait_until(lock, until, idle))
+        return;
       mine_ = state_.busy = true;
     }
     turn(const turn&) = delete;
@@ -266,7 +267,7 @@ class client {
                         mine.at);
     }
     std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
-    host::unique_fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    unique_fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) throw file_error(path, 0, "socket: " + error_text(errno), mine.at);
     while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) {
       if (errno == EINTR) continue;

@@ -18,16 +18,16 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/membership/survivor_agreement.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
-#include "belay/backend/host/bootstrap/poll_until.hpp"
-#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/bootstrap/handshake.hpp"
-#include "belay/backend/host/memory/region_store.hpp"
-#include "belay/backend/host/bootstrap/rank_record.hpp"
-#include "belay/backend/host/memory/memory_segment.hpp"
-#include "belay/backend/host/failure/stall_watch.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/backend/host/bootstrap/poll_until.hpp"
+#include "belay/backend/host/bootstrap/rank_record.hpp"
+#include "belay/backend/host/failure/stall_watch.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/backend/host/membership/survivor_agreement.hpp"
+#include "belay/backend/host/memory/memory_segment.hpp"
+#include "belay/backend/host/memory/region_store.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -60,8 +60,8 @@ class coordinator {
   using clock = std::chrono::steady_clock;
 
   /// All four outlive the holder; the door is closed when all have joined.
-  coordinator(bootstrap_socket& door, int ranks, memory_segment& control_block, World& world, coordinator_options options = {},
-         where at = where::current())
+  coordinator(bootstrap_socket& door, int ranks, memory_segment& control_block, World& world,
+              coordinator_options options = {}, where at = where::current())
       : door_(&door),
         control_(&control_block),
         world_(&world),
@@ -138,11 +138,11 @@ class coordinator {
     source what;
     std::size_t index;
   };
-  static constexpr bool has_more = requires(World& world, std::vector<pollfd>& entries, std::span<const pollfd> seen) {
+  static constexpr bool has_more = requires(World & world, std::vector<pollfd>& entries, std::span<const pollfd> seen) {
     world.enlist(entries);
     world.served(seen);
   };
-  static constexpr bool can_renew = requires(World& world, const std::vector<int>& ranks) { world.renew(ranks); };
+  static constexpr bool can_renew = requires(World & world, const std::vector<int>& ranks) { world.renew(ranks); };
 
   [[nodiscard]] rank_record& at_rank(int rank) { return seats_.at(static_cast<std::size_t>(rank)); }
 
@@ -154,12 +154,12 @@ class coordinator {
       tags_.push_back({what, index});
     };
     if (const int file = reception_.listener(); file >= 0) add(file, source::listener, 0);
-    for (std::size_t i = 0; i < reception_.waiting(); ++i) add(reception_.unique_fd(i), source::visitor, i);
+    for (std::size_t i = 0; i < reception_.waiting(); ++i) add(reception_.fd(i), source::visitor, i);
     for (std::size_t i = 0; i < seats_.size(); ++i) {
       const rank_record& one = seats_[i];
-      if (one.line) add(one.line.unique_fd(), source::line, i);
-      if (one.child && !one.child_gone) add(one.child->unique_fd(), source::child, i);
-      if (one.member && !one.over) add(one.member->unique_fd(), source::member, i);
+      if (one.line) add(one.line.fd(), source::line, i);
+      if (one.child && !one.child_gone) add(one.child->fd(), source::child, i);
+      if (one.member && !one.over) add(one.member->fd(), source::member, i);
     }
     if constexpr (has_more) world_->enlist(entries_);
   }
@@ -200,7 +200,7 @@ class coordinator {
     welcome.kind = message_kind::welcome;
     welcome.rank = rank;
     welcome.numbers = {epoch_, control_->size_bytes(), 0};
-    reply(here, welcome, control_->unique_fd());
+    reply(here, welcome, control_->fd());
     if (all_joined()) door_->close();
   }
 
@@ -236,7 +236,8 @@ class coordinator {
         if (here.said_goodbye || number > 1) return here.line.close();
         here.said_goodbye = true;
         here.shrink.reset();
-        world_->said(rank, exit_message{static_cast<exit_message::outcome>(number), got.said.numbers[1], got.said.body});
+        world_->said(rank,
+                     exit_message{static_cast<exit_message::outcome>(number), got.said.numbers[1], got.said.body});
         message farewell;
         farewell.kind = message_kind::farewell;
         farewell.ticket = got.said.ticket;
@@ -356,7 +357,7 @@ class coordinator {
       news.rank = static_cast<std::int32_t>(i);
       news.ticket = here.shrink->ticket;
       here.shrink.reset();
-      reply(here, news, fresh_->unique_fd());
+      reply(here, news, fresh_->fd());
     }
   }
 
@@ -382,8 +383,8 @@ class coordinator {
   stall_watch stalls_;
   std::vector<rank_record> seats_;
   std::vector<int> members_;
-  std::vector<int> survivors_;  // while they agree
-  memory_segment* fresh_ = nullptr;    // what they go on with
+  std::vector<int> survivors_;       // while they agree
+  memory_segment* fresh_ = nullptr;  // what they go on with
   std::uint64_t epoch_ = 0;
   region_store regions_;
   std::vector<pollfd> entries_;  // ours, in the order of tags_, then the world's

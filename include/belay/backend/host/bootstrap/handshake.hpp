@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
-#include "belay/backend/host/failure/watched_process.hpp"
-#include "belay/backend/host/bootstrap/rank_record.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/backend/host/bootstrap/rank_record.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -41,12 +41,13 @@ class handshake {
   };
 
   /// `hello_limit`: who says nothing for longer is shown out.
-  handshake(bootstrap_socket& door, clock::duration hello_limit, where at) : door_(&door), hello_limit_(hello_limit), at_(at) {}
+  handshake(bootstrap_socket& door, clock::duration hello_limit, where at)
+      : door_(&door), hello_limit_(hello_limit), at_(at) {}
 
   /// The listening socket, or -1: closed, or nobody can be let in now.
   [[nodiscard]] int listener() const noexcept { return clock::now() < pause_ ? -1 : door_->listener(); }
   [[nodiscard]] std::size_t waiting() const noexcept { return visitors_.size(); }
-  [[nodiscard]] int unique_fd(std::size_t which) const noexcept { return visitors_[which].line.unique_fd(); }
+  [[nodiscard]] int fd(std::size_t which) const noexcept { return visitors_[which].line.fd(); }
 
   /// The next time at which something is to be done without being told.
   [[nodiscard]] time_point next(time_point until) const noexcept {
@@ -128,7 +129,8 @@ class handshake {
     line.close();
   }
 
-  [[nodiscard]] std::string why_not(const visitor& who, const message& hello, const std::vector<rank_record>& seats) const {
+  [[nodiscard]] std::string why_not(const visitor& who, const message& hello,
+                                    const std::vector<rank_record>& seats) const {
     if (hello.kind != message_kind::hello) return "the first message is no hello";
     if (!same(hello.secret, door_->secret())) return "a wrong token";
     if (hello.numbers[1] != who.nonce) return "a hello that was said before";

@@ -20,9 +20,9 @@
 #include <string_view>
 #include <utility>
 
-#include "belay/core/unique_fd.hpp"
 #include "belay/backend/host/bootstrap/poll_until.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -102,8 +102,8 @@ enum class receipt : std::uint8_t {
 struct received {
   receipt what = receipt::nothing;
   message said;
-  unique_fd file;      // came with it
-  const char* why = "";  // garbled: what was wrong
+  unique_fd file;          // came with it
+  const char* why = "";    // garbled: what was wrong
   bool lost_file = false;  // one was sent, and this process had no number left to open it under
 };
 
@@ -145,9 +145,9 @@ class connection {
   static_assert(sizeof(frame) == 88 + part);
 
   connection() noexcept = default;
-  explicit connection(host::unique_fd socket) noexcept : socket_(std::move(socket)) {}
+  explicit connection(unique_fd socket) noexcept : socket_(std::move(socket)) {}
 
-  [[nodiscard]] int unique_fd() const noexcept { return socket_.get(); }
+  [[nodiscard]] int fd() const noexcept { return socket_.get(); }
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
   void close() noexcept { socket_.reset(); }
   /// The other side reads the end; what it has said can still be received.
@@ -184,7 +184,7 @@ class connection {
     received got;
     while (true) {
       frame in = {};
-      host::unique_fd file;
+      unique_fd file;
       got.what = receive_frame(in, file, until, got);
       if (got.what != receipt::whole) return got;
       if (const char* wrong = look_at(in)) {
@@ -270,7 +270,7 @@ class connection {
     }
   }
 
-  [[nodiscard]] receipt receive_frame(frame& in, host::unique_fd& file, time_point until, received& told) const noexcept {
+  [[nodiscard]] receipt receive_frame(frame& in, unique_fd& file, time_point until, received& told) const noexcept {
     iovec piece{&in, sizeof in};
     // Room for more than the one descriptor that is allowed: what comes beyond must be closed by us.
     alignas(cmsghdr) char control_block[CMSG_SPACE(8 * sizeof(int))];
@@ -306,13 +306,15 @@ class connection {
     const bool cut_off = (header.msg_flags & MSG_CTRUNC) != 0;
     told.lost_file = cut_off && files == 0;
     const char* wrong = nullptr;
-    if ((header.msg_flags & MSG_TRUNC) != 0 || got != static_cast<ssize_t>(sizeof in)) wrong = "a frame of another size";
-    else if (files > 1 || (cut_off && files == 1)) wrong = "more than one descriptor in a frame, which is the limit";
+    if ((header.msg_flags & MSG_TRUNC) != 0 || got != static_cast<ssize_t>(sizeof in))
+      wrong = "a frame of another size";
+    else if (files > 1 || (cut_off && files == 1))
+      wrong = "more than one descriptor in a frame, which is the limit";
     if (wrong != nullptr) told.why = wrong;
     return wrong == nullptr ? receipt::whole : receipt::garbled;
   }
 
-  host::unique_fd socket_;
+  unique_fd socket_;
   std::uint64_t longest_ = longest_body;
   std::optional<unfinished_message> partial_;
 };

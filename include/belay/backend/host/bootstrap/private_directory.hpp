@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A directory with a name that can be guessed, which no other user can enter, and files in it. Whoever has put something
-// else in its place, or in a file's, is named at once and waited for by nobody.
+// A directory with a name that can be guessed, which no other user can enter, and files in it. Whoever has put
+// something else in its place, or in a file's, is named at once and waited for by nobody.
 #pragma once
 
 #include <dirent.h>
@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/unique_fd.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -56,7 +56,8 @@ class private_directory {
   [[nodiscard]] static private_directory make(const std::string& path, where at) {
     // Another process may remove it between the two calls, because it is empty; not for ever.
     for (int attempt = 0; attempt < 1000; ++attempt) {
-      if (::mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST) throw file_error(path, 0, "mkdir: " + error_text(errno), at);
+      if (::mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+        throw file_error(path, 0, "mkdir: " + error_text(errno), at);
       if (auto found = find(path, at)) return std::move(*found);
     }
     throw file_error(path, 0, "is removed again and again", at);
@@ -84,8 +85,8 @@ class private_directory {
     unique_fd file(::openat(file_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     const int why = errno;
     if (!file && why == ENOENT) return file;
-    const bool known = (file ? ::fstat(file.get(), &status)
-                             : ::fstatat(file_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW)) == 0;
+    const bool known =
+        (file ? ::fstat(file.get(), &status) : ::fstatat(file_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW)) == 0;
     if (known) expect(path_of(name), status, S_IFREG, S_IRUSR | S_IWUSR, at);
     if (!file) throw file_error(path_of(name), 0, "open: " + error_text(why), at);
     return file;
@@ -95,8 +96,8 @@ class private_directory {
   /// `file_error`; false where the directory is gone.
   [[nodiscard]] bool put(const std::string& name, const std::string& fresh, const std::string& text, where at) const {
     ::unlinkat(file_.get(), fresh.c_str(), 0);
-    const unique_fd file(::openat(file_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                                   S_IRUSR | S_IWUSR));
+    const unique_fd file(
+        ::openat(file_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
     if (!file && errno == ENOENT) return false;
     const auto refuse = [&](const char* call) {
       const int why = errno;

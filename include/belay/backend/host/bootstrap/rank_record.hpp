@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -46,9 +46,7 @@ struct rank_record {
   }
   [[nodiscard]] bool finished() const noexcept { return over && (!child || child_gone); }
   /// It will never again answer or ask.
-  [[nodiscard]] bool left() const noexcept {
-    return over || said_goodbye || beyond_reach || deaf || (joined && !line);
-  }
+  [[nodiscard]] bool left() const noexcept { return over || said_goodbye || beyond_reach || deaf || (joined && !line); }
 
   /// Whether a process of it is stopped: the rank, or who was started for it and let another join.
   [[nodiscard]] bool stopped() const noexcept {

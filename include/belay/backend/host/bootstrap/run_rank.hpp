@@ -26,31 +26,31 @@ struct run_result {
 
 /// Runs `body(rank&)`; returns when its started operations are over too.
 template <class Body>
-[[nodiscard]] run_result live(const epoch_view& rank_record, const std::shared_ptr<membership>& source, Body&& body) {
+[[nodiscard]] run_result live(const epoch_view& view, const std::shared_ptr<membership>& source, Body&& body) {
   run_result end;
   std::optional<rank> self;
   const auto failed = [&](std::string what) {
     end.error = std::current_exception();
     end.what = std::move(what);
-    if (!rank_record.world->in_own_process()) return;
-    end.stopped_the_world = rank_record.world->abort(thrown_by(*rank_record.world, rank_record.number, end.what.c_str()));
+    if (!view.world->in_own_process()) return;
+    end.stopped_the_world = view.world->abort(thrown_by(*view.world, view.number, end.what.c_str()));
   };
   try {
-    self.emplace(rank_record, source);
+    self.emplace(view, source);
     body(*self);
   } catch (const std::exception& problem) {
     failed(message_of(problem));
   } catch (...) {
     failed("an exception that is no std::exception");
   }
-  if (!rank_record.world->in_own_process()) end_forked_child(rank_record.number, end.what.c_str());
+  if (!view.world->in_own_process()) end_forked_child(view.number, end.what.c_str());
   // Among threads by the first rank that comes out of a failed run, while the others are where they are: one may never
   // come out. Processes have somebody who holds them for that.
-  if (rank_record.world->space() == address_space::one && rank_record.world->aborted()) report_failure_once(*rank_record.world);
-  rank_record.world->leave(rank_record.number, lane::caller);
-  source->leave(rank_record);
+  if (view.world->space() == address_space::one && view.world->aborted()) report_failure_once(*view.world);
+  view.world->leave(view.number, lane::caller);
+  source->leave(view);
   if (self) self->finish();
-  rank_record.world->leave(rank_record.number, lane::stream);
+  view.world->leave(view.number, lane::stream);
   return end;
 }
 

@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/failure/flight_dump.hpp"
-#include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/options.hpp"
-#include "belay/backend/host/failure/watched_process.hpp"
-#include "belay/backend/host/memory/memory_segment.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/backend/host/failure/flight_dump.hpp"
+#include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/memory/memory_segment.hpp"
+#include "belay/backend/host/options.hpp"
 #include "belay/comm/signal_name.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -94,7 +94,8 @@ class world_monitor {
 
   /// Said by the process that was to be `rank` of the first epoch, where it was forked and shares this memory.
   void could_not_join(int rank, const std::string& why) noexcept {
-    worlds_.front()->abort({comm_fault::peer_failed, {rank}, "rank " + std::to_string(rank) + " could not join: " + why, ""});
+    worlds_.front()->abort(
+        {comm_fault::peer_failed, {rank}, "rank " + std::to_string(rank) + " could not join: " + why, ""});
   }
 
   // What the holder calls.
@@ -119,14 +120,16 @@ class world_monitor {
   }
   /// What a rank is called by: after a shrink, a survivor has another number than at the start.
   enum class numbering { at_start, of_epoch };
-  /// "rank 2 (stopped, after barrier #3 at train.cpp:88) has been stopped for 30 s", of a rank by its number at the start.
+  /// "rank 2 (stopped, after barrier #3 at train.cpp:88) has been stopped for 30 s", of a rank by its number at the
+  /// start.
   [[nodiscard]] std::string stall_text(int rank, numbering by) const {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%g", options_.stall_limit.count());
     const std::string told = std::string(" has been stopped for ") + seconds + " s";
     const auto found = std::find(members_.begin(), members_.end(), rank);
     const int number = static_cast<int>(found - members_.begin());
-    const std::string who = "rank " + std::to_string(by == numbering::at_start || found == members_.end() ? rank : number);
+    const std::string who =
+        "rank " + std::to_string(by == numbering::at_start || found == members_.end() ? rank : number);
     if (said_[static_cast<std::size_t>(rank)]) return who + told + " after its goodbye";
     if (worlds_.front()->pid_of(rank) == 0) return who + told + ", and has not joined";
     if (found == members_.end()) return who + told + ", and the others have gone on without it";
@@ -151,7 +154,7 @@ class world_monitor {
     rank_outcome& mine = outcomes_[static_cast<std::size_t>(rank)];
     mine.how = how.how == exit_status::kind::exited      ? rank_outcome::kind::exited
                : how.how == exit_status::kind::signalled ? rank_outcome::kind::signalled
-                                                    : rank_outcome::kind::unknown;
+                                                         : rank_outcome::kind::unknown;
     mine.code = how.code;
     note_failure(rank);
     const auto found = std::find(members_.begin(), members_.end(), rank);
@@ -189,7 +192,8 @@ class world_monitor {
     control_shape shape = control_shape_for(ranks, address_space::several, options_);
     shape.epoch = static_cast<std::uint32_t>(worlds_.size());
     if (!worlds_.empty()) shape.job = worlds_.front()->shared().shape().job;
-    segments_.push_back(std::make_unique<memory_segment>(memory_segment::create("belay-control", control_block::bytes_for(shape))));
+    segments_.push_back(
+        std::make_unique<memory_segment>(memory_segment::create("belay-control", control_block::bytes_for(shape))));
     worlds_.push_back(std::make_unique<world_status>(control_block::make(segments_.back()->data(), shape)));
   }
 

@@ -13,20 +13,20 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/reduce_blocks.hpp"
 #include "belay/backend/host/collectives/moving.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/collective.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// All parts to where they go, `bytes` a rank on average. `sent(from, to)` is a part in the input of `from`, `received(to, from)` its place in
-/// the output of `to`. Each rank fetches its own; but where one of a pair works in place, what either sends lies
-/// where the other's shall be, and each moves a half of both; or, where buffers are not seen, all parts go through
-/// staging.
+/// All parts to where they go, `bytes` a rank on average. `sent(from, to)` is a part in the input of `from`,
+/// `received(to, from)` its place in the output of `to`. Each rank fetches its own; but where one of a pair works in
+/// place, what either sends lies where the other's shall be, and each moves a half of both; or, where buffers are not
+/// seen, all parts go through staging.
 template <class Sent, class Received, class Context>
 void move_parts(Context me, const std::byte* in, std::byte* out, std::size_t bytes, Sent sent, Received received) {
   const auto in_place = [&](int q) { return me.endpoint->descriptor_of(q).is_in_place(); };
@@ -46,7 +46,9 @@ void move_parts(Context me, const std::byte* in, std::byte* out, std::size_t byt
       const byte_range mine = received(me.rank(), q);
       if (mine.bytes == 0) continue;
       const auto input = [&](int of) { return me.endpoint->input_of(of) + sent(of, of == q ? me.rank() : q).first; };
-      const auto output = [&](int of) { return me.endpoint->output_of(of) + received(of, of == q ? me.rank() : q).first; };
+      const auto output = [&](int of) {
+        return me.endpoint->output_of(of) + received(of, of == q ? me.rank() : q).first;
+      };
       if (!in_place(me.rank()) && !in_place(q)) {
         copy_by(by, out + mine.first, me.endpoint->input_of(q) + sent(q, me.rank()).first, mine.bytes);
       } else if (q != me.rank()) {  // either of the two moves one half of both parts
@@ -59,7 +61,8 @@ void move_parts(Context me, const std::byte* in, std::byte* out, std::size_t byt
     for (int k = 0; k < me.size(); ++k) {
       const int q = me.behind(k);
       const byte_range mine = received(me.rank(), q);
-      me.endpoint->fetch(q, me.endpoint->descriptor_of(q).input, sent(q, me.rank()).first, out + mine.first, mine.bytes);
+      me.endpoint->fetch(q, me.endpoint->descriptor_of(q).input, sent(q, me.rank()).first, out + mine.first,
+                         mine.bytes);
     }
   } else {
     const byte_range own = sent(me.rank(), me.rank());
@@ -93,7 +96,8 @@ void all_to_all(Context me, std::span<const T> in, std::span<T> out, const where
   check_all_to_all(in, out, me.size(), at);
   const std::size_t each = share_of(in.size_bytes(), me.size());
   const fingerprint print{operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0};
-  if (const algorithm how = me.endpoint->eager_algorithm(in.size_bytes(), sizeof(T), eager_traffic::all_in_parts); how != algorithm::automatic) {
+  if (const algorithm how = me.endpoint->eager_algorithm(in.size_bytes(), sizeof(T), eager_traffic::all_in_parts);
+      how != algorithm::automatic) {
     me.endpoint->eager_round(how, print, in.data(), in.size_bytes(), me.limit, at);
     const peer_payloads payloads = me.endpoint->payloads();
     std::byte* to = bytes_of(out);
@@ -112,18 +116,20 @@ void all_to_all(Context me, std::span<const T> in, std::span<T> out, const where
 template <class Context>
 void expect_equal_pairs(Context me) {
   const auto sent = [&](int from, int to) { return me.endpoint->send_counts_of(from)[static_cast<std::size_t>(to)]; };
-  const auto expected = [&](int from, int to) { return me.endpoint->receive_counts_of(to)[static_cast<std::size_t>(from)]; };
+  const auto expected = [&](int from, int to) {
+    return me.endpoint->receive_counts_of(to)[static_cast<std::size_t>(from)];
+  };
   const std::optional<unequal_pairs> found = find_unequal_pairs(me.size(), sent, expected);
   if (!found) return;
   const auto [ranks, from, to] = *found;
   std::vector<int> culprits;
   for (int rank : ranks) culprits.push_back(me.endpoint->world_rank(rank));
   me.endpoint->refuse(culprits,
-                   "rank " + std::to_string(me.endpoint->world_rank(from)) + " sends " + std::to_string(sent(from, to)) +
-                       " elements to rank " + std::to_string(me.endpoint->world_rank(to)) + " at " +
-                       me.endpoint->site_of(from) + ", which expects " + std::to_string(expected(from, to)) + " at " +
-                       me.endpoint->site_of(to),
-                   me.endpoint->site_of(ranks.front()));
+                      "rank " + std::to_string(me.endpoint->world_rank(from)) + " sends " +
+                          std::to_string(sent(from, to)) + " elements to rank " +
+                          std::to_string(me.endpoint->world_rank(to)) + " at " + me.endpoint->site_of(from) +
+                          ", which expects " + std::to_string(expected(from, to)) + " at " + me.endpoint->site_of(to),
+                      me.endpoint->site_of(ranks.front()));
 }
 
 template <transferable T, class Context>

@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <span>
 
-#include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/backend/host/collectives/collective_context.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -43,8 +43,9 @@ void through_staging(Context me, std::size_t length, std::size_t parts, Fill fil
   }
 }
 
-/// Copies into staging, by what the group has found best for the present operation; a piece of `whole_bytes`. (Around the caches, peers find it in
-/// memory: the lines of a half that they have read would otherwise come back from their caches to be written.)
+/// Copies into staging, by what the group has found best for the present operation; a piece of `whole_bytes`. (Around
+/// the caches, peers find it in memory: the lines of a half that they have read would otherwise come back from their
+/// caches to be written.)
 template <class Context>
 void stage_copy(Context me, void* half, const void* from, std::size_t bytes, std::size_t whole_bytes) {
   copy_by(me.endpoint->chosen().by, half, from, bytes, whole_bytes);

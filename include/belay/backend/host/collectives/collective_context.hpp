@@ -47,8 +47,8 @@ template <class In, class Out>
 }
 template <class In, class Out>
 [[nodiscard]] counted_call_buffers call_buffers_of(const fingerprint& print, std::span<In> in, std::span<Out> out,
-                                          std::span<const std::size_t> send_counts,
-                                          std::span<const std::size_t> receive_counts = {}) noexcept {
+                                                   std::span<const std::size_t> send_counts,
+                                                   std::span<const std::size_t> receive_counts = {}) noexcept {
   return {call_buffers_of(print, in, out), send_counts, receive_counts};
 }
 
@@ -71,7 +71,8 @@ void expect_same_counts(Context me) {
 
 template <class Context>
 void barrier(Context me, const where& at) {
-  me.endpoint->eager_round(algorithm::flag_line, {operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0, me.limit, at);
+  me.endpoint->eager_round(algorithm::flag_line, {operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0,
+                           me.limit, at);
 }
 
 }  // namespace host

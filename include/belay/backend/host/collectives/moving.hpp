@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The collectives that move one rank's elements to others. Bytes go from the buffer of one rank to that of another without
-// a stop where the buffers are seen.
+// The collectives that move one rank's elements to others. Bytes go from the buffer of one rank to that of another
+// without a stop where the buffers are seen.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 #include <cstring>
 #include <span>
 
+#include "belay/backend/host/collectives/bounce_buffers.hpp"
+#include "belay/backend/host/collectives/collective_context.hpp"
 #include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/comm/reduce_blocks.hpp"
-#include "belay/backend/host/collectives/collective_context.hpp"
-#include "belay/backend/host/collectives/bounce_buffers.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -41,10 +41,12 @@ template <class Context>
   return me.size() == 2 && bytes <= most && stores_into_peers(how);
 }
 
-/// Of more than `most_unshared` bytes that go between each peer and a root that has nothing to copy for itself, how many the
-/// peer copies. The root takes its share of the work: the end of each part, which is what its caches may still hold.
+/// Of more than `most_unshared` bytes that go between each peer and a root that has nothing to copy for itself, how
+/// many the peer copies. The root takes its share of the work: the end of each part, which is what its caches may still
+/// hold.
 template <class Context>
-[[nodiscard]] std::size_t copied_by_peers(Context me, algorithm how, std::size_t bytes, std::size_t most_unshared) noexcept {
+[[nodiscard]] std::size_t copied_by_peers(Context me, algorithm how, std::size_t bytes,
+                                          std::size_t most_unshared) noexcept {
   if (bytes <= most_unshared || !stores_into_peers(how)) return bytes;
   return (bytes - share_of(bytes, me.size())) / 64 * 64;
 }
@@ -60,7 +62,9 @@ template <class From, class To, class Context>
   for (int q = 0; q < me.size(); ++q) longest = std::max(longest, from(q).bytes);
   through_staging<std::byte>(
       me, longest, 1,
-      [&](round_range now, std::byte* half) { stage_copy(me, half, in + own.first + now.first, clipped(now, own.bytes)); },
+      [&](round_range now, std::byte* half) {
+        stage_copy(me, half, in + own.first + now.first, clipped(now, own.bytes));
+      },
       [&](round_range now, auto halves) {
         for (int q = 0; q < me.size(); ++q) {
           const std::size_t n = clipped(now, from(q).bytes);
@@ -128,7 +132,10 @@ void all_gather(Context me, std::span<const T> in, std::span<T> out, const where
     return me.endpoint->exit_without_wait();
   }
   gather_parts(
-      me, bytes_of(in), bytes_of(out), out.size_bytes(), [&](int) { return byte_range{0, each}; },
+      me, bytes_of(in), bytes_of(out), out.size_bytes(),
+      [&](int) {
+        return byte_range{0, each};
+      },
       [&](int q) { return static_cast<std::size_t>(q) * each; });
   me.endpoint->exit_rendezvous();
 }
@@ -143,7 +150,10 @@ void all_gather_v(Context me, std::span<T> inout, std::span<const std::size_t> c
   const auto first = [&](int q) { return offset_of(counts, q) * sizeof(T); };
   gather_parts(
       me, bytes_of(inout), bytes_of(inout), inout.size_bytes(),
-      [&](int q) { return byte_range{first(q), counts[static_cast<std::size_t>(q)] * sizeof(T)}; }, first);
+      [&](int q) {
+        return byte_range{first(q), counts[static_cast<std::size_t>(q)] * sizeof(T)};
+      },
+      first);
   me.endpoint->exit_rendezvous();
 }
 
@@ -154,7 +164,8 @@ void broadcast(Context me, std::span<T> inout, int root, const where& at) {
   const fingerprint print{operation::broadcast, reduction::none, element_code_of<T>(), root, inout.size(), 0};
   const std::size_t bytes = inout.size_bytes();
   const bool is_root = me.rank() == root;
-  if (const algorithm how = me.endpoint->eager_algorithm(bytes, sizeof(T), eager_traffic::root); how != algorithm::automatic) {
+  if (const algorithm how = me.endpoint->eager_algorithm(bytes, sizeof(T), eager_traffic::root);
+      how != algorithm::automatic) {
     me.endpoint->eager_round(how, print, inout.data(), is_root ? bytes : 0, me.limit, at);
     copy_elements(bytes_of(inout), me.endpoint->payloads()(root), bytes);
     return;
@@ -195,7 +206,8 @@ void gather(Context me, std::span<const T> in, std::span<T> out, int root, const
   const fingerprint print{operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0};
   const std::size_t each = in.size_bytes();
   std::byte* to = bytes_of(out);
-  if (const algorithm how = me.endpoint->eager_algorithm(each, sizeof(T), eager_traffic::root); how != algorithm::automatic) {
+  if (const algorithm how = me.endpoint->eager_algorithm(each, sizeof(T), eager_traffic::root);
+      how != algorithm::automatic) {
     me.endpoint->eager_round(how, print, in.data(), is_root ? 0 : each, me.limit, at);
     for (int q = 0; q < me.size() && is_root; ++q, to += each) copy_elements(to, me.endpoint->payloads()(q), each);
     return;
@@ -217,7 +229,8 @@ void gather(Context me, std::span<const T> in, std::span<T> out, int root, const
     }
   } else {
     through_staging<std::byte>(
-        me, each, 1, [&](round_range now, std::byte* half) { stage_copy(me, half, bytes_of(in) + now.first, now.count); },
+        me, each, 1,
+        [&](round_range now, std::byte* half) { stage_copy(me, half, bytes_of(in) + now.first, now.count); },
         [&](round_range now, auto halves) {
           for (int q = 0; q < me.size() && is_root; ++q) {
             fast_copy(to + static_cast<std::size_t>(q) * each + now.first, halves(q), now.count);
@@ -240,7 +253,8 @@ void scatter(Context me, std::span<const T> in, std::span<T> out, int root, cons
   const fingerprint print{operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0};
   const std::size_t each = out.size_bytes(), all = each * static_cast<std::size_t>(me.size());
   const std::size_t first = own * sizeof(T);
-  if (const algorithm how = me.endpoint->eager_algorithm(all, sizeof(T), eager_traffic::root); how != algorithm::automatic) {
+  if (const algorithm how = me.endpoint->eager_algorithm(all, sizeof(T), eager_traffic::root);
+      how != algorithm::automatic) {
     me.endpoint->eager_round(how, print, in.data(), is_root ? all : 0, me.limit, at);
     copy_elements(bytes_of(out), me.endpoint->payloads()(root) + first, each);
     return;
@@ -270,7 +284,8 @@ void scatter(Context me, std::span<const T> in, std::span<T> out, int root, cons
           }
         },
         [&](round_range now, auto halves) {
-          fast_copy(bytes_of(out) + now.first, halves(root) + static_cast<std::size_t>(me.rank()) * now.count, now.count);
+          fast_copy(bytes_of(out) + now.first, halves(root) + static_cast<std::size_t>(me.rank()) * now.count,
+                    now.count);
         });
   }
   me.endpoint->exit_rendezvous();

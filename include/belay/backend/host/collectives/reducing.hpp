@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <span>
 
-#include "belay/comm/reduce_blocks.hpp"
-#include "belay/backend/host/collectives/collective_context.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
+#include "belay/backend/host/collectives/collective_context.hpp"
 #include "belay/backend/host/copy/reduce_simd.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -29,11 +29,11 @@ template <class T>
 }
 
 /// Reduces what all ranks have from `first` on, `count` elements, into as many destinations: by vectors where two ranks
-/// add floats, `by` tells how. Usually around the caches where the machine wants that for a copy that touches as much as
-/// the operation does: of `like_copy_of` bytes. `own` is the destination of two that is this rank's.
+/// add floats, `by` tells how. Usually around the caches where the machine wants that for a copy that touches as much
+/// as the operation does: of `like_copy_of` bytes. `own` is the destination of two that is this rank's.
 template <class Op, class T, class Source, class Destination, class Context>
 void reduce_seen(Context me, Source source, int destinations, Destination destination, std::size_t count,
-                 std::size_t like_copy_of, touch by = touch::usual, int own = 0) {
+                 std::size_t like_copy_of, memory_access by = memory_access::automatic, int own = 0) {
   if (count == 0) return;
   if (me.size() != 2 || destinations > 2) {
     reduce_elements<Op, T>(me.size(), source, destinations, destination, 0, count);
@@ -45,7 +45,7 @@ void reduce_seen(Context me, Source source, int destinations, Destination destin
   const T* const second = source(1);
   // Where a destination is a source its lines have been read: to store around the caches would first throw them out.
   const bool in_place = first == to || first == also_to || second == to || second == also_to;
-  if (by == touch::usual && !in_place && stores_around(like_copy_of)) by = touch::around;
+  if (by == memory_access::automatic && !in_place && stores_around(like_copy_of)) by = memory_access::non_temporal;
   reduce_two<Op, T>(to, also_to, first, second, count, by, own);
 }
 
@@ -63,7 +63,8 @@ void reduce_fetched(Context me, std::size_t first, std::span<T> out) {
     now.count = std::min(room, out.size() - now.first);
     for (int q = 0; q < ranks; ++q) {
       if (q == me.rank()) continue;
-      me.endpoint->fetch(q, me.endpoint->descriptor_of(q).input, (first + now.first) * sizeof(T), place_of(q), now.count * sizeof(T));
+      me.endpoint->fetch(q, me.endpoint->descriptor_of(q).input, (first + now.first) * sizeof(T), place_of(q),
+                         now.count * sizeof(T));
     }
     const auto source = [&](int q) { return q == me.rank() ? own + now.first : place_of(q); };
     const auto target = [&](int) { return out.data() + now.first; };
@@ -71,9 +72,9 @@ void reduce_fetched(Context me, std::size_t first, std::span<T> out) {
   }
 }
 
-/// An all_reduce of buffers that peers do not see. Small ones are staged whole, and every rank reduces all. Of larger ones
-/// each rank stages the others' slices of a stretch, reduces its own slice of all ranks' and stages the result, which
-/// the others take while the next stretch is on its way.
+/// An all_reduce of buffers that peers do not see. Small ones are staged whole, and every rank reduces all. Of larger
+/// ones each rank stages the others' slices of a stretch, reduces its own slice of all ranks' and stages the result,
+/// which the others take while the next stretch is on its way.
 template <class Op, class T, class Context>
 void all_reduce_staged(Context me, std::span<const T> in, std::span<T> out) {
   if (out.size_bytes() <= most_staged_one_shot) {
@@ -81,11 +82,12 @@ void all_reduce_staged(Context me, std::span<const T> in, std::span<T> out) {
         me, out.size(), 1,
         [&](round_range now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
         [&](round_range now, auto halves) {
-          reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
+          reduce_seen<Op, T>(
+              me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
         });
     return;
   }
-  const bool around = me.endpoint->chosen().by == touch::around;
+  const bool around = me.endpoint->chosen().by == memory_access::non_temporal;
   const auto half_of = [&](int q, std::size_t turn) { return reinterpret_cast<T*>(me.endpoint->staging_of(q, turn)); };
   const std::size_t room = me.endpoint->staging_room() / sizeof(T);
   const std::size_t turns = (out.size() + room - 1) / room;
@@ -120,13 +122,12 @@ void all_reduce_staged(Context me, std::span<const T> in, std::span<T> out) {
     stage(now, turn);
     me.endpoint->round();
     const round_range mine = slice_in(now, me.rank());
-    const auto source = [&](int q) {
-      return (q == me.rank() ? in.data() + now.first : half_of(q, turn)) + mine.first;
-    };
+    const auto source = [&](int q) { return (q == me.rank() ? in.data() + now.first : half_of(q, turn)) + mine.first; };
     const auto target = [&](int d) {
       return (d == 0 ? out.data() + now.first : half_of(me.rank(), turn)) + mine.first;
     };
-    reduce_seen<Op, T>(me, source, 2, target, mine.count, 0, around ? touch::around_peers : touch::usual);
+    reduce_seen<Op, T>(me, source, 2, target, mine.count, 0,
+                       around ? memory_access::non_temporal_remote : memory_access::automatic);
     if (turn > 0) take(last, turn - 1);
   }
   me.endpoint->round();
@@ -136,11 +137,10 @@ void all_reduce_staged(Context me, std::span<const T> in, std::span<T> out) {
 /// The elements [first, first + out.size()) of what all ranks payloads to a small operation, reduced.
 template <class Op, class T, class Context>
 void reduce_brought(Context me, peer_payloads payloads, std::size_t first, std::span<T> out) {
-  const auto source = [payloads, first](int q) {
-    return reinterpret_cast<const T*>(payloads(q)) + first;
-  };
+  const auto source = [payloads, first](int q) { return reinterpret_cast<const T*>(payloads(q)) + first; };
   if (out.size_bytes() > flag_payload_bytes) {
-    reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), 0);
+    reduce_seen<Op, T>(
+        me, source, 1, [&](int) { return out.data(); }, out.size(), 0);
     return;
   }
   using accumulator = accumulator_of<T>;
@@ -176,19 +176,21 @@ void all_reduce(Context me, std::span<const T> in, std::span<T> out, Op, const w
       const int q = me.behind(k);
       const round_range theirs = slice_of<T>(out.size(), q, me.size());
       me.endpoint->fetch(q, me.endpoint->descriptor_of(q).output, theirs.first * sizeof(T), out.data() + theirs.first,
-                      theirs.count * sizeof(T));
+                         theirs.count * sizeof(T));
     }
   };
   const variant chosen = variant_of(me, out.size_bytes(), {.slices = true});
   switch (chosen.how) {
     case algorithm::one_shot: {
       const auto source = [&](int q) { return me.template input_of<T>(q); };
-      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), like_copy_of, chosen.by);
+      reduce_seen<Op, T>(
+          me, source, 1, [&](int) { return out.data(); }, out.size(), like_copy_of, chosen.by);
       break;
     }
     case algorithm::pull: {
       const auto source = [&](int q) { return me.template input_of<T>(q) + mine.first; };
-      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data() + mine.first; }, mine.count, like_copy_of);
+      reduce_seen<Op, T>(
+          me, source, 1, [&](int) { return out.data() + mine.first; }, mine.count, like_copy_of);
       fetch_slices();
       break;
     }
@@ -217,7 +219,8 @@ void reduce(Context me, std::span<const T> in, std::span<T> out, Op, int root, c
     check_overlap(in, out, out.data(), "reduce", at);
   }
   const fingerprint print{operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0};
-  if (const algorithm how = me.endpoint->eager_algorithm(in.size_bytes(), sizeof(T), eager_traffic::root); how != algorithm::automatic) {
+  if (const algorithm how = me.endpoint->eager_algorithm(in.size_bytes(), sizeof(T), eager_traffic::root);
+      how != algorithm::automatic) {
     me.endpoint->eager_round(how, print, in.data(), in.size_bytes(), me.limit, at);
     if (is_root) reduce_brought<Op, T>(me, me.endpoint->payloads(), 0, out);
     return;
@@ -230,9 +233,12 @@ void reduce(Context me, std::span<const T> in, std::span<T> out, Op, int root, c
       break;
     case algorithm::staged:
       through_staging<T>(
-          me, in.size(), 1, [&](round_range now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
+          me, in.size(), 1,
+          [&](round_range now, T* half) { stage_copy(me, half, in.data() + now.first, now.count * sizeof(T)); },
           [&](round_range now, auto halves) {
-            if (is_root) reduce_seen<Op, T>(me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
+            if (is_root)
+              reduce_seen<Op, T>(
+                  me, halves, 1, [&](int) { return out.data() + now.first; }, now.count, 0);
           });
       break;
     default: {
@@ -277,7 +283,8 @@ void reduce_parts(Context me, std::span<const T> in, std::span<T> out, First fir
       break;
     default: {
       const auto source = [&](int q) { return me.template input_of<T>(q) + begin; };
-      reduce_seen<Op, T>(me, source, 1, [&](int) { return out.data(); }, out.size(), total * sizeof(T), chosen.by);
+      reduce_seen<Op, T>(
+          me, source, 1, [&](int) { return out.data(); }, out.size(), total * sizeof(T), chosen.by);
       break;
     }
   }
@@ -302,7 +309,8 @@ void reduce_scatter(Context me, std::span<const T> in, std::span<T> out, Op, con
   check_length(in.size(), all_parts(out.size(), me.size()), "reduce_scatter: the input", at);
   check_overlap(out, in, in.data() + first(me.rank()), "reduce_scatter", at);
   const fingerprint print{operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0};
-  if (const algorithm how = me.endpoint->eager_algorithm(in.size_bytes(), sizeof(T), eager_traffic::all_in_parts); how != algorithm::automatic) {
+  if (const algorithm how = me.endpoint->eager_algorithm(in.size_bytes(), sizeof(T), eager_traffic::all_in_parts);
+      how != algorithm::automatic) {
     me.endpoint->eager_round(how, print, in.data(), in.size_bytes(), me.limit, at);
     return reduce_brought<Op, T>(me, me.endpoint->payloads(), first(me.rank()), out);
   }

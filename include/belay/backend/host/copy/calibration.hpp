@@ -24,9 +24,9 @@ namespace host {
 /// Microseconds of each kind of copy (the best of a few) in classes of size; 0: not measured. Ranks that want one
 /// choice merge their times by `slowest_of` first.
 struct copy_times {
-  static constexpr std::array<std::size_t, 7> sizes{
-      std::size_t{4} << 10, std::size_t{32} << 10, std::size_t{256} << 10, std::size_t{1} << 20,
-      std::size_t{3} << 19, std::size_t{4} << 20,  std::size_t{16} << 20};
+  static constexpr std::array<std::size_t, 7> sizes{std::size_t{4} << 10, std::size_t{32} << 10, std::size_t{256} << 10,
+                                                    std::size_t{1} << 20, std::size_t{3} << 19,  std::size_t{4} << 20,
+                                                    std::size_t{16} << 20};
 
   std::array<std::array<double, std::size(copy_kinds)>, sizes.size()> us{};
 
@@ -44,13 +44,14 @@ class copy_choice {
   /// The library's copy always, no streaming: what is chosen where nothing was timed.
   copy_choice() noexcept {
     kinds_.fill(copy_kind::library);
-    for (std::size_t i = 1; i < kinds_.size(); ++i) least_of_class_[i] = middle_of(copy_times::sizes[i - 1], copy_times::sizes[i]);
+    for (std::size_t i = 1; i < kinds_.size(); ++i)
+      least_of_class_[i] = middle_of(copy_times::sizes[i - 1], copy_times::sizes[i]);
   }
 
-  /// Streaming starts at the class from which on it gains most, all in all, over stores of the same registers through the
-  /// caches: one disturbed timing does not decide. A twentieth is no gain. Then the fastest of each class, if it beats the
-  /// usual kind by a tenth: less than that is chance. Usual is the library, and from some megabytes on what streams or else
-  /// vectors, which fetch ahead. Classes without times are left to the library.
+  /// Streaming starts at the class from which on it gains most, all in all, over stores of the same registers through
+  /// the caches: one disturbed timing does not decide. A twentieth is no gain. Then the fastest of each class, if it
+  /// beats the usual kind by a tenth: less than that is chance. Usual is the library, and from some megabytes on what
+  /// streams or else vectors, which fetch ahead. Classes without times are left to the library.
   explicit copy_choice(const copy_times& times) noexcept : copy_choice() {
     const auto us = [&](std::size_t i, copy_kind how) { return times.us[i][static_cast<std::size_t>(how)]; };
     double gained = 0, most_gained = 0;
@@ -65,8 +66,10 @@ class copy_choice {
       const auto& row = times.us[i];
       if (us(i, copy_kind::library) == 0) continue;
       const std::size_t bytes = copy_times::sizes[i];
-      if (bytes >= least_usually_streaming && streams(bytes)) kinds_[i] = copy_kind::streaming;
-      else if (bytes >= least_usually_wide) kinds_[i] = copy_kind::wide;
+      if (bytes >= least_usually_streaming && streams(bytes))
+        kinds_[i] = copy_kind::streaming;
+      else if (bytes >= least_usually_wide)
+        kinds_[i] = copy_kind::wide;
       const auto least = std::min_element(row.begin(), row.end());
       if (*least < margin * us(i, kinds_[i])) kinds_[i] = copy_kinds[least - row.begin()];
     }
@@ -84,19 +87,21 @@ class copy_choice {
 
  private:
   static constexpr double margin = 0.9;
-  static constexpr std::size_t least_usually_streaming = std::size_t{3} << 19, least_usually_wide = std::size_t{4} << 20;
+  static constexpr std::size_t least_usually_streaming = std::size_t{3} << 19,
+                               least_usually_wide = std::size_t{4} << 20;
   [[nodiscard]] static std::size_t middle_of(std::size_t a, std::size_t b) noexcept {
     return static_cast<std::size_t>(std::ceil(std::sqrt(static_cast<double>(a) * static_cast<double>(b))));
   }
 
   std::array<copy_kind, copy_times::sizes.size()> kinds_;
-  std::array<std::size_t, copy_times::sizes.size()> least_of_class_{};  // the geometric middle between it and the one below
+  std::array<std::size_t, copy_times::sizes.size()>
+      least_of_class_{};  // the geometric middle between it and the one below
   std::size_t stream_from_ = std::numeric_limits<std::size_t>::max();
 };
 
-/// Times every kind in every class from `least` bytes on that fits into `to` and `from`, for about `budget`: later classes
-/// are left out when it is spent. `meet()` is called before each timed copy; ranks that time together wait for each other
-/// there, and give buffers of the same size and no budget, so that all make the same calls.
+/// Times every kind in every class from `least` bytes on that fits into `to` and `from`, for about `budget`: later
+/// classes are left out when it is spent. `meet()` is called before each timed copy; ranks that time together wait for
+/// each other there, and give buffers of the same size and no budget, so that all make the same calls.
 template <class Meet>
 [[nodiscard]] copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from,
                                      std::chrono::microseconds budget, Meet meet, std::size_t least = 0) {
@@ -139,8 +144,8 @@ inline constexpr std::size_t least_large_copy = std::size_t{8} << 20;
   const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[2 * largest]);
   if (memory == nullptr) return {};  // who copies is in the middle of an operation
   std::fill(memory.get(), memory.get() + 2 * largest, std::byte{1});
-  return copy_choice(time_copies({memory.get(), largest}, {memory.get() + largest, largest},
-                                 std::chrono::milliseconds(40), [] {}, least));
+  return copy_choice(time_copies(
+      {memory.get(), largest}, {memory.get() + largest, largest}, std::chrono::milliseconds(40), [] {}, least));
 }
 /// For copies of less than `least_large_copy`: 15 to 40 ms, and 8 MiB while it lasts.
 [[nodiscard]] inline copy_choice probe_copies() { return probe_copies(0, std::size_t{4} << 20); }

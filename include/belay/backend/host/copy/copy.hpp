@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "belay/core/config.hpp"
+#include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -64,8 +65,8 @@ inline constexpr copy_kind copy_kinds[] = {copy_kind::library, copy_kind::rep_mo
 /// Whether the string instruction takes a line over from a peer's cache without reading it first. Known of one maker's
 /// processors; others' may be slow at small copies.
 [[nodiscard]] inline bool strings_take_lines() noexcept { return is_intel(); }
-/// Whether it pays to get a line back early for which a peer already looks: a tenth less of a small operation's time on one
-/// maker's processors, a tenth more on another's, where a look takes a line away from its writer.
+/// Whether it pays to get a line back early for which a peer already looks: a tenth less of a small operation's time on
+/// one maker's processors, a tenth more on another's, where a look takes a line away from its writer.
 [[nodiscard]] inline bool early_fetches_pay() noexcept { return is_intel(); }
 
 #if defined(__x86_64__)
@@ -102,7 +103,8 @@ __attribute__((target("avx2"))) void copy_wide_32(std::byte* to, const std::byte
   }
 }
 template <std::size_t Ahead>
-__attribute__((target("avx512f"))) void copy_streaming_64(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+__attribute__((target("avx512f"))) void copy_streaming_64(std::byte* to, const std::byte* from,
+                                                          std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 256) {
     for (std::size_t line = 0; line < 256 && Ahead > 0; line += 64) __builtin_prefetch(from + i + Ahead + line);
     const bytes_64* source = reinterpret_cast<const bytes_64*>(from + i);
@@ -115,7 +117,8 @@ __attribute__((target("avx512f"))) void copy_streaming_64(std::byte* to, const s
   }
 }
 template <std::size_t Ahead>
-__attribute__((target("avx2"))) void copy_streaming_32(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+__attribute__((target("avx2"))) void copy_streaming_32(std::byte* to, const std::byte* from,
+                                                       std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 128) {
     for (std::size_t line = 0; line < 128 && Ahead > 0; line += 64) __builtin_prefetch(from + i + Ahead + line);
     const bytes_32* source = reinterpret_cast<const bytes_32*>(from + i);
@@ -132,23 +135,6 @@ __attribute__((target("avx2"))) void copy_streaming_32(std::byte* to, const std:
 /// From `least_fetched_ahead` on a copy's source may be in memory, and is fetched so many bytes ahead.
 inline constexpr std::size_t least_fetched_ahead = 256 * 1024, fetched_ahead = 512;
 
-/// So much and more is not in a peer's cache as a whole.
-inline constexpr std::size_t least_beyond_caches = 2 * 1024 * 1024;
-
-/// Begins to fetch a line for this core alone, to be written as well as read. A line that is in a peer's cache would
-/// otherwise be asked for twice: for a copy when it is read, for the line itself when it is written. A hint; processors
-/// that do not know it ignore it.
-inline void fetch_to_write(const void* line) noexcept {
-#if defined(__x86_64__)
-  asm volatile("prefetchw (%0)" : : "r"(line));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
-inline void fetch_to_write(const void* from, std::size_t bytes) noexcept {
-  for (std::size_t i = 0; i < bytes; i += 64) fetch_to_write(static_cast<const std::byte*>(from) + i);
-}
-
 /// Orders stores that went around the caches before whatever this thread stores afterwards: without it a flag may be
 /// seen before the bytes it speaks of.
 inline void order_streaming_stores() noexcept {
@@ -157,8 +143,8 @@ inline void order_streaming_stores() noexcept {
 #endif
 }
 
-/// Copies `bytes` by vectors, `wide` or `streaming`; false, and nothing, where the processor lacks them or there are few.
-/// See `copy_bytes`. (A call of its own, so that small copies stay short.)
+/// Copies `bytes` by vectors, `wide` or `streaming`; false, and nothing, where the processor lacks them or there are
+/// few. See `copy_bytes`. (A call of its own, so that small copies stay short.)
 [[gnu::noinline]] inline bool copy_by_vectors([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
                                               [[maybe_unused]] std::size_t bytes, [[maybe_unused]] copy_kind how,
                                               [[maybe_unused]] std::size_t whole_bytes) noexcept {
@@ -181,8 +167,10 @@ inline void order_streaming_stores() noexcept {
       width == 64 ? copy_streaming_64<ahead()>(target, source, body) : copy_streaming_32<ahead()>(target, source, body);
     }
   };
-  if (whole_bytes >= least_fetched_ahead) copy_body(std::integral_constant<std::size_t, fetched_ahead>());
-  else copy_body(std::integral_constant<std::size_t, 0>());
+  if (whole_bytes >= least_fetched_ahead)
+    copy_body(std::integral_constant<std::size_t, fetched_ahead>());
+  else
+    copy_body(std::integral_constant<std::size_t, 0>());
   if (head + body < bytes) std::memcpy(target + body, source + body, bytes - head - body);
   if (how == copy_kind::streaming) order_streaming_stores();
   return true;
@@ -191,9 +179,9 @@ inline void order_streaming_stores() noexcept {
 #endif
 }
 
-/// Copies `bytes` by `how`, or as the library does where the processor lacks it; a piece of `whole_bytes` that are copied
-/// after each other. The ranges do not overlap, but for `to` being `from`, where nothing is done. What was streamed is
-/// ordered before later stores of this thread.
+/// Copies `bytes` by `how`, or as the library does where the processor lacks it; a piece of `whole_bytes` that are
+/// copied after each other. The ranges do not overlap, but for `to` being `from`, where nothing is done. What was
+/// streamed is ordered before later stores of this thread.
 inline void copy_bytes(void* to, const void* from, std::size_t bytes, copy_kind how, std::size_t whole_bytes) noexcept {
   if (bytes == 0 || to == from) return;
 #if defined(__x86_64__)

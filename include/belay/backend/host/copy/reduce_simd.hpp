@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "belay/comm/reduce_blocks.hpp"
 #include "belay/backend/host/copy/copy.hpp"
 #include "belay/backend/host/tuning/variant.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 
@@ -33,7 +33,9 @@ struct reduction_plan {
   store_kind to = store_kind::cached, also_to = store_kind::cached;
   fetch_kind first = fetch_kind::none, second = fetch_kind::none;
 
-  [[nodiscard]] bool streams() const noexcept { return to == store_kind::streaming || also_to == store_kind::streaming; }
+  [[nodiscard]] bool streams() const noexcept {
+    return to == store_kind::streaming || also_to == store_kind::streaming;
+  }
 };
 
 #if defined(__x86_64__)
@@ -53,7 +55,7 @@ struct lanes<double> {
 /// Of a source, what comes so long after the `bytes` at `from`.
 inline void fetch_ahead(const void* from, std::size_t bytes, fetch_kind how) noexcept {
   const auto* const first = static_cast<const std::byte*>(from);
-  if (how == fetch_kind::to_write) fetch_to_write(first + owned_ahead, bytes);
+  if (how == fetch_kind::to_write) prefetch_for_write(first + owned_ahead, bytes);
   if (how != fetch_kind::to_read) return;
   for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(first + fetched_ahead + line);
 }
@@ -62,23 +64,30 @@ inline void fetch_ahead(const void* from, std::size_t bytes, fetch_kind how) noe
 // `count` is a multiple of the lanes; a destination that is streamed to is aligned to a register. The two
 // functions differ in the register only, which a template cannot be told.
 template <class Op, class T>
-__attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second, std::size_t count,
-                                                      reduction_plan plan) noexcept {
+__attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second,
+                                                      std::size_t count, reduction_plan plan) noexcept {
   using vector = typename lanes<T>::of_64;
   constexpr std::size_t each = 64 / sizeof(T);
-  const auto reduce = [=](vector& r, std::size_t i) __attribute__((target("avx512f"), always_inline)) {
+  const auto reduce = [=](vector & r, std::size_t i) __attribute__((target("avx512f"), always_inline)) {
     const vector a = *reinterpret_cast<const vector*>(first + i);
     const vector b = *reinterpret_cast<const vector*>(second + i);
-    if constexpr (Op::code == reduction::sum) r = a + b;
-    else if constexpr (Op::code == reduction::product) r = a * b;
-    else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
-    else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
-    else r = ((a > b) | (a != a)) ? a : b;
+    if constexpr (Op::code == reduction::sum)
+      r = a + b;
+    else if constexpr (Op::code == reduction::product)
+      r = a * b;
+    else if constexpr (Op::code == reduction::average)
+      r = (a + b) / T{2};
+    else if constexpr (Op::code == reduction::minimum)
+      r = ((a < b) | (a != a)) ? a : b;
+    else
+      r = ((a > b) | (a != a)) ? a : b;
   };
-  const auto store = [=](T* place, const vector& r, store_kind how) __attribute__((target("avx512f"), always_inline)) {
+  const auto store = [=](T * place, const vector& r, store_kind how) __attribute__((target("avx512f"), always_inline)) {
     vector& there = *reinterpret_cast<vector*>(place);
-    if (how == store_kind::streaming) asm volatile("vmovntps %1, %0" : "=m"(there) : "v"(r));
-    else there = r;
+    if (how == store_kind::streaming)
+      asm volatile("vmovntps %1, %0" : "=m"(there) : "v"(r));
+    else
+      there = r;
   };
   std::size_t i = 0;
   // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
@@ -90,7 +99,7 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
     reduce(x, i + each);
     reduce(y, i + 2 * each);
     reduce(z, i + 3 * each);
-    const auto store_all = [&](T* place, store_kind how) __attribute__((target("avx512f"), always_inline)) {
+    const auto store_all = [&](T * place, store_kind how) __attribute__((target("avx512f"), always_inline)) {
       store(place, w, how);
       store(place + each, x, how);
       store(place + 2 * each, y, how);
@@ -107,23 +116,30 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
   }
 }
 template <class Op, class T>
-__attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second, std::size_t count,
-                                                   reduction_plan plan) noexcept {
+__attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second,
+                                                   std::size_t count, reduction_plan plan) noexcept {
   using vector = typename lanes<T>::of_32;
   constexpr std::size_t each = 32 / sizeof(T);
-  const auto reduce = [=](vector& r, std::size_t i) __attribute__((target("avx2"), always_inline)) {
+  const auto reduce = [=](vector & r, std::size_t i) __attribute__((target("avx2"), always_inline)) {
     const vector a = *reinterpret_cast<const vector*>(first + i);
     const vector b = *reinterpret_cast<const vector*>(second + i);
-    if constexpr (Op::code == reduction::sum) r = a + b;
-    else if constexpr (Op::code == reduction::product) r = a * b;
-    else if constexpr (Op::code == reduction::average) r = (a + b) / T{2};
-    else if constexpr (Op::code == reduction::minimum) r = ((a < b) | (a != a)) ? a : b;
-    else r = ((a > b) | (a != a)) ? a : b;
+    if constexpr (Op::code == reduction::sum)
+      r = a + b;
+    else if constexpr (Op::code == reduction::product)
+      r = a * b;
+    else if constexpr (Op::code == reduction::average)
+      r = (a + b) / T{2};
+    else if constexpr (Op::code == reduction::minimum)
+      r = ((a < b) | (a != a)) ? a : b;
+    else
+      r = ((a > b) | (a != a)) ? a : b;
   };
-  const auto store = [=](T* place, const vector& r, store_kind how) __attribute__((target("avx2"), always_inline)) {
+  const auto store = [=](T * place, const vector& r, store_kind how) __attribute__((target("avx2"), always_inline)) {
     vector& there = *reinterpret_cast<vector*>(place);
-    if (how == store_kind::streaming) asm volatile("vmovntps %1, %0" : "=m"(there) : "x"(r));
-    else there = r;
+    if (how == store_kind::streaming)
+      asm volatile("vmovntps %1, %0" : "=m"(there) : "x"(r));
+    else
+      there = r;
   };
   std::size_t i = 0;
   // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
@@ -135,7 +151,7 @@ __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* f
     reduce(x, i + each);
     reduce(y, i + 2 * each);
     reduce(z, i + 3 * each);
-    const auto store_all = [&](T* place, store_kind how) __attribute__((target("avx2"), always_inline)) {
+    const auto store_all = [&](T * place, store_kind how) __attribute__((target("avx2"), always_inline)) {
       store(place, w, how);
       store(place + each, x, how);
       store(place + 2 * each, y, how);
@@ -155,36 +171,37 @@ __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* f
 
 /// How `reduce_two` goes about `count` elements; `own` is the destination that is this rank's, 0 or 1.
 template <class T>
-[[nodiscard]] reduction_plan plan_reduction(const T* to, const T* also_to, const T* first, const T* second, std::size_t count,
-                                            touch by, int own) noexcept {
+[[nodiscard]] reduction_plan plan_reduction(const T* to, const T* also_to, const T* first, const T* second,
+                                            std::size_t count, memory_access by, int own) noexcept {
   const auto is_destination = [=](const T* source) { return source == to || source == also_to; };
   const bool beyond_caches = count * sizeof(T) >= least_beyond_caches;
   const auto fetched = [=](const T* source) {
     switch (by) {
-      case touch::cached: return fetch_kind::none;
-      case touch::fetched:
-      case touch::around: return fetch_kind::to_read;
+      case memory_access::temporal: return fetch_kind::none;
+      case memory_access::prefetch:
+      case memory_access::non_temporal: return fetch_kind::to_read;
       default: break;
     }
-    if (by == touch::owned && is_destination(source)) return fetch_kind::to_write;
+    if (by == memory_access::prefetch_exclusive && is_destination(source)) return fetch_kind::to_write;
     // Two sources and two destinations are more streams than a copy: reading out of caches is slower for a fetch.
     if (beyond_caches) return fetch_kind::to_read;
     // Of two destinations one is a peer's; a single one is mostly this rank's, and what it holds is already here.
     return also_to != nullptr && is_destination(source) ? fetch_kind::to_write : fetch_kind::none;
   };
   const auto stored = [=](int destination) {
-    const bool around = by == touch::around || (by == touch::around_peers && destination != own);
+    const bool around =
+        by == memory_access::non_temporal || (by == memory_access::non_temporal_remote && destination != own);
     return around ? store_kind::streaming : store_kind::cached;
   };
   return {stored(0), stored(1), fetched(first), fetched(second)};
 }
 
 /// `to[i]` and, unless it is null, `also_to[i]` become the reduction of `first[i]` and `second[i]`, in this order, as
-/// of two ranks; `own` is the destination that is this rank's, 0 or 1. Destinations may be sources at the same index, not
-/// shifted. What was streamed is ordered before later stores of this thread.
+/// of two ranks; `own` is the destination that is this rank's, 0 or 1. Destinations may be sources at the same index,
+/// not shifted. What was streamed is ordered before later stores of this thread.
 template <class Op, class T>
-void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t count, touch by = touch::usual,
-                int own = 0) noexcept {
+void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t count,
+                memory_access by = memory_access::automatic, int own = 0) noexcept {
   const auto any = [=](std::size_t begin, std::size_t length) {
     if (length == 0) return;
     const auto source = [=](int q) { return q == 0 ? first : second; };
@@ -202,13 +219,16 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
       reduction_plan plan = plan_reduction<T>(to, also_to, first, second, count, by, own);
       const bool to_streams = plan.to == store_kind::streaming, other_streams = plan.also_to == store_kind::streaming;
       T* const aligned = other_streams && !to_streams ? other : to;
-      const std::size_t head = std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
+      const std::size_t head =
+          std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
       const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
-      if (misaligned(aligned) % sizeof(T) != 0 || (to_streams && other_streams && misaligned(other) != misaligned(to))) {
+      if (misaligned(aligned) % sizeof(T) != 0 ||
+          (to_streams && other_streams && misaligned(other) != misaligned(to))) {
         plan.to = plan.also_to = store_kind::cached;
       }
       any(0, head);
-      (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head, body, plan);
+      (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head,
+                                                                  body, plan);
       any(head + body, count - head - body);
       if (plan.streams()) order_streaming_stores();
       return;

@@ -9,8 +9,8 @@
 
 #include "belay/backend/host/failure/flight_dump_snapshot.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
-#include "belay/comm/flight_file.hpp"
 #include "belay/comm/flight_diagnosis.hpp"
+#include "belay/comm/flight_file.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/policies.hpp"
 

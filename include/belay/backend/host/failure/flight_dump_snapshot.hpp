@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "belay/backend/host/failure/process_identity.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
-#include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/failure/process_identity.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
 #include "belay/core/config.hpp"
@@ -70,7 +70,8 @@ namespace host {
   out.epoch = shape.epoch;
   out.transport = shape.space == address_space::one ? "threads" : "processes";
   if (world.aborted()) out.cause = world.cause();
-  out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world_status::clock::now());
+  out.until_us =
+      out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world_status::clock::now());
   for (int rank = 0; rank < world.ranks(); ++rank) {
     out.ranks.push_back({world.pid_of(rank), state_of(world, rank), flight_history(world.recorder(rank, lane::caller)),
                          flight_history(world.recorder(rank, lane::stream))});

@@ -38,13 +38,16 @@ template <class Alike, class Call>
     const rank_call one = call(q);
     const std::string text = one.text + " at " + one.site;
     const auto known = std::find_if(calls.begin(), calls.end(), [&](const auto& each) { return each.first == text; });
-    if (known == calls.end()) calls.push_back({text, {one.rank}});
-    else known->second.push_back(one.rank);
+    if (known == calls.end())
+      calls.push_back({text, {one.rank}});
+    else
+      known->second.push_back(one.rank);
     if (std::find(found.ranks.begin(), found.ranks.end(), q) != found.ranks.end()) out.culprits.push_back(one.rank);
     if (q == found.odd) out.there = one.site;
   }
   for (const auto& [text, ranks] : calls) {
-    out.message += (out.message.empty() ? "" : ", ") + ranks_text(ranks) + (ranks.size() == 1 ? " calls " : " call ") + text;
+    out.message +=
+        (out.message.empty() ? "" : ", ") + ranks_text(ranks) + (ranks.size() == 1 ? " calls " : " call ") + text;
   }
   return out;
 }

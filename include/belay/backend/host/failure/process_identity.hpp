@@ -19,9 +19,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "belay/core/unique_fd.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -93,8 +93,8 @@ struct core_set {
   }
 };
 
-/// Whether the kernel lets this process read ordinary memory of others that were started beside it: asked of its parent,
-/// at an address that nobody has.
+/// Whether the kernel lets this process read ordinary memory of others that were started beside it: asked of its
+/// parent, at an address that nobody has.
 [[nodiscard]] inline bool may_read_processes() noexcept {
   char byte = 0;
   const iovec here{&byte, 1};

@@ -20,7 +20,8 @@ class stall_watch {
  public:
   using duration = time_point::duration;
 
-  explicit stall_watch(duration limit) noexcept : limit_(limit), last_(std::chrono::steady_clock::now()), next_(last_) {}
+  explicit stall_watch(duration limit) noexcept
+      : limit_(limit), last_(std::chrono::steady_clock::now()), next_(last_) {}
 
   [[nodiscard]] time_point next() const noexcept { return next_; }
 
@@ -28,7 +29,8 @@ class stall_watch {
   template <class Tell>
   void look(std::vector<rank_record>& seats, time_point now, Tell tell) {
     if (now < next_) return;
-    const duration pause = std::clamp<duration>(limit_ / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(250));
+    const duration pause =
+        std::clamp<duration>(limit_ / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(250));
     // A long gap says that this process was stopped too (Ctrl-Z stops all): the ranks are not charged with it.
     const duration longest = std::min<duration>(limit_ / 2, std::chrono::seconds(1));
     const duration step = std::min(now - last_, longest);

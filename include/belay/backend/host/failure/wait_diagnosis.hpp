@@ -98,9 +98,12 @@ class wait_diagnosis {
     const auto now = until_->elapsed();
     bool any = false;
     for (int q = 0; q < size() && !any; ++q) any = missing(absent, who, q) && world_->is_stopped(world_rank(q));
-    if (!any) stopped_since_ = none;
-    else if (stopped_since_ == none) stopped_since_ = now;
-    else stalled_ = now - stopped_since_ >= world_->stall_limit();
+    if (!any)
+      stopped_since_ = none;
+    else if (stopped_since_ == none)
+      stopped_since_ = now;
+    else
+      stalled_ = now - stopped_since_ >= world_->stall_limit();
     return stalled_;
   }
 

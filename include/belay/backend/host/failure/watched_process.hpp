@@ -21,10 +21,10 @@
 #include <string_view>
 #include <utility>
 
-#include "belay/core/unique_fd.hpp"
 #include "belay/comm/signal_name.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -126,7 +126,7 @@ class watched_process {
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   [[nodiscard]] std::uint64_t start_time() const noexcept { return start_time_; }
   /// Readable once the process is gone.
-  [[nodiscard]] int unique_fd() const noexcept { return file_.get(); }
+  [[nodiscard]] int fd() const noexcept { return file_.get(); }
 
   [[nodiscard]] bool gone() const noexcept {
     pollfd entry{file_.get(), POLLIN, 0};
@@ -156,7 +156,7 @@ class watched_process {
 
   pid_t pid_ = 0;
   std::uint64_t start_time_ = 0;
-  host::unique_fd file_;
+  unique_fd file_;
 };
 
 /// In a child after fork: the kernel sends `number` when the thread that forked is gone. False if it is already.

@@ -14,15 +14,15 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/memory/control_block.hpp"
-#include "belay/core/own_process.hpp"
 #include "belay/backend/host/failure/process_identity.hpp"
+#include "belay/backend/host/memory/control_block.hpp"
+#include "belay/comm/event_count.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
-#include "belay/comm/event_count.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/own_process.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
@@ -53,8 +53,12 @@ class world_status {
   [[nodiscard]] const control_block& shared() const noexcept { return shared_; }
   [[nodiscard]] int ranks() const noexcept { return shared_.shape().ranks; }
   [[nodiscard]] address_space space() const noexcept { return shared_.shape().space; }
-  [[nodiscard]] clock::duration timeout() const noexcept { return std::chrono::nanoseconds(shared_.shape().timeout_ns); }
-  [[nodiscard]] clock::duration stall_limit() const noexcept { return std::chrono::nanoseconds(shared_.shape().stall_ns); }
+  [[nodiscard]] clock::duration timeout() const noexcept {
+    return std::chrono::nanoseconds(shared_.shape().timeout_ns);
+  }
+  [[nodiscard]] clock::duration stall_limit() const noexcept {
+    return std::chrono::nanoseconds(shared_.shape().stall_ns);
+  }
 
   /// There are fewer cores than ranks: who waits has most likely what its peer needs.
   [[nodiscard]] bool shares_cores() const noexcept {
@@ -67,8 +71,8 @@ class world_status {
     return {which == lane::caller ? spins_ : spins_ / 10, 0};
   }
 
-  /// Looks whether `done(order)` for as long as peers may take to move `bytes`, and returns whether it was: to wake up from a
-  /// sleep takes longer than most operations. A peer that died meanwhile is seen after one wait's spin.
+  /// Looks whether `done(order)` for as long as peers may take to move `bytes`, and returns whether it was: to wake up
+  /// from a sleep takes longer than most operations. A peer that died meanwhile is seen after one wait's spin.
   template <class Done>
   [[nodiscard, gnu::noinline]] bool spin_while_moved(std::size_t bytes, lane which, Done done) const {
     constexpr std::size_t least_moved = 64 * 1024;  // in the time that a wait spins for, unless that is set to be long
@@ -115,7 +119,8 @@ class world_status {
   bool abort(const abort_cause& why) noexcept {
     const auto write = [&, &cause = shared_.header().cause] {
       cause.fault = static_cast<std::uint32_t>(why.fault);
-      cause.culprit_count = static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
+      cause.culprit_count =
+          static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
       for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
       cause.signal = why.signal;
       cause.exit_code = why.exit_code;
@@ -133,12 +138,13 @@ class world_status {
     notify_all_ranks();
   }
 
-  /// The first cause, or, once the survivors have gone on elsewhere, that. Only after `aborted()`, or a `stop` that came
-  /// too late.
+  /// The first cause, or, once the survivors have gone on elsewhere, that. Only after `aborted()`, or a `stop` that
+  /// came too late.
   [[nodiscard]] abort_cause cause() const {
     abort_cause out = original_cause();
     if (shared_.header().abort.revoked() && out.fault != comm_fault::revoked) {
-      out.message = "the survivors have gone on in a new world after " + std::string(name(out.fault)) + ": " + out.message;
+      out.message =
+          "the survivors have gone on in a new world after " + std::string(name(out.fault)) + ": " + out.message;
       out.fault = comm_fault::revoked;
     }
     return out;
@@ -198,13 +204,18 @@ class world_status {
     return shared_.seat(rank).recorders[index(which)];
   }
   /// Rung by `rank` when it has published something in this lane.
-  [[nodiscard]] doorbell& doorbell_of(int rank, lane which) const noexcept { return shared_.seat(rank).doorbells[index(which)]; }
+  [[nodiscard]] doorbell& doorbell_of(int rank, lane which) const noexcept {
+    return shared_.seat(rank).doorbells[index(which)];
+  }
 
   /// "rank 2 (in barrier #3 at train.cpp:88)", "rank 2 (stopped, after barrier #2 at train.cpp:80, and in started
   /// barrier #0 at train.cpp:85)": what it does in the other lane matters when it does nothing in this one.
   [[nodiscard]] std::string whereabouts(int rank, lane which) const {
     const flight_record here = recorder(rank, which).last(), aside = recorder(rank, other(which)).last();
-    return "rank " + std::to_string(rank) + " (" + (is_stopped(rank) ? "stopped, " : is_absent(rank) ? "has not come, " : "") +
+    return "rank " + std::to_string(rank) + " (" +
+           (is_stopped(rank)  ? "stopped, "
+            : is_absent(rank) ? "has not come, "
+                              : "") +
            text_of(here, aside, which == lane::caller ? "started" : "called") + ")";
   }
   /// Where it made its last call of this lane; of the other one, where it has made none here.
@@ -212,15 +223,16 @@ class world_status {
     const flight_record here = recorder(rank, which).last();
     return here.what != operation::none ? here.site : recorder(rank, other(which)).last().site;
   }
-  /// Why rank `reader` could not read `bytes` of the memory of rank `owner`, where that failed with `error`. Unless the kernel
-  /// forbids it the owner has died, and who watches it is about to tell how: returns when the world has stopped, after a
-  /// second otherwise.
+  /// Why rank `reader` could not read `bytes` of the memory of rank `owner`, where that failed with `error`. Unless the
+  /// kernel forbids it the owner has died, and who watches it is about to tell how: returns when the world has stopped,
+  /// after a second otherwise.
   [[nodiscard]] abort_cause unreadable(int reader, int owner, lane which, std::size_t bytes, int error) const {
     const auto patient_until = clock::now() + std::chrono::seconds(1);
     while (error != EPERM && !aborted() && clock::now() < patient_until) std_atomics::yield();
     return {comm_fault::peer_failed,
             {owner},
-            "rank " + std::to_string(reader) + " cannot read " + std::to_string(bytes) + " bytes of " + whereabouts(owner, which),
+            "rank " + std::to_string(reader) + " cannot read " + std::to_string(bytes) + " bytes of " +
+                whereabouts(owner, which),
             ""};
   }
 

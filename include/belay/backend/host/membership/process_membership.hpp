@@ -22,20 +22,20 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/failure/flight_dump.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
-#include "belay/backend/host/membership/membership.hpp"
+#include "belay/backend/host/failure/flight_dump.hpp"
 #include "belay/backend/host/failure/process_identity.hpp"
-#include "belay/backend/host/memory/region_provider.hpp"
+#include "belay/backend/host/membership/membership.hpp"
 #include "belay/backend/host/memory/memory_segment.hpp"
+#include "belay/backend/host/memory/region_provider.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Regions that the holder keeps. One that this rank has given up stays mapped here until all ranks of its group have: a
-/// peer that still has it may name memory in it, and asks nobody before. Then it is told to the holder with the next
+/// Regions that the holder keeps. One that this rank has given up stays mapped here until all ranks of its group have:
+/// a peer that still has it may name memory in it, and asks nobody before. Then it is told to the holder with the next
 /// request, because the end of a region is a destructor and does not talk.
 class process_regions final : public region_provider, public std::enable_shared_from_this<process_regions> {
  public:
@@ -46,7 +46,8 @@ class process_regions final : public region_provider, public std::enable_shared_
     const std::size_t stride = symmetric_region::stride_for(ranks, bytes, at);
     if (stride == 0) return {};
     tell_retired(at);
-    client::region made = holder_->make_region(stride * static_cast<std::size_t>(ranks) + sizeof(region_end), until(), at);
+    client::region made =
+        holder_->make_region(stride * static_cast<std::size_t>(ranks) + sizeof(region_end), until(), at);
     last_ = made.id;
     return adopt(std::move(made), ranks, stride, at);
   }
@@ -90,7 +91,8 @@ class process_regions final : public region_provider, public std::enable_shared_
     const std::size_t bytes = stride * static_cast<std::size_t>(ranks);
     memory_.add(static_cast<std::uint16_t>(found.id), first, bytes, at);
     auto* const end = std::launder(reinterpret_cast<region_end*>(first + bytes));  // fresh pages are zeros
-    auto* const mine = new share_of_region{shared_from_this(), std::move(found), end, static_cast<std::uint32_t>(ranks), {}};
+    auto* const mine =
+        new share_of_region{shared_from_this(), std::move(found), end, static_cast<std::uint32_t>(ranks), {}};
     return symmetric_region::adopt(ranks, stride, first, mine, [](void* context) noexcept {
       std::unique_ptr<share_of_region> over(static_cast<share_of_region*>(context));
       const std::shared_ptr<process_regions> from = std::move(over->from);
@@ -161,9 +163,10 @@ class process_member final : public membership {
     std::iota(all.begin(), all.end(), 0);
     epoch_view out = seat_in(shared, holder_->rank(), std::move(all));
     if (out.number == 0 && !out.world->reads_others(0)) {
-      std::fputs("belay: the kernel does not let ranks read each other's memory (process_vm_readv): buffers that are not "
-                 "symmetric go through staging\n",
-                 stderr);
+      std::fputs(
+          "belay: the kernel does not let ranks read each other's memory (process_vm_readv): buffers that are not "
+          "symmetric go through staging\n",
+          stderr);
     }
     return out;
   }

@@ -25,8 +25,10 @@ void agree(Arbiter&& arbiter, std::vector<int>& survivors) {
     survivors.clear();
     bool waiting = false;
     for (const int rank : arbiter.members()) {
-      if (arbiter.asks(rank)) survivors.push_back(rank);
-      else if (!arbiter.has_left(rank)) waiting = true;
+      if (arbiter.asks(rank))
+        survivors.push_back(rank);
+      else if (!arbiter.has_left(rank))
+        waiting = true;
     }
     if (survivors.empty()) return;
     if (waiting) return arbiter.hurry();

@@ -28,7 +28,8 @@ namespace host {
 /// Shared by the threads of a world; outlives them.
 class thread_membership final : public membership {
  public:
-  thread_membership(int ranks, const world_options& options) : options_(options), left_(static_cast<std::size_t>(ranks)) {
+  thread_membership(int ranks, const world_options& options)
+      : options_(options), left_(static_cast<std::size_t>(ranks)) {
     std::vector<int> all(static_cast<std::size_t>(ranks));
     std::iota(all.begin(), all.end(), 0);
     begin_epoch(std::move(all));
@@ -85,7 +86,9 @@ class thread_membership final : public membership {
  private:
   struct epoch {
     epoch(const control_shape& shape, std::vector<int> those)
-        : memory(control_block::bytes_for(shape)), shared(control_block::make(memory.data(), shape)), members(std::move(those)) {}
+        : memory(control_block::bytes_for(shape)),
+          shared(control_block::make(memory.data(), shape)),
+          members(std::move(those)) {}
 
     anonymous_memory memory;
     control_block shared;
@@ -124,7 +127,8 @@ class thread_membership final : public membership {
     };
     const auto mine = std::make_shared<kept>(kept{which, world_status(which->shared)});
     mine->world.arrive(number, 0, core_set::allowed(), options_.spins);
-    return {std::shared_ptr<world_status>(mine, &mine->world), std::make_shared<thread_regions>(), number, which->members};
+    return {std::shared_ptr<world_status>(mine, &mine->world), std::make_shared<thread_regions>(), number,
+            which->members};
   }
 
   world_options options_;

@@ -16,8 +16,8 @@
 #include <span>
 #include <string>
 
-#include "belay/backend/host/memory/rank_set.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
+#include "belay/backend/host/memory/rank_set.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -89,8 +89,8 @@ class address_map {
     }
   }
 
-  /// What this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of them have mapped is
-  /// ordinary memory to them.
+  /// What this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of them have mapped
+  /// is ordinary memory to them.
   [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const rank_set& peers) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     if (space_ == address_space::several) {
@@ -152,8 +152,8 @@ class address_map {
   std::array<entry, most_regions> table_{};
 };
 
-/// Reads `bytes` at `offset` of what another process published, its ordinary memory, into ours. False, with errno, when the
-/// kernel does not let us, or it is no ordinary memory.
+/// Reads `bytes` at `offset` of what another process published, its ordinary memory, into ours. False, with errno, when
+/// the kernel does not let us, or it is no ordinary memory.
 [[nodiscard]] inline bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
                                        std::size_t bytes) noexcept {
   if (from.region() != 0) {

@@ -13,12 +13,12 @@
 #include <new>
 #include <string>
 
+#include "belay/backend/host/failure/abort_flag.hpp"
 #include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
-#include "belay/backend/host/failure/abort_flag.hpp"
+#include "belay/comm/event_count.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
-#include "belay/comm/event_count.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -62,8 +62,8 @@ struct shared_cause {
   shared_text<256> there;
 };
 
-/// One rank, as its peers see it. A bell is rung by its owner, when what it published may be waited for. The owner changes it
-/// in every call, from a thread for each lane: nothing else is near.
+/// One rank, as its peers see it. A bell is rung by its owner, when what it published may be waited for. The owner
+/// changes it in every call, from a thread for each lane: nothing else is near.
 struct alignas(cache_line_pair_bytes) rank_block {
   struct alignas(cache_line_pair_bytes) lane_doorbell : doorbell {};
   lane_doorbell doorbells[lane_count];
@@ -128,9 +128,7 @@ class control_block {
   control_block() = default;
 
   /// More than any memory holds where the shape says so, which what is not of this process may.
-  [[nodiscard]] static std::size_t bytes_for(const control_shape& shape) noexcept {
-    return parts_of(shape).end;
-  }
+  [[nodiscard]] static std::size_t bytes_for(const control_shape& shape) noexcept { return parts_of(shape).end; }
   /// Over fresh, zeroed memory of `bytes_for(shape)` bytes.
   [[nodiscard]] static control_block make(std::byte* memory, const control_shape& shape) noexcept {
     auto& header = *reinterpret_cast<control_header*>(memory);
@@ -144,9 +142,10 @@ class control_block {
   [[nodiscard]] static control_block attach(std::byte* memory, std::size_t bytes) {
     const auto& header = *reinterpret_cast<const control_header*>(memory);
     if (bytes < sizeof(control_header) || header.magic != control_header::right_magic ||
-        header.version != control_header::right_version || header.bytes > bytes ||
-        header.shape.ranks < 1 || header.shape.ranks > most_ranks || bytes_for(header.shape) != header.bytes) {
-      throw input_error("a segment of " + std::to_string(bytes) + " bytes is no control segment of this version of Belay");
+        header.version != control_header::right_version || header.bytes > bytes || header.shape.ranks < 1 ||
+        header.shape.ranks > most_ranks || bytes_for(header.shape) != header.bytes) {
+      throw input_error("a segment of " + std::to_string(bytes) +
+                        " bytes is no control segment of this version of Belay");
     }
     return control_block(memory, header.shape);
   }
@@ -159,7 +158,8 @@ class control_block {
   }
   /// Where a rank puts what its peers cannot see; 64-byte aligned.
   [[nodiscard]] std::byte* staging(int rank, lane which) const noexcept {
-    return memory_ + parts_.staging + (static_cast<std::size_t>(rank) * lane_count + index(which)) * shape_.staging_bytes;
+    return memory_ + parts_.staging +
+           (static_cast<std::size_t>(rank) * lane_count + index(which)) * shape_.staging_bytes;
   }
   [[nodiscard]] std::byte* groups() const noexcept { return memory_ + parts_.groups; }
 

@@ -19,11 +19,11 @@
 #include <string>
 #include <utility>
 
-#include "belay/device/available_memory.hpp"
-#include "belay/core/unique_fd.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/available_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -75,7 +75,7 @@ class memory_segment {
   }
   /// The same, and it must have exactly so many bytes.
   [[nodiscard]] static memory_segment attach(int number, std::size_t bytes, where at = where::current()) {
-    host::unique_fd file(number);
+    unique_fd file(number);
     const std::size_t found = sealed_size(number, at);
     if (found != bytes) {
       throw file_error("memfd", found, "a segment of " + std::to_string(bytes) + " bytes was announced", at);
@@ -104,7 +104,7 @@ class memory_segment {
   [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr; }
 
   /// To be sent to another process; -1 after `forget_descriptor()`.
-  [[nodiscard]] int unique_fd() const noexcept { return file_.get(); }
+  [[nodiscard]] int fd() const noexcept { return file_.get(); }
   /// A child that this process forks from now on has no such memory: it faults where it touches it.
   void keep_from_children() const noexcept { ::madvise(data_, bytes_, MADV_DONTFORK); }
   /// Closes the descriptor; the mapping stays.
@@ -156,7 +156,7 @@ class memory_segment {
     bytes_ = 0;
   }
 
-  host::unique_fd file_;
+  unique_fd file_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Who has mapped a region of symmetric memory: the ranks of the group that made it. To all others it is ordinary memory.
+// Who has mapped a region of symmetric memory: the ranks of the group that made it. To all others it is ordinary
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,15 @@ struct rank_set {
   [[nodiscard]] static rank_set of(std::span<const int> members, std::uint32_t group) noexcept {
     rank_set out{group};
     for (const int rank : members) {
-      if (rank < 64) out.ranks |= std::uint64_t{1} << rank;
-      else out.beyond = true;
+      if (rank < 64)
+        out.ranks |= std::uint64_t{1} << rank;
+      else
+        out.beyond = true;
     }
     return out;
   }
-  /// All of `others` are among these, as far as that is known: of ranks beyond the first 64 where the group is the same, or
-  /// these are the world.
+  /// All of `others` are among these, as far as that is known: of ranks beyond the first 64 where the group is the
+  /// same, or these are the world.
   [[nodiscard]] bool includes(const rank_set& others) const noexcept {
     return group == 0 || group == others.group || (!others.beyond && (others.ranks & ~ranks) == 0);
   }

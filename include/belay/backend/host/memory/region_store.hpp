@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/unique_fd.hpp"
-#include "belay/backend/host/memory/memory_segment.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/backend/host/memory/memory_segment.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

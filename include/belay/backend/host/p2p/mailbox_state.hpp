@@ -30,14 +30,16 @@ class mailbox_flap {
   /// The receiver: true when it may read.
   [[nodiscard]] bool open() noexcept {
     mailbox_state expected = mailbox_state::full;
-    return look() == mailbox_state::full && state_.compare_exchange_strong(expected, mailbox_state::reading,
-                                                                    std::memory_order_acquire, std::memory_order_relaxed);
+    return look() == mailbox_state::full &&
+           state_.compare_exchange_strong(expected, mailbox_state::reading, std::memory_order_acquire,
+                                          std::memory_order_relaxed);
   }
   /// The receiver, when it has read; then it rings the sender. False: the sender has given up meanwhile, and what was
   /// read is worth nothing.
   [[nodiscard]] bool empty() noexcept {
     mailbox_state expected = mailbox_state::reading;
-    return state_.compare_exchange_strong(expected, mailbox_state::empty, std::memory_order_seq_cst, std::memory_order_relaxed);
+    return state_.compare_exchange_strong(expected, mailbox_state::empty, std::memory_order_seq_cst,
+                                          std::memory_order_relaxed);
   }
   /// The receiver: the letter does not fit, or cannot be read. The world has been stopped before; then it rings the
   /// sender, whether that sleeps or not.

@@ -19,14 +19,14 @@
 #include <vector>
 
 #include "belay/backend/host/failure/wait_diagnosis.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
-#include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/p2p/mailbox_state.hpp"
-#include "belay/backend/host/tuning/variant.hpp"
 #include "belay/backend/host/memory/address_map.hpp"
+#include "belay/backend/host/p2p/mailbox_state.hpp"
 #include "belay/backend/host/p2p/transfer.hpp"
+#include "belay/backend/host/rendezvous/group_layout.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
+#include "belay/backend/host/tuning/variant.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
@@ -38,9 +38,16 @@ namespace host {
 /// One lane of one group, as one of its ranks sees it.
 class p2p_transport {
  public:
-  p2p_transport(world_status& world, const address_map& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
-              group_layout shared)
-      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), peers_(rank_set::of(members, group)), shared_(shared),
+  p2p_transport(world_status& world, const address_map& memory, std::span<const int> members, lane which,
+                std::uint32_t group, int me, group_layout shared)
+      : world_(&world),
+        memory_(&memory),
+        members_(members),
+        lane_(which),
+        group_(group),
+        me_(me),
+        peers_(rank_set::of(members, group)),
+        shared_(shared),
         cursors_(2 * members.size()) {
     const bool free = world.shared().shape().algorithm == static_cast<std::uint32_t>(algorithm::automatic);
     if (free && members.size() > 1) tuner_.emplace();
@@ -153,8 +160,8 @@ class p2p_transport {
     });
     there.step = at.step;
     if (at.step.path == transfer_path::pieces && at.step.here > 0) {
-      std::memcpy(shared_.piece(lane_, me_, transfer.peer), static_cast<const std::byte*>(transfer.data) + at.step.before,
-                  at.step.here);
+      std::memcpy(shared_.piece(lane_, me_, transfer.peer),
+                  static_cast<const std::byte*>(transfer.data) + at.step.before, at.step.here);
     }
     there.state.put();
     at.posted = true;
@@ -197,7 +204,8 @@ class p2p_transport {
         }
         return;
       case transfer_path::cma:
-        if (!read_process(world_->pid_of(sender), from, 0, to, step.here)) cannot_read(now, there, sender, transfer, errno);
+        if (!read_process(world_->pid_of(sender), from, 0, to, step.here))
+          cannot_read(now, there, sender, transfer, errno);
         return;
     }
   }
@@ -214,10 +222,11 @@ class p2p_transport {
   void copy_seen(void* to, const std::byte* from, std::size_t bytes) {
     if (bytes < least_tried_mapped || !tuner_) return fast_copy(to, from, bytes);
     const auto variants = variants_of({operation::exchange, size(), false, true});
-    const touch by = variants[tuner_->next(online_tuner::class_of(bytes) + 1, bytes, variants.size())].by;
+    const memory_access by = variants[tuner_->next(online_tuner::class_of(bytes) + 1, bytes, variants.size())].by;
     const world_status::clock::time_point began = world_status::clock::now();
     copy_by(by, to, from, bytes);
-    if (tuner_->timing()) tuner_->done(std::chrono::duration<double, std::micro>(world_status::clock::now() - began).count());
+    if (tuner_->timing())
+      tuner_->done(std::chrono::duration<double, std::micro>(world_status::clock::now() - began).count());
   }
 
   [[noreturn]] void refuse(session& now, const p2p& transfer, mailbox& there, std::uint64_t moved) {
@@ -263,7 +272,8 @@ class p2p_transport {
   void give_up(session& now, wait_diagnosis& missing, deadline& limit) {
     if (!world_->aborted()) {
       if (progress(now)) return;  // what a rank did before it left may still be in the box
-      world_->abort(missing.cause(now.call, [&](int peer) { return waits_for(now, peer); }, none));
+      world_->abort(missing.cause(
+          now.call, [&](int peer) { return waits_for(now, peer); }, none));
     }
     fail(now, limit.seconds());
   }
@@ -277,7 +287,7 @@ class p2p_transport {
   rank_set peers_;
   group_layout shared_;
   std::optional<online_tuner> tuner_;  // of what is received
-  std::vector<cursor> cursors_;   // sends, then receives, by peer
+  std::vector<cursor> cursors_;        // sends, then receives, by peer
   std::uint64_t number_ = 0;
 };
 

@@ -27,8 +27,8 @@ struct transfer_step {
 /// One end of a direction of a pair: how far the transfer is that is under way. All sizes are bytes.
 class transfer_end {
  public:
-  /// The sender: the next letter of a transfer of `total`, of which a piece holds `room`. `decide()` gives the path; it is
-  /// asked before the first letter only.
+  /// The sender: the next letter of a transfer of `total`, of which a piece holds `room`. `decide()` gives the path; it
+  /// is asked before the first letter only.
   template <class Decide>
   [[nodiscard]] transfer_step next(std::uint64_t total, std::uint64_t room, Decide decide) {
     if (!begun_) path_ = decide();
@@ -38,8 +38,10 @@ class transfer_end {
   }
 
   /// The receiver: whether a letter goes on where the transfer of `total` is, and not beyond its end.
-  [[nodiscard]] bool continues(const transfer_step& mailbox_state, std::uint64_t total, std::uint64_t room) const noexcept {
-    if (mailbox_state.total != total || mailbox_state.before != moved_ || (begun_ && mailbox_state.path != path_)) return false;
+  [[nodiscard]] bool continues(const transfer_step& mailbox_state, std::uint64_t total,
+                               std::uint64_t room) const noexcept {
+    if (mailbox_state.total != total || mailbox_state.before != moved_ || (begun_ && mailbox_state.path != path_))
+      return false;
     const std::uint64_t left = total - moved_;
     switch (mailbox_state.path) {
       case transfer_path::pieces: return mailbox_state.here == std::min(room, left);

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <span>
 
+#include "belay/backend/host/memory/address_map.hpp"
+#include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/backend/host/tuning/variant.hpp"
-#include "belay/backend/host/rendezvous/peer_flags.hpp"
-#include "belay/backend/host/memory/address_map.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 
@@ -60,7 +60,8 @@ struct call_descriptor {
   /// What the head of the first of `ranks` ranks tells of the call.
   [[nodiscard]] static call_kind kind_of(std::uint64_t head, int ranks) noexcept {
     const fingerprint call = call_descriptor{head, -1, 0, 0, {}, {}}.print();
-    const bool floats = call.type.kind == element_code_of<float>().kind || call.type.kind == element_code_of<double>().kind;
+    const bool floats =
+        call.type.kind == element_code_of<float>().kind || call.type.kind == element_code_of<double>().kind;
     return {call.what,
             ranks,
             floats && ranks == 2,
@@ -89,11 +90,16 @@ struct call_buffers {
   std::size_t output_bytes = 0;
 
   /// As an offer, which tells how peers get at the buffers and this rank at theirs.
-  [[nodiscard, gnu::always_inline]] inline call_descriptor as_descriptor(const address_map& memory, const rank_set& peers, bool reads_others) const {
-    const memory_reference in = memory.refer(input, input_bytes, peers), out = memory.refer(output, output_bytes, peers);
+  [[nodiscard, gnu::always_inline]] inline call_descriptor as_descriptor(const address_map& memory,
+                                                                         const rank_set& peers,
+                                                                         bool reads_others) const {
+    const memory_reference in = memory.refer(input, input_bytes, peers),
+                           out = memory.refer(output, output_bytes, peers);
     const bool in_place = in == out && input_bytes > 0 && output_bytes > 0;
-    std::uint64_t head = call_descriptor::head_of(print) | (reads_others ? call_descriptor::cma_possible : 0) | (in_place ? call_descriptor::in_place : 0);
-    if ((memory.direct(in) || input_bytes == 0) && (memory.direct(out) || output_bytes == 0)) head |= call_descriptor::loads_and_stores;
+    std::uint64_t head = call_descriptor::head_of(print) | (reads_others ? call_descriptor::cma_possible : 0) |
+                         (in_place ? call_descriptor::in_place : 0);
+    if ((memory.direct(in) || input_bytes == 0) && (memory.direct(out) || output_bytes == 0))
+      head |= call_descriptor::loads_and_stores;
     return {head, print.root, print.count, print.shape, in, out};
   }
 };
@@ -105,9 +111,9 @@ struct counted_call_buffers : call_buffers {
   std::size_t eager_bytes = 0;  // of the input, which also go along in this rank's page
 };
 
-/// What all ranks payloads to a small operation, or have in their pages in a larger one: peers' as far apart from rank to
-/// rank, this rank's where its caller has it. (What a rank has just published a peer may have taken into its own cache; to
-/// read it back would cost as much as to read the peer's.)
+/// What all ranks payloads to a small operation, or have in their pages in a larger one: peers' as far apart from rank
+/// to rank, this rank's where its caller has it. (What a rank has just published a peer may have taken into its own
+/// cache; to read it back would cost as much as to read the peer's.)
 struct peer_payloads {
   const std::byte* first = nullptr;
   std::size_t apart = 0;
@@ -133,7 +139,9 @@ struct peer_payloads {
 /// The word of a larger one only says that it is; what, the payload says.
 inline constexpr std::uint32_t descriptor_follows = 15;
 
-[[nodiscard]] constexpr operation operation_of_word(std::uint32_t word) noexcept { return static_cast<operation>(word & 15); }
+[[nodiscard]] constexpr operation operation_of_word(std::uint32_t word) noexcept {
+  return static_cast<operation>(word & 15);
+}
 [[nodiscard]] constexpr std::size_t bytes_of_word(std::uint32_t word) noexcept { return word >> 17 & 63; }
 
 [[nodiscard]] inline fingerprint fingerprint_of_word(std::uint32_t word) noexcept {

@@ -19,18 +19,18 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/failure/wait_diagnosis.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
-#include "belay/backend/host/rendezvous/count_vectors.hpp"
-#include "belay/backend/host/rendezvous/rendezvous.hpp"
 #include "belay/backend/host/failure/mismatch_report.hpp"
+#include "belay/backend/host/failure/wait_diagnosis.hpp"
+#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/memory/address_map.hpp"
+#include "belay/backend/host/rendezvous/call_descriptor.hpp"
+#include "belay/backend/host/rendezvous/count_vectors.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/backend/host/rendezvous/lane_view.hpp"
-#include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/tuning/variant_choice.hpp"
-#include "belay/backend/host/rendezvous/call_descriptor.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
-#include "belay/backend/host/memory/address_map.hpp"
+#include "belay/backend/host/rendezvous/rendezvous.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/variant_choice.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/core/config.hpp"
@@ -41,8 +41,8 @@ namespace host {
 
 static_assert(peer_flags<>::flag_payload_bytes == flag_payload_bytes);
 
-/// What a meeting does besides: fingerprints are compared, the recorder is written, deadlines are kept. `unguarded` leaves
-/// these out and is for a benchmark alone, which shows what they cost.
+/// What a meeting does besides: fingerprints are compared, the recorder is written, deadlines are kept. `unguarded`
+/// leaves these out and is for a benchmark alone, which shows what they cost.
 struct guarded {};
 struct unguarded {};
 
@@ -50,13 +50,22 @@ struct unguarded {};
 template <class Guard = guarded>
 class basic_collective_endpoint {
  public:
-  basic_collective_endpoint(world_status& world, const address_map& memory, std::span<const int> members, lane which, std::uint32_t group, int me,
-                group_layout shared)
-      : world_(&world), memory_(&memory), members_(members), lane_(which), group_(group), me_(me), peers_(rank_set::of(members, group)),
-        recorder_(&world.recorder(members[index_of(me)], which)), eager_buffers_(shared.eager_buffers(which)),
-        eager_buffer_stride_(shared.eager_buffer_stride_bytes()), counts_(shared.counts(which), me, size()),
+  basic_collective_endpoint(world_status& world, const address_map& memory, std::span<const int> members, lane which,
+                            std::uint32_t group, int me, group_layout shared)
+      : world_(&world),
+        memory_(&memory),
+        members_(members),
+        lane_(which),
+        group_(group),
+        me_(me),
+        peers_(rank_set::of(members, group)),
+        recorder_(&world.recorder(members[index_of(me)], which)),
+        eager_buffers_(shared.eager_buffers(which)),
+        eager_buffer_stride_(shared.eager_buffer_stride_bytes()),
+        counts_(shared.counts(which), me, size()),
         forced_(static_cast<algorithm>(world.shared().shape().algorithm)),
-        reads_others_(world.reads_others(members[index_of(me)])), rendezvous_({&world, members, which, me, shared.all_flags(which)}),
+        reads_others_(world.reads_others(members[index_of(me)])),
+        rendezvous_({&world, members, which, me, shared.all_flags(which)}),
         variant_(size(), me, forced_) {}
 
   [[nodiscard]] int rank() const noexcept { return me_; }
@@ -66,19 +75,21 @@ class basic_collective_endpoint {
   [[nodiscard]] int world_rank(int who) const noexcept { return members_[static_cast<std::size_t>(who)]; }
 
   /// The way of an operation of which each rank brings at most `bytes`: line or page for `swap`, automatic for `enter`.
-  [[nodiscard, gnu::always_inline]] inline algorithm eager_algorithm(std::size_t bytes, std::size_t element_bytes,
-                                                               eager_traffic which = eager_traffic::all) const noexcept {
+  [[nodiscard, gnu::always_inline]] inline algorithm eager_algorithm(
+      std::size_t bytes, std::size_t element_bytes, eager_traffic which = eager_traffic::all) const noexcept {
     return choose_small(forced_, bytes, element_bytes, size(), which);
   }
 
-  // What says what a call is, mostly constants, goes from where they are known straight into this rank's line, in `swap`
-  // and in `enter`; the rest are calls of their own, so that callers stay short. Handed on in memory, fields that are
-  // written one by one and read in pairs keep a processor waiting for longer than it takes to compare them.
+  // What says what a call is, mostly constants, goes from where they are known straight into this rank's line, in
+  // `swap` and in `enter`; the rest are calls of their own, so that callers stay short. Handed on in memory, fields
+  // that are written one by one and read in pairs keep a processor waiting for longer than it takes to compare them.
 
-  /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there and
-  /// agree, to be read by `payloads` until the next call or the payload's end; throws `comm_error` before that otherwise.
+  /// A small operation, whose data is in the lines or pages: `payload_bytes` of this rank. Returns when all are there
+  /// and agree, to be read by `payloads` until the next call or the payload's end; throws `comm_error` before that
+  /// otherwise.
   [[gnu::always_inline]] inline void eager_round(algorithm how, const fingerprint& print, const void* payload,
-                                          std::size_t payload_bytes, world_status::clock::duration limit, const where& at) {
+                                                 std::size_t payload_bytes, world_status::clock::duration limit,
+                                                 const where& at) {
     begin(print, at);
     if (how == algorithm::flag_line) {
       eager_by_flag_lines(compares ? inline_fingerprint(print) : descriptor_follows, payload, payload_bytes, limit);
@@ -92,12 +103,14 @@ class basic_collective_endpoint {
 
   /// A larger operation: returns when all ranks have entered the same one; throws `comm_error` before any of them has
   /// gone on otherwise.
-  [[gnu::always_inline]] inline void enter_rendezvous(const call_buffers& mine, world_status::clock::duration limit, const where& at) {
+  [[gnu::always_inline]] inline void enter_rendezvous(const call_buffers& mine, world_status::clock::duration limit,
+                                                      const where& at) {
     begin(mine.print, at);
     bring(mine);
     rendezvous_with_all(mine.print.what, mine.print.bytes(), limit);
   }
-  [[gnu::always_inline]] inline void enter_rendezvous(const counted_call_buffers& mine, world_status::clock::duration limit, const where& at) {
+  [[gnu::always_inline]] inline void enter_rendezvous(const counted_call_buffers& mine,
+                                                      world_status::clock::duration limit, const where& at) {
     begin(mine.print, at);
     counts_.bring(rendezvous_.operation_number(), mine.send_counts, mine.receive_counts);
     fill_eager_buffer(mine.input, mine.eager_bytes);
@@ -105,8 +118,8 @@ class basic_collective_endpoint {
     rendezvous_with_all(mine.print.what, mine.print.bytes(), limit);
   }
 
-  /// What rank `who` payloads to the present operation: this rank's from its own memory (see peer_payloads), others' where it
-  /// lies.
+  /// What rank `who` payloads to the present operation: this rank's from its own memory (see peer_payloads), others'
+  /// where it lies.
   [[nodiscard]] const call_descriptor& descriptor_of(int who) const noexcept {
     if (who == me_) return own_;
     return *std::launder(reinterpret_cast<const call_descriptor*>(rendezvous_.flag_line_of(who).payload));
@@ -127,7 +140,9 @@ class basic_collective_endpoint {
   /// Every rank may have the kernel copy what it cannot load.
   [[nodiscard]] bool all_copy() const noexcept { return (flags_of_all_ & call_descriptor::cma_possible) != 0; }
   /// Every rank has put what peers do not see into its page.
-  [[nodiscard]] bool all_in_eager_buffers() const noexcept { return (flags_of_all_ & call_descriptor::in_eager_buffer) != 0; }
+  [[nodiscard]] bool all_in_eager_buffers() const noexcept {
+    return (flags_of_all_ & call_descriptor::in_eager_buffer) != 0;
+  }
   /// Some rank's output is its input.
   [[nodiscard]] bool any_in_place() const noexcept { return (flags_of_any_ & call_descriptor::in_place) != 0; }
   [[nodiscard]] algorithm forced_algorithm() const noexcept { return forced_; }
@@ -135,7 +150,8 @@ class basic_collective_endpoint {
   [[nodiscard]] variant chosen() const noexcept { return variant_.chosen(); }
 
   /// Reads `bytes` at `offset` of the buffer that rank `who` payloads: by loads where it is seen, else by the kernel.
-  void fetch(int who, memory_reference from, std::size_t offset, void* to, std::size_t bytes, touch by = touch::usual) {
+  void fetch(int who, memory_reference from, std::size_t offset, void* to, std::size_t bytes,
+             memory_access by = memory_access::automatic) {
     if (bytes == 0) return;
     if (const std::byte* const seen = memory_->resolve(from)) {
       copy_by(by, to, seen + offset, bytes);
@@ -212,17 +228,18 @@ class basic_collective_endpoint {
   static constexpr bool compares = std::same_as<Guard, guarded>;
   [[nodiscard]] static std::size_t index_of(int who) noexcept { return static_cast<std::size_t>(who); }
   [[gnu::noinline]] void eager_by_flag_lines(std::uint32_t word, const void* payload, std::size_t payload_bytes,
-                                    world_status::clock::duration limit) {
+                                             world_status::clock::duration limit) {
     copy_flag_payload(rendezvous_.flag_line_of(me_).payload, payload, payload_bytes);
     rendezvous_.publish(word);
     record(operation_of_word(word), bytes_of_word(word));
-    payloads_ = {rendezvous_.flag_line_of(0).payload, sizeof(peer_flags<>), me_, static_cast<const std::byte*>(payload)};
+    payloads_ = {rendezvous_.flag_line_of(0).payload, sizeof(peer_flags<>), me_,
+                 static_cast<const std::byte*>(payload)};
     deadline until(limit, *recorder_);
     if (!all_flag_lines(word, until) && compares) refuse_difference();
     end(until);
   }
-  [[gnu::noinline]] void eager_by_buffers(operation what, std::size_t bytes, const void* payload, std::size_t payload_bytes,
-                                    world_status::clock::duration limit) {
+  [[gnu::noinline]] void eager_by_buffers(operation what, std::size_t bytes, const void* payload,
+                                          std::size_t payload_bytes, world_status::clock::duration limit) {
     fill_eager_buffer(payload, payload_bytes);
     rendezvous_.publish_full(descriptor_follows);
     record(what, bytes);
@@ -338,9 +355,8 @@ class basic_collective_endpoint {
     }
     wait_diagnosis missing(*world_, members_, lane_, until);
     const auto absent = [&](int q) { return !rendezvous_.has_come(q); };
-    const bool met = wait_until(rendezvous_.lane_view().doorbell_of(who), world_->before_sleep(lane_), done, [&] {
-      return world_->aborted() || missing.hopeless(absent, who);
-    });
+    const bool met = wait_until(rendezvous_.lane_view().doorbell_of(who), world_->before_sleep(lane_), done,
+                                [&] { return world_->aborted() || missing.hopeless(absent, who); });
     if (met) return;
     if (!world_->aborted()) world_->abort(missing.cause(call(), absent, who));
     give_up(until);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The counts that ranks bring to an operation of ragged parts: of each rank two vectors of a count for each rank, what it
-// sends and what it receives, in memory that all see, one pair for each of two turns.
+// The counts that ranks bring to an operation of ragged parts: of each rank two vectors of a count for each rank, what
+// it sends and what it receives, in memory that all see, one pair for each of two turns.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,8 @@ class count_vectors {
   /// This rank's, before its line; its caller keeps them until the operation is over.
   void bring(std::uint32_t operation_number, counts send, counts receive) noexcept {
     own_ = {send, receive};
-    for (const kind which : {sent, received}) std::copy(own_[which].begin(), own_[which].end(), at(operation_number, me_, which));
+    for (const kind which : {sent, received})
+      std::copy(own_[which].begin(), own_[which].end(), at(operation_number, me_, which));
   }
   /// Those of rank `who`; this rank's where its caller has them.
   [[nodiscard]] counts of(std::uint32_t operation_number, int who, kind which) const noexcept {

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
-#include "belay/backend/host/failure/world_status.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -103,7 +103,8 @@ class group_directory {
       const std::uint32_t state = each.state.load(std::memory_order_acquire);
       if (state == unused) break;
       if (state != in_use || each.generation != generation || each.size != key.size()) continue;
-      const std::int32_t* members = group_layout(world_->shared().groups() + each.offset, static_cast<int>(each.size)).members();
+      const std::int32_t* members =
+          group_layout(world_->shared().groups() + each.offset, static_cast<int>(each.size)).members();
       std::vector<int> those(members, members + each.size);
       std::sort(those.begin(), those.end());
       if (those == key) return &each;
@@ -131,9 +132,8 @@ class group_directory {
       break;
     }
     if (chosen == nullptr) {
-      throw usage_error("too many groups at once: there is no room for one more of " + std::to_string(members.size()) +
-                            " ranks",
-                        at);
+      throw usage_error(
+          "too many groups at once: there is no room for one more of " + std::to_string(members.size()) + " ranks", at);
     }
     std::byte* const memory = world_->shared().groups() + chosen->offset;
     std::memset(memory, 0, needed);

@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/p2p/mailbox_state.hpp"
-#include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/backend/host/p2p/transfer.hpp"
+#include "belay/backend/host/rendezvous/peer_flags.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -48,7 +48,9 @@ class group_layout {
   [[nodiscard]] std::size_t* counts(lane which) const noexcept { return at<std::size_t>(which, counts_offset(size_)); }
   /// Where ranks put what they bring to a small operation and a line does not hold: of each rank two, one for each of
   /// two turns, all as far apart.
-  [[nodiscard]] std::byte* eager_buffers(lane which) const noexcept { return at<std::byte>(which, eager_buffers_offset(size_)); }
+  [[nodiscard]] std::byte* eager_buffers(lane which) const noexcept {
+    return at<std::byte>(which, eager_buffers_offset(size_));
+  }
   [[nodiscard]] std::size_t eager_buffer_stride_bytes() const noexcept { return eager_buffer_stride(size_); }
   [[nodiscard]] p2p_doorbell* desks(lane which) const noexcept { return at<p2p_doorbell>(which, desks_offset(size_)); }
   [[nodiscard]] mailbox& box(lane which, int from, int to) const noexcept {
@@ -65,10 +67,16 @@ class group_layout {
     return (bytes + cache_line_pair_bytes - 1) / cache_line_pair_bytes * cache_line_pair_bytes;
   }
   // Who reads a page is read ahead for, past its end, where it would take the next turn's lines from their writer.
-  [[nodiscard]] static constexpr std::size_t eager_buffer_stride(std::size_t n) noexcept { return 2 * eager_buffer_bytes(static_cast<int>(n)); }
+  [[nodiscard]] static constexpr std::size_t eager_buffer_stride(std::size_t n) noexcept {
+    return 2 * eager_buffer_bytes(static_cast<int>(n));
+  }
   // Boxes are many in a large group.
-  [[nodiscard]] static constexpr std::size_t piece_room(std::size_t n) noexcept { return n <= 4 ? 4096 : n <= 16 ? 512 : 64; }
-  [[nodiscard]] static constexpr std::size_t box_bytes(std::size_t n) noexcept { return sizeof(mailbox) + piece_room(n); }
+  [[nodiscard]] static constexpr std::size_t piece_room(std::size_t n) noexcept {
+    return n <= 4 ? 4096 : n <= 16 ? 512 : 64;
+  }
+  [[nodiscard]] static constexpr std::size_t box_bytes(std::size_t n) noexcept {
+    return sizeof(mailbox) + piece_room(n);
+  }
   [[nodiscard]] static constexpr std::size_t counts_offset(std::size_t n) noexcept { return n * sizeof(peer_flags<>); }
   [[nodiscard]] static constexpr std::size_t desks_offset(std::size_t n) noexcept {
     return counts_offset(n) + up(n * n * 4 * sizeof(std::size_t));

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/p2p/p2p_transport.hpp"
-#include "belay/backend/host/rendezvous/group_directory.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/rendezvous/collective_endpoint.hpp"
 #include "belay/backend/host/memory/region_provider.hpp"
+#include "belay/backend/host/p2p/p2p_transport.hpp"
+#include "belay/backend/host/rendezvous/collective_endpoint.hpp"
+#include "belay/backend/host/rendezvous/group_directory.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -21,8 +21,8 @@ namespace host {
 /// Everything is allocated here; an operation allocates nothing.
 class group_state {
  public:
-  group_state(std::shared_ptr<world_status> world, std::shared_ptr<region_provider> regions, std::vector<int> members, int me,
-              const group_directory::share& shared)
+  group_state(std::shared_ptr<world_status> world, std::shared_ptr<region_provider> regions, std::vector<int> members,
+              int me, const group_directory::share& shared)
       : world_(std::move(world)),
         regions_(std::move(regions)),
         members_(std::move(members)),

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <span>
 
-#include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/policies.hpp"
@@ -20,12 +20,19 @@ namespace host {
 class lane_view {
  public:
   lane_view(world_status* world, std::span<const int> members, lane which, int me, peer_flags<>* all_flags) noexcept
-      : world_(world), members_(members), lane_(which), me_(me), flags_(all_flags), own_doorbell_(&doorbell_of_member(me)) {}
+      : world_(world),
+        members_(members),
+        lane_(which),
+        me_(me),
+        flags_(all_flags),
+        own_doorbell_(&doorbell_of_member(me)) {}
 
   [[nodiscard]] int me() const noexcept { return me_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] peer_flags<>& flags_of(int who) const noexcept { return flags_[who]; }
-  [[nodiscard]] doorbell& doorbell_of(int who) const noexcept { return who == me_ ? *own_doorbell_ : doorbell_of_member(who); }
+  [[nodiscard]] doorbell& doorbell_of(int who) const noexcept {
+    return who == me_ ? *own_doorbell_ : doorbell_of_member(who);
+  }
   [[nodiscard]] bool aborted(std::memory_order order) const noexcept { return world_->aborted(order); }
   [[nodiscard]] address_space space() const noexcept { return world_->space(); }
   static void yield() noexcept { std_atomics::yield(); }

@@ -68,13 +68,20 @@ struct alignas(cache_line_pair_bytes) peer_flags {
   typename Atomics::template atomic<std::uint32_t> rounds{0};
 
   [[nodiscard]] line& flag_line_of(std::uint32_t operation_number) noexcept { return lines[operation_number % 2]; }
-  [[nodiscard]] const line& flag_line_of(std::uint32_t operation_number) const noexcept { return lines[operation_number % 2]; }
+  [[nodiscard]] const line& flag_line_of(std::uint32_t operation_number) const noexcept {
+    return lines[operation_number % 2];
+  }
 
   /// The owner: its line, written before, is this turn's. What is released, and not published, waits for nothing.
-  void publish(flag_word word) noexcept { flag_line_of(word.operation_number).word.store(word.bits(), std::memory_order_seq_cst); }
-  void release(flag_word word) noexcept { flag_line_of(word.operation_number).word.store(word.bits(), std::memory_order_release); }
+  void publish(flag_word word) noexcept {
+    flag_line_of(word.operation_number).word.store(word.bits(), std::memory_order_seq_cst);
+  }
+  void release(flag_word word) noexcept {
+    flag_line_of(word.operation_number).word.store(word.bits(), std::memory_order_release);
+  }
   /// Others: has it been?
-  [[nodiscard]] bool arrived(std::uint32_t operation_number, std::memory_order order = std::memory_order_acquire) const noexcept {
+  [[nodiscard]] bool arrived(std::uint32_t operation_number,
+                             std::memory_order order = std::memory_order_acquire) const noexcept {
     return flag_word::of(flag_line_of(operation_number).word.load(order)).operation_number == operation_number;
   }
   /// Has it been, and does it call just this?
@@ -82,14 +89,20 @@ struct alignas(cache_line_pair_bytes) peer_flags {
     return flag_line_of(word.operation_number).word.load(std::memory_order_acquire) == word.bits();
   }
   /// Has the turn at least been reached? True still when the owner is a turn ahead.
-  [[nodiscard]] bool has_come(std::uint32_t operation_number) const noexcept { return arrived(operation_number) || arrived(operation_number + 1); }
+  [[nodiscard]] bool has_come(std::uint32_t operation_number) const noexcept {
+    return arrived(operation_number) || arrived(operation_number + 1);
+  }
   [[nodiscard]] std::uint32_t fingerprint_of(std::uint32_t operation_number) const noexcept {
     return flag_word::of(flag_line_of(operation_number).word.load(std::memory_order_relaxed)).print;
   }
 
   /// The owner, before it touches what belongs to peers; then it looks whether the world has stopped.
-  void begin_access(std::uint32_t operation_number) noexcept { inside.store(operation_number, std::memory_order_seq_cst); }
-  void end_access(std::uint32_t operation_number) noexcept { outside.store(operation_number, std::memory_order_release); }
+  void begin_access(std::uint32_t operation_number) noexcept {
+    inside.store(operation_number, std::memory_order_seq_cst);
+  }
+  void end_access(std::uint32_t operation_number) noexcept {
+    outside.store(operation_number, std::memory_order_release);
+  }
 
   /// The owner, inside: it has come to this round of them all.
   void enter_round(std::uint32_t round) noexcept { rounds.store(round, std::memory_order_release); }
@@ -98,7 +111,8 @@ struct alignas(cache_line_pair_bytes) peer_flags {
   }
 
   /// True still when the owner has gone on to the next turn, and even given that up.
-  [[nodiscard]] bool has_ended_access(std::uint32_t operation_number, std::memory_order order = std::memory_order_acquire) const noexcept {
+  [[nodiscard]] bool has_ended_access(std::uint32_t operation_number,
+                                      std::memory_order order = std::memory_order_acquire) const noexcept {
     return static_cast<std::int32_t>(outside.load(order) - operation_number) >= 0;
   }
   /// Others, after the world has stopped: may it still touch what is ours?

@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/copy/copy.hpp"
+#include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/core/config.hpp"
 
@@ -37,10 +37,14 @@ class rendezvous {
   void next_operation() noexcept { ++operation_number_; }
 
   /// The present operation's line of rank `who`.
-  [[nodiscard]] auto& flag_line_of(int who) const noexcept { return lane_.flags_of(who).flag_line_of(operation_number_); }
-  [[nodiscard]] std::uint32_t fingerprint_of(int who) const noexcept { return lane_.flags_of(who).fingerprint_of(operation_number_); }
-  /// The rank `k` places behind this one, in a circle. Loops over all peers begin at the first of them: for two ranks they
-  /// end where they began, which a processor guesses right however long a call has not been made.
+  [[nodiscard]] auto& flag_line_of(int who) const noexcept {
+    return lane_.flags_of(who).flag_line_of(operation_number_);
+  }
+  [[nodiscard]] std::uint32_t fingerprint_of(int who) const noexcept {
+    return lane_.flags_of(who).fingerprint_of(operation_number_);
+  }
+  /// The rank `k` places behind this one, in a circle. Loops over all peers begin at the first of them: for two ranks
+  /// they end where they began, which a processor guesses right however long a call has not been made.
   [[nodiscard]] int behind(int k) const noexcept {
     const int q = lane_.me() + k;
     return q < lane_.size() ? q : q - lane_.size();
@@ -52,17 +56,17 @@ class rendezvous {
     mine_->publish({operation_number_, print});
     lane_.doorbell_of(lane_.me()).notify_sleepers();
   }
-  /// The same where the line is full. A peer that looks for it takes it away between its last bytes and an exchange, which
-  /// waits for them; a store follows them at once.
+  /// The same where the line is full. A peer that looks for it takes it away between its last bytes and an exchange,
+  /// which waits for them; a store follows them at once.
   void publish_full(std::uint32_t print) noexcept {
     mine_->release({operation_number_, print});
     ring();
   }
   /// Before this rank's line is written, while there is time: gets it back from peers.
-  void prepare_to_publish() const noexcept { fetch_to_write(&mine_->flag_line_of(operation_number_)); }
+  void prepare_to_publish() const noexcept { prefetch_for_write(&mine_->flag_line_of(operation_number_)); }
   /// Between `publish` and `leave`, while there is time: gets back from peers what `leave` will write.
   void prepare_to_leave() const noexcept {
-    if (early_fetches_pay()) fetch_to_write(&mine_->outside);
+    if (early_fetches_pay()) prefetch_for_write(&mine_->outside);
   }
   /// Returns when all lines are there, with whether all call what this rank's does.
   template <class Wait>
@@ -73,7 +77,9 @@ class rendezvous {
       const int q = behind(k);
       const auto& other = lane_.flags_of(q);
       if (other.calls(mine)) continue;
-      const auto arrived = [&other, operation_number = operation_number_](std::memory_order order) { return other.arrived(operation_number, order); };
+      const auto arrived = [&other, operation_number = operation_number_](std::memory_order order) {
+        return other.arrived(operation_number, order);
+      };
       if (!arrived(std::memory_order_acquire) && !wait(q, arrived)) return flag_lines::missing;
       if (other.fingerprint_of(operation_number_) != print) out = flag_lines::different;
     }
@@ -82,7 +88,8 @@ class rendezvous {
 
   /// Before this rank touches what belongs to others. False: it must not, because the world has stopped.
   [[nodiscard]] bool begin_access() noexcept {
-    if (lane_.space() == address_space::one) mine_->begin_access(operation_number_);  // nobody waits for a process; see withdraw
+    if (lane_.space() == address_space::one)
+      mine_->begin_access(operation_number_);  // nobody waits for a process; see withdraw
     return !lane_.aborted(std::memory_order_seq_cst);
   }
   /// Returns when all ranks, each inside, have called it as often.
@@ -97,13 +104,16 @@ class rendezvous {
   template <class Wait>
   [[nodiscard]] bool exit(Wait wait) {
     end_access();
-    if (early_fetches_pay()) fetch_to_write(&mine_->flag_line_of(operation_number_ + 1));
-    const auto outside = [operation_number = operation_number_](const auto& other, auto order) { return other.has_ended_access(operation_number, order); };
+    if (early_fetches_pay()) prefetch_for_write(&mine_->flag_line_of(operation_number_ + 1));
+    const auto outside = [operation_number = operation_number_](const auto& other, auto order) {
+      return other.has_ended_access(operation_number, order);
+    };
     if (!await(wait, outside)) return false;
     return lane_.space() == address_space::one || !lane_.aborted(std::memory_order_seq_cst);
   }
 
-  /// Instead of `leave` in a turn in which nobody touched more than lines and pages, which wait for the turn after next.
+  /// Instead of `leave` in a turn in which nobody touched more than lines and pages, which wait for the turn after
+  /// next.
   void exit_without_wait() noexcept {
     if (lane_.space() == address_space::one) mine_->end_access(operation_number_);
   }

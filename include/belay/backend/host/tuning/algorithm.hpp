@@ -20,13 +20,14 @@ namespace host {
 
 /// `line`: the data is in the line by which ranks meet (56 bytes or fewer). `page`: it is in shared memory behind the
 /// line, so that ranks meet once, not before and after. `one_shot`: every rank reduces everything
-/// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores it into its own, and
-/// all fetch the others'. `staged`: through staging in rounds, for buffers that peers cannot see. `kernel_copy`: the
-/// kernel copies what a peer cannot see. Operations that move push wherever these would store, all others fetch.
+/// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores it into its own,
+/// and all fetch the others'. `staged`: through staging in rounds, for buffers that peers cannot see. `kernel_copy`:
+/// the kernel copies what a peer cannot see. Operations that move push wherever these would store, all others fetch.
 enum class algorithm : std::uint8_t { automatic, flag_line, eager_buffer, one_shot, push, pull, staged, cma };
 
-inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag_line, algorithm::eager_buffer,   algorithm::one_shot,
-                                           algorithm::push,      algorithm::pull, algorithm::staged, algorithm::cma};
+inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag_line, algorithm::eager_buffer,
+                                           algorithm::one_shot,  algorithm::push,      algorithm::pull,
+                                           algorithm::staged,    algorithm::cma};
 
 [[nodiscard]] constexpr const char* name(algorithm which) noexcept {
   switch (which) {
@@ -63,8 +64,8 @@ struct selection_input {
   algorithm forced = algorithm::automatic;
   bool direct = true;         // every rank sees every buffer
   bool cma_possible = false;  // the kernel copies for every rank
-  bool slices = false;         // of the bytes each rank fetches a slice at a time
-  bool root_reduces = false;   // one rank wants the reduction of what all have
+  bool slices = false;        // of the bytes each rank fetches a slice at a time
+  bool root_reduces = false;  // one rank wants the reduction of what all have
   bool in_place = false;      // some rank's output is its input
 };
 
@@ -85,10 +86,14 @@ enum class eager_traffic : std::uint8_t { all, all_in_parts, root };
 /// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
 /// along where the ranks meet: in a line or a page. Otherwise automatic.
 [[nodiscard, gnu::always_inline]] constexpr algorithm choose_small(algorithm forced, std::size_t bytes,
-                                                                   std::size_t element_bytes, int ranks, eager_traffic which) noexcept {
+                                                                   std::size_t element_bytes, int ranks,
+                                                                   eager_traffic which) noexcept {
   const bool free = forced == algorithm::automatic || forced == algorithm::flag_line;
-  if (free && bytes <= flag_payload_bytes && element_bytes <= flag_payload_bytes && ranks < 511) return algorithm::flag_line;
-  const std::size_t most = free && which == eager_traffic::all ? std::min(eager_buffer_bytes(ranks), most_in_all_eager_buffers) : eager_buffer_bytes(ranks);
+  if (free && bytes <= flag_payload_bytes && element_bytes <= flag_payload_bytes && ranks < 511)
+    return algorithm::flag_line;
+  const std::size_t most = free && which == eager_traffic::all
+                               ? std::min(eager_buffer_bytes(ranks), most_in_all_eager_buffers)
+                               : eager_buffer_bytes(ranks);
   return (free || forced == algorithm::eager_buffer) && bytes <= most ? algorithm::eager_buffer : algorithm::automatic;
 }
 
@@ -139,8 +144,8 @@ inline constexpr std::size_t most_stored_by_free_root = 8 * 1024;
 }
 
 /// From here on copies are timed; below they are chosen by what they cost between two cores, which a probe within one
-/// rank does not see. The library's is best below a few KiB, one string instruction while its start matters less than the
-/// lines that it does not read.
+/// rank does not see. The library's is best below a few KiB, one string instruction while its start matters less than
+/// the lines that it does not read.
 inline constexpr std::size_t least_timed_copy = 128 * 1024, least_string_copy = 4 * 1024, most_string_copy = 16 * 1024;
 
 /// What was timed of copies of `bytes`, `least_timed_copy` or more.
@@ -165,13 +170,14 @@ inline void fast_copy(void* to, const void* from, std::size_t bytes, std::size_t
 }
 inline void fast_copy(void* to, const void* from, std::size_t bytes) { fast_copy(to, from, bytes, bytes); }
 
-/// From the second of these on what ranks store into each other's buffers does not fit into the caches next to the cores, up
-/// to the third it does into the one behind them. There, and up to the first, the string instruction takes lines over that
-/// vectors would read first.
-inline constexpr std::size_t most_short_push = 32 * 1024, least_string_push = 512 * 1024, most_string_push = 4 * 1024 * 1024;
+/// From the second of these on what ranks store into each other's buffers does not fit into the caches next to the
+/// cores, up to the third it does into the one behind them. There, and up to the first, the string instruction takes
+/// lines over that vectors would read first.
+inline constexpr std::size_t most_short_push = 32 * 1024, least_string_push = 512 * 1024,
+                             most_string_push = 4 * 1024 * 1024;
 
-/// Copies as `fast_copy` a piece of the `moved` bytes that a rank stores into its peers' and its own buffers, out of `read`
-/// ones of its own.
+/// Copies as `fast_copy` a piece of the `moved` bytes that a rank stores into its peers' and its own buffers, out of
+/// `read` ones of its own.
 inline void push_copy(void* to, const void* from, std::size_t bytes, std::size_t read, std::size_t moved) {
   // A copy of n bytes reads as many as it stores.
   copy_kind how = kind_of_copy((read + moved) / 2);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Which manner of an operation is fastest, found by doing it. For each kind of call the first rank of a group does each
-// manner a few times in a row, from when all ranks have entered until all have left, and stays with the best for as long as
-// that takes about what it took; its offer tells the others which one it is. Nobody can time this alone: what a line costs
-// depends on which core had it last, and on whether that wrote it, read it or stored it around its caches. (Who receives from a
-// peer copies alone, and tries alone.)
+// manner a few times in a row, from when all ranks have entered until all have left, and stays with the best for as
+// long as that takes about what it took; its offer tells the others which one it is. Nobody can time this alone: what a
+// line costs depends on which core had it last, and on whether that wrote it, read it or stored it around its caches.
+// (Who receives from a peer copies alone, and tries alone.)
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ class online_tuner {
   online_tuner(const online_tuner&) = delete;
   online_tuner& operator=(const online_tuner&) = delete;
 
-  /// The manner of the next call of this kind, of `manners` (at most `most_variants`). While `timing`, the caller says `done`
-  /// afterwards.
+  /// The manner of the next call of this kind, of `manners` (at most `most_variants`). While `timing`, the caller says
+  /// `done` afterwards.
   [[nodiscard]] std::size_t next(std::uint64_t kind, std::size_t bytes, std::size_t variants) noexcept {
     timed_ = find(kind);
     if (timed_ == nullptr) return 0;
@@ -60,7 +60,8 @@ class online_tuner {
     const auto end = now.costs.begin() + static_cast<std::ptrdiff_t>(manners_);
     const auto least = std::min_element(now.costs.begin(), end);
     // Less than that is chance.
-    now.variant = *least < margin * now.costs[0] ? static_cast<std::uint8_t>(least - now.costs.begin()) : std::uint8_t{0};
+    now.variant =
+        *least < margin * now.costs[0] ? static_cast<std::uint8_t>(least - now.costs.begin()) : std::uint8_t{0};
     now.settled = true;
   }
 
@@ -79,8 +80,8 @@ class online_tuner {
     std::uint8_t variant = 0;                  // tried now, or found
     std::uint8_t run = 0;
     bool settled = false;
-    std::uint8_t rounds = 0;                  // of trials, after the first
-    std::uint16_t drift = 0;                // calls in a row, at the end, that took unlike what was found
+    std::uint8_t rounds = 0;  // of trials, after the first
+    std::uint16_t drift = 0;  // calls in a row, at the end, that took unlike what was found
   };
 
   // Cores move, and what was tried in a loop is called with work in between: then all is tried anew. Each time it takes

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "belay/backend/host/tuning/variant.hpp"
 #include "belay/backend/host/rendezvous/call_descriptor.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
+#include "belay/backend/host/tuning/variant.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -26,14 +26,16 @@ class variant_choice {
     if (me == 0 && ranks > 1 && forced == algorithm::automatic) tuner_.emplace();
   }
 
-  /// Before this rank's offer is published: the bits of its `head` for the manner it asks for, of a call with `bytes` in its
-  /// larger buffer.
+  /// Before this rank's offer is published: the bits of its `head` for the manner it asks for, of a call with `bytes`
+  /// in its larger buffer.
   [[nodiscard, gnu::always_inline]] inline std::uint64_t ask(std::uint64_t head, std::size_t bytes) {
     timing_ = false;
-    const std::size_t least = (head & call_descriptor::loads_and_stores) != 0 ? least_tried_mapped : least_tried_unmapped;
+    const std::size_t least =
+        (head & call_descriptor::loads_and_stores) != 0 ? least_tried_mapped : least_tried_unmapped;
     return tuner_ && bytes >= least ? call_descriptor::variant_of_index(next(head, bytes)) : 0;
   }
-  /// All have entered: `first` is the first rank's offer, `differ` the bits of heads that are not the same on all ranks.
+  /// All have entered: `first` is the first rank's offer, `differ` the bits of heads that are not the same on all
+  /// ranks.
   void agree(const call_descriptor& first, std::uint64_t differ) noexcept {
     chosen_ = {};
     const std::size_t index = first.variant_index();
@@ -58,7 +60,8 @@ class variant_choice {
     const call_kind call = call_descriptor::kind_of(head, ranks_);
     const std::size_t variants = variants_of(call).size();
     if (variants == 1) return 0;
-    const std::uint64_t ways = head & (call_descriptor::loads_and_stores | call_descriptor::cma_possible | call_descriptor::in_place);
+    const std::uint64_t ways =
+        head & (call_descriptor::loads_and_stores | call_descriptor::cma_possible | call_descriptor::in_place);
     const std::uint64_t size_class = (online_tuner::class_of(bytes) + 1) << call_descriptor::first_variant_bit;
     const std::size_t found = tuner_->next((head & ~call_descriptor::ways) | ways | size_class, bytes, variants);
     timing_ = tuner_->timing();

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/rendezvous/group_state.hpp"
-#include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/progress/chunked_transfer.hpp"
+#include "belay/backend/mpi/progress/control_message.hpp"
+#include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/culprits.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -24,7 +24,8 @@ namespace mpi {
 /// Lives for one operation. Ranks are those of the group unless said otherwise.
 class collective_context {
  public:
-  collective_context(group_state& group, lane which, clock::duration limit) : group_(&group), lane_(which), limit_(limit) {}
+  collective_context(group_state& group, lane which, clock::duration limit)
+      : group_(&group), lane_(which), limit_(limit) {}
 
   [[nodiscard]] int rank() const noexcept { return group_->rank; }
   [[nodiscard]] int size() const noexcept { return group_->size(); }
@@ -69,7 +70,8 @@ class collective_context {
       bytes.add(one);
     }
     over.guarded(call_, [&] { bytes.progress(); });
-    over.await(lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
+    over.await(
+        lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
   }
 
   void leave() noexcept { group_->over->finish(lane_); }
@@ -102,7 +104,7 @@ class collective_context {
   /// Stops the world because the contributions do not fit together; every rank of the group does in the same situation.
   [[noreturn]] void refuse(abort_cause why) {
     why.fault = comm_fault::mismatch;
-    group_->over->stop(std::move(why));
+    group_->over->abort(std::move(why));
     group_->over->raise(call_);
   }
 

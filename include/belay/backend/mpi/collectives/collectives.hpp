@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/reduce_blocks.hpp"
 #include "belay/backend/mpi/collectives/argument_checks.hpp"
 #include "belay/backend/mpi/collectives/collective_context.hpp"
 #include "belay/comm/call_arguments.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -51,7 +51,7 @@ void reduce_ranges(collective_context& me, const T* in, Range range, T* out) {
   const T* const mine = in + first;
   const auto source = [&](int q) { return q == me.rank() ? mine : static_cast<const T*>(place(q)); };
   const auto destination = [&](int) { return out; };
-  host::reduce_elements<Op, T>(me.size(), source, 1, destination, 0, count);
+  reduce_elements<Op, T>(me.size(), source, 1, destination, 0, count);
 }
 
 struct element_range {
@@ -98,7 +98,7 @@ void all_reduce(collective_context me, std::span<const T> in, std::span<T> out, 
   me.enter({operation::all_reduce, Op::code, element_code_of<T>(), -1, out.size(), 0}, {}, {}, at);
   const auto slices = [&](int q) { return slice_of(in.size(), me.size(), q); };
   if (me.size() == 1) {
-    host::copy_elements(out.data(), in.data(), in.size());
+    copy_elements(out.data(), in.data(), in.size());
   } else {
     in_rounds(me.size(), round_length<T>(me.size()), slices, [&](auto range) {
       const element_range mine = range(me.rank());
@@ -124,7 +124,7 @@ void reduce(collective_context me, std::span<const T> in, std::span<T> out, Op, 
   me.enter({operation::reduce, Op::code, element_code_of<T>(), root, in.size(), 0}, {}, {}, at);
   const auto slices = [&](int q) { return slice_of(in.size(), me.size(), q); };
   if (me.size() == 1) {
-    host::copy_elements(out.data(), in.data(), in.size());
+    copy_elements(out.data(), in.data(), in.size());
   } else {
     in_rounds(me.size(), round_length<T>(me.size()), slices, [&](auto range) {
       const element_range mine = range(me.rank());
@@ -148,9 +148,8 @@ void reduce_scatter_v(collective_context me, std::span<T> inout, std::span<const
   expect_same_counts(me);
   if (me.size() > 1) {
     const auto ranges = [&](int q) { return element_range{offset_of(counts, q), counts[static_cast<std::size_t>(q)]}; };
-    in_rounds(me.size(), round_length<T>(me.size()), ranges, [&](auto range) {
-      reduce_ranges<Op>(me, inout.data(), range, inout.data() + range(me.rank()).first);
-    });
+    in_rounds(me.size(), round_length<T>(me.size()), ranges,
+              [&](auto range) { reduce_ranges<Op>(me, inout.data(), range, inout.data() + range(me.rank()).first); });
   }
   me.leave();
 }
@@ -162,9 +161,8 @@ void reduce_scatter(collective_context me, std::span<const T> in, std::span<T> o
   check_overlap(out, in, in.data() + own, "reduce_scatter", at);
   me.enter({operation::reduce_scatter, Op::code, element_code_of<T>(), -1, out.size(), 0}, {}, {}, at);
   const auto ranges = [&](int q) { return element_range{out.size() * static_cast<std::size_t>(q), out.size()}; };
-  in_rounds(me.size(), round_length<T>(me.size()), ranges, [&](auto range) {
-    reduce_ranges<Op>(me, in.data(), range, out.data() + (range(me.rank()).first - own));
-  });
+  in_rounds(me.size(), round_length<T>(me.size()), ranges,
+            [&](auto range) { reduce_ranges<Op>(me, in.data(), range, out.data() + (range(me.rank()).first - own)); });
   me.leave();
 }
 
@@ -174,7 +172,7 @@ void all_gather(collective_context me, std::span<const T> in, std::span<T> out, 
   check_length(out.size(), all_parts(in.size(), me.size()), "all_gather: the output", at);
   check_overlap(in, out, out.data() + own, "all_gather", at);
   me.enter({operation::all_gather, reduction::none, element_code_of<T>(), -1, in.size(), 0}, {}, {}, at);
-  host::copy_elements(out.data() + own, in.data(), in.size());
+  copy_elements(out.data() + own, in.data(), in.size());
   me.move([&](int q, transfer& one) {
     fill_out(one, in.data(), in.size());
     fill_in(one, out.data() + in.size() * static_cast<std::size_t>(q), in.size());
@@ -219,7 +217,7 @@ void gather(collective_context me, std::span<const T> in, std::span<T> out, int 
     check_overlap(in, out, out.data() + own, "gather", at);
   }
   me.enter({operation::gather, reduction::none, element_code_of<T>(), root, in.size(), 0}, {}, {}, at);
-  if (is_root) host::copy_elements(out.data() + own, in.data(), in.size());
+  if (is_root) copy_elements(out.data() + own, in.data(), in.size());
   me.move([&](int q, transfer& one) {
     if (q == root) fill_out(one, in.data(), in.size());
     if (is_root) fill_in(one, out.data() + in.size() * static_cast<std::size_t>(q), in.size());
@@ -238,7 +236,7 @@ void scatter(collective_context me, std::span<const T> in, std::span<T> out, int
     check_overlap(out, in, in.data() + own, "scatter", at);
   }
   me.enter({operation::scatter, reduction::none, element_code_of<T>(), root, out.size(), 0}, {}, {}, at);
-  if (is_root) host::copy_elements(out.data(), in.data() + own, out.size());
+  if (is_root) copy_elements(out.data(), in.data() + own, out.size());
   me.move([&](int q, transfer& one) {
     if (is_root) fill_out(one, in.data() + out.size() * static_cast<std::size_t>(q), out.size());
     if (q == root) fill_in(one, out.data(), out.size());
@@ -252,7 +250,7 @@ void all_to_all(collective_context me, std::span<const T> in, std::span<T> out, 
   const std::size_t part = in.size() / static_cast<std::size_t>(me.size());
   me.enter({operation::all_to_all, reduction::none, element_code_of<T>(), -1, in.size(), 0}, {}, {}, at);
   const auto place = [&](int q) { return part * static_cast<std::size_t>(q); };
-  host::copy_elements(out.data() + place(me.rank()), in.data() + place(me.rank()), part);
+  copy_elements(out.data() + place(me.rank()), in.data() + place(me.rank()), part);
   me.move([&](int q, transfer& one) {
     fill_out(one, in.data() + place(q), part);
     fill_in(one, out.data() + place(q), part);
@@ -261,14 +259,14 @@ void all_to_all(collective_context me, std::span<const T> in, std::span<T> out, 
 }
 
 template <transferable T>
-void all_to_all_v(collective_context me, std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
-                  std::span<const std::size_t> receive_counts, where at) {
+void all_to_all_v(collective_context me, std::span<const T> in, std::span<const std::size_t> send_counts,
+                  std::span<T> out, std::span<const std::size_t> receive_counts, where at) {
   check_all_to_all_v(in, send_counts, out, receive_counts, me.size(), at);
   me.enter({operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0}, send_counts, receive_counts, at);
   expect_equal_pairs(me);
   const auto own = static_cast<std::size_t>(me.rank());
-  host::copy_elements(out.data() + offset_of(receive_counts, me.rank()), in.data() + offset_of(send_counts, me.rank()),
-                      send_counts[own]);
+  copy_elements(out.data() + offset_of(receive_counts, me.rank()), in.data() + offset_of(send_counts, me.rank()),
+                send_counts[own]);
   me.move([&](int q, transfer& one) {
     fill_out(one, in.data() + offset_of(send_counts, q), send_counts[static_cast<std::size_t>(q)]);
     fill_in(one, out.data() + offset_of(receive_counts, q), receive_counts[static_cast<std::size_t>(q)]);

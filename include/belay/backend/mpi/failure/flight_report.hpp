@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/progress/mpi_runtime.hpp"
-#include "belay/backend/mpi/failure/world_status.hpp"
 #include "belay/backend/mpi/failure/process.hpp"
+#include "belay/backend/mpi/failure/world_status.hpp"
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/comm/flight_file.hpp"
-#include "belay/comm/stalled_operations.hpp"
 #include "belay/comm/flight_snapshot.hpp"
+#include "belay/comm/stalled_operations.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -69,15 +69,16 @@ class flight_reporter {
     out.told_by = number_;
     if (world_->aborted()) {
       abort_cause why = world_->cause();
-      out.cause = belay::abort_cause{why.fault, std::move(why.culprits), std::move(why.message), std::move(why.there),
-                                     0,         -1,                      why.at_us};
+      out.cause = belay::abort_cause{
+          why.fault, std::move(why.culprits), std::move(why.message), std::move(why.there), 0, -1, why.at_us};
     }
     out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : flight_microseconds(clock::now());
     out.groups = known_groups();
     for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
       const bool own = rank == number_;
-      out.ranks.push_back({(*processes_)[static_cast<std::size_t>(rank)].number, own ? rank_state::running : state_of(rank),
-                           history_of(rank, lane::caller), history_of(rank, lane::stream)});
+      out.ranks.push_back({(*processes_)[static_cast<std::size_t>(rank)].number,
+                           own ? rank_state::running : state_of(rank), history_of(rank, lane::caller),
+                           history_of(rank, lane::stream)});
     }
     return out;
   }
@@ -105,7 +106,8 @@ class flight_reporter {
   // All ranks have the same cause, so they agree, unless one of them is dead that the cause does not name.
   [[nodiscard]] int writer() const {
     const std::vector<int> blamed = world_->cause().culprits;
-    const int innocent = lowest([&](int rank) { return std::find(blamed.begin(), blamed.end(), rank) == blamed.end(); });
+    const int innocent =
+        lowest([&](int rank) { return std::find(blamed.begin(), blamed.end(), rank) == blamed.end(); });
     return innocent >= 0 ? innocent : lowest([](int) { return true; });
   }
   template <class Which>
@@ -117,10 +119,11 @@ class flight_reporter {
   }
 
   [[nodiscard]] process_state process_of(int rank) const noexcept {
-    return (*processes_)[static_cast<std::size_t>(rank)].state_seen_from((*processes_)[static_cast<std::size_t>(number_)]);
+    return (*processes_)[static_cast<std::size_t>(rank)].state_seen_from(
+        (*processes_)[static_cast<std::size_t>(number_)]);
   }
   [[nodiscard]] rank_state state_of(int rank) const {
-    if (world_->key(lane::caller).left(rank)) return rank_state::left;
+    if (world_->history(lane::caller).left(rank)) return rank_state::left;
     switch (process_of(rank)) {
       case process_state::running: return rank_state::running;
       case process_state::stopped: return rank_state::stopped;
@@ -138,7 +141,7 @@ class flight_reporter {
     };
     for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
       for (lane which : lanes) {
-        for (std::uint32_t number : world_->key(which).groups_with(rank)) {
+        for (std::uint32_t number : world_->history(which).groups_with(rank)) {
           if (find(number) == out.end()) out.push_back({number, {number_}});
           std::vector<int>& members = find(number)->members;  // of one that this rank has made all are there
           if (std::find(members.begin(), members.end(), rank) == members.end()) members.push_back(rank);
@@ -152,15 +155,15 @@ class flight_reporter {
   [[nodiscard]] flight_history history_of(int rank, lane which) const {
     if (rank == number_) return flight_history(world_->recorder(which));
     std::vector<flight_record> known;
-    const flight_history key = world_->key(which).of(rank);
-    for (std::uint64_t turn = key.first(); turn < key.count(); ++turn) known.push_back(key[turn]);
-    if (!known.empty() && known.back().key && known.back().what != operation::exchange) {
+    const flight_history history = world_->history(which).of(rank);
+    for (std::uint64_t turn = history.first(); turn < history.count(); ++turn) known.push_back(history[turn]);
+    if (!known.empty() && known.back().reported && known.back().what != operation::exchange) {
       flight_record& last = known.back();
       const flight_record mine = last_like(flight_history(world_->recorder(which)), last);
       const bool behind = mine.what == operation::none || mine.number < last.number;
-      if (behind || (mine.number == last.number && !mine.finished)) last.key = false;
+      if (behind || (mine.number == last.number && !mine.finished)) last.reported = false;
     }
-    return {std::move(known), key.count()};
+    return {std::move(known), history.count()};
   }
 
   const world_status* world_;

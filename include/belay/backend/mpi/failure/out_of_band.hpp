@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/failure/world_status.hpp"
 #include "belay/backend/mpi/progress/control_channel.hpp"
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -90,7 +90,8 @@ class out_of_band {
   static constexpr std::size_t word_count = 12;
   enum class out_of_band_message : std::uint8_t { stop, ask, answer };
 
-  static std::vector<std::byte> packed(out_of_band_message kind, lane which, const abort_cause& what, const flight_record& last) {
+  static std::vector<std::byte> packed(out_of_band_message kind, lane which, const abort_cause& what,
+                                       const flight_record& last) {
     std::vector<std::byte> out;
     const auto put = [&](const void* from, std::size_t size) {
       const auto* bytes = static_cast<const std::byte*>(from);
@@ -142,9 +143,16 @@ class out_of_band {
       }
       case out_of_band_message::answer: {
         answers_[static_cast<std::size_t>(from)] = what.message;
-        flight_record last{static_cast<operation>(words[7]), words[8] != 0, static_cast<std::uint32_t>(words[9]), words[10],
-                           static_cast<std::size_t>(words[11]), 0, 0, what.there, false};
-        world_->key(static_cast<lane>(words[1])).told(from, std::move(last), peer_history::telling::stays);
+        flight_record last{static_cast<operation>(words[7]),
+                           words[8] != 0,
+                           static_cast<std::uint32_t>(words[9]),
+                           words[10],
+                           static_cast<std::size_t>(words[11]),
+                           0,
+                           0,
+                           what.there,
+                           false};
+        world_->history(static_cast<lane>(words[1])).told(from, std::move(last), peer_history::telling::stays);
         break;
       }
     }

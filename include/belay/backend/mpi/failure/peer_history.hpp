@@ -33,7 +33,7 @@ class peer_history {
     peer& sender = peer_of(from);
     track& here = sender.tracks[{what.group, what.what == operation::exchange}];
     if (here.count > 0 && here.latest().what.number == what.number) return;  // an exchange has many letters
-    what.key = true;
+    what.reported = true;
     ++here.count;
     here.latest() = {sender.count++, std::move(what)};
   }
@@ -79,9 +79,9 @@ class peer_history {
     for (turned& each : all) out.push_back(std::move(each.what));
     std::uint64_t count = sender.count;
     if (sender.told.what != operation::none && sender.told_at == sender.count) {
-      const auto same = [&](const flight_record& key) {
-        const bool exchanges = key.what == operation::exchange, also = sender.told.what == operation::exchange;
-        return key.group == sender.told.group && key.number == sender.told.number && exchanges == also;
+      const auto same = [&](const flight_record& known) {
+        const bool exchanges = known.what == operation::exchange, also = sender.told.what == operation::exchange;
+        return known.group == sender.told.group && known.number == sender.told.number && exchanges == also;
       };
       // One that this rank is no part of, or not yet.
       const bool last = !out.empty() && same(out.back());
@@ -93,7 +93,7 @@ class peer_history {
       }
     }
     for (std::size_t i = 0; i + 1 < out.size(); ++i) {
-      out[i].key = false;
+      out[i].reported = false;
       out[i].finished = true;
     }
     return {std::move(out), count};

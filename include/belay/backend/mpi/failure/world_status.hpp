@@ -57,7 +57,7 @@ struct call_site {
 /// Shared by the threads of one rank.
 class world_status {
  public:
-  [[nodiscard]] bool stopped() const noexcept { return stopped_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool aborted() const noexcept { return stopped_.load(std::memory_order_acquire); }
 
   /// Keeps `why`, unless there is a cause already; true when it became the first one.
   bool keep(abort_cause why) {
@@ -69,7 +69,7 @@ class world_status {
     return true;
   }
 
-  /// Why it stopped. Only after `stopped()`.
+  /// Why it stopped. Only after `aborted()`.
   [[nodiscard]] abort_cause cause() const {
     const std::lock_guard lock(mutex_);
     return cause_;
@@ -81,7 +81,7 @@ class world_status {
     return cause_.somebody_died;
   }
 
-  /// The first cause as an error of this call. Only after `stopped()`.
+  /// The first cause as an error of this call. Only after `aborted()`.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
     abort_cause why = cause();
     comm_error::details what;
@@ -101,15 +101,15 @@ class world_status {
   [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return recorders_[index(which)]; }
   [[nodiscard]] const flight_recorder<>& recorder(lane which) const noexcept { return recorders_[index(which)]; }
 
-  [[nodiscard]] peer_history& key(lane which) noexcept { return heard_[index(which)]; }
-  [[nodiscard]] const peer_history& key(lane which) const noexcept { return heard_[index(which)]; }
+  [[nodiscard]] peer_history& history(lane which) noexcept { return histories_[index(which)]; }
+  [[nodiscard]] const peer_history& history(lane which) const noexcept { return histories_[index(which)]; }
 
  private:
   std::atomic<bool> stopped_{false};
   mutable std::mutex mutex_;
   abort_cause cause_;
   flight_recorder<> recorders_[lane_count];
-  peer_history heard_[lane_count];
+  peer_history histories_[lane_count];
 };
 
 }  // namespace mpi

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/rendezvous/group_state.hpp"
-#include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/progress/chunked_transfer.hpp"
+#include "belay/backend/mpi/progress/control_message.hpp"
+#include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
@@ -163,12 +163,13 @@ class exchange_run {
       if (to.bytes > 0) std::memmove(to.data, from.data, to.bytes);
     }
     if (out.over() && in.over()) return;
-    over_->stop({comm_fault::mismatch, {over_->number()},
-                 "rank " + std::to_string(over_->number()) + " sends to itself " +
-                     std::to_string(out.transfers.size()) + " times and receives from itself " +
-                     std::to_string(in.transfers.size()) + " times in one exchange",
-                 call_.at.text(),
-                 false});
+    over_->abort({comm_fault::mismatch,
+                  {over_->number()},
+                  "rank " + std::to_string(over_->number()) + " sends to itself " +
+                      std::to_string(out.transfers.size()) + " times and receives from itself " +
+                      std::to_string(in.transfers.size()) + " times in one exchange",
+                  call_.at.text(),
+                  false});
     over_->raise(call_);
   }
 
@@ -182,7 +183,7 @@ class exchange_run {
                   std::to_string(offer.tag) + " at " + offer.text + ", rank " + std::to_string(over_->number()) +
                   " expects " + std::to_string(expected.bytes) + " bytes with tag " + std::to_string(expected.tag) +
                   " at " + call_.at.text();
-    over_->stop(std::move(why));
+    over_->abort(std::move(why));
     over_->raise(call_);
   }
 

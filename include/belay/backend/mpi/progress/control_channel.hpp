@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/failure/peer_history.hpp"
 #include "belay/backend/mpi/progress/control_message.hpp"
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -71,8 +71,8 @@ class outbox {
 class control_channel {
  public:
   /// Tells `heard` what peers have entered.
-  control_channel(MPI_Comm comm, int ranks, peer_history& key)
-      : comm_(comm), world_(group_key::of_world(ranks)), heard_(&key), peers_(static_cast<std::size_t>(ranks)) {}
+  control_channel(MPI_Comm comm, int ranks, peer_history& history)
+      : comm_(comm), world_(group_key::of_world(ranks)), history_(&history), peers_(static_cast<std::size_t>(ranks)) {}
   control_channel(const control_channel&) = delete;
   control_channel& operator=(const control_channel&) = delete;
 
@@ -145,21 +145,21 @@ class control_channel {
       sender.told_to_stop = what.of_stopped();
       flight_record last = what.last_done();
       sender.seen = last.text();
-      heard_->told(from, std::move(last), peer_history::telling::leaves);
+      history_->told(from, std::move(last), peer_history::telling::leaves);
       return;
     }
     if (what.kind == control_message_kind::envelope || what.kind == control_message_kind::offer) {
-      sender.seen =
-          std::string("last seen in ") + name(what.print.what) + " #" + std::to_string(what.number) + " at " + what.text;
+      sender.seen = std::string("last seen in ") + name(what.print.what) + " #" + std::to_string(what.number) + " at " +
+                    what.text;
       sender.site = what.text;
-      heard_->entered(from, what.entered(world_));
+      history_->entered(from, what.entered(world_));
     }
     queues_[{what.group, what.kind, from}].push_back(std::move(what));
   }
 
   MPI_Comm comm_;
   group_key world_;
-  peer_history* heard_;
+  peer_history* history_;
   outbox out_;
   std::vector<std::byte> buffer_;
   std::vector<peer> peers_;

@@ -138,14 +138,19 @@ struct control_message {
     control_message out;
     if (bytes.size() < sizeof head) return out;
     std::memcpy(&head, bytes.data(), sizeof head);
-    const checked_size rest = (checked_size(head.send_counts) + head.receive_counts) * sizeof(std::size_t) + head.text_length;
+    const checked_size rest =
+        (checked_size(head.send_counts) + head.receive_counts) * sizeof(std::size_t) + head.text_length;
     if (rest.saturated() != bytes.size() - sizeof head) return out;
     out.kind = static_cast<control_message_kind>(head.codes[0]);
     out.group = {head.first, head.second};
     out.order = head.order;
     out.number = head.number;
-    out.print = {static_cast<operation>(head.codes[1]), static_cast<reduction>(head.codes[2]),
-                 {head.codes[3], head.element_bytes}, head.root, head.count, head.shape};
+    out.print = {static_cast<operation>(head.codes[1]),
+                 static_cast<reduction>(head.codes[2]),
+                 {head.codes[3], head.element_bytes},
+                 head.root,
+                 head.count,
+                 head.shape};
     out.bytes = head.bytes;
     out.tag = head.tag;
     const std::byte* from = bytes.data() + sizeof head;

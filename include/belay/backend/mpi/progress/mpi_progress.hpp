@@ -20,16 +20,16 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/own_process.hpp"
-#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/failure/flight_report.hpp"
-#include "belay/backend/mpi/failure/world_status.hpp"
-#include "belay/backend/mpi/progress/control_channel.hpp"
 #include "belay/backend/mpi/failure/out_of_band.hpp"
 #include "belay/backend/mpi/failure/process.hpp"
+#include "belay/backend/mpi/failure/world_status.hpp"
+#include "belay/backend/mpi/progress/control_channel.hpp"
+#include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/own_process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
@@ -61,11 +61,11 @@ class mpi_progress {
     finish_request(told, waits_.timeout, "the start of a world", at);
     for (const introduction& each : all) processes_.push_back(each.who);
     crowded_ = shares_its_core(self.who);
-    reporter_ = std::make_unique<flight_reporter>(health_, processes_, number_, all.front().now);
+    reporter_ = std::make_unique<flight_reporter>(status_, processes_, number_, all.front().now);
     for (lane which : lanes) {
-      boxes_[index(which)] = std::make_unique<control_channel>(comms_[index(which)], ranks_, health_.key(which));
+      boxes_[index(which)] = std::make_unique<control_channel>(comms_[index(which)], ranks_, status_.history(which));
     }
-    notices_ = std::make_unique<out_of_band>(comms_[2], ranks_, number_, health_);
+    notices_ = std::make_unique<out_of_band>(comms_[2], ranks_, number_, status_);
   }
   mpi_progress(const mpi_progress&) = delete;
   mpi_progress& operator=(const mpi_progress&) = delete;
@@ -73,16 +73,16 @@ class mpi_progress {
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] control_channel& box(lane which) noexcept { return *boxes_[index(which)]; }
-  [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return health_.recorder(which); }
+  [[nodiscard]] flight_recorder<>& recorder(lane which) noexcept { return status_.recorder(which); }
 
   /// The rank's process.
-  [[nodiscard]] const std::shared_ptr<const host::own_process>& home() const noexcept { return home_; }
+  [[nodiscard]] const std::shared_ptr<const own_process>& home() const noexcept { return home_; }
 
-  [[nodiscard]] bool stopped() const noexcept { return health_.aborted(); }
+  [[nodiscard]] bool aborted() const noexcept { return status_.aborted(); }
   /// Tells people, and then the caller.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
     reporter_->tell();
-    health_.raise(mine, seconds_waited);
+    status_.raise(mine, seconds_waited);
   }
   [[nodiscard]] flight_reporter& reporter() noexcept { return *reporter_; }
 
@@ -93,18 +93,18 @@ class mpi_progress {
   }
   void finish(lane which) noexcept { recorder(which).leave(slept_us_[index(which)]); }
   /// Whether it stopped because a process is gone: then nothing that waits for all of them ends.
-  [[nodiscard]] bool somebody_died() const { return health_.somebody_died(); }
+  [[nodiscard]] bool somebody_died() const { return status_.somebody_died(); }
 
   /// Stops the world, unless it has stopped, and tells the others; true when `why` became the first cause.
-  bool stop(abort_cause why) {
-    if (!health_.keep(why)) return false;
+  bool abort(abort_cause why) {
+    if (!status_.keep(why)) return false;
     stopped_here_.store(true, std::memory_order_release);
     notices_->tell(why);
     return true;
   }
 
   /// The run is over: later calls fail at once.
-  void end() { health_.keep({comm_fault::revoked, {}, "the run of this world is over", "", false}); }
+  void end() { status_.keep({comm_fault::revoked, {}, "the run of this world is over", "", false}); }
 
   /// How long a call waits for peers, unless it says otherwise.
   [[nodiscard]] clock::duration timeout() const noexcept { return waits_.timeout; }
@@ -123,7 +123,7 @@ class mpi_progress {
     } catch (const mpi_error& problem) {
       abort_cause why{comm_fault::peer_failed, {}, problem.what(), "", false};
       why.culprits.push_back(problem.peer() >= 0 ? problem.peer() : number_);
-      stop(std::move(why));
+      abort(std::move(why));
       raise(call);
     }
   }
@@ -141,7 +141,8 @@ class mpi_progress {
     if (std::exchange(has_left_[index(which)], true)) return;
     try {
       using how = control_message::parting;
-      const control_message last = control_message::farewell(recorder(which).last(), stopped() ? how::stopped : how::in_peace);
+      const control_message last =
+          control_message::farewell(recorder(which).last(), aborted() ? how::stopped : how::in_peace);
       for (int rank = 0; rank < ranks_; ++rank) {
         if (rank != number_) box(which).post(rank, last);
       }
@@ -155,7 +156,7 @@ class mpi_progress {
   /// deadline, since a rank may go on without this one; one that dies or hangs in an operation ends the wait.
   void close(const call_site& call) {
     for (lane which : lanes) {
-      if (stopped()) return;
+      if (aborted()) return;
       const auto remaining = [&](auto tell) {
         for (int rank = 0; rank < ranks_; ++rank) {
           if (rank != number_ && !box(which).left(rank)) tell(rank, true);
@@ -179,7 +180,7 @@ class mpi_progress {
         if (rank != number_ && !box(which).returned(rank)) return;  // its notice is on its way
       }
     }
-    if (stopped() || !notices_->drained()) return;
+    if (aborted() || !notices_->drained()) return;
     for (MPI_Comm& comm : comms_) MPI_Comm_free(&comm);
   }
 
@@ -216,7 +217,7 @@ class mpi_progress {
       box(which).poll();
       if (done()) return true;
       if (looks++ % 16 == 0) notices_->poll();
-      if (!stopped()) return false;
+      if (!aborted()) return false;
       expect_late_letters(which, call, done, awaited);
       return true;
     };
@@ -276,7 +277,7 @@ class mpi_progress {
 
   // Ends a wait in the first cause, which is `why` where there is none yet.
   [[noreturn]] void fail(lane which, const call_site& call, abort_cause why, double waited) {
-    stop(std::move(why));
+    abort(std::move(why));
     leave(which);
     raise(call, waited);
   }
@@ -360,7 +361,7 @@ class mpi_progress {
     fail(which, call, std::move(why), seconds(clock::now() - start));
   }
 
-  std::shared_ptr<const host::own_process> home_ = std::make_shared<const host::own_process>();
+  std::shared_ptr<const own_process> home_ = std::make_shared<const own_process>();
   time_limits waits_;
   int ranks_ = 0;
   int number_ = 0;
@@ -370,7 +371,7 @@ class mpi_progress {
   std::atomic<bool> stopped_here_{false};
   MPI_Comm comms_[lane_count + 1] = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
   std::vector<process> processes_;
-  world_status health_;
+  world_status status_;
   std::unique_ptr<control_channel> boxes_[lane_count];
   std::unique_ptr<out_of_band> notices_;
   std::unique_ptr<flight_reporter> reporter_;

@@ -51,7 +51,7 @@ inline void expect(int code, const char* call, int peer = -1) {
 
 inline void nap(std::chrono::nanoseconds time) noexcept {
   const timespec time_point{static_cast<time_t>(time.count() / 1'000'000'000),
-                        static_cast<long>(time.count() % 1'000'000'000)};
+                            static_cast<long>(time.count() % 1'000'000'000)};
   ::nanosleep(&time_point, nullptr);
 }
 

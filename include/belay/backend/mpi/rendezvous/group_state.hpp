@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/progress/control_message.hpp"
+#include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"

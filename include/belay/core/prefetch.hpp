@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Hints that bring cache lines to the calling core before they are written. A hint changes no result, and a processor
+// that does not know it ignores it.
+#pragma once
+
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Brings the line at `line` to this core for writing. A line in a peer's cache is otherwise requested twice: once to be
+/// read by a copy, once to be written.
+inline void prefetch_for_write(const void* line) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" : : "r"(line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+/// The same for each line of `bytes` bytes.
+inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 64) prefetch_for_write(static_cast<const std::byte*>(from) + i);
+}
+
+}  // namespace belay::inline BELAY_ABI
