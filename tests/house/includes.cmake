@@ -27,7 +27,7 @@ list(JOIN linux_headers "|" linux_headers)
 # Sets <out> to the list of violations below <root>/belay.
 function(find_violations root out)
   set(found "")
-  file(GLOB_RECURSE headers RELATIVE "${root}" "${root}/*.hpp" "${root}/*.cuh")
+  file(GLOB_RECURSE headers RELATIVE "${root}" "${root}/*.hpp" "${root}/*.ipp" "${root}/*.cuh")
   foreach(header IN LISTS headers)
     # belay/comm/mesh.hpp is in comm; belay/comm.hpp is comm's door and bound by the same rule; the rest is the
     # front door, which may see everything but the backends that need more than Linux.

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Three families of macros, all of them here: configuration, BELAY_HD, and Clang's annotations.
+# Four families of macros, all of them here: configuration, BELAY_HD, BELAY_DECL, and Clang's annotations.
 cmake_minimum_required(VERSION 3.25)
 set(allowed
   BELAY_VERSION BELAY_VERSION_MAJOR BELAY_VERSION_MINOR BELAY_VERSION_PATCH BELAY_CHECKS BELAY_ABI
   BELAY_HD
+  BELAY_DECL
   BELAY_OBLIGATION BELAY_OPENS BELAY_IF_OPEN BELAY_DISCHARGES BELAY_IF_DISCHARGED)
 set(wrong "")
 file(GLOB_RECURSE headers RELATIVE "${source_dir}/include" "${source_dir}/include/*")
@@ -21,5 +22,5 @@ foreach(header IN LISTS headers)
 endforeach()
 if(wrong)
   list(JOIN wrong "\n  " text)
-  message(FATAL_ERROR "macros that belong to none of the three families:\n  ${text}")
+  message(FATAL_ERROR "macros that belong to none of the four families:\n  ${text}")
 endif()

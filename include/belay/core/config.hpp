@@ -30,6 +30,15 @@
 #define BELAY_HD
 #endif
 
+// Functions that depend on no type of the caller and are on no hot path stand in files that end in .ipp. By default a
+// header includes them, and they are inline. With BELAY_SEPARATE_COMPILATION headers only declare them, and the one
+// source of a program that includes belay/backend/host/source.hpp defines them.
+#if defined(BELAY_SEPARATE_COMPILATION)
+#define BELAY_DECL
+#else
+#define BELAY_DECL inline
+#endif
+
 // Clang's consumed analysis (-Wconsumed) lets the compiler see a handle that nobody discharged.
 // The other compilers read these as nothing; there the typed tape and the ledger do the work.
 #if defined(__clang__) && !defined(__CUDA_ARCH__)
