@@ -12,6 +12,7 @@
 
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/hash.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -74,11 +75,11 @@ template <class T>
     return {element_code::opaque, sizeof(T)};
 }
 
-/// Folds a count vector into the fingerprint (FNV-1a over whole words).
+/// The hash of a count vector, as it stands in a fingerprint.
 [[nodiscard]] constexpr std::uint64_t shape_of(std::span<const std::size_t> counts) noexcept {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (std::size_t count : counts) hash = (hash ^ static_cast<std::uint64_t>(count)) * 0x100000001b3ULL;
-  return hash;
+  fnv1a hash;
+  for (const std::size_t count : counts) hash.add(count);
+  return hash.value();
 }
 
 /// One call, as far as all ranks must agree. `count` in elements as the caller gave it; `root` a rank of

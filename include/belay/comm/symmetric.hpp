@@ -24,6 +24,7 @@
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/device/tier.hpp"
@@ -312,13 +313,13 @@ class symmetric_heap {
   }
 
   [[nodiscard]] std::uint64_t digest() const noexcept {
-    std::uint64_t hash = 0;
+    fnv1a hash(0);
     for (const record& entry : records_) {
       if (!entry.live) continue;
       const std::size_t words[] = {entry.offset, entry.bytes, entry.generation};
-      hash = (hash ^ shape_of(words)) * 0x100000001b3ULL;
+      hash.add(shape_of(words));
     }
-    return hash;
+    return hash.value();
   }
 
   Group group_;

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A hash to compare data by: between two moments of one rank, or between ranks. It finds accidents, not attacks.
+// Hashes to compare data by: between two points in time on one rank, or between ranks. They find accidents, not
+// attacks.
+//
+//   const std::uint64_t before = belay::content_hash().add_bytes(data, size).value();
+//   train(data);
+//   if (belay::content_hash().add_bytes(data, size).value() != before) report_change();
+//   const std::uint64_t key = belay::fnv1a().add_text("wte").add(seed).value();
 #pragma once
 
 #include <cstddef>
@@ -12,7 +18,35 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// 64 bits of what was added, in order. A change of one word is always seen, changes of several but by chance.
+/// FNV-1a of bytes, and of whole words. Its values stand in names of files and decide the first values of parameters,
+/// so they never change.
+class fnv1a {
+ public:
+  static constexpr std::uint64_t offset_basis = 0xcbf29ce484222325U;
+  static constexpr std::uint64_t prime = 0x100000001b3U;
+
+  constexpr fnv1a() noexcept = default;
+  /// Continues from `hash`.
+  explicit constexpr fnv1a(std::uint64_t hash) noexcept : hash_(hash) {}
+
+  /// `word` as one unit, not as its eight bytes.
+  constexpr fnv1a& add(std::uint64_t word) noexcept {
+    hash_ = (hash_ ^ word) * prime;
+    return *this;
+  }
+  constexpr fnv1a& add_text(std::string_view text) noexcept {
+    for (const char c : text) add(static_cast<unsigned char>(c));
+    return *this;
+  }
+
+  [[nodiscard]] constexpr std::uint64_t value() const noexcept { return hash_; }
+
+ private:
+  std::uint64_t hash_ = offset_basis;
+};
+
+/// 64 bits of what was added, in order, for large data: eight bytes a step. A change of one word always changes the
+/// value; changes of several words do so with overwhelming probability.
 class content_hash {
  public:
   constexpr content_hash& add(std::uint64_t word) noexcept {
@@ -38,7 +72,7 @@ class content_hash {
   [[nodiscard]] constexpr std::uint64_t value() const noexcept { return hash_; }
 
  private:
-  std::uint64_t hash_ = 0xcbf29ce484222325U;
+  std::uint64_t hash_ = fnv1a::offset_basis;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Text as JSON has it. Paths and messages come from outside and may hold quotes, control characters and bytes that are
-// no UTF-8; a reader must be able to parse what was written all the same.
+// Text as a JSON string. Paths, names and messages of other processes may hold quotes, control characters and bytes
+// that are no UTF-8. A reader must be able to parse what was written all the same.
+//
+//   std::string line = "{\"file\":";
+//   belay::append_json(line, path);                                        // to a string
+//   belay::put_json(path, [&](std::string_view piece) { out << piece; });  // to anything else, without allocation
+//   line += '}';
 #pragma once
 
 #include <cstddef>
@@ -9,32 +14,46 @@
 #include <string_view>
 
 #include "belay/core/config.hpp"
+#include "belay/core/hexadecimal.hpp"
 #include "belay/core/utf8.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// Appends `text` in quotes. A byte that is no UTF-8 becomes U+FFFD.
-inline void append_json(std::string& out, std::string_view text) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  out += '"';
-  while (!text.empty()) {
-    const auto value = static_cast<unsigned char>(text.front());
-    const std::size_t length = utf8_length(text);
-    if (length == 0) {
-      out += "\xef\xbf\xbd";
-    } else if (value == '"' || value == '\\') {
-      out += '\\';
-      out += text.front();
-    } else if (value < 0x20 || value == 0x7f) {
-      out += "\\u00";
-      out += digits[value / 16];
-      out += digits[value % 16];
-    } else {
-      out += text.substr(0, length);
+/// Calls `put(std::string_view)` with the pieces of `text` in quotes. Control characters are escaped. A byte that is
+/// no UTF-8 becomes U+FFFD.
+template <class Put>
+constexpr void put_json(std::string_view text, Put put) {
+  put(std::string_view("\""));
+  std::size_t plain = 0;  // bytes at the front of `text` that need no change
+  while (plain < text.size()) {
+    const auto value = static_cast<unsigned char>(text[plain]);
+    const std::size_t length = utf8_length(text.substr(plain));
+    const bool quoted = value == '"' || value == '\\';
+    const bool control = value < 0x20 || value == 0x7f;
+    if (length != 0 && !quoted && !control) {
+      plain += length;
+      continue;
     }
-    text.remove_prefix(length == 0 ? 1 : length);
+    put(text.substr(0, plain));
+    if (length == 0) {
+      put(std::string_view("\xef\xbf\xbd"));
+    } else if (quoted) {
+      const char escape[] = {'\\', text[plain]};
+      put(std::string_view(escape, sizeof escape));
+    } else {
+      const char escape[] = {'\\', 'u', '0', '0', hex_digit(value / 16U), hex_digit(value % 16U)};
+      put(std::string_view(escape, sizeof escape));
+    }
+    text.remove_prefix(plain + 1);
+    plain = 0;
   }
-  out += '"';
+  put(text);
+  put(std::string_view("\""));
+}
+
+/// Appends `text` in quotes.
+inline void append_json(std::string& out, std::string_view text) {
+  put_json(text, [&out](std::string_view piece) { out += piece; });
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "belay/core/config.hpp"
+#include "belay/core/hexadecimal.hpp"
 #include "belay/core/utf8.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -22,10 +23,6 @@ namespace belay::inline BELAY_ABI {
 
 /// Appends a control character as it is written in a string literal: \n, \x1b, \u202e.
 inline void append_escaped(std::string& out, char32_t code) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  const auto hex = [&](unsigned places) {
-    for (unsigned shift = 4 * places; shift > 0; shift -= 4) out += digits[code >> (shift - 4) & 0xf];
-  };
   switch (code) {
     case '\n': out += "\\n"; return;
     case '\r': out += "\\r"; return;
@@ -33,7 +30,7 @@ inline void append_escaped(std::string& out, char32_t code) {
     default: break;
   }
   out += code < 0x80 ? "\\x" : "\\u";
-  hex(code < 0x80 ? 2 : 4);
+  append_hex(out, code, code < 0x80 ? 2 : 4);
 }
 
 /// `text` in one line that a terminal only shows: control characters are escaped, a byte that is no UTF-8 becomes

@@ -20,6 +20,7 @@
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/placement.hpp"
@@ -103,10 +104,8 @@ class initial {
 /// sequence can be made anywhere, in any order, with the same bits.
 class counted_normal {
  public:
-  constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept : key_(mix(seed)) {
-    for (char c : name) key_ = (key_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    key_ = mix(key_);
-  }
+  constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept
+      : key_(mix(fnv1a(mix(seed)).add_text(name).value())) {}
 
   [[nodiscard]] double operator()(std::uint64_t index) const noexcept {
     const std::uint64_t first = mix(key_ + index * 0x9e3779b97f4a7c15u);

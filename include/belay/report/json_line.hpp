@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One JSON object a line, written into room the caller payloads: no allocation, numbers that read back
+// One JSON object a line, written into room that the caller gives: no allocation, numbers that read back
 // bit for bit, null for what JSON has no number for. The caller names the members; this keeps commas,
 // quotes and brackets right.
 #pragma once
@@ -13,6 +13,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/json_text.hpp"
 #include "belay/core/where.hpp"
 #include "belay/report/text_buffer.hpp"
 
@@ -145,19 +146,7 @@ class json_line {
   }
 
   void scalar(std::string_view text) noexcept {
-    constexpr std::string_view digits = "0123456789abcdef";
-    text_.put('"');
-    for (char c : text) {
-      const auto value = static_cast<unsigned char>(c);
-      if (c == '"' || c == '\\') {
-        text_.put('\\').put(c);
-      } else if (value < 0x20) {
-        text_.put("\\u00").put(digits[value / 16]).put(digits[value % 16]);
-      } else {
-        text_.put(c);
-      }
-    }
-    text_.put('"');
+    put_json(text, [this](std::string_view piece) { text_.put(piece); });
   }
 
   text_buffer text_;

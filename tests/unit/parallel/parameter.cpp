@@ -61,6 +61,12 @@ TEST_CASE("seed and name decide the first values") {
   CHECK(whole({64}, 1, "a") != whole({64}, 1, "b"));
 }
 
+TEST_CASE("first values keep their bits from version to version: a run goes on from another version's checkpoint") {
+  CHECK(belay::counted_normal(7, "wte")(0) == -0x1.7eec5ec01a6a4p-2);
+  CHECK(belay::counted_normal(7, "layers.0.weight")(12345678901) == -0x1.9f95fabdc56c4p-3);
+  CHECK(belay::counted_normal(7, "\xff z")(1) == 0x1.1c56ef641ff92p-1);
+}
+
 TEST_CASE("normal first values have the mean and deviation asked for, and no correlation between neighbours") {
   const std::vector<double> values = whole({100000}, 3);
   const double n = static_cast<double>(values.size());

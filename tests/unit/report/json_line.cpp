@@ -69,6 +69,13 @@ TEST_CASE("text may come as any kind of string") {
   CHECK(line.finish() == "{\"x\":\"text\",\"y\":\"pointer\",\"z\":[\"a\",\"b\"],\"w\":[\"text\",\"literal\"]}\n");
 }
 
+TEST_CASE("a name with bytes that are no UTF-8 makes a line that can be parsed") {
+  belay::json_line line(room);
+  const auto read = nlohmann::json::parse(line.field("na\xffme", "\x80").field("next", 1).finish());
+  CHECK(read["na\xef\xbf\xbdme"] == "\xef\xbf\xbd");
+  CHECK(read["next"] == 1);
+}
+
 TEST_CASE("a line that does not fit, is left open or closes too much is a usage error") {
   std::array<char, 8> little;
   belay::json_line line(little);

@@ -230,6 +230,10 @@ TEST_CASE("declarations that the reader would refuse are refused before a file e
   refused({{"../a", st::stored_type::f32, {1}}});
   refused({{std::string("a\0b", 3), st::stored_type::f32, {1}}});
   refused({{"\xff", st::stored_type::f32, {1}}});
+  CHECK_THROWS_WITH_AS(st::writer(dir.file("m"), {{"a\xff", st::stored_type::f32, {1}}}),
+                       doctest::Contains("a tensor's name is not valid UTF-8: a\xef\xbf\xbd"), belay::usage_error);
+  CHECK_THROWS_WITH_AS(st::writer(dir.file("m"), {}, {{"format", "\xc0\xaf"}}),
+                       doctest::Contains("a metadata value is not valid UTF-8"), belay::usage_error);
   refused({{std::string(4097, 'n'), st::stored_type::f32, {1}}});
   refused({{"a", st::stored_type::f4, {3}}});
   refused({{"a", st::stored_type::f32, {std::uint64_t{1} << 40, std::uint64_t{1} << 40}}});

@@ -13,6 +13,9 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/json_text.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/utf8.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
@@ -27,31 +30,21 @@ struct declaration {
   std::vector<std::uint64_t> shape;
 };
 
-/// Appends `text` as a JSON string.
-inline void append_quoted(std::string& to, std::string_view text) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  to += '"';
-  for (char c : text) {
-    const auto value = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      to += '\\';
-      to += c;
-    } else if (value < 0x20) {
-      to += "\\u00";
-      to += digits[value / 16];
-      to += digits[value % 16];
-    } else {
-      to += c;
-    }
-  }
-  to += '"';
-}
-
 /// What other readers of a file expect to find in it.
 [[nodiscard]] inline metadata_list usual_metadata() {
   metadata_list list;
   list.emplace_back(std::string("format"), std::string("pt"));
   return list;
+}
+
+// JSON holds valid UTF-8 only: another text would be read back changed.
+inline void expect_utf8(std::string_view text, const char* what, where at) {
+  for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(utf8_length(rest))) {
+    if (utf8_length(rest) != 0) continue;
+    throw usage_error(std::string("these tensors cannot be written: ") + what + " is not valid UTF-8: " +
+                          printable(text),
+                      at);
+  }
 }
 
 struct layout {
@@ -73,9 +66,11 @@ template <class Scanner = header_scanner>
     text += "\"__metadata__\":{";
     for (std::size_t i = 0; i < about.size(); ++i) {
       if (i != 0) text += ',';
-      append_quoted(text, about[i].first);
+      expect_utf8(about[i].first, "a metadata key", at);
+      expect_utf8(about[i].second, "a metadata value", at);
+      append_json(text, about[i].first);
       text += ':';
-      append_quoted(text, about[i].second);
+      append_json(text, about[i].second);
     }
     text += '}';
   }
@@ -87,7 +82,8 @@ template <class Scanner = header_scanner>
       throw usage_error("the size of tensor " + each.name + " overflows or ends inside a byte", at);
     }
     if (text.size() > 1) text += ',';
-    append_quoted(text, each.name);
+    expect_utf8(each.name, "a tensor's name", at);
+    append_json(text, each.name);
     text += ":{\"dtype\":\"";
     text += name(each.type);
     text += "\",\"shape\":[";

@@ -25,6 +25,8 @@
 #include "belay/comm/launch.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/hexadecimal.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
@@ -47,10 +49,7 @@ class bootstrap_file {
     const std::uint64_t started = start_time_of(out.owner_, at);
     std::string text =
         "belay 1 " + std::to_string(out.owner_) + " " + std::to_string(started) + " " + door.path() + " ";
-    for (const auto byte : door.secret()) {
-      text += "0123456789abcdef"[static_cast<unsigned>(byte) >> 4 & 15];
-      text += "0123456789abcdef"[static_cast<unsigned>(byte) & 15];
-    }
+    for (const auto byte : door.secret()) append_hex(text, static_cast<unsigned char>(byte), 2);
     text += '\n';
     const std::string fresh = std::string(unfinished) + std::to_string(out.owner_) + "-" + std::to_string(started);
     do {
@@ -123,11 +122,9 @@ class bootstrap_file {
       const auto parent = look_at_process(::getppid());
       told += "/" + std::to_string(::getppid()) + "/" + std::to_string(parent ? parent->start_time : 0);
     }
-    std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
-    for (const char each : told) hash = (hash ^ static_cast<unsigned char>(each)) * 0x100000001b3ULL;
-    std::string digits;
-    for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[hash >> shift & 15];
-    return std::string(prefix) + digits;
+    std::string name(prefix);
+    append_hex(name, fnv1a().add_text(told).value(), 16);
+    return name;
   }
 
   // A note that was left by a process that still runs. Throws where it is no note.

@@ -29,6 +29,7 @@
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hexadecimal.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
@@ -93,7 +94,8 @@ class bootstrap_socket {
     do {
       std::uint64_t chance = 0;
       fill_random(chance, at);
-      directory = begin + hexadecimal(chance);
+      directory = begin;
+      append_hex(directory, chance, 16);
       if (directory.size() + sizeof(socket_name) + 1 > sizeof(sockaddr_un::sun_path))
         throw file_error(directory + "/" + socket_name, 0,
                          "too long: a socket's path has 107 characters at most, this would have " +
@@ -194,12 +196,6 @@ class bootstrap_socket {
   bootstrap_socket() noexcept = default;
 
   [[nodiscard]] static std::string prefix() { return "belay-" + std::to_string(::geteuid()) + "-"; }
-
-  [[nodiscard]] static std::string hexadecimal(std::uint64_t value) {
-    std::string text;
-    for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[(value >> shift) & 15];
-    return text;
-  }
 
   // Process numbers mean something only where they were given.
   [[nodiscard]] static std::uint64_t pid_namespace() noexcept {

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "belay/core/config.hpp"
+#include "belay/core/hash.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
@@ -33,14 +34,12 @@ struct process {
     process out;
     out.number = ::getpid();
     char text[512];
-    std::uint64_t hash = 0xcbf29ce484222325ULL;
+    fnv1a hash;
     const std::size_t length = read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
-    for (std::size_t i = 0; i < length; ++i) hash = (hash ^ static_cast<unsigned char>(text[i])) * 0x100000001b3ULL;
+    hash.add_text({text, length});
     struct stat space {};
-    if (::stat("/proc/self/ns/pid", &space) == 0) {
-      hash = (hash ^ static_cast<std::uint64_t>(space.st_ino)) * 0x100000001b3ULL;
-    }
-    out.machine = length == 0 ? 0 : hash;
+    if (::stat("/proc/self/ns/pid", &space) == 0) hash.add(space.st_ino);
+    out.machine = length == 0 ? 0 : hash.value();
     char state = '?';
     if (!read_state(out.number, state, out.start)) out.machine = 0;
     cpu_set_t cores;

@@ -18,6 +18,7 @@
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/hash.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
@@ -31,15 +32,16 @@ struct group_key {
   [[nodiscard]] auto operator<=>(const group_key&) const = default;
 
   [[nodiscard]] static group_key of(std::span<const int> sorted_members, std::uint64_t turn) noexcept {
-    group_key key{0xcbf29ce484222325ULL, 0x9e3779b97f4a7c15ULL};
+    fnv1a first;
+    std::uint64_t second = 0x9e3779b97f4a7c15ULL;
     const auto fold = [&](std::uint64_t word) {
-      key.first = (key.first ^ word) * 0x100000001b3ULL;
-      key.second = (key.second + word) * 0xbf58476d1ce4e5b9ULL;
-      key.second ^= key.second >> 31;
+      first.add(word);
+      second = (second + word) * 0xbf58476d1ce4e5b9ULL;
+      second ^= second >> 31;
     };
     for (int member : sorted_members) fold(static_cast<std::uint64_t>(member) + 1);
     fold(turn);
-    return key;
+    return {first.value(), second};
   }
 
   /// The first group of all ranks.
