@@ -65,8 +65,8 @@ void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& 
     places.push_back({table.add(parameter.global_size()), 0});
   });
   belay::gradient_buckets<float, group> gradients{members, {{rank.world()}}, std::size_t{1} << 20, micro_batches};
-  std::vector<float> values(gradients.layout().elements()), slopes(gradients.layout().gradient_elements());
-  gradients.bind(values, slopes);
+  std::vector<float> values(gradients.layout().elements()), grads(gradients.layout().gradient_elements());
+  gradients.bind(values, grads);
   net.for_each_parameter([](auto& parameter) { parameter.initialise(1); });
   const belay::adamw_settings settings{.learning_rate = 1e-3, .beta2 = 0.95, .decay = 0.1};
   std::vector<float> moments(belay::adamw<float, group>::state_elements(gradients));

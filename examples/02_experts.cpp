@@ -72,8 +72,8 @@ void train(belay::host::rank& rank, std::size_t steps) {
     places.push_back({table.add(parts), stacked ? static_cast<std::size_t>(mesh.expert().rank()) : 0});
   });
   belay::gradient_buckets<float, group> gradients{members, {{mesh.replicas()}, {mesh.data()}}, std::size_t{1} << 18, 1};
-  std::vector<float> values(gradients.layout().elements()), slopes(gradients.layout().gradient_elements());
-  gradients.bind(values, slopes);
+  std::vector<float> values(gradients.layout().elements()), grads(gradients.layout().gradient_elements());
+  gradients.bind(values, grads);
   net.for_each_parameter([](auto& parameter) { parameter.initialise(1); });
   std::vector<float> moments(belay::adamw<float, group>::state_elements(gradients));
   belay::adamw<float, group> optimizer{{.learning_rate = 3e-3}, gradients, moments};

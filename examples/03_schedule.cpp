@@ -9,6 +9,7 @@
 #include "belay/core/error.hpp"
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule.hpp"
+#include "belay/report/schedule_chart.hpp"
 
 namespace {
 

@@ -59,10 +59,10 @@ void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& 
   const std::size_t state = belay::adamw_state_elements(layout, {&number, 1}), activations = planned_activations(net);
   const std::size_t floats = layout.elements() + layout.gradient_elements() + state;
   std::printf("rank %zu plans %zu + %zu bytes\n", number, floats * sizeof(float), activations);
-  std::vector<float> values(layout.elements()), slopes(layout.gradient_elements()), moments(state);
+  std::vector<float> values(layout.elements()), grads(layout.gradient_elements()), moments(state);
   belay::tier_meter device;
   belay::host_engine engine{belay::host_pages{activations}, device};
-  gradients.bind(values, slopes);
+  gradients.bind(values, grads);
   for (const auto& member : members) member.parameter().initialise(1);  // by name: the same on all ranks
   belay::adamw<float, belay::host::group> optimizer{{.learning_rate = 3e-3}, gradients, moments};
   std::vector<std::int32_t> tokens(length), targets(length);

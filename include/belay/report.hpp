@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What people look at: the line of a step for a reader and for a program, the table of a plan, memory over
-// time as a picture, what every rank did when as a trace. All of it takes plain numbers, so that a trainer
-// with other ideas about its steps can use it too.
+// Door of the report room, what people look at: the line of a step for a reader and for a program, the table of a plan,
+// memory over time as a picture, a pipeline schedule as a chart, and a trace of what every rank did. All of it but the
+// chart takes plain numbers, so that a trainer with steps of its own can use it too.
 #pragma once
 
 #include "belay/report/json_line.hpp"
 #include "belay/report/memory_picture.hpp"
 #include "belay/report/output.hpp"
 #include "belay/report/plan_table.hpp"
+#include "belay/report/schedule_chart.hpp"
 #include "belay/report/step_line.hpp"
 #include "belay/report/trace.hpp"

@@ -79,7 +79,7 @@ struct stage_type {
   moe_layer* layer;
   int number;
   const std::vector<double>* inputs;  // [micro_batches, rows, hidden] of this rank
-  const std::vector<double>* slopes;
+  const std::vector<double>* grads;
   std::array<std::optional<handle>, micro_batches> handles{};
   std::array<std::optional<belay::gradient<engine_type, double, 3>>, micro_batches> gradients{};
 
@@ -96,7 +96,7 @@ struct stage_type {
   void release(std::size_t m) { gradients[m].reset(); }
   void backward(const scope_type& scope, tensor received) {
     const std::size_t m = scope.micro_batch();
-    const tensor dout = number == 1 ? part(*slopes, m) : received;
+    const tensor dout = number == 1 ? part(*grads, m) : received;
     if (Policy::owes(number, m)) {
       gradients[m].emplace(std::move(*handles[m]).backward(dout));
     } else {
@@ -117,7 +117,7 @@ struct place {
   exchange_type exchange;
   toy::parameters<double> weights;
   moe_layer layer;
-  std::vector<double> inputs, slopes;
+  std::vector<double> inputs, grads;
   stage_type<Policy> stage;
   belay::pipeline<double, group, belay::schedule::dynamic_table> pipeline;
 
@@ -128,8 +128,8 @@ struct place {
         weights(layer_weights(mesh.coordinate().pipeline, crowding)),
         layer{{weights, exchange, k, balance_scale}, "moe." + std::to_string(mesh.coordinate().pipeline)},
         inputs(own(all_inputs(crowding), mesh.coordinate().expert)),
-        slopes(own(all_slopes(), mesh.coordinate().expert)),
-        stage{&layer, mesh.coordinate().pipeline, &inputs, &slopes},
+        grads(own(all_grads(), mesh.coordinate().expert)),
+        stage{&layer, mesh.coordinate().pipeline, &inputs, &grads},
         pipeline(mesh.pipeline(), belay::schedule::one_f_one_b(2, micro_batches), {1, rows, hidden}) {
     exchange.prepare(0, 1, micro_batches);
   }
@@ -146,7 +146,7 @@ struct place {
     for (std::size_t row = 0; crowding > 0 && row < micro_batches * all_rows; ++row) x[row * hidden] = crowding;
     return x;
   }
-  static std::vector<double> all_slopes() { return toy::some_numbers<double>(micro_batches * all_rows * hidden, 8); }
+  static std::vector<double> all_grads() { return toy::some_numbers<double>(micro_batches * all_rows * hidden, 8); }
   // A micro-batch's rows are divided among the expert ranks.
   static std::vector<double> own(const std::vector<double>& all, int expert) {
     std::vector<double> out;
@@ -170,7 +170,7 @@ struct place {
   /// Distance of this rank's expert and router gradients from those of a dense model on one rank.
   double error() {
     auto first = layer_weights(0, crowding_), second = layer_weights(1, crowding_);
-    const auto x = all_inputs(crowding_), g = all_slopes();
+    const auto x = all_inputs(crowding_), g = all_grads();
     for (std::size_t m = 0; m < micro_batches; ++m) {
       const auto cut = [&](const std::vector<double>& all) {
         const auto size = static_cast<std::ptrdiff_t>(all_rows * hidden), begin = static_cast<std::ptrdiff_t>(m) * size;

@@ -3,7 +3,7 @@
 // Any text as a schedule: refused with row and column, or written again as it was, proven, and drawn.
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule/csv.hpp"
-#include "belay/parallel/schedule/draw.hpp"
+#include "belay/report/schedule_chart.hpp"
 #include "fuzz/support/target.hpp"
 
 namespace schedule = belay::schedule;

@@ -8,7 +8,6 @@
 
 #include "belay/parallel/schedule/action.hpp"    // IWYU pragma: export
 #include "belay/parallel/schedule/csv.hpp"       // IWYU pragma: export
-#include "belay/parallel/schedule/draw.hpp"      // IWYU pragma: export
 #include "belay/parallel/schedule/rules.hpp"     // IWYU pragma: export
 #include "belay/parallel/schedule/table.hpp"     // IWYU pragma: export
 #include "belay/parallel/schedule/timeline.hpp"  // IWYU pragma: export

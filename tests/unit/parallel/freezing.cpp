@@ -61,8 +61,8 @@ TEST_CASE("what is frozen passes gradients through, takes neither gradient nor s
 
     std::vector<belay::bucket_member<double>> members{{adapter.weight(), 0}};  // base.weight() would not compile
     belay::gradient_buckets<double, belay::host::group> gradients{members, {{rank.world()}}, 1 << 20, 1};
-    std::vector<double> values(gradients.layout().elements()), slopes(gradients.layout().gradient_elements());
-    gradients.bind(values, slopes);
+    std::vector<double> values(gradients.layout().elements()), grads(gradients.layout().gradient_elements());
+    gradients.bind(values, grads);
     double frozen_value = 0;
     base.weight().bind(&frozen_value);
     adapter.weight().initialise(1);

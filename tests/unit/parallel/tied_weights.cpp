@@ -62,8 +62,8 @@ TEST_CASE("two layers of a rank share a parameter: its bucket goes when both hav
       scaling lower{weight}, upper{weight};
       std::vector<belay::bucket_member<double>> members{{weight, 0}};  // once
       buckets gradients{members, {{rank.world()}}, 1 << 20, 1};
-      std::vector<double> values(gradients.layout().elements()), slopes(gradients.layout().gradient_elements());
-      gradients.bind(values, slopes);
+      std::vector<double> values(gradients.layout().elements()), grads(gradients.layout().gradient_elements());
+      gradients.bind(values, grads);
       weight.initialise(1);
 
       bench b;
@@ -91,8 +91,8 @@ TEST_CASE("two stages hold a copy each of what they share: a family of both keep
   belay::host::world{2}.run([](belay::host::rank& rank) {
     belay::parameter<double> weight{{.name = "shared", .shape = {1}, .first_values = belay::initial::normal(1)}};
     buckets gradients{{{weight, 0}}, {{rank.world()}}, 1 << 20, 1};
-    std::vector<double> values(gradients.layout().elements()), slopes(gradients.layout().gradient_elements());
-    gradients.bind(values, slopes);
+    std::vector<double> values(gradients.layout().elements()), grads(gradients.layout().gradient_elements());
+    gradients.bind(values, grads);
     weight.initialise(1);
 
     scaling half{weight};

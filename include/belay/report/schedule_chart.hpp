@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A table to look at: as characters for a terminal, as an SVG file that needs nothing else for a page. Both show
-// the table played by `timeline_player`, so gaps are the waiting that a run would have.
+// A pipeline schedule as a chart: characters for a terminal, or an SVG that needs nothing else for a page. Both show
+// the schedule as `timeline_player` plays it, so a gap is the waiting that a run would have.
+//
+//   const auto table = belay::schedule::one_f_one_b(4, 8);
+//   std::puts(belay::schedule::draw_text(table).c_str());
+//   belay::output("schedule.svg").write(belay::schedule::draw_svg(table));
 #pragma once
 
 #include <cstddef>
@@ -21,7 +25,7 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// A number with two digits after the point, whatever the locale. Values of drawings and percentages only.
+/// A number with two digits after the point, whatever the locale; for coordinates and percentages.
 [[nodiscard]] inline std::string two_digits(double value) {
   const long long hundredths = __builtin_llround(value * 100);
   std::string text = std::to_string(hundredths / 100) + ".";
@@ -66,8 +70,8 @@ template <any_table Table>
   return text;
 }
 
-/// Draws the table with one forward and one backward time a stage (any unit) as an SVG of its own. Throws
-/// usage_error for a table without a proof or times that are not one a stage.
+/// The chart as an SVG. `forward` and `backward` are the times of each stage, in any unit. Throws usage_error for a
+/// table without a proof, or for times that are not one a stage.
 template <any_table Table>
 [[nodiscard]] std::string draw_svg(const Table& table, std::span<const double> forward,
                                    std::span<const double> backward, where at = where::current()) {
