@@ -100,7 +100,7 @@ void open_and_discharge(benchmark::State& state) {
   what.layer = "layer";
   for (auto _ : state) {
     benchmark::DoNotOptimize(what);
-    const belay::ticket debt = debts.open(what);
+    const belay::obligation_id debt = debts.open(what);
     benchmark::ClobberMemory();
     debts.close(debt);
     benchmark::ClobberMemory();

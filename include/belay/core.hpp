@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The door to the core room: the words that every other room speaks.
+// Door of the core room: the types that all other rooms use.
 #pragma once
 
 #include "belay/core/checked_size.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Door of the device room: memory, streams and launches on one device.
+// Door of the device room: memory and streams of one device.
 #pragma once
 
 #include "belay/device/arena.hpp"

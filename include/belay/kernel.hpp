@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The door to the kernel room: arithmetic as functors and row functions, for host and device alike.
-// Nothing in it knows a device, a stream or a rank.
+// Door of the kernel room: arithmetic as functors and row functions, for host and device alike. Nothing in it knows a
+// device, a stream or a rank.
 #pragma once
 
 #include "belay/kernel/elementwise.hpp"

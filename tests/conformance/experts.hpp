@@ -13,7 +13,7 @@
 
 #include "belay/backend/host.hpp"
 #include "conformance/reference.hpp"
-#include "unit/parallel/support/expert_station.hpp"
+#include "unit/parallel/support/expert_fixture.hpp"
 #include "unit/parallel/support/toy_experts.hpp"
 
 namespace conformance {
@@ -35,7 +35,7 @@ std::vector<float> train_experts(const Group& ranks, const expert_job& what) {
   const std::size_t all = std::accumulate(what.rows.begin(), what.rows.end(), std::size_t{0});
   const auto x = toy::some_numbers<float>(all * what.hidden, 5);
   const auto dy = toy::some_numbers<float>(all * what.hidden, 6);
-  toy::station<float, Group> here(ranks, {what.experts, what.k, what.hidden, what.capacity});
+  toy::expert_fixture<float, Group> here(ranks, {what.experts, what.k, what.hidden, what.capacity});
   here.exchange.prepare(0, 2, 1);
   toy::parameters<float> weights(what.experts, what.hidden, 11), other(what.experts, what.hidden, 12);
   std::vector<float> out;

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Arithmetic on sizes that a caller gave. A sum or product that wraps round is a small number, which passes every later
-// comparison and is written beyond; here it stays too large to the end of the expression, where it is refused.
+// Arithmetic on sizes that a caller gave. A sum or product that wraps around is a small number: it passes every later
+// comparison, and memory is then written beyond its end. A `checked_size` stays too large to the end of the
+// expression, where it is refused.
+//
+//   const auto words = [] { return "the table is"; };
+//   const std::size_t bytes = (belay::checked_size(rows) * width * sizeof(float)).value(words, at);
+//   // or throws belay::size_error: "the table is more than any memory holds"
 #pragma once
 
 #include <concepts>
@@ -15,18 +20,18 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Bytes of the largest object there can be: a pointer's difference is signed.
+/// The most bytes an object can have: the difference of two pointers is signed.
 inline constexpr std::size_t largest_size = std::numeric_limits<std::size_t>::max() / 2;
 
-/// A size that a caller gave, or that follows from it, is more than any memory holds. `what` names operation and
-/// argument. Nothing was written or allocated by the refused call.
+/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
+/// argument. The refused call has written and allocated nothing.
 class size_error : public usage_error {
  public:
   size_error(const std::string& what, where at) : usage_error(what + " more than any memory holds", at) {}
 };
 
-/// A size in bytes or elements. Operators saturate: what is too large for `std::size_t` stays so, unless it is
-/// multiplied by zero. Plain data; costs a multiplication and a comparison.
+/// A size in bytes or elements. Operators saturate: a value too large for `std::size_t` stays too large, unless it is
+/// multiplied by zero.
 class checked_size {
  public:
   BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
@@ -50,9 +55,9 @@ class checked_size {
     return over == 0 ? *this : *this + (unit - over);
   }
 
-  /// Whether there can be an object of so many bytes.
+  /// Whether an object can have so many bytes.
   BELAY_HD [[nodiscard]] constexpr bool fits() const noexcept { return value_ <= largest_size; }
-  /// More than `largest_size` where it does not fit.
+  /// The size, or some value above `largest_size` where it does not fit.
   BELAY_HD [[nodiscard]] constexpr std::size_t saturated() const noexcept { return value_; }
   /// The size; throws `size_error` where it does not fit. `words()` is the sentence up to "more than any memory holds".
   template <std::invocable Words>
@@ -63,8 +68,8 @@ class checked_size {
   }
 
  private:
-  __extension__ typedef unsigned __int128
-      wide;  // overflow builtins are not for every compiler's constants, nor for a GPU
+  // Overflow builtins work neither in every compiler's constants nor on a GPU.
+  __extension__ typedef unsigned __int128 wide;
 
   template <class Words>
   [[noreturn, gnu::cold, gnu::noinline]] static void refuse(Words words, const where& at) {

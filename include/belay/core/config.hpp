@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The only macros of the library. The level of checking changes what a handle holds, so it is part of
-// the namespace: translation units built with different levels do not link with each other's types.
+// The only macros of the library. The level of checking changes what a handle holds, so it is part of the namespace:
+// translation units built with different levels do not link with each other's types.
+//
+//   if constexpr (belay::checked(belay::check_level::local)) {
+//     // only in checked builds: BELAY_CHECKS is 1 or 2
+//   }
 #pragma once
 
 // 0: release. 1: local checks and the ledger's details. 2: also compared across ranks.
@@ -30,8 +34,8 @@
 #define BELAY_HD
 #endif
 
-// Functions that depend on no type of the caller and are on no hot path stand in files that end in .ipp. By default a
-// header includes them, and they are inline. With BELAY_SEPARATE_COMPILATION headers only declare them, and the one
+// Functions that depend on no type of the caller, and are on no hot path, stand in files that end in .ipp. By default
+// a header includes them, and they are inline. With BELAY_SEPARATE_COMPILATION headers only declare them, and the one
 // source of a program that includes belay/backend/host/source.hpp defines them.
 #if defined(BELAY_SEPARATE_COMPILATION)
 #define BELAY_DECL
@@ -39,8 +43,8 @@
 #define BELAY_DECL inline
 #endif
 
-// Clang's consumed analysis (-Wconsumed) lets the compiler see a handle that nobody discharged.
-// The other compilers read these as nothing; there the typed tape and the ledger do the work.
+// With these attributes Clang's consumed analysis (-Wconsumed) finds a handle that is never discharged. For the other
+// compilers they are empty; there the typed tape and the ledger find it.
 #if defined(__clang__) && !defined(__CUDA_ARCH__)
 #define BELAY_OBLIGATION [[clang::consumable(unconsumed)]]
 #define BELAY_OPENS [[clang::return_typestate(unconsumed)]]

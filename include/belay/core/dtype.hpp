@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The element types that tensors have in memory and in files, as a value that can be stored, printed
-// and compared, and the way from a C++ type to it. Names are those of the safetensors format.
+// The element types of tensors as values, which can be stored, printed and compared, and the mapping from C++ types to
+// them. Names are those of the safetensors format.
+//
+//   static_assert(belay::dtype_of<float> == belay::dtype::f32);
+//   std::puts(belay::name(belay::dtype::bf16));       // BF16
+//   const auto type = belay::dtype_named("F8_E4M3");  // std::optional<belay::dtype>
+//   template <belay::element T>                       // any type that tensors can have
+//   void save(std::span<const T> values);
 #pragma once
 
 #include <concepts>
@@ -35,7 +41,7 @@ enum class dtype : std::uint8_t {
 
 inline constexpr std::size_t dtype_count = 15;
 
-// After the enumeration: g++ takes an enumerator for a shadowing declaration otherwise.
+// After the enumeration: otherwise g++ warns that its enumerators shadow these names.
 using bf16 = compact_float<8, 7, special_values::ieee>;
 using fp16 = compact_float<5, 10, special_values::ieee>;
 using fp8_e4m3 = compact_float<4, 3, special_values::nan_only>;  // OCP e4m3fn: largest 448

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The ledger is the list of a step's open obligations. It has a fixed number of entries and never
-// allocates; a ticket names an entry and its generation, so that a handle used after its step, or twice, is
-// recognised instead of discharging somebody else's debt.
+// The ledger is the list of a step's open obligations. It has a fixed number of entries and allocates nothing after it
+// is made. An `obligation_id` names an entry and its generation, so that a handle which is used twice, or after its
+// step, is recognised and does not discharge another handle's obligation.
+//
+//   belay::ledger obligations(64);
+//   const belay::obligation_id id = obligations.open({.layer = "head", .opened_at = belay::where::current()});
+//   obligations.close(id);
+//   if (obligations.open_count() > 0) std::puts(obligations.text().c_str());
 #pragma once
 
 #include <concepts>
@@ -18,15 +23,15 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Names one open entry of a ledger; a default one names none. Plain data; the handle that holds it is what cannot be
+/// Names one entry of a ledger; a default one names none. Plain data: the handle that holds it is what cannot be
 /// copied.
-struct ticket {
+struct obligation_id {
   std::uint32_t index = 0;
   std::uint32_t generation = 0;
 };
 
-/// Obligations are still open where none may be: `what()` lists the first of them with layer, micro-batch,
-/// bytes, shape, file and line.
+/// Obligations are open where none may be. `what()` lists the first of them with layer, micro-batch, bytes, shape, file
+/// and line.
 class open_obligations : public usage_error {
  public:
   open_obligations(const std::string& list, std::size_t count, where at)
@@ -42,20 +47,21 @@ class open_obligations : public usage_error {
 
 class ledger {
  public:
-  /// Entry 0 is nobody's: a default ticket points to it, so that a ticket is always one to look up.
+  /// Room for `capacity` obligations at a time. Entry 0 is never used: a default `obligation_id` names it, so that
+  /// every id can be looked up.
   explicit ledger(std::size_t capacity = 4096, where at = where::current()) : entries_(entries_for(capacity, at)) {
     clear();
   }
 
-  /// Records a debt. Throws usage_error when more obligations are open than the ledger was made for.
-  [[nodiscard]] ticket open(const obligation& what) {
+  /// Records an obligation. Throws usage_error when more obligations are open than the ledger was made for.
+  [[nodiscard]] obligation_id open(const obligation& what) {
     return open_in_place(what.opened_at, [&](obligation& record) { record = what; });
   }
 
-  /// The same, with a record that `write(obligation&)` writes where it is kept. It holds what was there before, and
-  /// `write` must not open or close debts.
+  /// The same, with a record that `write(obligation&)` writes in place; before, it holds the values of an earlier one.
+  /// `write` must not open or close obligations.
   template <std::invocable<obligation&> Write>
-  [[nodiscard]] ticket open_in_place(where opened_at, Write&& write) {
+  [[nodiscard]] obligation_id open_in_place(where opened_at, Write&& write) {
     if (free_ == none) [[unlikely]]
       refuse(opened_at);
     const std::uint32_t index = free_;
@@ -67,26 +73,26 @@ class ledger {
     return {index, slot.generation};
   }
 
-  [[nodiscard]] bool is_open(ticket debt) const noexcept { return entries_[debt.index].generation == debt.generation; }
+  [[nodiscard]] bool is_open(obligation_id id) const noexcept { return entries_[id.index].generation == id.generation; }
 
-  /// Strikes a debt out. A ticket that is not open is a slip: an error in checked builds; in release builds it
-  /// is counted, and the step that sees the count refuses to commit.
-  void close(ticket debt, where at = where::current()) {
-    if (!is_open(debt)) [[unlikely]] {
+  /// Removes an obligation. An id that is not open is an error in checked builds; in release builds it is counted, and
+  /// the step refuses to commit.
+  void close(obligation_id id, where at = where::current()) {
+    if (!is_open(id)) [[unlikely]] {
       ++misused_;
       if constexpr (checked(check_level::local)) {
         throw usage_error("a handle was discharged twice, or after its step had ended", at);
       }
       return;
     }
-    entry& slot = entries_[debt.index];
+    entry& slot = entries_[id.index];
     ++slot.generation;
     slot.next_free = free_;
-    free_ = debt.index;
+    free_ = id.index;
     --open_;
   }
 
-  /// Forgets every debt; tickets still held become stale.
+  /// Forgets every obligation; ids that are still held are no longer open.
   void clear() noexcept {
     free_ = none;
     for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 1;) {
@@ -99,11 +105,11 @@ class ledger {
     misused_ = 0;
   }
 
-  [[nodiscard]] const obligation& at(ticket debt) const noexcept { return entries_[debt.index].what; }
+  [[nodiscard]] const obligation& at(obligation_id id) const noexcept { return entries_[id.index].what; }
   [[nodiscard]] std::size_t open_count() const noexcept { return open_; }
   [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }
 
-  /// The open obligations, one a line, at most `lines` of them.
+  /// The open obligations, one per line, at most `lines` of them.
   [[nodiscard]] std::string text(std::size_t lines = 16) const {
     std::string out;
     std::size_t printed = 0;
@@ -136,14 +142,14 @@ class ledger {
         "a ledger for " + std::to_string(capacity) + " obligations at a time: it has room for less than 2^32", at);
   }
 
-  // Apart, so that opening a debt is short enough to be inlined.
+  // A function of its own, so that `open` is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(where at) const {
     throw usage_error("more than " + std::to_string(entries_.size() - 1) + " obligations are open in one step", at);
   }
 
   struct entry {
     obligation what;
-    std::uint32_t generation = 2;  // odd while it is open, and never a default ticket's
+    std::uint32_t generation = 2;  // odd while it is open, and never that of a default obligation_id
     std::uint32_t next_free = none;
     [[nodiscard]] bool is_open() const noexcept { return generation % 2 == 1; }
   };

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// An obligation is a debt of a step: something was opened that must be discharged exactly once before the
-// step can commit. The handle in the user's hands is the only way to discharge it; this record is what
-// remains when the handle is lost, and says who opened what, where.
+// An obligation is something that a step has opened and that must be discharged exactly once before the step can
+// commit: an activation that owes a backward, tokens that owe a combine. The handle that the user holds is the only
+// way to discharge it. This record remains when the handle is lost, and says what was opened and where.
+//
+//   const belay::obligation what{.micro_batch = 3, .bytes = 64, .layer = "head", .opened_at = belay::where::current()};
+//   what.text();  // "saved activation of layer 0 'head' (micro-batch 3, holds 64 bytes) opened at train.cpp:88: ..."
 #pragma once
 
 #include <array>
@@ -45,7 +48,7 @@ enum class obligation_kind : std::uint8_t {
   return "obligation";
 }
 
-/// What discharges an obligation of this kind, in words for messages.
+/// What was not done, for messages about an open obligation of this kind.
 [[nodiscard]] constexpr const char* remedy(obligation_kind kind) noexcept {
   switch (kind) {
     case obligation_kind::saved_activation: return "its backward was never called";
@@ -62,8 +65,8 @@ enum class obligation_kind : std::uint8_t {
   return "it was never discharged";
 }
 
-/// One debt. `layer` points to a name that outlives the step; the shape, of the output or of what was sent, is in
-/// elements, `rank` of its entries are meaningful. `bytes` are all that the debt's handle holds.
+/// One obligation. `layer` points to a name that outlives the step. `shape` is that of the output, or of what was sent,
+/// in elements; its first `rank` entries are meaningful. `bytes` are all that the handle holds.
 struct obligation {
   obligation_kind kind = obligation_kind::saved_activation;
   std::uint8_t rank = 0;

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a protocol needs from the machine, as a type it is given: time, atomics, files. The defaults call
-// the machine directly and cost nothing; a test hands in a clock it moves itself, atomics that a model
-// checker schedules, files that fail at the n-th call. Each policy is the least that protocols use.
+// What a protocol needs of the machine, as a type parameter: time, atomics, files. The defaults call the machine
+// directly and cost nothing. A test gives a clock that it moves by hand, atomics that a model checker schedules, or
+// files that fail at the n-th call. Each policy asks for the least that the protocols use.
+//
+//   template <belay::clock_policy Clock = belay::monotonic_clock>
+//   std::int64_t nanoseconds_of(void (*work)()) {
+//     const std::int64_t begin = Clock::now();
+//     work();
+//     return Clock::now() - begin;
+//   }
 #pragma once
 
 #include <fcntl.h>
@@ -22,8 +29,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A clock that never goes back. `now` counts nanoseconds from an arbitrary beginning; `sleep` returns
-/// after that many nanoseconds of this clock, or earlier.
+/// A clock that never goes back. `now` is in nanoseconds since an arbitrary origin. `sleep` returns after that many
+/// nanoseconds of this clock, or earlier.
 template <class C>
 concept clock_policy = requires(C clock, std::int64_t nanoseconds) {
   { clock.now() } -> std::same_as<std::int64_t>;
@@ -45,8 +52,8 @@ struct monotonic_clock {
   }
 };
 
-/// Where a lock-free protocol gets its atomics, its hint that it spins and the way to give its core away until
-/// something changes. Fences are left out on purpose: thread sanitizer does not understand them.
+/// What a lock-free protocol uses: atomics, a hint to the core that it spins (`relax`), and giving the core to another
+/// thread (`yield`). There are no fences, because thread sanitizer does not understand them.
 template <class A>
 concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
   { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
@@ -63,7 +70,7 @@ struct std_atomics {
   template <class T>
   using atomic = std::atomic<T>;
 
-  /// Tells the core that it is spinning, so that its sibling gets on.
+  /// Tells the core that this thread spins, so that the sibling hyper-thread runs faster.
   static void relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -74,16 +81,16 @@ struct std_atomics {
   static void yield() noexcept { ::sched_yield(); }
 };
 
-/// The system calls by which a file is written so that a crash loses nothing; results and errno as in
-/// POSIX, so that an injected failure looks like a real one.
+/// The system calls that write a file so that a crash loses nothing. Results and errno are those of POSIX, so that an
+/// injected failure looks like a real one.
 template <class F>
-concept files_policy = requires(F files, const char* path, int unique_fd, void* to, const void* from, std::size_t bytes,
-                                off_t offset) {
-  { files.open(path, unique_fd, mode_t{}) } -> std::same_as<int>;
-  { files.read_at(unique_fd, to, bytes, offset) } -> std::same_as<ssize_t>;
-  { files.write_at(unique_fd, from, bytes, offset) } -> std::same_as<ssize_t>;
-  { files.sync(unique_fd) } -> std::same_as<int>;
-  { files.close(unique_fd) } -> std::same_as<int>;
+concept files_policy = requires(F files, const char* path, int flags, int descriptor, void* to, const void* from,
+                                std::size_t bytes, off_t offset) {
+  { files.open(path, flags, mode_t{}) } -> std::same_as<int>;
+  { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.sync(descriptor) } -> std::same_as<int>;
+  { files.close(descriptor) } -> std::same_as<int>;
   { files.rename(path, path) } -> std::same_as<int>;
   { files.remove(path) } -> std::same_as<int>;
 };
@@ -91,14 +98,14 @@ concept files_policy = requires(F files, const char* path, int unique_fd, void* 
 /// The machine's files.
 struct posix_files {
   [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
-  [[nodiscard]] static ssize_t read_at(int unique_fd, void* to, std::size_t bytes, off_t offset) noexcept {
-    return ::pread(unique_fd, to, bytes, offset);
+  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
+    return ::pread(descriptor, to, bytes, offset);
   }
-  [[nodiscard]] static ssize_t write_at(int unique_fd, const void* from, std::size_t bytes, off_t offset) noexcept {
-    return ::pwrite(unique_fd, from, bytes, offset);
+  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
+    return ::pwrite(descriptor, from, bytes, offset);
   }
-  [[nodiscard]] static int sync(int unique_fd) noexcept { return ::fsync(unique_fd); }
-  [[nodiscard]] static int close(int unique_fd) noexcept { return ::close(unique_fd); }
+  [[nodiscard]] static int sync(int descriptor) noexcept { return ::fsync(descriptor); }
+  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
   [[nodiscard]] static int rename(const char* from, const char* to) noexcept { return ::rename(from, to); }
   [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
 };

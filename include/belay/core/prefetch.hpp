@@ -2,6 +2,12 @@
 //
 // Hints that bring cache lines to the calling core before they are written. A hint changes no result, and a processor
 // that does not know it ignores it.
+//
+//   belay::prefetch_for_write(to, bytes);
+//   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
+//
+//   belay::prefetch_for_write(to, bytes);
+//   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
 #pragma once
 
 #include <cstddef>
@@ -10,8 +16,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Brings the line at `line` to this core for writing. A line in a peer's cache is otherwise requested twice: once to be
-/// read by a copy, once to be written.
+/// Brings the cache line at `line` to this core for writing. Without it, a line in a peer's cache is requested twice:
+/// once to be read and once to be written.
 inline void prefetch_for_write(const void* line) noexcept {
 #if defined(__x86_64__)
   asm volatile("prefetchw (%0)" : : "r"(line));
@@ -19,7 +25,7 @@ inline void prefetch_for_write(const void* line) noexcept {
   __builtin_prefetch(line, 1);
 #endif
 }
-/// The same for each line of `bytes` bytes.
+/// The same for every line of the `bytes` bytes at `from`.
 inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 64) prefetch_for_write(static_cast<const std::byte*>(from) + i);
 }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Text from outside on its way to a terminal. Names in files, messages of other processes and what exceptions say may
-// hold anything; a terminal obeys some of it, and a newline forges a line of ours.
+// Text from outside in a form that a terminal only shows. Names in files, messages of other processes and texts of
+// exceptions may hold escape sequences, which a terminal obeys, and newlines, which forge a line of output.
+//
+//   belay::printable("\x1b[31mred\n");  // one line of plain characters: \x1b[31mred\n
+//   belay::printable_lines(report);     // the same for text of several lines, which stay lines
+//   belay::printable_start(text, 40);   // at most 40 bytes of it, and "..." where there was more
 #pragma once
 
 #include <cstddef>
@@ -14,8 +18,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Whether a terminal acts on the character instead of showing it: C0 and C1 controls, DEL, separators of lines, and
-/// marks that reverse the text after them.
+/// Whether a terminal acts on the character instead of showing it: C0 and C1 controls, DEL, line separators, and marks
+/// that change the direction of the text after them.
 [[nodiscard]] constexpr bool is_control(char32_t code) noexcept {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e || code == 0x200f ||
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
@@ -33,8 +37,8 @@ inline void append_escaped(std::string& out, char32_t code) {
   append_hex(out, code, code < 0x80 ? 2 : 4);
 }
 
-/// `text` in one line that a terminal only shows: control characters are escaped, a byte that is no UTF-8 becomes
-/// U+FFFD. Doing it again changes nothing.
+/// `text` as one line that a terminal only shows. Control characters are escaped, and a byte that is no UTF-8 becomes
+/// U+FFFD. The result is its own printable form.
 [[nodiscard]] inline std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -62,7 +66,7 @@ inline void append_escaped(std::string& out, char32_t code) {
   return out + printable(text);
 }
 
-/// The first `most` bytes of `text`, whole characters of them, in that form; "..." tells that there was more.
+/// The printable form of the whole characters in the first `most` bytes of `text`. "..." is added where there was more.
 [[nodiscard]] inline std::string printable_start(std::string_view text, std::size_t most) {
   std::size_t end = 0;
   while (end < text.size()) {

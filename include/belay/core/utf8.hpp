@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where the characters of a text from outside begin and end, and which of them are no text at all.
+// Where the characters of a text from outside begin and end, and which of its bytes are no UTF-8.
+//
+//   for (std::string_view rest = text; !rest.empty();) {
+//     const std::size_t length = belay::utf8_length(rest);  // 0: no character begins here
+//     rest.remove_prefix(length == 0 ? 1 : length);
+//   }
 #pragma once
 
 #include <cstddef>
@@ -10,8 +15,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Bytes of the UTF-8 character that `text` begins with; 0 where it begins with none (also one cut off, an overlong
-/// form, a surrogate, more than U+10FFFF).
+/// Bytes of the UTF-8 character that `text` begins with. 0 where it begins with none: also a character that is cut off,
+/// an overlong form, a surrogate, or a code point above U+10FFFF.
 [[nodiscard]] constexpr std::size_t utf8_length(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   const auto follows = [&](std::size_t i) { return byte(i) >> 6 == 2; };
@@ -26,7 +31,7 @@ namespace belay::inline BELAY_ABI {
   return 4;
 }
 
-/// The code point of the character that `text` is, whole and valid.
+/// The code point of `text`, which is one whole and valid character.
 [[nodiscard]] constexpr char32_t utf8_code_point(std::string_view text) noexcept {
   char32_t code = static_cast<unsigned char>(text.front());
   if (text.size() > 1) code &= 0x7fU >> text.size();

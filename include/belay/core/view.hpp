@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A view is a pointer with a shape: dense, row-major, trivially copyable, so that it crosses into a
-// kernel unchanged. It owns nothing; whoever handed it out says how long it lives.
+// A view is a pointer with a shape: dense, row-major, and trivially copyable, so that it can be passed to a kernel. It
+// owns nothing; the owner of the memory decides how long it is valid.
+//
+//   std::vector<float> storage(6);
+//   const belay::view<float, 2> m{storage.data(), {2, 3}};
+//   m(1, 2) = 4;
+//   const belay::view<float, 1> row = m[1];                 // the second row
+//   const std::span<float> first_row = m.rows(0, 1).flat();
 #pragma once
 
 #include <array>
@@ -21,8 +27,8 @@ namespace belay::inline BELAY_ABI {
 template <std::size_t Rank>
 using extents = std::array<std::size_t, Rank>;
 
-/// Number of elements of a shape; the empty shape has one. Where it is more than any memory holds it does not wrap
-/// round.
+/// Number of elements of a shape; the empty shape has one. A number that is more than any memory holds does not wrap
+/// around, but stays larger than `largest_size`.
 template <std::size_t Rank>
 [[nodiscard]] BELAY_HD constexpr std::size_t element_count(const extents<Rank>& shape) noexcept {
   checked_size count = 1;
@@ -37,8 +43,8 @@ template <std::size_t Rank>
   return out;
 }
 
-/// Bytes of a tensor of such a shape; throws `size_error` where they are more than any memory holds. `owner()` is a
-/// string that names it.
+/// Bytes of a tensor of such a shape. Throws `size_error` where they are more than any memory holds; `owner()` returns
+/// the tensor's name for that message.
 template <class T, std::size_t Rank, std::invocable Owner>
 [[nodiscard]] std::size_t tensor_bytes(const extents<Rank>& shape, Owner owner, const where& at) {
   const auto words = [&] {

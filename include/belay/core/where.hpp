@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A call site, carried by every handle and every error. std::source_location would do where it exists;
-// the builtins behind it exist in all supported compilers, nvcc included.
+// A call site, carried by every handle and every error. It is made by compiler builtins, which also exist where
+// std::source_location does not (nvcc).
+//
+//   void reduce(std::span<float> values, belay::where at = belay::where::current());
+//   reduce(values);  // `at` is this line
+//   at.text();       // "train.cpp:88"
 #pragma once
 
 #include <cstring>
@@ -11,8 +15,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Where in the user's source a call was made. Plain data; `file` and `function` point to string
-/// literals and live as long as the program.
+/// Where in the user's source a call was made. Plain data; `file` and `function` point to string literals.
 struct where {
   const char* file = "";
   const char* function = "";
@@ -25,7 +28,7 @@ struct where {
     return {file, function, line};
   }
 
-  /// Whether it is in a header of the standard library, which made an object for the user: `emplace`, `make_unique`.
+  /// Whether the call was made by a header of the standard library on the user's behalf: `emplace`, `make_unique`.
   [[nodiscard]] bool in_standard_library() const noexcept {
     const char* const folder = std::strstr(file, "/include/c++/");  // 12/bits/stl_construct.h, v1/optional
     if (folder == nullptr) return false;
@@ -34,13 +37,12 @@ struct where {
     return first >= '0' && first <= '9';
   }
 
-  /// "file:line", as compilers print it. Of a line that is not the user's, also how to name theirs.
+  /// "file:line", as compilers print it. For a line of the standard library it also says how to get the user's line.
   [[nodiscard]] std::string text() const {
     const std::string place = std::string(file) + ":" + std::to_string(line);
     if (!in_standard_library()) return place;
     return place +
-           " (an object made by the standard library: belay::where::current() as its last argument names your "
-           "line)";
+           " (an object made by the standard library: belay::where::current() as its last argument names your line)";
   }
 };
 

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // An arena is a region of exact size and the allocator that divides it. Leases are grouped in chains that end
-// together (what one invocation keeps, what one call scratches); a lease beyond the capacity is a
-// budget_error, never growth.
+// together: what one invocation keeps, or what one call uses as scratch. A lease beyond the capacity is a
+// budget_error; an arena never grows.
+//
+//   belay::tier_meters meters;
+//   belay::arena arena(belay::tier::device, belay::host_pages(1 << 20), 64, meters[belay::tier::device]);
+//   belay::lease_chain chain;
+//   const belay::view<float, 2> x = arena.lease<float>(belay::extents<2>{4, 256}, chain);
+//   arena.release(chain);
 #pragma once
 
 #include <cstddef>
@@ -21,7 +27,7 @@ namespace belay::inline BELAY_ABI {
 template <memory_region Memory>
 class arena {
  public:
-  /// Takes the region; `meter` belongs to the tier and outlives the arena.
+  /// Takes the region. `meter` is that of the tier, and outlives the arena.
   arena(tier where_it_is, Memory memory, std::size_t max_leases, tier_meter& meter)
       : memory_(std::move(memory)), offsets_(memory_.size_bytes(), max_leases, &meter), tier_(where_it_is) {
     meter.count_allocation();
@@ -29,7 +35,8 @@ class arena {
   arena(arena&&) noexcept = default;
   arena& operator=(arena&&) noexcept = default;
 
-  /// Room for `shape` elements of T until `chain` is released; not zeroed: what an earlier lease wrote stands there.
+  /// Memory for `shape` elements of T until `chain` is released. It is not zeroed: it holds what an earlier lease
+  /// wrote.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, where at = where::current()) {
     const auto owner = [&] { return std::string(name(tier_)) + " tier"; };
@@ -45,13 +52,13 @@ class arena {
 
   void release(lease_chain& chain) noexcept { offsets_.release(chain); }
 
-  /// The lease that begins at `address` moves to another chain.
+  /// Moves the lease that begins at `address` to another chain; false where `from` does not hold it.
   [[nodiscard]] bool transfer(const void* address, lease_chain& from, lease_chain& to) noexcept {
     const auto* byte = static_cast<const std::byte*>(address);
     return offsets_.transfer(static_cast<std::size_t>(byte - memory_.data()), from, to);
   }
 
-  /// Ends every lease; every chain that still names one is void from here on.
+  /// Ends every lease. Chains that still name one must not be released.
   void reclaim() noexcept { offsets_.clear(); }
 
   [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
@@ -59,7 +66,7 @@ class arena {
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 
  private:
-  // Apart, so that a lease itself is short enough to be inlined.
+  // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
     throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
   }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What an arena stands on: a region of a tier, owned, of exact size. A reservation has addresses but no
-// memory behind them: the rehearsal walks the real code with it, and a kernel that runs by mistake faults at once.
+// The memory that an arena divides: a region of a tier, owned, of exact size. `reserved_addresses` has addresses and
+// no memory. A rehearsal runs the real code over it, and a kernel that runs by mistake faults at once.
+//
+//   belay::host_pages region(std::size_t{1} << 20);
+//   std::byte* const first = region.data();
+//   const belay::reserved_addresses planned(std::size_t{1} << 40);  // costs no memory
 #pragma once
 
 #include <sys/mman.h>
@@ -19,18 +23,18 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A region of memory: movable, its addresses fixed for its life.
+/// A region of memory. It can be moved, and its addresses stay the same.
 template <class M>
 concept memory_region = std::movable<M> && requires(const M& memory) {
   { memory.data() } -> std::same_as<std::byte*>;
   { memory.size_bytes() } -> std::same_as<std::size_t>;
 };
 
-/// Anonymous pages, zeroed, page-aligned; given back on destruction.
+/// Anonymous pages: zeroed, page-aligned, unmapped by the destructor.
 class host_pages {
  public:
   host_pages() = default;
-  /// Throws budget_error naming the bytes when the system has no room.
+  /// Throws budget_error with the number of bytes where the system has no room.
   explicit host_pages(std::size_t bytes, where at = where::current()) : host_pages(bytes, PROT_READ | PROT_WRITE, at) {}
   host_pages(host_pages&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -61,7 +65,7 @@ class host_pages {
   std::size_t bytes_ = 0;
 };
 
-/// Addresses without memory.
+/// Addresses without memory: touching them is a SIGSEGV.
 class reserved_addresses : public host_pages {
  public:
   reserved_addresses() = default;

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Hands out byte ranges of a region it never touches. The same sequence of requests gives the same offsets,
-// on every rank and in the rehearsal that sizes the region, so there is no fragmentation to discover at run
-// time: the extent that the rehearsal reached is the size of the arena. Address-ordered first fit with
-// coalescing; all nodes exist from the start, so nothing is allocated later.
+// Hands out byte ranges of a region that it never touches. The same sequence of requests gives the same offsets, on
+// every rank and in the rehearsal that sizes the region: the extent that the rehearsal reached is the size of the
+// arena, and no fragmentation is discovered at run time. It is an address-ordered first-fit allocator with coalescing.
+// All nodes exist from the start, so it allocates nothing later.
+//
+//   belay::offset_allocator offsets(std::size_t{1} << 20, 64);
+//   belay::lease_chain chain;
+//   const std::optional<std::size_t> at = offsets.allocate(4096, chain);  // nothing where the region is full
+//   offsets.release(chain);                                               // ends all leases of the chain
 #pragma once
 
 #include <cstddef>
@@ -23,14 +28,14 @@ namespace belay::inline BELAY_ABI {
 /// Alignment and granularity of every lease, in bytes: one cache line.
 inline constexpr std::size_t lease_alignment = 64;
 
-/// What a lease of `bytes` takes. Of what is more than any memory holds it is that too, and no allocator has it.
+/// Bytes that a lease of `bytes` takes. Where `bytes` is more than any memory holds, so is the result.
 [[nodiscard]] constexpr std::size_t leased_size(std::size_t bytes) noexcept {
   if (bytes > largest_size) [[unlikely]]
     return unlimited_bytes;
   return (bytes + lease_alignment - 1) / lease_alignment * lease_alignment;
 }
 
-/// Leases that end together, linked through the allocator's own nodes.
+/// Leases that end together, linked through the nodes of the allocator.
 struct lease_chain {
   std::uint32_t head = 0xffffffffU;
   [[nodiscard]] bool empty() const noexcept { return head == 0xffffffffU; }
@@ -38,21 +43,23 @@ struct lease_chain {
 
 class offset_allocator {
  public:
-  /// A region of `capacity_bytes`; at most `max_leases`, below 2^31, at a time. The meter, if any, sees every lease.
+  /// A region of `capacity_bytes` with at most `max_leases` (below 2^31) at a time. The meter, if any, counts every
+  /// lease.
   offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter = nullptr,
                    where at = where::current())
       : nodes_(nodes_for(max_leases, at)), capacity_(capacity_bytes), meter_(meter) {
     clear();
   }
 
-  /// A range of at least `bytes` (a multiple of `lease_alignment` is taken), added to `chain`. Empty when
-  /// the region has no room or all leases are in use. Zero bytes take a range of size zero at offset 0.
+  /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`. The lease is added to
+  /// `chain`. Nothing where the region has no room or all leases are in use. Zero bytes are a range of size zero at
+  /// offset 0.
   [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain) {
     const std::size_t size = leased_size(bytes);
     if (size == 0) return 0;
     node* const nodes = nodes_.data();
     std::uint32_t at = nodes[edge].next_free;
-    while (nodes[at].size < size) at = nodes[at].next_free;  // the edge is larger than anything
+    while (nodes[at].size < size) at = nodes[at].next_free;  // ends: no request is larger than the edge
     if (at == edge) return std::nullopt;
     if (nodes[at].size == size) {
       unlink_free(at);
@@ -72,7 +79,7 @@ class offset_allocator {
     return offset;
   }
 
-  /// One lease of its own: release it with the returned chain.
+  /// A lease with a chain of its own.
   struct range {
     std::size_t offset = 0;
     lease_chain chain;
@@ -121,7 +128,7 @@ class offset_allocator {
     return false;
   }
 
-  /// Ends every lease there is: what a step reclaims when handles were lost.
+  /// Ends every lease: a step reclaims with it what lost handles held.
   void clear() noexcept {
     if (meter_ != nullptr) meter_->remove(live_);
     live_ = 0;
@@ -131,7 +138,7 @@ class offset_allocator {
     const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
     nodes_[edge] = {0, unlimited_bytes, whole, whole, first_free, first_free, none, true};
     nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, edge, edge, edge, edge, none, false};
-    nodes_[whole].used = first_free == edge;  // a region of nothing
+    nodes_[whole].used = first_free == edge;  // an empty region
   }
 
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
@@ -139,7 +146,7 @@ class offset_allocator {
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
   /// The highest end of any lease so far: what the region must have been at least.
   [[nodiscard]] std::size_t extent_bytes() const noexcept { return extent_; }
-  /// Leases that are not over; takes as long as there are ranges.
+  /// Leases that have not ended. Linear in the number of ranges.
   [[nodiscard]] std::size_t lease_count() const noexcept {
     std::size_t count = 0;
     for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].used ? 1 : 0;
@@ -148,7 +155,7 @@ class offset_allocator {
 
  private:
   static constexpr std::uint32_t none = 0xffffffffU;
-  // Node 0 closes both rings, of all ranges and of the free ones, so that no end of a list is a case of its own.
+  // Node 0 closes both rings, that of all ranges and that of the free ones, so that no list has an end to test for.
   static constexpr std::uint32_t edge = 0;
 
   struct node {
@@ -158,7 +165,7 @@ class offset_allocator {
     std::uint32_t next = edge;
     std::uint32_t previous_free = edge;  // free ranges only, in address order
     std::uint32_t next_free = edge;
-    std::uint32_t chained = none;  // leases: the next of the same chain; spare nodes: the next spare, edge at the end
+    std::uint32_t chained = none;  // a lease: the next of its chain; a spare node: the next spare, or edge
     bool used = false;
   };
 
@@ -175,8 +182,8 @@ class offset_allocator {
     spare_ = at;
   }
 
-  // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its place among the free:
-  // nothing but its neighbour changes. The edge when all nodes are in use.
+  // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its position in the free
+  // list. Returns the edge where all nodes are in use.
   std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept {
     node* const nodes = nodes_.data();
     const std::uint32_t taken = spare_;
@@ -204,7 +211,7 @@ class offset_allocator {
     nodes[after].previous_free = before;
   }
 
-  // Takes a node that has joined a neighbour out of the address order.
+  // Removes a node that was merged into a neighbour from the address order.
   void unlink(std::uint32_t at) noexcept {
     node* const nodes = nodes_.data();
     const std::uint32_t before = nodes[at].previous;
@@ -214,7 +221,7 @@ class offset_allocator {
     recycle(at);
   }
 
-  // A range that becomes free joins its free neighbours; only one between two leases needs a place of its own.
+  // A range that becomes free is merged with its free neighbours. Only one between two leases enters the free list.
   void free_node(std::uint32_t at) noexcept {
     node* const nodes = nodes_.data();
     node& freed = nodes[at];

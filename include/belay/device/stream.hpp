@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A stream runs work in the order it was given; an event marks a place in that order. Whatever starts work
-// names the stream it runs on: there is no default one.
+// A stream runs work in the order in which it was given. An event marks a point in that order. Everything that starts
+// work names its stream; there is no default one.
+//
+//   belay::immediate_stream compute, copies;
+//   copies.run([&] { std::memcpy(to, from, bytes); });
+//   compute.wait(copies.record());  // later work of `compute` begins when the copy is done
+//   compute.run([&] { use(to); });
+//   compute.synchronize();
 #pragma once
 
 #include <concepts>
@@ -11,9 +17,9 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream must offer. `run(f)` queues host work `f`, which is small and trivially copyable where the
-/// stream is asynchronous; `record()` marks the present end of the queue; `wait(event)` makes later work
-/// wait for a mark of this or another stream; `synchronize()` returns when all queued work is done.
+/// What a stream must offer. `run(f)` queues host work `f`; an asynchronous stream needs it to be small and trivially
+/// copyable. `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any
+/// stream. `synchronize()` returns when all queued work is done.
 template <class S>
 concept stream = requires(S& s, void (*work)()) {
   typename S::event;
@@ -26,7 +32,7 @@ concept stream = requires(S& s, void (*work)()) {
   { mark.ready() } -> std::convertible_to<bool>;
 };
 
-/// Runs everything at once, on the thread that asks: the compute stream of a CPU rank.
+/// Runs work at once, on the calling thread: the compute stream of a CPU rank.
 class immediate_stream {
  public:
   struct event {
@@ -43,7 +49,7 @@ class immediate_stream {
   void synchronize() const noexcept {}
 };
 
-/// Runs nothing: the stream of a rehearsal, in which only sizes and orders are real.
+/// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
 class rehearsal_stream {
  public:
   using event = immediate_stream::event;

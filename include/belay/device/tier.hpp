@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Memory comes in tiers, each with a budget of its own. A meter counts what is leased from a tier, whatever
-// arenas serve it, so that live and peak bytes are one number a tier and can be held against the plan.
+// Memory comes in tiers, each with a budget of its own. A meter counts what is leased from a tier, over all its
+// arenas, so that live and peak bytes are one number a tier and can be compared with the plan.
+//
+//   belay::budget limit;                                     // unlimited
+//   limit[belay::tier::host] = std::size_t{8} << 30;
+//   belay::tier_meters meters;
+//   const std::size_t peak = meters[belay::tier::device].peak_bytes();
 #pragma once
 
 #include <array>
@@ -30,7 +35,7 @@ inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>:
   return "unknown";
 }
 
-/// Bytes one rank may use in each tier; unlimited unless said.
+/// Bytes that one rank may use of each tier; unlimited by default.
 struct budget {
   std::array<std::size_t, tier_count> bytes{unlimited_bytes, unlimited_bytes, unlimited_bytes, unlimited_bytes};
 
@@ -42,8 +47,8 @@ struct budget {
   }
 };
 
-/// Bytes leased from one tier by one rank, now and at most; and how often backing memory was obtained,
-/// which is constant once the first step is over.
+/// Bytes that one rank has leased from one tier, now and at most, and how often memory was obtained for it. The latter
+/// does not change after the first step.
 class tier_meter {
  public:
   void add(std::size_t bytes) noexcept {
@@ -65,7 +70,7 @@ class tier_meter {
   std::uint64_t allocations_ = 0;
 };
 
-/// The meters of one rank, a tier each.
+/// The meters of one rank, one for each tier.
 class tier_meters {
  public:
   [[nodiscard]] tier_meter& operator[](tier where) noexcept { return meters_[static_cast<std::size_t>(where)]; }

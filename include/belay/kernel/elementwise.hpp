@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One output element from the input elements of the same index. A kernel is a struct of pointers and
-// scalars whose operator() does index i, so that a loop here, a CUDA launcher there and a test run the
-// same arithmetic. Input and output may be the same array; they may not overlap in another way.
+// One output element from the input elements of the same index. A kernel is a struct of pointers and scalars whose
+// operator() does index i, so that the host's loop, a CUDA launcher and a test run the same arithmetic. Input and
+// output may be the same array; other overlaps are not allowed.
+//
+//   const belay::kernel::axpy<float> update{0.5F, x, y};  // y[i] += 0.5 * x[i]
+//   belay::kernel::for_each_index(count, update);
 #pragma once
 
 #include <cstddef>

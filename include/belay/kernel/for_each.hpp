@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The host's way to run a kernel: a loop. A kernel promises that index i neither reads nor writes what
-// another index writes; the compiler cannot see that through pointers, so it is told here, once, and
-// nowhere else. The kernel is taken by value so that its pointers live in registers during the loop.
+// Runs a kernel on the host, as a loop. A kernel promises that index i neither reads nor writes what another index
+// writes. The compiler cannot see that through pointers, so it is told here and nowhere else. The kernel is taken by
+// value, so that its pointers stay in registers during the loop.
+//
+//   struct doubled {
+//     const float* in;
+//     float* out;
+//     void operator()(std::size_t i) const { out[i] = 2 * in[i]; }
+//   };
+//   belay::kernel::for_each_index(count, doubled{in, out});
 #pragma once
 
 #include <concepts>
@@ -10,16 +17,15 @@
 
 #include "belay/core/config.hpp"
 
-// Clang warns where it cannot do what a loop was told, as in unoptimised and sanitised builds. It places
-// the warning in the function that the loop was inlined into, so it is turned off from here on, not
-// around the loop.
+// Clang warns where it cannot vectorise such a loop, as in unoptimised and sanitised builds. The warning is placed in
+// the function that the loop was inlined into, so it is turned off from here on, not around the loop.
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// A functor that does one index of independent work and says so by being callable when const.
+/// A functor that does one index of independent work. It can be called when const.
 template <class F>
 concept indexed = requires(const F& f, std::size_t i) {
   f(i);
@@ -36,7 +42,7 @@ BELAY_HD constexpr void for_each_index(std::size_t count, F f) noexcept(noexcept
   for (std::size_t i = 0; i < count; ++i) f(i);
 }
 
-/// The same for a kernel whose index is a row or a block: it holds the loop that vectorises itself.
+/// The same for a kernel whose index is a row or a block: the loop that vectorises is inside the kernel.
 template <indexed F>
 BELAY_HD constexpr void for_each_row(std::size_t count, F f) noexcept(noexcept(f(count))) {
   for (std::size_t row = 0; row < count; ++row) f(row);

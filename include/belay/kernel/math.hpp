@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The few transcendental functions that layers need, without branches, calls or tables, so that a loop
-// over them vectorises with any compiler and its default flags (a libm call would not, nor would sqrt
-// while it may set errno), and so that a vector's last elements get the same value as the others.
-// They also need no header, which keeps kernels cheap to include.
+// The transcendental functions that layers need, without branches, calls or tables. A loop over them vectorises with
+// any compiler at its default flags (a libm call would not, nor would sqrt while it may set errno), and the last
+// elements of a vector get the same values as the others. They need no header, which keeps kernels cheap to include.
+//
+//   const float y = belay::kernel::silu(x);
+//   const float p = belay::kernel::exponential(logit - largest);
 #pragma once
 
 #include <concepts>
@@ -18,8 +20,8 @@ namespace belay::inline BELAY_ABI::kernel {
 template <class T>
 concept real = std::same_as<T, float> || std::same_as<T, double>;
 
-/// `a` where the condition holds, else `b`, in arithmetic on the bits: a conditional expression may
-/// become a branch, and a loop with a branch is not vectorised.
+/// `a` where the condition holds, else `b`, by arithmetic on the bits: a conditional expression may become a branch,
+/// and a loop with a branch is not vectorised.
 [[nodiscard]] BELAY_HD constexpr float select(bool condition, float a, float b) noexcept {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
   return __builtin_bit_cast(
@@ -39,8 +41,8 @@ concept real = std::same_as<T, float> || std::same_as<T, double>;
   return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffu);
 }
 
-/// e^x, within 2 units in the last place over the normal range; 0 for -infinity and far below,
-/// infinity above the range, subnormal results correct, NaN stays NaN.
+/// e^x, within 2 units in the last place over the normal range. Below the range the result is 0, above it infinity;
+/// subnormal results are correct; NaN stays NaN.
 [[nodiscard]] BELAY_HD constexpr float exponential(float x) noexcept {
   // Beyond these the result is already 0 or infinity; comparisons keep a NaN as it is.
   x = select(x > 89.0f, 89.0f, x);
@@ -66,7 +68,7 @@ concept real = std::same_as<T, float> || std::same_as<T, double>;
   return p * scale * rest;
 }
 
-/// e^x in double: relative error below 1e-15 over the normal range, the same edge cases.
+/// e^x in double: relative error below 1e-15 over the normal range, and the same edge cases.
 [[nodiscard]] BELAY_HD constexpr double exponential(double x) noexcept {
   x = select(x > 710.0, 710.0, x);
   x = select(x < -746.0, -746.0, x);

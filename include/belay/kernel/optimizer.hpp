@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// AdamW on a range of elements. Everything that depends on the step but not on the element (bias
-// corrections, the clip's factor, the decay of the learning rate) is computed once, in double, before
-// the range is touched; an element's result does not depend on how the range was cut over ranks.
+// AdamW on a range of elements. What depends on the step but not on the element (bias corrections, the clip factor,
+// the decayed learning rate) is computed once, in double, before the range is touched. An element's result does not
+// depend on how the range was cut over ranks.
+//
+//   const auto scalars = belay::kernel::adamw_at_step<float>({.learning_rate = 1e-3}, step);
+//   belay::kernel::for_each_index(count, belay::kernel::adamw<float>{value, gradient, first, second, scalars});
 #pragma once
 
 #include <cstddef>
@@ -60,8 +63,8 @@ template <real T>
           static_cast<T>(1 - settings.learning_rate * settings.decay)};
 }
 
-/// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value), with the moments updated in place. `Gradient`
-/// may be narrower than the master `T`.
+/// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value). The moments are updated in place. `Gradient` may be narrower
+/// than `T`.
 template <real T, class Gradient = T>
 struct adamw {
   T* value;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Tensors in 8 bits with one scale for every 128 elements, which is what fp8 dispatch sends. A block's
-// largest magnitude maps to the largest fp8 value. A block is one index, so that its scale is found and
-// used by the same thread.
+// Tensors in 8 bits with one scale for every 128 elements (a block), as fp8 dispatch sends them. A block's largest
+// magnitude maps to the largest fp8 value. A kernel's index is a block, so that its scale is computed and used by one
+// thread.
+//
+//   const std::size_t blocks = belay::kernel::quantize_block_count(count);
+//   belay::kernel::for_each_row(blocks, belay::kernel::quantize<float>{in, narrow, scales, count});
+//   belay::kernel::for_each_row(blocks, belay::kernel::dequantize<float>{narrow, scales, out, count});
 #pragma once
 
 #include <cstddef>
@@ -21,8 +25,8 @@ inline constexpr std::size_t quantize_block = 128;
   return (count + quantize_block - 1) / quantize_block;
 }
 
-/// out[i] = in[i] / scales[block], rounded to `Narrow`. Run for `quantize_block_count(count)` indices. A
-/// block that holds an infinity or a NaN decodes to NaN at that place.
+/// out[i] = in[i] / scales[block], rounded to `Narrow`. Run for `quantize_block_count(count)` indices. An infinity or a
+/// NaN decodes to NaN.
 template <real T, class Narrow = fp8_e4m3>
 struct quantize {
   const T* in;
@@ -44,7 +48,7 @@ struct quantize {
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
     constexpr auto largest = static_cast<float>(Narrow::max());
     const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
-    // Not below the smallest normal number, so that the inverse is finite; a block of zeros needs no more.
+    // At least the smallest normal number, so that the inverse is finite, also for a block of zeros.
     const float used = scale > 0x1p-126f ? scale : 0x1p-126f;
     const float inverse = 1.0f / used;
     for_each_index(size, element{in + first, out + first, inverse});

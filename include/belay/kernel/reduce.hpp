@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Sums whose bits depend on the values and their order only, never on the machine's vector width, on
-// the number of threads or on where a range was cut, as long as cuts lie on chunk boundaries: elements
-// go to sixteen lanes by their index, lanes are folded in a fixed tree, chunks in ascending order. The
-// gradient norm is made of these, so a norm is the same on every mesh that reduces the same gradients.
+// Sums whose bits depend on the values and their order only: not on the machine's vector width, the number of threads,
+// or where a range was cut, as long as it was cut between chunks. Elements go to sixteen lanes by their index, lanes
+// are folded in a fixed tree, and chunks in ascending order. The gradient norm is made of these sums, so it is the
+// same on every mesh that reduces the same gradients.
+//
+//   const double norm = std::sqrt(belay::kernel::sum_of_squares(gradient, count));
+//   const bool usable = belay::kernel::are_finite(gradient, count);
 #pragma once
 
 #include <cstddef>
@@ -24,8 +27,8 @@ inline constexpr std::size_t sum_lanes = 16;
   return (count + sum_chunk - 1) / sum_chunk;
 }
 
-// What is summed over an index, as `Sum`. Squares and products of floats are exact in double, so the
-// compiler's choice to fuse them with the addition changes nothing.
+// The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether the
+// compiler fuses them with the addition.
 template <class Sum, real T>
 struct values_of {
   const T* x;
@@ -40,7 +43,8 @@ struct products_of {
   }
 };
 
-/// Folds `term(0) ... term(count - 1)` in sixteen lanes: element i into lane i modulo 16, then halves.
+/// Sums `term(0) ... term(count - 1)` in sixteen lanes: element i goes to lane i modulo 16. Then lanes are added in
+/// halves.
 template <class Sum, class Term>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(Term term, std::size_t count) noexcept {
   Sum lane[sum_lanes] = {};
@@ -57,8 +61,8 @@ template <class Sum, class Term>
   return lane[0];
 }
 
-/// One chunk's sum of squares per index: `out[c]` for `c < chunk_count(count)`. A range cut at multiples
-/// of `sum_chunk` gives the same numbers in pieces; fold them in order for `sum_of_squares`.
+/// The sum of squares of one chunk per index: `out[c]` for `c < chunk_count(count)`. The pieces of a range that was cut
+/// at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
 struct chunk_sums_of_squares {
   const T* x;
@@ -104,7 +108,7 @@ template <real T>
   return sum_in_chunks(products_of<double, T>{x, x}, count);
 }
 
-/// Sums over one row, in the row's own type: for rows of a few thousand elements at most.
+/// Sums over one row in the type of its elements, for rows of a few thousand elements at most.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T row_sum(const T* x, std::size_t width) noexcept {
   return sum_in_lanes<T>(values_of<T, T>{x}, width);
@@ -120,7 +124,7 @@ struct magnitudes_of {
   BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return magnitude(x[i]); }
 };
 
-/// The largest of `floor` and `term(0) ... term(count - 1)`. NaNs are passed over.
+/// The largest of `floor` and `term(0) ... term(count - 1)`. NaNs are ignored.
 template <real T, class Term>
 [[nodiscard]] BELAY_HD constexpr T maximum_in_lanes(Term term, std::size_t count, T floor) noexcept {
   T lane[sum_lanes] = {};
@@ -142,19 +146,19 @@ template <real T, class Term>
   return lane[0];
 }
 
-/// The largest element; minus infinity for an empty range. NaNs are passed over.
+/// The largest element; minus infinity for an empty range. NaNs are ignored.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T maximum_of(const T* x, std::size_t count) noexcept {
   return maximum_in_lanes(values_of<T, T>{x}, count, -static_cast<T>(__builtin_huge_val()));
 }
 
-/// The largest magnitude; 0 for an empty range. NaNs are passed over.
+/// The largest magnitude; 0 for an empty range. NaNs are ignored.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T largest_magnitude(const T* x, std::size_t count) noexcept {
   return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
 }
 
-/// Whether no element is infinite or NaN. Looks at the bits, so no flag for fast arithmetic can fool it.
+/// Whether no element is infinite or NaN. It looks at the bits, so -ffast-math does not break it.
 [[nodiscard]] BELAY_HD constexpr bool are_finite(const float* x, std::size_t count) noexcept {
   std::uint32_t found = 0;
   for (std::size_t i = 0; i < count; ++i) {

@@ -131,7 +131,7 @@ class pipeline {
     for (const schedule::transfer& one : next.transfers()) {
       const int peer = static_cast<int>(one.peer);
       const int tag = static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
-      if (one.way == schedule::direction::receive) {
+      if (one.direction == schedule::transfer_direction::receive) {
         tensor& incoming = received(one.what, one.micro_batch);
         incoming.values = engine.activations().template lease<T>(boundary_, incoming.memory, at);
         transfers[count++] = p2p::receive(peer, incoming.values.flat(), tag);
@@ -144,7 +144,7 @@ class pipeline {
     }
     belay::exchange(group_, {transfers.data(), count}, at);
     for (const schedule::transfer& one : next.transfers()) {
-      if (one.way == schedule::direction::send && one.what == schedule::payload::gradient)
+      if (one.direction == schedule::transfer_direction::send && one.what == schedule::payload::gradient)
         stage.release(one.micro_batch);
     }
   }

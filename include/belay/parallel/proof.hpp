@@ -173,7 +173,7 @@ class prover {
     for (std::size_t i = 0; i < now.transfer_count; ++i) {
       const transfer& moved = group[i];
       const std::size_t batch = moved.micro_batch;
-      const bool sends = moved.way == direction::send;
+      const bool sends = moved.direction == transfer_direction::send;
       const bool up = sends == (moved.what == payload::activation);  // the peer is the next stage
       const std::size_t peer = up ? stage + 1 : stage - 1;
       fault_kind wrong = fault_kind::none;
@@ -187,11 +187,11 @@ class prover {
         wrong = fault_kind::transfer_twice;
       }
       if (wrong != fault_kind::none) {
-        report({wrong, stage, batch, index, moved.what, moved.way, moved.peer});
+        report({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
         continue;
       }
       if (sends && !(done[batch] & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
-        report({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.way, moved.peer});
+        report({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
       }
       const std::size_t end = own_end(moved);
       done[batch] |= bit(end);
@@ -211,14 +211,14 @@ class prover {
     for (std::size_t k = 0; k < sent || k < received; ++k) {
       if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
       if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
-        report({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what, direction::send,
+        report({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what, transfer_direction::send,
                 receiver});
       } else if (k < received && !(done_[sender * micro_batches_ + receives[k].micro_batch] & bit(out))) {
         report({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
-                direction::receive, sender});
+                transfer_direction::receive, sender});
       } else if (k < sent && k < received) {
         report({fault_kind::order_mismatch, receiver, receives[k].micro_batch, receives[k].action, what,
-                direction::receive, sender, sends[k].micro_batch});
+                transfer_direction::receive, sender, sends[k].micro_batch});
       }
       return;
     }
@@ -232,7 +232,7 @@ class prover {
       if (at >= list.size()) continue;
       for (const transfer& moved : list[at].transfers()) {
         if (state.posted[stage][own_end(moved)] <= state.posted[moved.peer][partner_end(moved)]) continue;
-        report({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.way, moved.peer});
+        report({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
         return;
       }
     }
@@ -255,33 +255,33 @@ inline constexpr std::size_t any_peak = static_cast<std::size_t>(-1);
 
 /// Turns the first fault of a table into an error of the compiler; the numbers are in the name of the type.
 template <fault_kind Kind, std::size_t Stage, std::size_t MicroBatch, std::size_t Action>
-struct verdict {
+struct first_fault {
   static_assert(class_of(Kind) != fault_class::malformed,
                 "this schedule names a micro-batch, chunk or peer that it does not have: correct the action named "
-                "in verdict<kind, stage, micro-batch, action>");
+                "in first_fault<kind, stage, micro-batch, action>");
   static_assert(class_of(Kind) != fault_class::compute,
                 "this schedule forgets, repeats or misplaces a forward or a backward: every stage runs each "
                 "micro-batch forward once and then backward once, backwards in the order 0, 1, 2, ...; see "
-                "verdict<kind, stage, micro-batch, action>");
+                "first_fault<kind, stage, micro-batch, action>");
   static_assert(class_of(Kind) != fault_class::pairing,
                 "this schedule has a send without its receive, or in another order: list sends and receives "
-                "between two stages in one order; see verdict<kind, stage, micro-batch, action>");
+                "between two stages in one order; see first_fault<kind, stage, micro-batch, action>");
   static_assert(class_of(Kind) != fault_class::data,
                 "this schedule uses a tensor before it is received or computed: move the exchange before the "
-                "compute; see verdict<kind, stage, micro-batch, action>");
+                "compute; see first_fault<kind, stage, micro-batch, action>");
   static_assert(class_of(Kind) != fault_class::deadlock,
                 "this schedule deadlocks, because a send waits for its receive: put the transfers that cross "
-                "between two stages into one exchange; see verdict<kind, stage, micro-batch, action>");
+                "between two stages into one exchange; see first_fault<kind, stage, micro-batch, action>");
   static constexpr bool holds = Kind == fault_kind::none;
 };
 
-/// As `verdict`, for the number of micro-batches that a stage may keep.
+/// As `first_fault`, for the number of micro-batches that a stage may keep.
 template <std::size_t Peak, std::size_t Limit>
-struct peak_verdict {
+struct peak_within {
   static_assert(Peak <= Limit,
                 "this schedule keeps more micro-batches between forward and backward than the limit: raise the limit "
                 "or run backwards earlier (1F1B keeps min(micro-batches, stages - stage)); see "
-                "peak_verdict<peak, limit>");
+                "peak_within<peak, limit>");
   static constexpr bool holds = Peak <= Limit;
 };
 
@@ -300,9 +300,9 @@ template <schedule::any_table Table>
 template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>
 [[nodiscard]] consteval bool require_proven() {
   constexpr auto result = proof(Table);
-  return schedule::verdict<result.reason.kind, result.reason.stage, result.reason.micro_batch,
+  return schedule::first_fault<result.reason.kind, result.reason.stage, result.reason.micro_batch,
                            result.reason.action>::holds &&
-         schedule::peak_verdict<result.peak, PeakLimit>::holds;
+         schedule::peak_within<result.peak, PeakLimit>::holds;
 }
 
 }  // namespace belay::inline BELAY_ABI

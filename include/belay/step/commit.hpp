@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How a step ends. All ranks fold what they found into one small ballot, and every rank draws the same
-// conclusion from it: the step is committed, must be replayed with more room, or is refused. Only a committed
-// step can be applied: the optimizer asks for the token, and nobody but the step can make one.
+// How a step ends. All ranks reduce their findings to one small ballot, and every rank draws the same conclusion from
+// it: the step is committed, must be replayed with more room, or is refused. An optimizer takes only the token of a
+// committed step, and only `step::commit` makes one.
+//
+//   auto outcome = std::move(step).commit(belay::world_vote{mesh.world()});
+//   if (const auto* again = replay(outcome)) grow(again->needed_rows);
+//   if (const auto* why = refused(outcome)) std::puts(text(*why).c_str());
+//   if (auto* done = committed(outcome)) optimizer.apply(*done, std::move(gradients), clip);
 #pragma once
 
 #include <cstddef>
@@ -14,12 +19,12 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// One rank's findings; folded over ranks by sums, except `needed_rows`, which folds by maximum.
+/// One rank's findings. Over ranks they are summed, except `needed_rows`, of which the maximum counts.
 struct ballot {
   std::uint64_t open_obligations = 0;
   std::uint64_t misused_handles = 0;
   std::uint64_t non_finite = 0;   // gradients that are not finite
-  std::uint64_t needed_rows = 0;  // rows a dispatch wanted to receive beyond its capacity; 0 without overflow
+  std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
 };
 
 /// Proof that a step was committed on all ranks. Move-only, made by `step::commit` alone.
@@ -43,7 +48,7 @@ class committed_step {
   std::uint64_t number_;
 };
 
-/// The step met an overflow: run it again, from the same inputs, with room for `needed_rows`.
+/// A dispatch overflowed: run the step again, from the same inputs, with room for `needed_rows`.
 struct replay_step {
   std::uint64_t needed_rows = 0;
 };
@@ -54,7 +59,7 @@ struct refused_step {
   std::string list;
 };
 
-/// One of the three, asked for with `committed`, `replay` and `refused`. Move-only, as the token in it is.
+/// One of the three; `committed`, `replay` and `refused` return a pointer to it or null. Move-only, like the token.
 class step_outcome {
  public:
   step_outcome(committed_step done) noexcept : end_(end::committed), committed_(std::move(done)) {}

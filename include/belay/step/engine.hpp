@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The engine is what all steps of one rank share: the activation arena, the compute stream and the ledger. It
-// knows no ranks. `host_engine` computes; `rehearsal_engine` is the same type over addresses without memory
-// and a stream that runs nothing, and its peak and extent are the plan.
+// The engine is what all steps of one rank share: the activation arena, the compute stream and the ledger. It knows no
+// ranks. `host_engine` computes. `rehearsal_engine` is the same type over addresses without memory and a stream that
+// runs nothing; its peak and extent are the plan.
+//
+//   belay::tier_meters meters;
+//   belay::host_engine engine(belay::host_pages(bytes), meters[belay::tier::device]);
+//   belay::step step{engine};
 #pragma once
 
 #include <cstddef>
@@ -26,8 +30,8 @@ class engine {
   using memory_type = Memory;
   using stream_type = Stream;
 
-  /// `activations` is the region all leases of steps come from; `meter` is its tier's and outlives the engine.
-  /// At most `max_leases` leases and `max_obligations` obligations are live in one step.
+  /// All leases of steps come from the region `activations`. `meter` is that of its tier, and outlives the engine. At
+  /// most `max_leases` leases and `max_obligations` obligations are live in one step.
   engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
       : arena_(tier::device, std::move(activations), max_leases, meter), ledger_(max_obligations) {}
 
@@ -36,19 +40,20 @@ class engine {
   [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
   [[nodiscard]] Stream& compute() noexcept { return stream_; }
 
-  /// Who is told which layer's call is under way: in rehearsals whoever explains a fault, else nobody.
+  /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; `no_watch` ignores it.
   using watch_type = std::conditional_t<Stream::runs_nothing, rehearsal_watch, no_watch>;
   [[nodiscard]] watch_type& watch() noexcept { return watch_; }
 
   /// The number of the step that runs or ran last, from 1; 0 before the first.
   [[nodiscard]] std::uint64_t step_number() const noexcept { return step_number_; }
-  /// Changes when a step begins and when it ends: a handle of another epoch holds nothing any more.
+  /// Changes when a step begins and when it ends. The memory of a handle from another epoch has been reclaimed.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
-  /// Counts on where an engine ended that this one replaces: optimizers refuse a token not above their last one's.
+  /// Continues the step numbers of an engine that this one replaces: an optimizer refuses a token whose number is not
+  /// above its last one's.
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
 
-  /// Called by `step` alone. Throws usage_error while another step of this engine is open.
+  /// For `step` only. Throws usage_error while another step of this engine is open.
   void begin_step(where at) {
     if (in_step_)
       throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
@@ -57,7 +62,7 @@ class engine {
     ++step_number_;
     ++epoch_;
   }
-  /// Ends every lease and every debt of the step.
+  /// For `step` only. Ends every lease and every obligation of the step.
   void end_step() noexcept {
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();

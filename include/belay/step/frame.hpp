@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A frame is what a layer sees of the step during one call: memory with three lifetimes, a place to run
-// arithmetic, and names for messages. It knows no ranks and outlives nothing.
+// A frame is what a layer sees of the step during one call: memory with three lifetimes, a stream to run arithmetic
+// on, and names for messages. It knows no ranks and does not outlive the call.
+//
+//   auto y = frame.template keep<float>(x.shape());                            // until this invocation's backward
+//   auto scores = frame.template scratch<float>(belay::extents<2>{rows, keys});  // until the call returns
+//   frame.run([=] { compute(x, scores, y); });                                   // not run in a rehearsal
 #pragma once
 
 #include <array>
@@ -20,11 +24,11 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a call is for. `owing`: a backward will follow. `observing`: forward only, owes nothing (evaluation,
-/// or the first pass of a checkpointed layer). `replaying`: the recompute, which reads what was remembered.
+/// What a call is for. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
+/// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
 enum class frame_mode : std::uint8_t { owing, observing, replaying };
 
-/// Whose call it is. `layer` outlives the step.
+/// Which layer and micro-batch a call belongs to. `layer` outlives the step.
 struct invocation {
   const char* layer = "";
   std::size_t layer_index = 0;
@@ -32,15 +36,15 @@ struct invocation {
   where at;
   std::uint32_t parent = 0;
 
-  /// What messages say of this call while it goes on.
+  /// This call for messages while it runs.
   [[nodiscard]] call_under_way now(layer_call what) const noexcept {
     return {what, layer, layer_index, micro_batch, at};
   }
 
-  /// Opens a debt of this call, whose handle holds `bytes`: its record is written where the ledger keeps it.
-  [[nodiscard]] ticket open(ledger& debts, obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
-                            where opened_at) const {
-    return debts.open_in_place(opened_at, [&](obligation& what) {
+  /// Opens an obligation of this call, whose handle holds `bytes`. The record is written in place.
+  [[nodiscard]] obligation_id open(ledger& obligations, obligation_kind kind, std::size_t bytes,
+                                   std::span<const std::size_t> shape, where opened_at) const {
+    return obligations.open_in_place(opened_at, [&](obligation& what) {
       what.kind = kind;
       what.rank = static_cast<std::uint8_t>(shape.size() < what.shape.size() ? shape.size() : what.shape.size());
       what.parent = parent;
@@ -54,7 +58,7 @@ struct invocation {
   }
 };
 
-/// The memory of one invocation: what it keeps until its backward, and what a recompute must find again.
+/// The memory of one invocation: what it keeps until its backward, and what its recompute reads again.
 struct invocation_memory {
   static constexpr std::size_t max_remembered = 4;
 
@@ -75,20 +79,20 @@ class frame {
   frame& operator=(const frame&) = delete;
   ~frame() { engine_->activations().release(scratch_); }
 
-  /// Memory until this invocation's backward is done: outputs, and what the backward needs. Not zeroed.
+  /// Memory until this invocation's backward is done, for outputs and what the backward needs. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> keep(extents<Rank> shape) {
     return lease<T>(shape, memory_->kept, "kept memory");
   }
 
-  /// Memory until the enclosing scratch scope ends; the call itself is one. Not zeroed.
+  /// Memory until the enclosing scratch scope ends. The call itself is such a scope. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> scratch(extents<Rank> shape) {
     return lease<T>(shape, scratch_, "scratch");
   }
 
-  /// Memory that survives from a checkpointed forward to its recompute, which gets the same bytes back in the
-  /// same order of calls. In an ordinary forward it is kept; in evaluation it ends with the output. Not zeroed.
+  /// Memory that survives from a forward to its recompute, which gets the same bytes in the same order of calls. In an
+  /// ordinary forward it is kept; in evaluation it ends with the output. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> remember(extents<Rank> shape) {
     std::byte*& at = memory_->remembered_at.at(next_remembered_++);
@@ -101,7 +105,7 @@ class frame {
     return {reinterpret_cast<T*>(at), shape};
   }
 
-  /// Ends what was scratched since it began.
+  /// Ends, when destroyed, all scratch memory leased since it was made.
   class scratch_scope_guard {
    public:
     explicit scratch_scope_guard(frame& owner) noexcept : owner_(&owner), outer_(std::exchange(owner.scratch_, {})) {}
@@ -118,16 +122,18 @@ class frame {
   };
   [[nodiscard]] scratch_scope_guard scratch_scope() noexcept { return scratch_scope_guard{*this}; }
 
-  /// Queues arithmetic on the compute stream; a rehearsal runs nothing.
+  /// Queues `work()` on the compute stream. A rehearsal does not run it.
   template <std::invocable Work>
   void run(Work&& work) {
     engine_->compute().run(std::forward<Work>(work));
   }
 
-  [[nodiscard]] ticket open(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape, where at) {
+  /// Opens and closes an obligation of this call.
+  [[nodiscard]] obligation_id open(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
+                                   where at) {
     return call_->open(engine_->obligations(), kind, bytes, shape, at);
   }
-  void close(ticket debt, where at = where::current()) { engine_->obligations().close(debt, at); }
+  void close(obligation_id id, where at = where::current()) { engine_->obligations().close(id, at); }
 
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A gradient that flows backwards owns its memory until the layer before has used it. It owes nothing:
-// dropping one is how the first layer's input gradient ends.
+// The gradient of a layer's input. It owns its memory until the backward of the layer before has used it. It owes
+// nothing: the first layer's input gradient is simply destroyed.
+//
+//   belay::gradient<belay::host_engine, float, 3> grad{step.engine(), logits.out().shape()};
+//   loss(logits.out(), grad.values());             // writes it
+//   auto dx = std::move(logits).backward(grad);    // the gradient of the layer's input
 #pragma once
 
 #include <cstddef>
@@ -42,7 +46,7 @@ class [[nodiscard]] gradient {
   operator view<const T, Rank>() const noexcept { return values_; }
 
  private:
-  // A gradient that outlived its step was reclaimed with it.
+  // The memory of a gradient that outlives its step was reclaimed with the step.
   void release() noexcept {
     if (!memory_.empty() && epoch_ == engine_->epoch()) engine_->activations().release(memory_);
     memory_ = {};

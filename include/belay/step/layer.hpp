@@ -1,7 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a layer is: any class with a forward that returns what its backward needs, and a backward that takes it.
-// A layer is written against a frame and knows nothing of ranks.
+// A layer is any class with a forward that returns what its backward needs, and a backward that takes it. A layer is
+// written against a frame and knows nothing of ranks.
+//
+//   struct twice {
+//     struct residue { belay::view<float, 2> out; };
+//     template <class Frame>
+//     residue forward(Frame& frame, belay::view<const float, 2> x) {
+//       auto y = frame.template keep<float>(x.shape());
+//       frame.run([=] { for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = 2 * x.data()[i]; });
+//       return {y};
+//     }
+//     template <class Frame>
+//     void backward(Frame& frame, residue&&, belay::view<const float, 2> dy, belay::view<float, 2> dx);
+//   };
 #pragma once
 
 #include <concepts>
@@ -56,7 +68,7 @@ concept backward_layer = forward_layer<Layer, Engine, Input> &&
              layer.backward(call, std::move(residue), dout);
            });
 
-// Whether a class has a member of a name, whatever it takes: a name that two bases have is ambiguous.
+// Detects a member by its name, whatever its parameters: a name that two bases have is ambiguous.
 struct has_both_names {
   void forward();
   void backward();
@@ -64,13 +76,13 @@ struct has_both_names {
 template <class Layer>
 struct beside_names : Layer, has_both_names {};
 
-/// Whether a class has any `forward` at all.
+/// Whether a class has any `forward` or `backward`.
 template <class Layer>
 [[nodiscard]] consteval bool has_forward() {
   if constexpr (!std::is_class_v<Layer>)
     return false;
   else if constexpr (std::is_final_v<Layer>)
-    return true;  // nothing derives from it to ask
+    return true;  // unknown: the test would have to derive from it
   else
     return !requires { &beside_names<Layer>::forward; };
 }
@@ -84,7 +96,7 @@ template <class Layer>
     return !requires { &beside_names<Layer>::backward; };
 }
 
-/// Whether a layer's forward can be run; where it cannot, a sentence says why.
+/// Whether a layer's forward can be run. Where it cannot, a static_assert says why.
 template <class Layer, class Engine, class Input>
 [[nodiscard]] consteval bool runs_forward() {
   constexpr bool named = has_forward<std::remove_const_t<Layer>>();
@@ -101,7 +113,7 @@ template <class Layer, class Engine, class Input>
                 "belay: what this layer's forward returns has no view `out`, which is the layer's output");
   return gives;
 }
-/// Whether also its backward fits that.
+/// Whether the backward fits the forward.
 template <class Layer, class Engine, class Input>
 [[nodiscard]] consteval bool runs_backward() {
   constexpr bool forward = runs_forward<Layer, Engine, Input>();
@@ -119,15 +131,15 @@ template <class Layer, class Engine, class Input>
   return fits;
 }
 
-/// A layer whose residue holds debts of its own ends them in `layer.discard(frame, residue, why)`, when the handle is
-/// discarded instead of going backward.
+/// A layer whose residue holds obligations of its own. It ends them in `layer.discard(frame, residue, why)`, which is
+/// called where the handle is discarded instead of its backward.
 template <class Layer, class Engine, class Input>
 concept discarding_layer = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
                                     const char* why) {
   layer.discard(call, std::move(residue), why);
 };
 
-/// The name that messages give a layer; it must outlive the step.
+/// The layer's name in messages; it must outlive the step.
 template <class Layer>
 [[nodiscard]] const char* layer_name(const Layer& layer) noexcept {
   if constexpr (requires {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The result of a forward that owes nothing: evaluation and generation. It is an owner, not an obligation, and
-// has no backward to call. Assigned to, it gives back what it held: a loop over layers needs one name.
+// The result of a forward that owes nothing, for evaluation and generation. It owns its memory and has no backward.
+// Assignment frees what it held before, so a loop over layers needs one name.
+//
+//   auto x = belay::observe(step, layers[0], tokens);
+//   for (std::size_t i = 1; i < layers.size(); ++i) x = belay::observe(step, layers[i], x.out());
 #pragma once
 
 #include <cstdint>
@@ -26,14 +29,14 @@ class [[nodiscard]] observed {
         epoch_(other.epoch_),
         memory_(std::exchange(other.memory_, {})),
         residue_(std::move(other.residue_)) {}
-  /// Ends what this one held, memory and residue, and takes the other's.
+  /// Frees what this one held, memory and residue, and takes the other's.
   observed& operator=(observed&& other) noexcept {
     if (this == &other) return *this;
     release();
     engine_ = other.engine_;
     epoch_ = other.epoch_;
     memory_ = std::exchange(other.memory_, {});
-    std::destroy_at(&residue_);  // a residue can be moved into place, not always assigned: it may hold references
+    std::destroy_at(&residue_);  // a residue with references can be constructed, but not assigned
     std::construct_at(&residue_, std::move(other.residue_));
     return *this;
   }
@@ -42,7 +45,7 @@ class [[nodiscard]] observed {
   [[nodiscard]] output_type out() const noexcept { return residue_.out; }
 
  private:
-  // What outlived its step was reclaimed with it.
+  // The memory of a result that outlives its step was reclaimed with the step.
   void release() noexcept {
     if (epoch_ != engine_->epoch()) return;
     engine_->activations().release(memory_.kept);

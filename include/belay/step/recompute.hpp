@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A layer whose forward keeps its output alone and is run again in its backward. The recompute is a child of
-// the invocation that it repeats: it opens with the backward and ends with it, so nothing counts forwards against
-// backwards. What the first pass remembered (routing) is replayed, not decided again.
+// Activation checkpointing: a layer whose forward keeps its output alone, and is run again in its backward. The
+// recompute is a child of the invocation that it repeats: it is opened and ended by the backward, so there is no
+// counter of forwards and backwards. What the first pass remembered, such as routing, is read again and not decided
+// anew.
+//
+//   belay::recompute cheap{block};                    // wraps a layer, and is one
+//   auto y = belay::forward(step, cheap, x);          // keeps y alone
+//   auto dx = std::move(y).backward(dout);            // runs the forward of `block` again, then its backward
 #pragma once
 
 #include <cstddef>
@@ -16,7 +21,7 @@ namespace belay::inline BELAY_ABI {
 template <class Layer>
 class recompute {
  public:
-  /// `layer` outlives this wrapper.
+  /// `layer` outlives this object.
   explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
 
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
@@ -44,7 +49,7 @@ class recompute {
 
   template <class Engine, class Input, class Output, class Dout, class... Dx>
   void backward(frame<Engine>& call, kept<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
-    const ticket debt =
+    const obligation_id debt =
         call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
     invocation_memory memory = call.memory();
     memory.kept = {};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rehearsal's tensors are addresses without memory. A layer that touches one outside of `frame.run` faults, and a
-// bare SIGSEGV names nobody. While a rehearsed step is open a handler says which layer's call it was, and then lets the
-// fault take its course: whoever handled SIGSEGV before (a sanitizer, a crash reporter, nobody) handles it as ever.
+// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of `frame.run` faults. While
+// a rehearsed step is open, a handler of SIGSEGV prints which layer's call it was. The signal is then handled as
+// before: by the handler that was installed earlier (of a sanitizer, of a crash reporter), or by the system.
+// IWYU pragma: private, include "belay/step.hpp"
 #pragma once
 
 #include <errno.h>
@@ -20,7 +21,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a layer is called for, in the words of messages.
+/// What a layer is called for.
 enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
 
 [[nodiscard]] constexpr const char* name(layer_call what) noexcept {
@@ -33,7 +34,7 @@ enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
   return "call";
 }
 
-/// A layer's call that is under way.
+/// A layer's call while it runs.
 struct call_under_way {
   layer_call what = layer_call::forward;
   const char* layer = "";
@@ -42,24 +43,24 @@ struct call_under_way {
   where opened_at;
 };
 
-/// One rehearsed step of one thread. Nothing here is for a step that computes.
+/// Explains faults in one rehearsed step of one thread.
 class rehearsal_watch {
  public:
   rehearsal_watch() = default;
-  rehearsal_watch(rehearsal_watch&&) noexcept {}  // between steps, when there is nothing to take along
+  rehearsal_watch(rehearsal_watch&&) noexcept {}  // only between steps, where there is no state to move
   rehearsal_watch& operator=(rehearsal_watch&&) noexcept { return *this; }
   ~rehearsal_watch() { end(); }
 
-  /// `bytes` from `first` are addresses without memory until `end`, which the same thread calls.
+  /// `bytes` from `first` are addresses without memory until `end`, which is called by the same thread.
   void begin(const std::byte* first, std::size_t bytes, where step_at) {
     end();
     first_ = first;
     bytes_ = bytes;
     step_at_ = step_at;
-    offer_stack();
-    hold_handler();
+    install_signal_stack();
+    install_handler();
     outer_ = std::exchange(rehearsing_thread_.innermost, this);
-    rehearsing_thread_.handling = false;  // whoever was before may have left by siglongjmp
+    rehearsing_thread_.handling = false;  // an earlier handler may have been left by siglongjmp
     begun_ = true;
   }
   void end() noexcept {
@@ -68,10 +69,10 @@ class rehearsal_watch {
     while (*link != nullptr && *link != this) link = &(*link)->outer_;
     if (*link == this) *link = outer_;
     release_handler();
-    take_stack_back();
+    remove_signal_stack();
   }
 
-  /// Names the call that goes on until the mark is gone; inside of another one, until then.
+  /// Names the running call while the mark exists. Marks nest.
   class mark {
    public:
     mark(rehearsal_watch& owner, const call_under_way& now) noexcept
@@ -87,8 +88,8 @@ class rehearsal_watch {
   };
 
  private:
-  // A handler is given a signal and an address, and may neither lock nor allocate. What it cannot do without: the open
-  // rehearsals of the thread that faulted, and whoever handled the signal before.
+  // A signal handler may neither lock nor allocate, so its state is global: the open rehearsals of the faulting thread,
+  // and the handler that was installed before.
   struct faulting_thread {
     rehearsal_watch* innermost;
     bool handling;
@@ -101,7 +102,7 @@ class rehearsal_watch {
   static inline constinit thread_local faulting_thread rehearsing_thread_{nullptr, false};
   static inline constinit handler_of_process fault_handler_{PTHREAD_MUTEX_INITIALIZER, 0, {}};
 
-  static void hold_handler() noexcept {
+  static void install_handler() noexcept {
     ::pthread_mutex_lock(&fault_handler_.changing);
     struct sigaction now = {}, ours = {};
     if (fault_handler_.holders++ == 0 && ::sigaction(SIGSEGV, nullptr, &now) == 0 && !is_ours(now)) {
@@ -113,7 +114,7 @@ class rehearsal_watch {
     }
     ::pthread_mutex_unlock(&fault_handler_.changing);
   }
-  // Who has put a handler on top of this one may still call it: it then calls the one before.
+  // A handler that was installed on top of this one may still call it; it then calls the one before.
   static void release_handler() noexcept {
     ::pthread_mutex_lock(&fault_handler_.changing);
     struct sigaction now = {};
@@ -126,8 +127,8 @@ class rehearsal_watch {
     return (what.sa_flags & SA_SIGINFO) != 0 && what.sa_sigaction == &on_fault;
   }
 
-  // For a thread that has no stack for signals: the fault may be that there is none left of its own.
-  void offer_stack() {
+  // The fault may be an overflow of the thread's stack, so the handler gets one of its own where there is none.
+  void install_signal_stack() {
     stack_t now = {};
     if (::sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) return;
     stack_.resize(std::size_t{1} << 16);
@@ -136,7 +137,7 @@ class rehearsal_watch {
     ours.ss_size = stack_.size();
     ::sigaltstack(&ours, nullptr);
   }
-  void take_stack_back() noexcept {
+  void remove_signal_stack() noexcept {
     stack_t now = {};
     if (stack_.empty() || ::sigaltstack(nullptr, &now) != 0 || now.ss_sp != stack_.data()) return;
     stack_t none = {};
@@ -144,17 +145,17 @@ class rehearsal_watch {
     ::sigaltstack(&none, nullptr);
   }
 
-  // Words for a handler: a buffer of its own, and nothing of the library that is not safe in one.
-  class sentence {
+  // A message that is put together without functions that are unsafe in a signal handler.
+  class message {
    public:
-    sentence& operator<<(const char* words) noexcept {
+    message& operator<<(const char* words) noexcept {
       for (; words != nullptr && *words != '\0' && length_ < sizeof text_ - 1; ++words) {
         const bool is_control = static_cast<unsigned char>(*words) < 0x20 || *words == 0x7f;  // which a terminal obeys
         text_[length_++] = is_control ? '?' : *words;
       }
       return *this;
     }
-    sentence& operator<<(std::size_t number) noexcept {
+    message& operator<<(std::size_t number) noexcept {
       char digits[24];
       std::size_t at = sizeof digits - 1;
       digits[at] = '\0';
@@ -162,8 +163,8 @@ class rehearsal_watch {
       while ((number /= 10) > 0);
       return *this << digits + at;
     }
-    sentence& operator<<(where at) noexcept { return *this << at.file << ":" << static_cast<std::size_t>(at.line); }
-    void say() noexcept {
+    message& operator<<(where at) noexcept { return *this << at.file << ":" << static_cast<std::size_t>(at.line); }
+    void write_to_stderr() noexcept {
       text_[length_++] = '\n';
       for (std::size_t done = 0; done < length_;) {
         const ssize_t n = ::write(STDERR_FILENO, text_ + done, length_ - done);
@@ -179,45 +180,45 @@ class rehearsal_watch {
     std::size_t length_ = 0;
   };
 
-  enum class place { activations, elsewhere };
-  void tell(place where_it_is, std::size_t byte) const noexcept {
-    sentence says;
-    says << "belay: a rehearsal touched memory, and has none: its tensors are addresses. ";
-    if (where_it_is == place::activations)
-      says << "Byte " << byte << " of the activations was touched ";
+  enum class memory_kind { activations, elsewhere };
+  void report(memory_kind region, std::size_t byte) const noexcept {
+    message text;
+    text << "belay: a rehearsal touched memory, and has none: its tensors are addresses. ";
+    if (region == memory_kind::activations)
+      text << "Byte " << byte << " of the activations was touched ";
     else
-      says << "What was touched is not of the activations (of symmetric memory, or a fault of another kind), ";
+      text << "What was touched is not of the activations (of symmetric memory, or a fault of another kind), ";
     if (call_ != nullptr) {
-      says << "in the " << name(call_->what) << " of layer " << call_->layer_index << " '" << call_->layer
+      text << "in the " << name(call_->what) << " of layer " << call_->layer_index << " '" << call_->layer
            << "' (micro-batch " << call_->micro_batch << ") opened at " << call_->opened_at;
     } else {
-      says << "outside of a layer's call";
+      text << "outside of a layer's call";
     }
-    says << ", in the step begun at " << step_at_
+    text << ", in the step begun at " << step_at_
          << ". Compute inside frame.run(...), which a rehearsal does not run; outside of a layer, ask the engine's "
-            "stream: "
-            "runs_nothing.";
-    says.say();
+            "stream: runs_nothing.";
+    text.write_to_stderr();
   }
 
   static void on_fault(int number, siginfo_t* about, void* context) noexcept {
-    if (rehearsing_thread_.handling) return let_it_end(number, about);  // whoever was before calls this one
+    // The handler that was installed before may call this one.
+    if (rehearsing_thread_.handling) return take_default_action(number, about);
     const int kept = errno;
     rehearsing_thread_.handling = true;
-    if (about->si_code > 0) name_call(reinterpret_cast<std::uintptr_t>(about->si_addr), about->si_code);
+    if (about->si_code > 0) report_call(reinterpret_cast<std::uintptr_t>(about->si_addr), about->si_code);
     pass_on(number, about, context);
     rehearsing_thread_.handling = false;
     errno = kept;
   }
 
-  // A null pointer and the like are no addresses at all, and nobody's but the program's.
-  static void name_call(std::uintptr_t address, int code) noexcept {
+  // A null pointer, and the like, is not an address of a rehearsal.
+  static void report_call(std::uintptr_t address, int code) noexcept {
     const rehearsal_watch* const innermost = rehearsing_thread_.innermost;
     for (const rehearsal_watch* open = innermost; open != nullptr; open = open->outer_) {
       const std::size_t offset = address - reinterpret_cast<std::uintptr_t>(open->first_);
-      if (offset < open->bytes_) return open->tell(place::activations, offset);
+      if (offset < open->bytes_) return open->report(memory_kind::activations, offset);
     }
-    if (innermost != nullptr && code == SEGV_ACCERR) innermost->tell(place::elsewhere, 0);
+    if (innermost != nullptr && code == SEGV_ACCERR) innermost->report(memory_kind::elsewhere, 0);
   }
 
   static void pass_on(int number, siginfo_t* about, void* context) noexcept {
@@ -229,11 +230,11 @@ class rehearsal_watch {
     else if (before.sa_handler == SIG_IGN && about->si_code <= 0)
       return;
     else
-      let_it_end(number, about);
+      take_default_action(number, about);
   }
 
-  // As if nobody handled it: the instruction faults again; what was sent by a process is sent again.
-  static void let_it_end(int number, const siginfo_t* about) noexcept {
+  // As if there were no handler: the instruction faults again; a signal that a process sent is raised again.
+  static void take_default_action(int number, const siginfo_t* about) noexcept {
     struct sigaction plain = {};
     plain.sa_handler = SIG_DFL;
     ::sigemptyset(&plain.sa_mask);
@@ -250,7 +251,7 @@ class rehearsal_watch {
   bool begun_ = false;
 };
 
-/// Of a step that computes.
+/// The watch of a step that computes: it does nothing.
 struct no_watch {
   struct mark {
     mark(no_watch&, const call_under_way&) noexcept {}

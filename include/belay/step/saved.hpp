@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A saved activation owes one backward. The handle is move-only and belongs to a step: forgetting it is a
-// compile error where the compiler can see it (Clang's consumed analysis, nodiscard, the typed tape), a
-// named entry of the ledger everywhere else, and its memory ends with the step in any case.
+// A saved activation owes one backward. The handle is move-only and belongs to a step. A forgotten one is a compile
+// error where the compiler can see it (Clang's consumed analysis, nodiscard, the typed tape), and elsewhere an entry
+// of the ledger with its name. Its memory ends with the step in any case.
+//
+//   auto hidden = belay::forward(step, layer, x);        // belay::saved<...>
+//   use(hidden.out());
+//   auto dx = std::move(hidden).backward(dout);          // or std::move(hidden).discard("why")
 #pragma once
 
 #include <cstddef>
@@ -45,12 +49,12 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         residue_(std::move(other.residue_)),
         debt_(std::exchange(other.debt_, {})),
         epoch_(other.epoch_) {}
-  saved& operator=(saved&&) = delete;  // it would drop the debt of the left side
+  saved& operator=(saved&&) = delete;  // it would lose the obligation of the left side
 
-  /// Leaves a debt that was not discharged in the ledger; its memory is reclaimed with the step.
+  /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
   BELAY_IF_DISCHARGED ~saved() {}  // not defaulted: the analysis looks at calls of a destructor
 
-  /// The layer's output; it lives until the backward. Asked for later, it is a usage_error in checked builds.
+  /// The layer's output, valid until the backward. Afterwards a usage_error in checked builds.
   BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
     if constexpr (checked(check_level::local)) {
       if (!owes())
@@ -59,11 +63,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     return residue_.out;
   }
 
-  /// Runs the backward: adds into the layer's parameter gradients and returns the gradient of the input (or
-  /// nothing where the input has none). Afterwards everything this invocation kept is free again. A second call is a
-  /// usage_error in checked builds; in release builds it computes nothing and the step refuses to commit.
+  /// Runs the backward: adds to the layer's parameter gradients, and returns the gradient of the input, or nothing
+  /// where the input has none. Afterwards all memory of this invocation is free. A second call is a usage_error in
+  /// checked builds; in release builds it computes nothing, and the step refuses to commit.
   BELAY_DISCHARGES auto backward(output_type dout, where at = where::current())&& {
-    // The debt stays open while the layer works, so that a recompute is recorded as its child. In release builds a
+    // The obligation stays open while the layer runs, so that a recompute is recorded as its child. In release builds a
     // handle that owes nothing computes nothing: the step will refuse.
     const bool owed = owes();
     call_.parent = debt_.index;
@@ -92,8 +96,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
   }
 
-  /// Ends the obligation without a backward; `why` is for the reader of the call. A layer that has a `discard` ends
-  /// what its residue owes there.
+  /// Ends the obligation without a backward; `why` is for the reader of the code. A layer that has a `discard` ends the
+  /// obligations of its residue there.
   BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& {
     if constexpr (discarding_layer<Layer, Engine, Input>) {
       call_.parent = debt_.index;
@@ -106,8 +110,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     settle(at);
   }
 
-  /// Hands a named handle on: `return std::move(handle).hand_over();` compiles where `return handle;` would
-  /// be taken for a lost one.
+  /// Returns a named handle from a function: `return std::move(handle).hand_over();`. Clang's analysis would take
+  /// `return handle;` for a lost one.
   BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
 
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
@@ -137,7 +141,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   invocation call_;
   invocation_memory memory_;
   residue_type residue_;
-  ticket debt_;
+  obligation_id debt_;
   std::uint64_t epoch_;
 };
 

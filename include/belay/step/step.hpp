@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The step owns all that is opened in it. It ends in exactly one of three ways: committed, to be replayed, or
-// refused; and whatever way it ends, its memory is free again afterwards.
+// A step owns all that is opened in it: activations, obligations, scratch memory. It ends in exactly one of three
+// ways: committed, to be replayed, or refused. Its memory is free again afterwards in all of them.
+//
+//   belay::step step{engine};
+//   auto hidden = belay::forward(step, first, x);
+//   auto out = belay::forward(step, second, hidden.out());
+//   auto grad = std::move(out).backward(dout);  // the last forward first
+//   grad = std::move(hidden).backward(grad);
+//   auto outcome = std::move(step).commit();
+//   if (belay::committed_step* done = committed(outcome)) optimizer.apply(*done, ...);
 #pragma once
 
 #include <concepts>
@@ -21,7 +29,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// One micro-batch of a step: what `forward` is given when a step has several.
+/// One micro-batch of a step: the scope of a `forward` where a step has several.
 template <class Engine>
 class micro_batch_scope {
  public:
@@ -34,7 +42,7 @@ class micro_batch_scope {
   std::size_t index_;
 };
 
-/// A place where forwards can be opened: a step (its micro-batch 0) or one of its micro-batches.
+/// Where a forward can be run: a step, which is its micro-batch 0, or one of its micro-batches.
 template <class S>
 concept step_scope = requires(const S& scope) {
   scope.engine().obligations();
@@ -51,8 +59,7 @@ class [[nodiscard]] step {
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
-  /// A step that was not committed gives its memory back and, where handles were lost and no exception is on
-  /// its way, says which.
+  /// A step that was not committed releases its memory, and prints which handles were lost.
   ~step() {
     if (ended_) return;
     if (engine_->obligations().open_count() > 0) report_abandoned();
@@ -63,20 +70,20 @@ class [[nodiscard]] step {
   [[nodiscard]] static constexpr std::size_t micro_batch() noexcept { return 0; }
   [[nodiscard]] micro_batch_scope<Engine> micro_batch(std::size_t index) const noexcept { return {*engine_, index}; }
 
-  /// Findings of this rank that the vote must know: overflow and non-finite gradients.
+  /// Findings of this rank for the vote: overflow and non-finite gradients.
   void observe(const ballot& findings) noexcept {
     findings_.non_finite += findings.non_finite;
     if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
   }
 
-  /// Ends a step that a failure elsewhere has cut off, such as a peer's: its memory is given back, and nothing is said
-  /// of obligations that nobody could meet any more.
+  /// Ends a step that a failure elsewhere, such as a peer's, has interrupted. Its memory is released. Obligations that
+  /// can no longer be discharged are not reported.
   void cut_off() noexcept {
     if (std::exchange(ended_, true)) return;
     engine_->end_step();
   }
 
-  /// Gives `body` an empty tape and takes back an empty tape: a forward without its backward does not compile.
+  /// Calls `body(tape)`, which must return an empty tape: a forward without its backward does not compile.
   template <class Body>
   void run(Body&& body) {
     using settled = std::invoke_result_t<Body, tape<Engine>>;
@@ -85,9 +92,9 @@ class [[nodiscard]] step {
     static_cast<void>(std::forward<Body>(body)(tape<Engine>{*engine_}));
   }
 
-  /// Ends the step. `vote(ballot) -> ballot` folds the findings of all ranks; a single rank's needs none.
-  /// With obligations open, a checked build throws `open_obligations`, which names them; a release build
-  /// reclaims the memory and refuses.
+  /// Ends the step. `vote(ballot) -> ballot` reduces the findings of all ranks; a single rank needs none. Where
+  /// obligations are open, a checked build throws `open_obligations`, which names them; a release build reclaims the
+  /// memory and refuses.
   template <class Vote>
   requires std::invocable<Vote, ballot>
   [[nodiscard]] step_outcome commit(Vote&& vote, where at = where::current()) && {
@@ -119,7 +126,7 @@ class [[nodiscard]] step {
       const std::string list = engine_->obligations().text();
       std::fprintf(stderr, "%s: belay: a step ended without commit, with open obligations%s\n%s", at_.text().c_str(),
                    std::uncaught_exceptions() > 0 ? " (an exception is on its way)" : "", list.c_str());
-    } catch (...) {  // no memory for the list: the memory is reclaimed all the same
+    } catch (...) {  // no memory for the list; the step's memory is reclaimed nevertheless
     }
   }
 
@@ -134,8 +141,8 @@ step(Engine&, where) -> step<Engine>;
 template <class Engine>
 step(Engine&) -> step<Engine>;
 
-/// Runs a layer's forward. The result owes one backward (or `discard`), in the same step; `layer` and the
-/// memory behind `input` stay alive and unchanged until then.
+/// Runs a layer's forward. The result owes one backward (or `discard`) in the same step. `layer`, and the memory behind
+/// `input`, must stay alive and unchanged until then.
 template <step_scope Scope, class Layer, class Input>
 [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OPENS auto forward(const Scope& scope,
                                                                                          Layer& layer,
@@ -148,8 +155,8 @@ template <step_scope Scope, class Layer, class Input>
   }
 }
 
-/// Runs a layer's forward for its output alone: evaluation. The result owes nothing and holds its memory until it is
-/// dropped.
+/// Runs a layer's forward for its output alone: evaluation. The result owes nothing, and holds its memory until it is
+/// destroyed.
 template <step_scope Scope, class Layer, class Input>
 [[nodiscard]] auto observe(const Scope& scope, Layer& layer, const Input& input, where at = where::current()) {
   using engine_type = std::remove_reference_t<decltype(scope.engine())>;

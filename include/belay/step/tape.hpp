@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The typed tape: what is owed is written in the tape's type, last forward first out. A body that must give
-// back an empty tape cannot forget a backward, on any compiler.
+// The typed tape: what is owed is part of the tape's type, the last forward on top. A body that must return an empty
+// tape cannot forget a backward, with any compiler.
+//
+//   step.run([&](auto tape) {
+//     auto one = std::move(tape).forward(first, x);
+//     auto x1 = one.out();
+//     auto two = std::move(one).forward(second, x1);
+//     auto back = std::move(two).backward(dout);
+//     return std::move(std::move(back).backward().rest);
+//   });
 #pragma once
 
 #include <cstddef>
@@ -16,13 +24,13 @@ namespace belay::inline BELAY_ABI {
 template <class Engine, class... Saved>
 class tape;
 
-/// A tape after a backward, with the gradient that flows on.
+/// A tape after a backward, and the gradient for the next one.
 template <class Tape, class Gradient>
 struct unwound {
   Tape rest;
   Gradient gradient;
 
-  /// The next backward, fed with this gradient.
+  /// The backward of the forward below, with this gradient.
   [[nodiscard]] auto backward(where at = where::current()) && { return std::move(rest).backward(gradient, at); }
 };
 

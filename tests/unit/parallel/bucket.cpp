@@ -15,7 +15,7 @@
 namespace {
 
 using belay::zero_stage;
-using meeting::awkward_sizes;
+using fake::awkward_sizes;
 
 std::vector<belay::bucket_entry> entries_of(const std::vector<std::size_t>& sizes) {
   std::vector<belay::bucket_entry> entries;
@@ -125,11 +125,11 @@ TEST_CASE("buckets of several families are launched in one order, as the backwar
 
 TEST_CASE(
     "a bucket is launched when its last contribution arrives, in the planned order even if later ones are ready") {
-  meeting::table table(2);
-  std::vector<meeting::queue> queues(2);
-  meeting::run_ranks(2, [&](int rank) {
-    meeting::queue& queue = queues[static_cast<std::size_t>(rank)];
-    meeting::rank_state<float> state(meeting::group(table, queue, rank), zero_stage::none, 1, {64, 32, 16});
+  fake::shared_state shared(2);
+  std::vector<fake::queue> queues(2);
+  fake::run_ranks(2, [&](int rank) {
+    fake::queue& queue = queues[static_cast<std::size_t>(rank)];
+    fake::rank_state<float> state(fake::group(shared, queue, rank), zero_stage::none, 1, {64, 32, 16});
     auto& buckets = *state.buckets;
     buckets.begin(2);
     buckets.contributed(2, 1, 0);
@@ -148,9 +148,9 @@ TEST_CASE(
 
 TEST_CASE(
     "a contribution made twice is an error that names parameter and micro-batch, and the step cannot be finished") {
-  meeting::table table(1);
-  meeting::queue queue;
-  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1024);
+  fake::shared_state shared(1);
+  fake::queue queue;
+  fake::rank_state<float> state(fake::group(shared, queue, 0), zero_stage::none, 1024);
   state.buckets->begin(2);
   state.buckets->contributed(0, 3, 1);
   const auto again = [&] { state.buckets->contributed(1, 1, 1); };
@@ -170,9 +170,9 @@ TEST_CASE(
 }
 
 TEST_CASE("finish refuses a step with a missing contribution and names it") {
-  meeting::table table(1);
-  meeting::queue queue;
-  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1024);
+  fake::shared_state shared(1);
+  fake::queue queue;
+  fake::rank_state<float> state(fake::group(shared, queue, 0), zero_stage::none, 1024);
   state.buckets->begin(3);
   for (std::size_t m = 0; m < 3; ++m)
     for (std::size_t p = 0; p < awkward_sizes.size(); ++p)
@@ -184,10 +184,10 @@ TEST_CASE("finish refuses a step with a missing contribution and names it") {
 
 TEST_CASE("an abandoned step leaves nothing in flight, although peers were complete, and the next one is whole") {
   for (zero_stage stage : {zero_stage::none, zero_stage::optimizer_state}) {
-    meeting::table table(3);
-    std::vector<meeting::queue> queues(3);
-    meeting::run_ranks(3, [&](int rank) {
-      meeting::rank_state<double> state(meeting::group(table, queues[static_cast<std::size_t>(rank)], rank), stage,
+    fake::shared_state shared(3);
+    std::vector<fake::queue> queues(3);
+    fake::run_ranks(3, [&](int rank) {
+      fake::rank_state<double> state(fake::group(shared, queues[static_cast<std::size_t>(rank)], rank), stage,
                                         1024);
       state.buckets->begin(1);
       if (rank != 1)
@@ -209,9 +209,9 @@ TEST_CASE("an abandoned step leaves nothing in flight, although peers were compl
 }
 
 TEST_CASE("a step in the wrong order is refused") {
-  meeting::table table(1);
-  meeting::queue queue;
-  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1024);
+  fake::shared_state shared(1);
+  fake::queue queue;
+  fake::rank_state<float> state(fake::group(shared, queue, 0), zero_stage::none, 1024);
   auto& buckets = *state.buckets;
   CHECK_THROWS_AS(buckets.contributed(0, 1, 0), belay::usage_error);
   CHECK_THROWS_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), belay::usage_error);
@@ -219,15 +219,15 @@ TEST_CASE("a step in the wrong order is refused") {
   CHECK_THROWS_AS(buckets.begin(0), belay::usage_error);
   static_cast<void>(buckets.finish(belay::target_tokens{1}));
   CHECK_THROWS_AS(static_cast<void>(buckets.finish(belay::target_tokens{1})), belay::usage_error);
-  CHECK_THROWS_AS(buckets.begin(meeting::micro_batches + 1), belay::usage_error);
+  CHECK_THROWS_AS(buckets.begin(fake::micro_batches + 1), belay::usage_error);
   CHECK_THROWS_AS(belay::target_tokens{0}, belay::usage_error);
 }
 
 TEST_CASE("ranks with no micro-batch take part with zeros") {
-  meeting::table table(3);
-  std::vector<meeting::queue> queues(3);
-  meeting::run_ranks(3, [&](int rank) {
-    meeting::rank_state<double> state(meeting::group(table, queues[static_cast<std::size_t>(rank)], rank),
+  fake::shared_state shared(3);
+  std::vector<fake::queue> queues(3);
+  fake::run_ranks(3, [&](int rank) {
+    fake::rank_state<double> state(fake::group(shared, queues[static_cast<std::size_t>(rank)], rank),
                                       zero_stage::none, 1024);
     state.buckets->begin(rank == 1 ? 1 : 0);
     if (rank == 1) state.backward(0, 0);
@@ -238,10 +238,10 @@ TEST_CASE("ranks with no micro-batch take part with zeros") {
 }
 
 TEST_CASE("gradients are reduced and divided exactly once: N ranks equal one rank") {
-  const auto one = meeting::train<double>(1, zero_stage::none);
+  const auto one = fake::train<double>(1, zero_stage::none);
   for (zero_stage stage : {zero_stage::none, zero_stage::optimizer_state})
     for (std::size_t ranks : {2u, 3u, 4u}) {
-      const auto many = meeting::train<double>(ranks, stage);
+      const auto many = fake::train<double>(ranks, stage);
       for (std::size_t p = 0; p < awkward_sizes.size(); ++p) {
         double difference = 0;
         double size = 0;
@@ -281,10 +281,10 @@ TEST_CASE("buckets are rehearsed over addresses without memory: bind, a whole st
 
 TEST_CASE(
     "bind touches no memory, begin zeroes every gradient, padding too, and values are their parameters' to write") {
-  meeting::table table(1);
-  meeting::queue queue;
+  fake::shared_state shared(1);
+  fake::queue queue;
   const std::vector<std::size_t> sizes{3, 17, 0, 40};
-  meeting::rank_state<float> state(meeting::group(table, queue, 0), zero_stage::none, 1024, sizes);
+  fake::rank_state<float> state(fake::group(shared, queue, 0), zero_stage::none, 1024, sizes);
   std::fill(state.values.begin(), state.values.end(), 5.0F);
   std::fill(state.gradients.begin(), state.gradients.end(), 6.0F);
   state.buckets->bind(state.values, state.gradients);

@@ -15,7 +15,7 @@ using doctest::Contains;
 
 namespace {
 
-using buckets_type = meeting::buckets_of<float>;
+using buckets_type = fake::buckets_of<float>;
 using members = std::vector<belay::bucket_member<float>>;
 
 constexpr bool local_checks = belay::checked(belay::check_level::local);
@@ -26,7 +26,7 @@ belay::parameter_spec spec(const char* name, std::size_t elements, std::size_t u
 
 // One rank's buckets of given parameters, bound and initialised.
 struct bound_buckets {
-  bound_buckets(members list, const meeting::group& group, std::size_t micro_batches,
+  bound_buckets(members list, const fake::group& group, std::size_t micro_batches,
                 zero_stage stage = zero_stage::none)
       : buckets(std::move(list), {{group, stage}}, 64, micro_batches),
         values(buckets.layout().elements()),
@@ -42,9 +42,9 @@ struct bound_buckets {
 }  // namespace
 
 TEST_CASE("a parameter listed twice, or two of one name, is refused with the name and both positions") {
-  meeting::table table(1);
-  meeting::queue queue;
-  const meeting::group group(table, queue, 0);
+  fake::shared_state shared(1);
+  fake::queue queue;
+  const fake::group group(shared, queue, 0);
   belay::parameter<float> wte{spec("wte", 64)};
   belay::parameter<float> norm{spec("norm", 8)};
   belay::parameter<float> head{spec("wte", 64)};
@@ -63,13 +63,13 @@ TEST_CASE("a parameter listed twice, or two of one name, is refused with the nam
 
 TEST_CASE("a tied parameter's bucket goes at the last contribution of its last use") {
   for (std::size_t micro_batches : {1u, 3u}) {
-    meeting::table table(2);
-    std::vector<meeting::queue> queues(2);
-    meeting::run_ranks(2, [&](int rank) {
-      meeting::queue& queue = queues[static_cast<std::size_t>(rank)];
+    fake::shared_state shared(2);
+    std::vector<fake::queue> queues(2);
+    fake::run_ranks(2, [&](int rank) {
+      fake::queue& queue = queues[static_cast<std::size_t>(rank)];
       belay::parameter<float> wte{spec("wte", 32, 2)};
       belay::parameter<float> inner{spec("inner", 16)};
-      bound_buckets made({{wte, 0}, {inner, 0}}, {table, queue, rank}, micro_batches);
+      bound_buckets made({{wte, 0}, {inner, 0}}, {shared, queue, rank}, micro_batches);
       made.buckets.begin(micro_batches);
       for (std::size_t m = 0; m < micro_batches; ++m) {
         made.buckets.contributed(0, 1, m);  // the head
@@ -86,10 +86,10 @@ TEST_CASE("a tied parameter's bucket goes at the last contribution of its last u
 }
 
 TEST_CASE("a tied parameter's missing and superfluous contributions are named") {
-  meeting::table table(1);
-  meeting::queue queue;
+  fake::shared_state shared(1);
+  fake::queue queue;
   belay::parameter<float> wte{spec("wte", 32, 2)};
-  bound_buckets made({{wte, 0}}, {table, queue, 0}, 2);
+  bound_buckets made({{wte, 0}}, {shared, queue, 0}, 2);
   auto& buckets = made.buckets;
   buckets.begin(2);
   buckets.contributed(0, 1, 0);
@@ -112,12 +112,12 @@ TEST_CASE("a tied parameter's missing and superfluous contributions are named") 
 }
 
 TEST_CASE("contributions beyond the list are refused, however many") {
-  meeting::table table(1);
-  meeting::queue queue;
+  fake::shared_state shared(1);
+  fake::queue queue;
   belay::parameter<float> one{spec("one", 4)};
   for (const auto& [first, count] :
        {std::pair<std::size_t, std::size_t>{0, 2}, {1, 1}, {0, ~std::size_t{0}}, {1, ~std::size_t{0}}}) {
-    bound_buckets made({{one, 0}}, {table, queue, 0}, 1);
+    bound_buckets made({{one, 0}}, {shared, queue, 0}, 1);
     made.buckets.begin(1);
     const auto beyond = [&, from = first, many = count] { made.buckets.contributed(from, many, 0); };
     if (local_checks)
@@ -128,15 +128,15 @@ TEST_CASE("contributions beyond the list are refused, however many") {
   }
   belay::parameter<float> many{spec("many", 4, std::size_t{1} << 40U)};
   CHECK_THROWS_WITH_AS(
-      (buckets_type{members{{many, 0}}, {{meeting::group(table, queue, 0)}}, 64, std::size_t{1} << 40U}),
+      (buckets_type{members{{many, 0}}, {{fake::group(shared, queue, 0)}}, 64, std::size_t{1} << 40U}),
       Contains("more than any memory holds"), belay::usage_error);
 }
 
 TEST_CASE("buckets without memory do not begin") {
-  meeting::table table(1);
-  meeting::queue queue;
+  fake::shared_state shared(1);
+  fake::queue queue;
   belay::parameter<float> one{spec("one", 4)};
-  buckets_type buckets{members{{one, 0}}, {{meeting::group(table, queue, 0)}}, 64, 1};
+  buckets_type buckets{members{{one, 0}}, {{fake::group(shared, queue, 0)}}, 64, 1};
   CHECK_THROWS_WITH_AS(buckets.begin(1), Contains("call bind"), belay::usage_error);
 }
 
@@ -160,10 +160,10 @@ TEST_CASE("checked builds reduce beside the gradients: the layout counts it wher
 TEST_CASE("a backward that adds to a gradient after its last contribution is named, on one rank and on several") {
   for (std::size_t ranks : {1u, 3u})
     for (zero_stage stage : {zero_stage::none, zero_stage::optimizer_state}) {
-      meeting::table table(ranks);
-      std::vector<meeting::queue> queues(ranks);
-      meeting::run_ranks(ranks, [&](int rank) {
-        meeting::rank_state<float> state({table, queues[static_cast<std::size_t>(rank)], rank}, stage, 16384);
+      fake::shared_state shared(ranks);
+      std::vector<fake::queue> queues(ranks);
+      fake::run_ranks(ranks, [&](int rank) {
+        fake::rank_state<float> state({shared, queues[static_cast<std::size_t>(rank)], rank}, stage, 16384);
         auto& buckets = *state.buckets;
         for (std::size_t late : {0u, 3u, 5u}) {
           buckets.begin(2);
@@ -196,10 +196,10 @@ TEST_CASE("a backward that adds to a gradient after its last contribution is nam
 
 TEST_CASE("a tied parameter that is said to be used once is found by the backward of its other layer") {
   if (!local_checks) return;
-  meeting::table table(1);
-  meeting::queue queue;
+  fake::shared_state shared(1);
+  fake::queue queue;
   belay::parameter<float> wte{spec("wte", 32)};
-  bound_buckets made({{wte, 0}}, {table, queue, 0}, 1);
+  bound_buckets made({{wte, 0}}, {shared, queue, 0}, 1);
   made.buckets.begin(1);
   wte.gradient()[0] += 1;
   made.buckets.contributed(0, 1, 0);  // the head
@@ -210,10 +210,10 @@ TEST_CASE("a tied parameter that is said to be used once is found by the backwar
 
 TEST_CASE("the target tokens of all ranks are summed once by finish, and 0 of all is refused by all") {
   for (std::size_t ranks : {1u, 2u, 3u}) {
-    meeting::table table(ranks);
-    std::vector<meeting::queue> queues(ranks);
-    meeting::run_ranks(ranks, [&](int rank) {
-      const meeting::group group(table, queues[static_cast<std::size_t>(rank)], rank);
+    fake::shared_state shared(ranks);
+    std::vector<fake::queue> queues(ranks);
+    fake::run_ranks(ranks, [&](int rank) {
+      const fake::group group(shared, queues[static_cast<std::size_t>(rank)], rank);
       const auto own = static_cast<std::size_t>(rank);
       belay::parameter<float> one{spec("one", 4)};
       bound_buckets made({{one, 0}}, group, 1, zero_stage::optimizer_state);
@@ -239,14 +239,14 @@ TEST_CASE("the target tokens of all ranks are summed once by finish, and 0 of al
 }
 
 TEST_CASE("ranks that compare nothing, or abstain, differ in nothing; others in the first word that is not equal") {
-  meeting::table alone(1);
-  meeting::queue queue;
+  fake::shared_state alone(1);
+  fake::queue queue;
   belay::rank_comparison single;
-  CHECK_FALSE(single.differ(meeting::group(alone, queue, 0), std::vector<std::uint64_t>{1, 2}, {}));
-  meeting::table table(3);
-  std::vector<meeting::queue> queues(3);
-  meeting::run_ranks(3, [&](int rank) {
-    const meeting::group group(table, queues[static_cast<std::size_t>(rank)], rank);
+  CHECK_FALSE(single.differ(fake::group(alone, queue, 0), std::vector<std::uint64_t>{1, 2}, {}));
+  fake::shared_state shared(3);
+  std::vector<fake::queue> queues(3);
+  fake::run_ranks(3, [&](int rank) {
+    const fake::group group(shared, queues[static_cast<std::size_t>(rank)], rank);
     const auto own = static_cast<std::uint64_t>(rank);
     const auto none = belay::rank_comparison::abstains;
     belay::rank_comparison compared;

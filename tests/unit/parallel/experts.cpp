@@ -10,7 +10,7 @@
 #include <numeric>
 #include <vector>
 
-#include "support/expert_station.hpp"
+#include "support/expert_fixture.hpp"
 #include "support/toy_experts.hpp"
 
 namespace {
@@ -21,7 +21,7 @@ using toy::exchange_type;
 using toy::group;
 using toy::heap_type;
 using toy::matrix;
-using toy::station;
+using toy::expert_fixture;
 using toy::test_frame;
 
 // What a whole group computed, put together in token order.
@@ -85,7 +85,7 @@ result<T> run(const job& what) {
     const std::size_t mine = what.rows[me];
     const std::size_t first = std::accumulate(what.rows.begin(), what.rows.begin() + ranks.rank(), std::size_t{0});
     const std::size_t capacity = what.capacity > 0 ? what.capacity : rows * what.k;
-    station<T> here(ranks, {what.experts, what.k, what.hidden, capacity});
+    expert_fixture<T> here(ranks, {what.experts, what.k, what.hidden, capacity});
     here.exchange.prepare(0, 1, 1);
     here.exchange.begin_step();
     auto weights = prepared<T>(what);
@@ -179,7 +179,7 @@ TEST_CASE("with experts that return their input, combine gives every token back"
   for (int count : {1, 2, 3}) {
     belay::host::world{count}.run([&](belay::host::rank& rank) {
       constexpr std::size_t hidden = 12, rows = 7, experts = 6;
-      station<double> here(rank.world(), {experts, 2, hidden, 2 * rows * 3});
+      expert_fixture<double> here(rank.world(), {experts, 2, hidden, 2 * rows * 3});
       auto x = toy::some_numbers<double>(rows * hidden, 40 + static_cast<std::size_t>(rank.number()));
       auto logits = toy::some_numbers<double>(rows * experts, 50 + static_cast<std::size_t>(rank.number()));
       std::vector<double> y;
@@ -201,7 +201,7 @@ TEST_CASE("with experts that return their input, combine gives every token back"
 TEST_CASE("rows an expert receives are ordered by source rank, then by token") {
   belay::host::world{2}.run([](belay::host::rank& rank) {
     constexpr std::size_t rows = 4, experts = 2;
-    station<float> here(rank.world(), {experts, 1, 1, 2 * rows});
+    expert_fixture<float> here(rank.world(), {experts, 1, 1, 2 * rows});
     std::vector<float> x, logits;
     for (std::size_t row = 0; row < rows; ++row) {
       x.push_back(static_cast<float>(10 * rank.number()) + static_cast<float>(row));
@@ -248,7 +248,7 @@ TEST_CASE("everything sent to one expert is reported, nothing is written outside
 
 TEST_CASE("widths and counts of experts that wrap round are refused") {
   belay::host::world{1}.run([](auto& rank) {
-    station<float> here(rank.world(), {2, 1, 4, 8});
+    expert_fixture<float> here(rank.world(), {2, 1, 4, 8});
     const auto made = [&](const belay::expert_settings& settings) {
       toy::exchange_type<float>(rank.world(), here.heap, settings);
     };
@@ -267,7 +267,7 @@ TEST_CASE("a routing whose counts are not those of its choices is refused before
   if constexpr (!belay::checked(belay::check_level::local)) return;
   belay::host::world{1}.run([](auto& rank) {
     for (const std::int64_t wrong : {std::int64_t{-2}, std::int64_t{0}, std::numeric_limits<std::int64_t>::max()}) {
-      station<float> here(rank.world(), {2, 1, 4, 8});
+      expert_fixture<float> here(rank.world(), {2, 1, 4, 8});
       std::vector<float> x, logits{1, 0, 0, 1, 1, 0};
       auto frame = here.begin(frame_mode::observing);
       auto routed = belay::route<float>(frame, matrix(logits, 3, 2), 1);

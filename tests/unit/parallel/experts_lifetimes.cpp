@@ -6,7 +6,7 @@
 
 #include "belay/comm/rehearsal.hpp"
 #include "belay/parallel/experts.hpp"
-#include "support/expert_station.hpp"
+#include "support/expert_fixture.hpp"
 #include "support/toy_experts.hpp"
 
 namespace {
@@ -17,7 +17,7 @@ using toy::exchange_type;
 using toy::group;
 using toy::heap_type;
 using toy::matrix;
-using toy::station;
+using toy::expert_fixture;
 using toy::test_frame;
 
 constexpr std::size_t width = 8;
@@ -31,7 +31,7 @@ TEST_CASE("an overflowing dispatch leaves the slots beside its own untouched") {
   belay::host::world{2}.run([](belay::host::rank& rank) {
     constexpr std::size_t hidden = 16, rows = 32, experts = 4, capacity = 4;
     constexpr std::size_t bytes = capacity * hidden * sizeof(float);
-    station<float> here(rank.world(), {experts, 2, hidden, capacity});
+    expert_fixture<float> here(rank.world(), {experts, 2, hidden, capacity});
     // Slots come in address order: one before the dispatch's two, one after.
     auto before = here.heap.lease(bytes, "beside");
     auto hole = here.heap.lease(2 * bytes, "beside");
@@ -73,7 +73,7 @@ TEST_CASE("an overflowing dispatch leaves the slots beside its own untouched") {
 
 TEST_CASE("fifty steps, and fifty evaluations, leave slots, memory and debts where they were") {
   belay::host::world{2}.run([](belay::host::rank& rank) {
-    station<float> here(rank.world(), room_for_20);
+    expert_fixture<float> here(rank.world(), room_for_20);
     here.exchange.prepare(0, 1, 2);
     auto weights = some_weights();
     toy::layer<float, exchange_type<float>> layer{weights, here.exchange, 2};
@@ -115,7 +115,7 @@ TEST_CASE("fifty steps, and fifty evaluations, leave slots, memory and debts whe
 
 TEST_CASE("a lost handle stays on the ledger and its slots stay leased until the step reclaims them") {
   belay::host::world{2}.run([](belay::host::rank& rank) {
-    station<float> here(rank.world(), room_for_20);
+    expert_fixture<float> here(rank.world(), room_for_20);
     auto weights = some_weights();
     toy::layer<float, exchange_type<float>> layer{weights, here.exchange, 2};
     const auto x = toy::some_numbers<float>(5 * width, 2);
@@ -138,7 +138,7 @@ TEST_CASE("a lost handle stays on the ledger and its slots stay leased until the
 
 TEST_CASE("a handle is consumed once") {
   belay::host::world{1}.run([](belay::host::rank& rank) {
-    station<float> here(rank.world(), {2, 1, 1, 4});
+    expert_fixture<float> here(rank.world(), {2, 1, 1, 4});
     std::vector<float> x{1, 2}, logits{1, 0, 0, 1}, y, dweights, dx;
     auto frame = here.begin(frame_mode::owing);
     auto routed = belay::route<float>(frame, matrix(logits, 2, 2), 1);
@@ -154,7 +154,7 @@ TEST_CASE("a handle is consumed once") {
 
 TEST_CASE("a handle that outlived its step touches nothing in any build") {
   belay::host::world{1}.run([](belay::host::rank& rank) {
-    station<float> here(rank.world(), {2, 1, 1, 4});
+    expert_fixture<float> here(rank.world(), {2, 1, 1, 4});
     std::vector<float> x{1, 2}, logits{1, 0, 0, 1}, y{7, 7};
     auto frame = here.begin(frame_mode::owing);
     auto routed = belay::route<float>(frame, matrix(logits, 2, 2), 1);
@@ -169,7 +169,7 @@ TEST_CASE("a handle that outlived its step touches nothing in any build") {
 
 TEST_CASE("an overflow that nobody read is an error of the next step in checked builds, and is kept in all") {
   belay::host::world{1}.run([](belay::host::rank& rank) {
-    station<float> here(rank.world(), {2, 1, 1, 1});
+    expert_fixture<float> here(rank.world(), {2, 1, 1, 1});
     std::vector<float> x{1, 2}, logits{1, 0, 1, 0}, y;
     here.exchange.begin_step();
     {
@@ -217,7 +217,7 @@ TEST_CASE("a rehearsal leases what a run of two ranks leases, and touches nothin
   }
   CHECK(planned_slots == 3 * belay::leased_size(20 * width * sizeof(float)));
   belay::host::world{2}.run([&](belay::host::rank& rank) {
-    station<float> here(rank.world(), room_for_20);
+    expert_fixture<float> here(rank.world(), room_for_20);
     auto weights = some_weights();
     toy::layer<float, exchange_type<float>> layer{weights, here.exchange, 2};
     const auto x = toy::some_numbers<float>(5 * width, 2);

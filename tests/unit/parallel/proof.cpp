@@ -12,7 +12,7 @@
 namespace schedule = belay::schedule;
 using schedule::action;
 using schedule::action_kind;
-using schedule::direction;
+using schedule::transfer_direction;
 using schedule::fault_kind;
 using schedule::payload;
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/meeting_group.hpp"
+#include "support/fake_group.hpp"
 
 namespace {
 
@@ -14,7 +14,7 @@ using belay::partial;
 using belay::replicate;
 using belay::shard;
 template <class Placement>
-using tensor = belay::sharded<double, Placement, meeting::group>;
+using tensor = belay::sharded<double, Placement, fake::group>;
 
 // Every way to cut some elements: even, uneven, with empty ranks, fewer elements than ranks, none at all.
 const std::vector<std::vector<std::size_t>> splits{{5},       {0},       {3, 4},    {0, 1},       {2, 2, 1},
@@ -24,10 +24,10 @@ template <class Body>
 void on_every_split(Body&& body) {
   for (const auto& counts : splits) {
     CAPTURE(counts.size());
-    meeting::table table(counts.size());
-    std::vector<meeting::queue> queues(counts.size());
-    meeting::run_ranks(counts.size(), [&](int rank) {
-      body(meeting::group(table, queues[static_cast<std::size_t>(rank)], rank), belay::shard_counts{counts});
+    fake::shared_state shared(counts.size());
+    std::vector<fake::queue> queues(counts.size());
+    fake::run_ranks(counts.size(), [&](int rank) {
+      body(fake::group(shared, queues[static_cast<std::size_t>(rank)], rank), belay::shard_counts{counts});
     });
   }
 }
@@ -43,7 +43,7 @@ double sum_of(int ranks, std::size_t i) {
 }  // namespace
 
 TEST_CASE("partial to replicate reduces, in place") {
-  on_every_split([](const meeting::group& group, belay::shard_counts counts) {
+  on_every_split([](const fake::group& group, belay::shard_counts counts) {
     std::vector<double> memory(counts.total());
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = operand(group.rank(), i);
     auto all = belay::redistribute<replicate>(tensor<partial<belay::sum>>{group, memory, counts});
@@ -53,7 +53,7 @@ TEST_CASE("partial to replicate reduces, in place") {
 }
 
 TEST_CASE("partial to shard is the rank's slice of partial to replicate") {
-  on_every_split([](const meeting::group& group, belay::shard_counts counts) {
+  on_every_split([](const fake::group& group, belay::shard_counts counts) {
     std::vector<double> memory(counts.total());
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = operand(group.rank(), i);
     auto part = belay::redistribute<shard<0>>(tensor<partial<belay::sum>>{group, memory, counts});
@@ -64,7 +64,7 @@ TEST_CASE("partial to shard is the rank's slice of partial to replicate") {
 }
 
 TEST_CASE("a maximum is reduced as a maximum") {
-  on_every_split([](const meeting::group& group, belay::shard_counts counts) {
+  on_every_split([](const fake::group& group, belay::shard_counts counts) {
     std::vector<double> memory(counts.total());
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = operand(group.rank(), i);
     auto all = belay::redistribute<replicate>(tensor<partial<belay::maximum>>{group, memory, counts});
@@ -73,7 +73,7 @@ TEST_CASE("a maximum is reduced as a maximum") {
 }
 
 TEST_CASE("replicate to shard to replicate is the identity, in the same memory or another") {
-  on_every_split([](const meeting::group& group, belay::shard_counts counts) {
+  on_every_split([](const fake::group& group, belay::shard_counts counts) {
     std::vector<double> memory(counts.total());
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = operand(0, i);
     const std::vector<double> before = memory;
@@ -91,12 +91,12 @@ TEST_CASE("replicate to shard to replicate is the identity, in the same memory o
 }
 
 TEST_CASE("storage of another size than the whole is refused") {
-  meeting::table table(1);
-  meeting::queue queue;
+  fake::shared_state shared(1);
+  fake::queue queue;
   const std::vector<std::size_t> counts{4};
   std::vector<double> memory(4);
   std::vector<double> small(3);
-  tensor<shard<0>> part{meeting::group(table, queue, 0), memory, belay::shard_counts{counts}};
+  tensor<shard<0>> part{fake::group(shared, queue, 0), memory, belay::shard_counts{counts}};
   CHECK_THROWS_AS(static_cast<void>(belay::redistribute<replicate>(std::move(part), std::span(small))),
                   belay::usage_error);
 }

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "belay/comm/rehearsal.hpp"
-#include "support/meeting_group.hpp"
+#include "support/fake_group.hpp"
 
 TEST_CASE("a sharded view knows its part of an uneven split, empty parts included") {
-  meeting::table table(3);
-  meeting::queue queue;
+  fake::shared_state shared(3);
+  fake::queue queue;
   const std::array<std::size_t, 3> counts{4, 0, 3};
   const belay::shard_counts split{counts};
   CHECK(split.total() == 7);
@@ -20,23 +20,23 @@ TEST_CASE("a sharded view knows its part of an uneven split, empty parts include
   CHECK(split.part(1) == belay::local_part{4, 0});
   CHECK(split.part(2) == belay::local_part{4, 3});
   std::vector<float> memory(7);
-  belay::sharded<float, belay::shard<0>, meeting::group> part{meeting::group(table, queue, 2),
+  belay::sharded<float, belay::shard<0>, fake::group> part{fake::group(shared, queue, 2),
                                                               std::span(memory).first(3), split};
   CHECK(part.global_size() == 7);
   CHECK(part.own() == belay::local_part{4, 3});
-  belay::sharded<float, belay::replicate, meeting::group> all{meeting::group(table, queue, 2), memory, split};
+  belay::sharded<float, belay::replicate, fake::group> all{fake::group(shared, queue, 2), memory, split};
   CHECK(all.local().size() == 7);
 }
 
 TEST_CASE("memory or counts that do not fit the split are refused") {
-  meeting::table table(3);
-  meeting::queue queue;
-  const meeting::group group(table, queue, 0);
+  fake::shared_state shared(3);
+  fake::queue queue;
+  const fake::group group(shared, queue, 0);
   const std::array<std::size_t, 3> counts{4, 0, 3};
   const std::array<std::size_t, 2> two{4, 3};
   std::vector<float> memory(7);
-  using part = belay::sharded<float, belay::shard<0>, meeting::group>;
-  using all = belay::sharded<float, belay::replicate, meeting::group>;
+  using part = belay::sharded<float, belay::shard<0>, fake::group>;
+  using all = belay::sharded<float, belay::replicate, fake::group>;
   CHECK_THROWS_AS(part(group, memory, belay::shard_counts{counts}), belay::usage_error);
   CHECK_THROWS_AS(all(group, std::span(memory).first(6), belay::shard_counts{counts}), belay::usage_error);
   CHECK_THROWS_AS(all(group, memory, belay::shard_counts{two}), belay::usage_error);

@@ -228,11 +228,11 @@ namespace {
 // Its residue owes something too, as that of a layer with experts does.
 struct owing_inside : scaling {
   struct residue : scaling::residue {
-    belay::ticket debt;
+    belay::obligation_id debt;
   };
   template <class Frame>
   residue forward(Frame& frame, belay::view<const double, 3> x) {
-    const belay::ticket debt = frame.open(belay::obligation_kind::combined_tokens, 0, x.shape(), frame.call().at);
+    const belay::obligation_id debt = frame.open(belay::obligation_kind::combined_tokens, 0, x.shape(), frame.call().at);
     return {scaling::forward(frame, x), debt};
   }
   template <class Frame>

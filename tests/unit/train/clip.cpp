@@ -16,15 +16,15 @@ using belay::zero_stage;
 TEST_CASE("the norm has the same bits with and without sharded optimizer state") {
   for (std::size_t ranks : {1u, 2u, 3u, 4u}) {
     CAPTURE(ranks);
-    const auto whole = meeting::train<float>(ranks, zero_stage::none);
-    const auto sharded = meeting::train<float>(ranks, zero_stage::optimizer_state);
+    const auto whole = fake::train<float>(ranks, zero_stage::none);
+    const auto sharded = fake::train<float>(ranks, zero_stage::optimizer_state);
     CHECK(whole.norms == sharded.norms);
   }
 }
 
 TEST_CASE("the norm counts every parameter once") {
   for (std::size_t ranks : {1u, 3u}) {
-    const auto result = meeting::train<double>(ranks, zero_stage::optimizer_state, 1);
+    const auto result = fake::train<double>(ranks, zero_stage::optimizer_state, 1);
     double squares = 0;
     for (const auto& gradient : result.gradients)
       for (double g : gradient) squares += g * g;
@@ -36,11 +36,11 @@ TEST_CASE("parts of one parameter on different ranks are folded in order, and st
   // One rank with two parameters against two ranks, each with the part or stage that the other lacks.
   const std::vector<std::size_t> sizes{5000, 9000};
   const auto norm_of = [&](std::size_t ranks) {
-    meeting::table world_table(ranks);
-    std::vector<meeting::queue> queues(ranks);
-    std::array<meeting::table, 2> alone{meeting::table(1), meeting::table(1)};
+    fake::shared_state shared(ranks);
+    std::vector<fake::queue> queues(ranks);
+    std::array<fake::shared_state, 2> alone{fake::shared_state(1), fake::shared_state(1)};
     double value = 0;
-    meeting::run_ranks(ranks, [&](int rank) {
+    fake::run_ranks(ranks, [&](int rank) {
       const auto number = static_cast<std::size_t>(rank);
       belay::norm_table table;
       std::vector<belay::norm_place> places;
@@ -54,14 +54,14 @@ TEST_CASE("parts of one parameter on different ranks are folded in order, and st
       }
       std::vector<double> memory(table.chunks());
       belay::gradient_norm<float> norm(table, places, memory);
-      meeting::rank_state<float> state(meeting::group(alone[number], queues[number], 0), zero_stage::none, 4096, mine);
+      fake::rank_state<float> state(fake::group(alone[number], queues[number], 0), zero_stage::none, 4096, mine);
       state.buckets->begin(1);
       for (std::size_t p = 0; p < mine.size(); ++p)
         for (std::size_t i = 0; i < mine[p]; ++i)
           state.parameters[p].gradient()[i] = static_cast<float>(std::sin(static_cast<double>(i * mine[p])));
       state.buckets->contributed(0, mine.size(), 0);
       const auto result =
-          norm(state.buckets->finish(belay::target_tokens{3}), meeting::group(world_table, queues[number], rank));
+          norm(state.buckets->finish(belay::target_tokens{3}), fake::group(shared, queues[number], rank));
       if (rank == 0) value = result.value();
     });
     return value;
@@ -79,14 +79,14 @@ TEST_CASE("clipping follows the usual formula and leaves small gradients alone")
 TEST_CASE("one gradient that is not finite is seen by all ranks") {
   for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
     for (zero_stage stage : {zero_stage::none, zero_stage::optimizer_state}) {
-      meeting::table replicas(3);
-      std::vector<meeting::queue> queues(3);
-      meeting::run_ranks(3, [&](int rank) {
-        const meeting::group group(replicas, queues[static_cast<std::size_t>(rank)], rank);
-        meeting::rank_state<float> state(group, stage, 1024);
+      fake::shared_state replicas(3);
+      std::vector<fake::queue> queues(3);
+      fake::run_ranks(3, [&](int rank) {
+        const fake::group group(replicas, queues[static_cast<std::size_t>(rank)], rank);
+        fake::rank_state<float> state(group, stage, 1024);
         belay::norm_table table;
         std::vector<belay::norm_place> places;
-        for (std::size_t size : meeting::awkward_sizes) places.push_back({table.add(size), 0});
+        for (std::size_t size : fake::awkward_sizes) places.push_back({table.add(size), 0});
         std::vector<double> memory(table.chunks());
         belay::gradient_norm<float> norm(table, places, memory);
         state.buckets->begin(1);
@@ -115,10 +115,10 @@ TEST_CASE("memory or places that do not fit the table are refused") {
 }
 
 TEST_CASE("buckets that the table does not describe are refused before anything is written beside it") {
-  meeting::table alone(1);
-  meeting::queue queue;
-  const meeting::group group(alone, queue, 0);
-  meeting::rank_state<float> state(group, zero_stage::none, 1024, {8, 5000});
+  fake::shared_state alone(1);
+  fake::queue queue;
+  const fake::group group(alone, queue, 0);
+  fake::rank_state<float> state(group, zero_stage::none, 1024, {8, 5000});
   state.buckets->begin(1);
   state.backward(0, 0);
   const auto gradients = state.buckets->finish(belay::target_tokens{1});

@@ -21,23 +21,23 @@ TEST_CASE("sharded optimizer state changes no bit, whatever the sizes") {
     for (std::size_t bucket_bytes : {1u, 16384u, 1u << 20}) {
       CAPTURE(ranks);
       CAPTURE(bucket_bytes);
-      const auto whole = meeting::train<float>(ranks, zero_stage::none, 3, bucket_bytes);
-      const auto sharded = meeting::train<float>(ranks, zero_stage::optimizer_state, 3, bucket_bytes);
+      const auto whole = fake::train<float>(ranks, zero_stage::none, 3, bucket_bytes);
+      const auto sharded = fake::train<float>(ranks, zero_stage::optimizer_state, 3, bucket_bytes);
       CHECK(whole.values == sharded.values);
       CHECK(whole.gradients == sharded.gradients);
     }
 }
 
 TEST_CASE("buckets of any size give the same bits") {
-  const auto small = meeting::train<float>(2, zero_stage::optimizer_state, 3, 1);
-  const auto large = meeting::train<float>(2, zero_stage::optimizer_state, 3, 1u << 20);
+  const auto small = fake::train<float>(2, zero_stage::optimizer_state, 3, 1);
+  const auto large = fake::train<float>(2, zero_stage::optimizer_state, 3, 1u << 20);
   CHECK(small.values == large.values);
 }
 
 TEST_CASE("replicas that divide the batch train like one rank") {
-  const auto one = meeting::train<double>(1, zero_stage::none);
+  const auto one = fake::train<double>(1, zero_stage::none);
   for (std::size_t ranks : {2u, 3u, 4u}) {
-    const auto many = meeting::train<double>(ranks, zero_stage::optimizer_state);
+    const auto many = fake::train<double>(ranks, zero_stage::optimizer_state);
     for (std::size_t s = 0; s < one.norms.size(); ++s)
       CHECK(many.norms[s] == doctest::Approx(one.norms[s]).epsilon(1e-12));
     for (std::size_t p = 0; p < one.values.size(); ++p) {
@@ -51,19 +51,19 @@ TEST_CASE("replicas that divide the batch train like one rank") {
 
 TEST_CASE("optimizer state is exactly two moments for every owned element") {
   std::size_t elements = 0;
-  for (std::size_t size : meeting::awkward_sizes) elements += size;
+  for (std::size_t size : fake::awkward_sizes) elements += size;
   for (std::size_t ranks : {1u, 3u, 4u}) {
-    CHECK(meeting::train<float>(ranks, zero_stage::optimizer_state, 1).state_elements == 2 * elements);
-    CHECK(meeting::train<float>(ranks, zero_stage::none, 1).state_elements == 2 * elements * ranks);
+    CHECK(fake::train<float>(ranks, zero_stage::optimizer_state, 1).state_elements == 2 * elements);
+    CHECK(fake::train<float>(ranks, zero_stage::none, 1).state_elements == 2 * elements * ranks);
   }
 }
 
 TEST_CASE("three steps of AdamW equal the textbook, decay only where asked, clip applied once") {
-  meeting::table table(1);
-  meeting::queue queue;
-  meeting::rank_state<double> state(meeting::group(table, queue, 0), zero_stage::optimizer_state, 1024, {2, 2});
-  std::vector<double> moments(belay::adamw<double, meeting::group>::state_elements(*state.buckets));
-  belay::adamw<double, meeting::group> optimizer({.learning_rate = 0.1}, *state.buckets, moments);
+  fake::shared_state shared(1);
+  fake::queue queue;
+  fake::rank_state<double> state(fake::group(shared, queue, 0), zero_stage::optimizer_state, 1024, {2, 2});
+  std::vector<double> moments(belay::adamw<double, fake::group>::state_elements(*state.buckets));
+  belay::adamw<double, fake::group> optimizer({.learning_rate = 0.1}, *state.buckets, moments);
   double x[2] = {state.parameters[0].value()[1], state.parameters[1].value()[1]};
   double m[2] = {};
   double v[2] = {};
@@ -89,13 +89,13 @@ TEST_CASE("three steps of AdamW equal the textbook, decay only where asked, clip
 }
 
 TEST_CASE("gradients are applied once, and by the optimizer of their own buckets") {
-  meeting::table table(1);
-  meeting::queue queue;
-  const meeting::group group(table, queue, 0);
-  meeting::rank_state<float> state(group, zero_stage::none, 1024);
-  meeting::rank_state<float> other(group, zero_stage::none, 1024);
-  std::vector<float> moments(belay::adamw<float, meeting::group>::state_elements(*state.buckets));
-  belay::adamw<float, meeting::group> optimizer({}, *state.buckets, moments);
+  fake::shared_state shared(1);
+  fake::queue queue;
+  const fake::group group(shared, queue, 0);
+  fake::rank_state<float> state(group, zero_stage::none, 1024);
+  fake::rank_state<float> other(group, zero_stage::none, 1024);
+  std::vector<float> moments(belay::adamw<float, fake::group>::state_elements(*state.buckets));
+  belay::adamw<float, fake::group> optimizer({}, *state.buckets, moments);
   state.buckets->begin(0);
   other.buckets->begin(0);
   auto gradients = state.buckets->finish(belay::target_tokens{1});
@@ -105,21 +105,21 @@ TEST_CASE("gradients are applied once, and by the optimizer of their own buckets
   CHECK_THROWS_AS(optimizer.apply(token(2), std::move(foreign), belay::clip_factor::none()), belay::usage_error);
   CHECK(foreign.latest());  // what was refused is not used up
   CHECK(optimizer.steps() == 1);
-  CHECK_THROWS_AS((belay::adamw<float, meeting::group>({}, *state.buckets, std::span(moments).first(3))),
+  CHECK_THROWS_AS((belay::adamw<float, fake::group>({}, *state.buckets, std::span(moments).first(3))),
                   belay::usage_error);
 }
 
 TEST_CASE("a token is good for one step of an optimizer, and for no step before its last") {
-  meeting::table table(1);
-  meeting::queue queue;
-  const meeting::group group(table, queue, 0);
-  meeting::rank_state<float> state(group, zero_stage::none, 1024);
-  meeting::rank_state<float> other(group, zero_stage::none, 1024);
-  std::vector<float> moments(belay::adamw<float, meeting::group>::state_elements(*state.buckets));
+  fake::shared_state shared(1);
+  fake::queue queue;
+  const fake::group group(shared, queue, 0);
+  fake::rank_state<float> state(group, zero_stage::none, 1024);
+  fake::rank_state<float> other(group, zero_stage::none, 1024);
+  std::vector<float> moments(belay::adamw<float, fake::group>::state_elements(*state.buckets));
   std::vector<float> other_moments(moments.size());
-  belay::adamw<float, meeting::group> optimizer({}, *state.buckets, moments);
-  belay::adamw<float, meeting::group> second({}, *other.buckets, other_moments);
-  const auto gradients_of = [](meeting::rank_state<float>& from) {
+  belay::adamw<float, fake::group> optimizer({}, *state.buckets, moments);
+  belay::adamw<float, fake::group> second({}, *other.buckets, other_moments);
+  const auto gradients_of = [](fake::rank_state<float>& from) {
     from.buckets->begin(1);
     from.backward(0, 0);
     return from.buckets->finish(belay::target_tokens{1});
@@ -145,15 +145,15 @@ TEST_CASE("a token is good for one step of an optimizer, and for no step before 
 }
 
 TEST_CASE("gradients of an older reduction are refused by optimizer and norm, and nothing changes") {
-  meeting::table table(1);
-  meeting::queue queue;
-  const meeting::group group(table, queue, 0);
-  meeting::rank_state<float> state(group, zero_stage::none, 1024);
-  std::vector<float> moments(belay::adamw<float, meeting::group>::state_elements(*state.buckets));
-  belay::adamw<float, meeting::group> optimizer({}, *state.buckets, moments);
+  fake::shared_state shared(1);
+  fake::queue queue;
+  const fake::group group(shared, queue, 0);
+  fake::rank_state<float> state(group, zero_stage::none, 1024);
+  std::vector<float> moments(belay::adamw<float, fake::group>::state_elements(*state.buckets));
+  belay::adamw<float, fake::group> optimizer({}, *state.buckets, moments);
   belay::norm_table sizes;
   std::vector<belay::norm_place> places;
-  for (std::size_t size : meeting::awkward_sizes) places.push_back({sizes.add(size), 0});
+  for (std::size_t size : fake::awkward_sizes) places.push_back({sizes.add(size), 0});
   std::vector<double> memory(sizes.chunks());
   belay::gradient_norm<float> norm(sizes, places, memory);
   state.buckets->begin(1);

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Floating-point formats of 16 and 8 bits as storage: they are converted, never computed with. One
-// template serves all of them, because they differ only in widths and in what the largest exponent
-// means. Conversions to float are exact; conversions from float round to nearest, ties to even, in
-// integer arithmetic and selects, so that a loop over them vectorises and host and device agree.
+// Floating-point formats of 16 and 8 bits as storage: they are converted, never computed with. One template serves all
+// of them, because they differ only in widths and in what the largest exponent means. Conversions to float are exact.
+// Conversions from float round to nearest, ties to even. Both are branch-free arithmetic on the bits, so that a loop
+// over them vectorises and gives the same result on host and device.
+//
+//   const belay::bf16 half(0.5F);              // rounds
+//   const auto wide = static_cast<float>(half);
+//   belay::fp8_e4m3(1e9F);                     // 448, the largest value
+//   belay::fp8_e4m3(1e9F, belay::overflowing)  // NaN: e4m3 has no infinity
+// IWYU pragma: private, include "belay/core/dtype.hpp"
 #pragma once
 
 #include <cstddef>
@@ -14,11 +20,12 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the all-ones exponent holds: infinities and NaNs as in IEEE 754, or ordinary numbers except
-/// for the single all-ones pattern, which is NaN (the OCP "fn" formats; they have no infinity).
+/// What the all-ones exponent means. `ieee`: infinities and NaNs, as in IEEE 754. `nan_only`: ordinary numbers, but for
+/// the all-ones pattern, which is NaN (the OCP "fn" formats; they have no infinity).
 enum class special_values { ieee, nan_only };
 
-/// Tags for a value beyond the largest finite one: becomes the largest, or infinity (NaN without one).
+/// Tags for values beyond the largest finite one. `saturating`: they become the largest. `overflowing`: they become
+/// infinity, or NaN in a format without infinity.
 struct saturating_t {};
 struct overflowing_t {};
 inline constexpr saturating_t saturating{};
@@ -34,8 +41,8 @@ class compact_float {
 
   compact_float() = default;
 
-  /// Rounds `x`. 16 bits overflow to infinity as every language does; 8 bits saturate, because their
-  /// range is so small that users scale first and mean the last step to be harmless. NaN stays NaN.
+  /// Rounds `x`. Formats of 16 bits overflow to infinity, as in every language. Formats of 8 bits saturate, because
+  /// values are scaled to their small range first. NaN stays NaN.
   BELAY_HD explicit constexpr compact_float(float x) noexcept : bits_(round(x, default_overflow)) {}
   /// Rounds `x`; what is too large, infinity included, becomes the largest finite value.
   BELAY_HD constexpr compact_float(float x, saturating_t) noexcept : bits_(round(x, largest)) {}

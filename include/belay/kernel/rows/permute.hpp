@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Rows sorted by expert and back: count the choices, turn counts into offsets, give each choice its
-// slot, move rows to their slots and combine them again. Slots of one expert are in the order of the
-// choices, so the result is a function of the choices alone.
+// Rows sorted by expert and back: the choices are counted, counts become offsets, each choice gets its slot, rows are
+// moved to their slots and combined again. Slots of one expert are in the order of the choices, so the result depends
+// on the choices alone.
+// IWYU pragma: private, include "belay/kernel/rows.hpp"
 #pragma once
 
 #include <concepts>
@@ -16,7 +17,7 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// counts[b] = how many entries of `choices` are b; every choice is below `counts.size()`.
+/// counts[b] = the number of entries of `choices` that are b. Every choice is below `counts.size()`.
 template <std::integral Choice, std::integral Count>
 constexpr void count_choices(std::span<const Choice> choices, std::span<Count> counts) noexcept {
   for (Count& count : counts) count = 0;
@@ -35,14 +36,14 @@ constexpr Count exclusive_scan(std::span<const Count> counts, std::span<Count> o
   return total;
 }
 
-/// slots[c] = the place of choice c when choices are sorted stably. `next` holds the offsets of
-/// `exclusive_scan` on entry and is advanced: on return next[b] is the end of b's slots.
+/// slots[c] = the position of choice c when choices are sorted stably. On entry `next` holds the offsets of
+/// `exclusive_scan`; on return next[b] is the end of b's slots.
 template <std::integral Choice, std::integral Count>
 constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> next, std::span<Count> slots) noexcept {
   for (std::size_t c = 0; c < choices.size(); ++c) slots[c] = next[static_cast<std::size_t>(choices[c])]++;
 }
 
-/// out row r = in row index[r / repeat]; with `repeat` = k a token's row is found once per choice.
+/// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token.
 template <class T, std::integral Index>
 struct gather_rows {
   const T* in;
@@ -55,8 +56,8 @@ struct gather_rows {
   }
 };
 
-/// out row index[r] = in row r / repeat; no index occurs twice. With `repeat` = k and a token's k slots as
-/// indices, each token's row is copied to all its slots.
+/// out row index[r] = in row r / repeat; no index occurs twice. With `repeat` = k and a token's k slots as indices,
+/// each token's row is copied to all its slots.
 template <class T, std::integral Index>
 struct scatter_rows {
   const T* in;
@@ -89,9 +90,9 @@ struct weighted_row_sum {
   }
 };
 
-/// The backward of `weighted_row_sum`, one choice c an index (rows x k of them): din row index[c] =
-/// weights[c] * dout row c / k, and dweights[c] = dout row c / k times in row index[c]. No index occurs
-/// twice; `din` may be `in`.
+/// The backward of `weighted_row_sum`. A kernel index is a choice c, of rows x k: din row index[c] = weights[c] * dout
+/// row c / k, and dweights[c] = the inner product of dout row c / k and in row index[c]. No index occurs twice; `din`
+/// may be `in`.
 template <real T, std::integral Index>
 struct weighted_row_sum_backward {
   const T* in;
@@ -110,8 +111,8 @@ struct weighted_row_sum_backward {
   }
 };
 
-/// table row index[r] += in row r, in ascending r, so repeated indices add in a fixed order: the
-/// backward of an embedding. One thread does all rows.
+/// table row index[r] += in row r: the backward of an embedding. Rows are added in ascending order by one thread, so
+/// that repeated indices add in a fixed order.
 template <real T, std::integral Index>
 BELAY_HD constexpr void accumulate_rows(const T* in, const Index* index, std::size_t rows, T* table,
                                         std::size_t width) noexcept {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// RMS norm: y = weight * x / sqrt(mean(x^2) + epsilon), a row at a time. The forward keeps one number a
-// row, the inverse root, and the backward takes it back instead of computing it again.
+// RMS norm of a row: y = weight * x / sqrt(mean(x^2) + epsilon). The forward keeps one number a row, the inverse root,
+// and the backward reads it instead of computing it again.
+// IWYU pragma: private, include "belay/kernel/rows.hpp"
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// out row r = weight * in row r * inverse[r], with inverse[r] written; `out` may be `in`.
+/// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
 template <real T>
 struct rms_norm_rows {
   const T* in;
@@ -38,7 +39,7 @@ struct rms_norm_rows {
   }
 };
 
-/// The derivative by the input, from the forward's input and `inverse`; `din` may be `dout`.
+/// The gradient of the input, from the forward's input and `inverse`. `din` may be `dout`.
 template <real T>
 struct rms_norm_rows_backward {
   const T* in;
@@ -48,7 +49,7 @@ struct rms_norm_rows_backward {
   T* din;
   std::size_t width;
 
-  // What the mean in the denominator takes back: sum over i of dy[i] weight[i] x[i].
+  // The derivative through the mean in the denominator: the sum over i of dy[i] weight[i] x[i].
   struct projection {
     const T* dy;
     const T* weight;
@@ -61,9 +62,9 @@ struct rms_norm_rows_backward {
     const T* dy;
     T* dx;
     T inverse;
-    T taken_back;
+    T through_mean;
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-      dx[i] = inverse * (weight[i] * dy[i]) - taken_back * x[i];
+      dx[i] = inverse * (weight[i] * dy[i]) - through_mean * x[i];
     }
   };
 
@@ -86,8 +87,8 @@ struct rms_norm_weight_part {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dweight[i] += dy[i] * (x[i] * inverse); }
 };
 
-/// dweight[j] += the sum over rows of dout * in * inverse, in ascending row order. One thread does all
-/// rows; run it before `rms_norm_rows_backward` if that overwrites `dout`.
+/// dweight[j] += the sum over rows of dout * in * inverse, in ascending row order, by one thread. It runs before
+/// `rms_norm_rows_backward` where that overwrites `dout`.
 template <real T>
 BELAY_HD constexpr void add_rms_norm_weight_gradient(const T* in, const T* inverse, const T* dout, T* dweight,
                                                      std::size_t rows, std::size_t width) noexcept {

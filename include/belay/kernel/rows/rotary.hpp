@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Rotary positions in the half-split layout: element j of a head turns with element j + d/2 by the angle
-// position * theta^(-2j/d). Turning is orthogonal, so the backward is the transpose: the other way round.
+// Rotary positions in the half-split layout: element j of a head is rotated with element j + d/2 by the angle position
+// * theta^(-2j/d). A rotation is orthogonal, so the backward is its transpose, the rotation by the opposite angle.
+// IWYU pragma: private, include "belay/kernel/rows.hpp"
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ void fill_rotary_table(T* cosine, T* sine, std::size_t length, std::size_t head_
   }
 }
 
-/// Turns the `heads` heads of a token in place; a token is one index and lies at x + token * stride, its
+/// Rotates the `heads` heads of a token in place. A kernel index is a token: it lies at x + token * stride, and its
 /// position is token % length. `stride` is in elements, so that x may be a part of a wider row.
 template <real T>
 struct rotate_heads {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Softmax of a row and its derivative, whole and causal. The largest element is subtracted first, so no
-// finite input overflows. The causal form takes one query's attention scores a row, scales them, and
-// writes zeros for the keys that come later, so that a plain matrix product can follow.
+// Softmax of a row and its derivative, plain and causal. The largest element is subtracted first, so that no finite
+// input overflows. A row of the causal form is one query's attention scores: it scales them, and writes zeros for the
+// keys that come later, so that a plain matrix product can follow.
+// IWYU pragma: private, include "belay/kernel/rows.hpp"
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a loss needs of a row beside its softmax: log(sum of e^x) is `largest` + log(`sum`).
+/// What a loss needs of a row beside its softmax: log(sum of e^x) = `largest` + log(`sum`).
 template <real T>
 struct softmax_parts {
   T largest;  // of the scaled inputs
@@ -42,8 +43,8 @@ struct softmax_derivative {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { ds[i] = scale * p[i] * (dp[i] - mean); }
 };
 
-/// out = softmax(scale * in) for a row of `width`; scale > 0; `out` may be `in`. A NaN or +infinity in
-/// the row makes the whole row NaN; -infinity has probability 0.
+/// out = softmax(scale * in) for a row of `width`, with scale > 0. `out` may be `in`. A NaN or +infinity makes the
+/// whole row NaN; -infinity has probability 0.
 template <real T>
 BELAY_HD constexpr softmax_parts<T> softmax_row(const T* in, T* out, std::size_t width, T scale = T(1)) noexcept {
   const T largest = maximum_of(in, width);
@@ -53,7 +54,7 @@ BELAY_HD constexpr softmax_parts<T> softmax_row(const T* in, T* out, std::size_t
   return {largest * scale, total};
 }
 
-/// The derivative by the unscaled inputs from the probabilities and theirs; `ds` may be `dp`.
+/// The gradient of the unscaled inputs from the probabilities and their gradient. `ds` may be `dp`.
 template <real T>
 BELAY_HD constexpr void softmax_row_backward(const T* p, const T* dp, T* ds, std::size_t width,
                                              T scale = T(1)) noexcept {
@@ -84,8 +85,8 @@ struct softmax_rows_backward {
   }
 };
 
-/// Softmax of attention scores [..., length, length]: row r is query r % length, which sees keys 0 to
-/// itself; the others get 0, whatever the scores hold there. `out` may be `in`.
+/// Softmax of attention scores [..., length, length]. Row r is query r % length, which attends to keys 0 to r % length;
+/// the others get 0, whatever the scores hold there. `out` may be `in`.
 template <real T>
 struct causal_softmax_rows {
   const T* in;
@@ -99,7 +100,7 @@ struct causal_softmax_rows {
   }
 };
 
-/// Its derivative by the unscaled scores; 0 for later keys. `ds` may be `dp`.
+/// The gradient of the unscaled scores; 0 for later keys. `ds` may be `dp`.
 template <real T>
 struct causal_softmax_rows_backward {
   const T* p;

@@ -120,25 +120,25 @@ class expert_exchange {
     if (routed.experts != shape_.experts || routed.k != shape_.k) {
       throw usage_error("dispatch: the routing is over other experts than the exchange", at);
     }
-    expert_flight<expert_exchange> flight;
-    flight.exchange = this;
-    flight.routed = routed;
-    flight.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});
-    flight.offsets = frame.template keep<std::size_t>(extents<1>{shape_.local() + 1});
-    flight.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
-    flight.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
-    flight.debt = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
+    dispatch_state<expert_exchange> state;
+    state.exchange = this;
+    state.routed = routed;
+    state.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});
+    state.offsets = frame.template keep<std::size_t>(extents<1>{shape_.local() + 1});
+    state.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
+    state.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
+    state.debt = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
     const bool counted = !frame.forward_only() && statistics_.layers() > 0;
     const std::size_t layer = frame.layer_index() - first_layer_;
     const std::size_t micro_batch = frame.micro_batch();
     frame.run([&] {
-      exchange_counts(flight, at);
-      if (counted) statistics_.record(layer, micro_batch, flight.routed, at);
-      for_each_token(push_tokens<T>{slots(flight, flight.inputs), x.data()}, routed.rows);
-      put_rows(flight, flight.inputs, at);
+      exchange_counts(state, at);
+      if (counted) statistics_.record(layer, micro_batch, state.routed, at);
+      for_each_token(push_tokens<T>{slots(state, state.inputs), x.data()}, routed.rows);
+      put_rows(state, state.inputs, at);
       synchronize(at);
     });
-    return dispatched_type{std::move(flight)};
+    return dispatched_type{std::move(state)};
   }
 
   /// A step begins: statistics are zero again, and slots whose handles were lost in the last step are free.
@@ -195,96 +195,96 @@ class expert_exchange {
   friend class dispatched<expert_exchange>;
   friend class merged<expert_exchange>;
   friend class returning<expert_exchange>;
-  using flight_type = expert_flight<expert_exchange>;
+  using state_type = dispatch_state<expert_exchange>;
   static constexpr bool mirrored = mirrored_by_messages<Group>;
 
   template <class Frame>
-  void combine(Frame& frame, flight_type& flight, view<T, 2> y, where at) {
-    expect_shape(y, flight.routed.rows, "combine: y", at);
-    settle(frame, flight, at);
+  void combine(Frame& frame, state_type& state, view<T, 2> y, where at) {
+    expect_shape(y, state.routed.rows, "combine: y", at);
+    settle(frame, state, at);
     frame.run([&] {
-      give_rows(flight, flight.outputs, at);
+      give_rows(state, state.outputs, at);
       synchronize(at);
-      for_each_token(pull_weighted<T>{slots(flight, flight.outputs), flight.routed.weights.data(), y.data()},
-                     flight.routed.rows);
+      for_each_token(pull_weighted<T>{slots(state, state.outputs), state.routed.weights.data(), y.data()},
+                     state.routed.rows);
     });
     if (frame.forward_only()) {
-      heap_->release(flight.inputs, at);
-      heap_->release(flight.outputs, at);
-      flight.exchange = nullptr;
+      heap_->release(state.inputs, at);
+      heap_->release(state.outputs, at);
+      state.exchange = nullptr;
     } else {
-      flight.debt = frame.open(obligation_kind::combined_tokens, 2 * slot_bytes(), y.shape(), at);
+      state.debt = frame.open(obligation_kind::combined_tokens, 2 * slot_bytes(), y.shape(), at);
     }
   }
 
   template <class Frame>
-  void backward(Frame& frame, flight_type& flight, view<const T, 2> dy, view<T, 2> dweights, where at) {
-    expect_shape(dy, flight.routed.rows, "backward: dy", at);
-    if (dweights.shape() != extents<2>{flight.routed.rows, shape_.k}) {
+  void backward(Frame& frame, state_type& state, view<const T, 2> dy, view<T, 2> dweights, where at) {
+    expect_shape(dy, state.routed.rows, "backward: dy", at);
+    if (dweights.shape() != extents<2>{state.routed.rows, shape_.k}) {
       throw usage_error("backward: dweights is [rows, k] of the routing", at);
     }
-    settle(frame, flight, at);
-    flight.gradients = heap_->lease(slot_bytes(), "row gradients of experts", at);
-    flight.debt = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
+    settle(frame, state, at);
+    state.gradients = heap_->lease(slot_bytes(), "row gradients of experts", at);
+    state.debt = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
     frame.run([&] {
-      for_each_token(exchange_gradients<T>{slots(flight, flight.outputs), flight.routed.weights.data(), dy.data(),
+      for_each_token(exchange_gradients<T>{slots(state, state.outputs), state.routed.weights.data(), dy.data(),
                                            dweights.data()},
-                     flight.routed.rows);
-      put_rows(flight, flight.outputs, at);
+                     state.routed.rows);
+      put_rows(state, state.outputs, at);
       synchronize(at);
     });
   }
 
   template <class Frame>
-  void finish(Frame& frame, flight_type& flight, view<T, 2> dx, where at) {
-    expect_shape(dx, flight.routed.rows, "finish: dx", at);
-    settle(frame, flight, at);
+  void finish(Frame& frame, state_type& state, view<T, 2> dx, where at) {
+    expect_shape(dx, state.routed.rows, "finish: dx", at);
+    settle(frame, state, at);
     frame.run([&] {
-      give_rows(flight, flight.gradients, at);
+      give_rows(state, state.gradients, at);
       synchronize(at);
-      for_each_token(pull_sum<T>{slots(flight, flight.gradients), dx.data()}, flight.routed.rows);
+      for_each_token(pull_sum<T>{slots(state, state.gradients), dx.data()}, state.routed.rows);
     });
-    heap_->release(flight.gradients, at);
-    heap_->release(flight.outputs, at);
-    heap_->release(flight.inputs, at);
+    heap_->release(state.gradients, at);
+    heap_->release(state.outputs, at);
+    heap_->release(state.inputs, at);
   }
 
   template <class Frame>
-  void abandon(Frame& frame, flight_type& flight, where at) {
-    settle(frame, flight, at);
-    heap_->release(flight.outputs, at);
-    heap_->release(flight.inputs, at);
+  void abandon(Frame& frame, state_type& state, where at) {
+    settle(frame, state, at);
+    heap_->release(state.outputs, at);
+    heap_->release(state.inputs, at);
   }
 
   // A handle that outlived its step has lost the memory it names; nothing of it may be touched in any build.
   template <class Frame>
-  static void settle(Frame& frame, const flight_type& flight, where at) {
-    const bool owed = frame.engine().obligations().is_open(flight.debt);
-    frame.close(flight.debt, at);
+  static void settle(Frame& frame, const state_type& state, where at) {
+    const bool owed = frame.engine().obligations().is_open(state.debt);
+    frame.close(state.debt, at);
     if (!owed) throw usage_error("a handle of an expert exchange was used after its step had ended", at);
   }
 
   // Every rank learns what every rank selected; from here on all know the same and take the same decisions.
-  void exchange_counts(flight_type& flight, where at) {
-    if constexpr (checked(check_level::local)) expect_counts(flight.routed, at);
+  void exchange_counts(state_type& state, where at) {
+    if constexpr (checked(check_level::local)) expect_counts(state.routed, at);
     const std::size_t first = shape_.rank * shape_.experts;
-    for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = flight.routed.counts[e];
+    for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = state.routed.counts[e];
     if (shape_.ranks > 1) all_gather_v(group_, selections_, gather_counts_, at);
     for (std::size_t e = 0; e < shape_.experts; ++e) {
       std::int64_t total = 0;
       for (std::size_t source = 0; source < shape_.ranks; ++source) total += selections_[source * shape_.experts + e];
-      flight.routed.global_counts[e] = total;
+      state.routed.global_counts[e] = total;
     }
     const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
     const std::size_t needed = rows_needed(shape_, all);
     needed_ = needed > needed_ ? needed : needed_;
     unread_ = true;
-    expert_offsets(shape_, all, flight.offsets);
+    expert_offsets(shape_, all, state.offsets);
     if constexpr (mirrored) {
-      flight.segments.resize(2 * shape_.ranks * shape_.local());
-      expert_segments(shape_, all, flight.segments);
+      state.segments.resize(2 * shape_.ranks * shape_.local());
+      expert_segments(shape_, all, state.segments);
     }
-    expert_places(shape_, all, flight.routed.choices, {cursor_.data(), {cursor_.size()}}, flight.places);
+    expert_places(shape_, all, state.routed.choices, {cursor_.data(), {cursor_.size()}}, state.places);
   }
 
   // A routing is plain data that anybody can write: places are computed from its counts.
@@ -308,23 +308,23 @@ class expert_exchange {
   }
 
   // This rank's rows, from its mirrors to their owners' slots.
-  void put_rows(const flight_type& flight, const slot_type& slot, where at) {
+  void put_rows(const state_type& state, const slot_type& slot, where at) {
     if constexpr (mirrored) {
       const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t i = 0; i < flight.places.size(); ++i) {
-        const std::int32_t place = flight.places.data()[i];
+      for (std::size_t i = 0; i < state.places.size(); ++i) {
+        const std::int32_t place = state.places.data()[i];
         if (place == no_place) continue;
-        const auto owner = static_cast<std::size_t>(flight.routed.choices.data()[i]) / shape_.local();
+        const auto owner = static_cast<std::size_t>(state.routed.choices.data()[i]) / shape_.local();
         heap_->put(static_cast<int>(owner), slot, static_cast<std::size_t>(place) * bytes, bytes, at);
       }
     }
   }
   // The rows of this rank's experts, to the mirrors of those whose tokens they are.
-  void give_rows(const flight_type& flight, const slot_type& slot, where at) {
+  void give_rows(const state_type& state, const slot_type& slot, where at) {
     if constexpr (mirrored) {
       const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t i = 0; 2 * i < flight.segments.size(); ++i) {
-        const std::size_t first = flight.segments[2 * i], end = flight.segments[2 * i + 1];
+      for (std::size_t i = 0; 2 * i < state.segments.size(); ++i) {
+        const std::size_t first = state.segments[2 * i], end = state.segments[2 * i + 1];
         heap_->give(static_cast<int>(i / shape_.local()), slot, first * bytes, (end - first) * bytes, at);
       }
     }
@@ -339,11 +339,11 @@ class expert_exchange {
     return {reinterpret_cast<T*>(slot.local()), {shape_.capacity, shape_.hidden}};
   }
 
-  [[nodiscard]] peer_slots<T> slots(const flight_type& flight, const slot_type& slot) {
+  [[nodiscard]] peer_slots<T> slots(const state_type& state, const slot_type& slot) {
     for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
       bases_[peer] = reinterpret_cast<T*>(slot.at(static_cast<int>(peer)));
     }
-    return {bases_.data(), flight.routed.choices.data(), flight.places.data(), shape_.k, shape_.hidden, shape_.local()};
+    return {bases_.data(), state.routed.choices.data(), state.places.data(), shape_.k, shape_.hidden, shape_.local()};
   }
 
   template <class U>

@@ -23,7 +23,7 @@ namespace belay::inline BELAY_ABI {
 
 /// What an exchange knows of one dispatch on its way through the three handles. Internal to them.
 template <class Exchange>
-struct expert_flight {
+struct dispatch_state {
   using value_type = typename Exchange::value_type;
   using slot_type = typename Exchange::slot_type;
 
@@ -34,11 +34,11 @@ struct expert_flight {
   slot_type inputs;     // rows received
   slot_type outputs;    // the experts' outputs; in the backward the gradients that arrive for them
   slot_type gradients;  // leased by the backward: the experts' row gradients
-  ticket debt;
+  obligation_id debt;
   std::vector<std::size_t> segments;  // where slots are mirrored: the rows of each source and expert
 
-  expert_flight() = default;
-  expert_flight(expert_flight&& other) noexcept
+  dispatch_state() = default;
+  dispatch_state(dispatch_state&& other) noexcept
       : exchange(std::exchange(other.exchange, nullptr)),
         routed(other.routed),
         places(other.places),
@@ -48,8 +48,8 @@ struct expert_flight {
         gradients(std::move(other.gradients)),
         debt(std::exchange(other.debt, {})),
         segments(std::move(other.segments)) {}
-  expert_flight& operator=(expert_flight&&) = delete;
-  ~expert_flight() = default;
+  dispatch_state& operator=(dispatch_state&&) = delete;
+  ~dispatch_state() = default;
 
   void expect_alive(where at) const {
     if (exchange != nullptr) return;
@@ -64,35 +64,35 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit returning(expert_flight<Exchange> && flight) noexcept : flight_(std::move(flight)) {}
-  BELAY_OPENS returning(returning && other) noexcept : flight_(std::move(other.flight_)) {}
+  BELAY_OPENS explicit returning(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS returning(returning && other) noexcept : state_(std::move(other.state_)) {}
   returning& operator=(returning&&) = delete;
   BELAY_IF_DISCHARGED ~returning() {}  // not defaulted: the analysis looks at calls of a destructor
 
   /// [capacity, hidden], grouped like `rows`: the gradients of this rank's expert outputs, weights applied.
   BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> output_gradients() const {
-    return flight_.exchange->rows_in(flight_.outputs);
+    return state_.exchange->rows_in(state_.outputs);
   }
   /// [capacity, hidden]: the inputs this rank's experts had in the forward.
   BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const {
-    return flight_.exchange->rows_in(flight_.inputs);
+    return state_.exchange->rows_in(state_.inputs);
   }
   /// [capacity, hidden], to be written: the gradients of those inputs.
   BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> row_gradients() const {
-    return flight_.exchange->rows_in(flight_.gradients);
+    return state_.exchange->rows_in(state_.gradients);
   }
   /// As in `dispatched`.
   BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept {
-    return flight_.rows_of_experts();
+    return state_.rows_of_experts();
   }
 
   /// Writes `dx` [rows, hidden], the sum over each token's experts, and gives all slots back. One barrier of
   /// the group.
   template <class Frame>
   BELAY_DISCHARGES void finish(Frame & frame, view<value_type, 2> dx, where at = where::current())&& {
-    flight_.expect_alive(at);
-    expert_flight<Exchange> flight(std::move(flight_));
-    flight.exchange->finish(frame, flight, dx, at);
+    state_.expect_alive(at);
+    dispatch_state<Exchange> state(std::move(state_));
+    state.exchange->finish(frame, state, dx, at);
   }
   template <class Frame, class... Rest>
   void finish(Frame&, Rest && ...)& {
@@ -104,7 +104,7 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
   BELAY_DISCHARGES BELAY_OPENS returning hand_over()&& { return returning{std::move(*this)}; }
 
  private:
-  expert_flight<Exchange> flight_;
+  dispatch_state<Exchange> state_;
 };
 
 /// Combined tokens. Owes a backward, unless the frame was forward-only: then it owes nothing and may be dropped.
@@ -113,8 +113,8 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit merged(expert_flight<Exchange> && flight) noexcept : flight_(std::move(flight)) {}
-  BELAY_OPENS merged(merged && other) noexcept : flight_(std::move(other.flight_)) {}
+  BELAY_OPENS explicit merged(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS merged(merged && other) noexcept : state_(std::move(other.state_)) {}
   merged& operator=(merged&&) = delete;
   BELAY_IF_DISCHARGED ~merged() {}
 
@@ -123,10 +123,10 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   template <class Frame>
   BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(
       Frame & frame, view<const value_type, 2> dy, view<value_type, 2> dweights, where at = where::current())&& {
-    flight_.expect_alive(at);
-    expert_flight<Exchange> flight(std::move(flight_));
-    flight.exchange->backward(frame, flight, dy, dweights, at);
-    return returning<Exchange>{std::move(flight)};
+    state_.expect_alive(at);
+    dispatch_state<Exchange> state(std::move(state_));
+    state.exchange->backward(frame, state, dy, dweights, at);
+    return returning<Exchange>{std::move(state)};
   }
   template <class Frame, class... Rest>
   void backward(Frame&, Rest && ...)& {
@@ -139,16 +139,16 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   template <class Frame>
   BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
     static_cast<void>(why);
-    if (flight_.exchange == nullptr) return;
-    expert_flight<Exchange> flight(std::move(flight_));
-    flight.exchange->abandon(frame, flight, at);
+    if (state_.exchange == nullptr) return;
+    dispatch_state<Exchange> state(std::move(state_));
+    state.exchange->abandon(frame, state, at);
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
   BELAY_DISCHARGES BELAY_OPENS merged hand_over()&& { return merged{std::move(*this)}; }
 
  private:
-  expert_flight<Exchange> flight_;
+  dispatch_state<Exchange> state_;
 };
 
 /// Tokens at their experts: read `rows`, write `outputs`, then `combine`. Owes a combine.
@@ -157,21 +157,21 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit dispatched(expert_flight<Exchange> && flight) noexcept : flight_(std::move(flight)) {}
-  BELAY_OPENS dispatched(dispatched && other) noexcept : flight_(std::move(other.flight_)) {}
+  BELAY_OPENS explicit dispatched(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS dispatched(dispatched && other) noexcept : state_(std::move(other.state_)) {}
   dispatched& operator=(dispatched&&) = delete;
   BELAY_IF_DISCHARGED ~dispatched() {}
 
   /// [capacity, hidden]: the rows this rank's experts received, grouped by expert. They live until `finish`.
   BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const {
-    return flight_.exchange->rows_in(flight_.inputs);
+    return state_.exchange->rows_in(state_.inputs);
   }
   /// [capacity, hidden], to be written where `rows` holds something; not to be read after the combine.
-  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const { return flight_.exchange->rows_in(flight_.outputs); }
+  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const { return state_.exchange->rows_in(state_.outputs); }
   /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside
   /// `frame.run` only; lives as long as the invocation.
   BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept {
-    return flight_.rows_of_experts();
+    return state_.rows_of_experts();
   }
 
   /// Writes `y` [rows, hidden], each token's experts' outputs times its weights, summed in the order of the
@@ -179,10 +179,10 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   template <class Frame>
   BELAY_DISCHARGES BELAY_OPENS merged<Exchange> combine(Frame & frame, view<value_type, 2> y,
                                                         where at = where::current())&& {
-    flight_.expect_alive(at);
-    expert_flight<Exchange> flight(std::move(flight_));
-    flight.exchange->combine(frame, flight, y, at);
-    return merged<Exchange>{std::move(flight)};
+    state_.expect_alive(at);
+    dispatch_state<Exchange> state(std::move(state_));
+    state.exchange->combine(frame, state, y, at);
+    return merged<Exchange>{std::move(state)};
   }
   template <class Frame, class... Rest>
   void combine(Frame&, Rest && ...)& {
@@ -194,16 +194,16 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   template <class Frame>
   BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
     static_cast<void>(why);
-    flight_.expect_alive(at);
-    expert_flight<Exchange> flight(std::move(flight_));
-    flight.exchange->abandon(frame, flight, at);
+    state_.expect_alive(at);
+    dispatch_state<Exchange> state(std::move(state_));
+    state.exchange->abandon(frame, state, at);
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
   BELAY_DISCHARGES BELAY_OPENS dispatched hand_over()&& { return dispatched{std::move(*this)}; }
 
  private:
-  expert_flight<Exchange> flight_;
+  dispatch_state<Exchange> state_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -19,14 +19,14 @@ namespace schedule {
 /// What one action is. A `backward` is an `input_gradient` and a `weight_gradient` in one.
 enum class action_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient, exchange };
 
-enum class direction : std::uint8_t { send, receive };
+enum class transfer_direction : std::uint8_t { send, receive };
 
 /// Activations travel from a stage to the next, gradients to the one before.
 enum class payload : std::uint8_t { activation, gradient };
 
 /// One tensor going to, or coming from, the stage `peer`.
 struct transfer {
-  direction way = direction::send;
+  transfer_direction direction = transfer_direction::send;
   payload what = payload::activation;
   std::uint16_t chunk = 0;  // of the stage that owns the tensor; 0 where a stage is one chunk
   std::uint32_t micro_batch = 0;
@@ -62,10 +62,10 @@ struct action {
   }
 
   constexpr action& send(payload what, std::size_t batch, std::size_t to) {
-    return add(direction::send, what, batch, to);
+    return add(transfer_direction::send, what, batch, to);
   }
   constexpr action& receive(payload what, std::size_t batch, std::size_t from) {
-    return add(direction::receive, what, batch, from);
+    return add(transfer_direction::receive, what, batch, from);
   }
 
   [[nodiscard]] constexpr bool is_exchange() const noexcept { return kind == action_kind::exchange; }
@@ -78,11 +78,11 @@ struct action {
   friend constexpr bool operator==(const action&, const action&) = default;
 
  private:
-  constexpr action& add(direction way, payload what, std::size_t batch, std::size_t peer) {
+  constexpr action& add(transfer_direction direction, payload what, std::size_t batch, std::size_t peer) {
     if (!is_exchange()) throw usage_error("transfers belong into action::exchange(), not into a compute", {});
     if (transfer_count == most_transfers) throw usage_error("an exchange holds at most 4 transfers", {});
     transfer& added = group[transfer_count++];
-    added.way = way;
+    added.direction = direction;
     added.what = what;
     added.micro_batch = static_cast<std::uint32_t>(batch);
     added.peer = static_cast<std::uint32_t>(peer);

@@ -50,7 +50,7 @@ template <any_table Table>
       }
       const char* join = "";
       for (const transfer& moved : now.transfers()) {
-        const bool sends = moved.way == direction::send;
+        const bool sends = moved.direction == transfer_direction::send;
         text += join;
         join = "+";
         text += sends ? 'S' : 'R';
@@ -190,7 +190,7 @@ class csv_reader {
       if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
       transfer& moved = made.group[made.transfer_count++];
       if (take(text, 'R')) {
-        moved.way = direction::receive;
+        moved.direction = transfer_direction::receive;
       } else if (!take(text, 'S')) {
         refuse_cell();
       }
@@ -201,7 +201,7 @@ class csv_reader {
       }
       std::size_t peer = 0;
       if (!take_micro_batch(text, moved.micro_batch, moved.chunk) ||
-          !take(text, moved.way == direction::send ? '>' : '<') || !take_number(text, most_stages, peer)) {
+          !take(text, moved.direction == transfer_direction::send ? '>' : '<') || !take_number(text, most_stages, peer)) {
         refuse_cell();
       }
       moved.peer = static_cast<std::uint32_t>(peer);

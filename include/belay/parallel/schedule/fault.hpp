@@ -65,7 +65,7 @@ struct fault {
   std::size_t action = nowhere;
   // For transfers only:
   payload what = payload::activation;
-  direction way = direction::send;
+  transfer_direction direction = transfer_direction::send;
   std::size_t peer = nowhere;
   std::size_t peer_micro_batch = nowhere;  // of an order_mismatch: what the peer sends instead
 
@@ -82,7 +82,7 @@ struct fault {
   const std::string stage = "stage " + std::to_string(found.stage);
   const std::string peer = "stage " + std::to_string(found.peer);
   const std::string tensor = std::string("the ") + name(found.what) + " of " + batch;
-  const bool sends = found.way == schedule::direction::send;
+  const bool sends = found.direction == schedule::transfer_direction::send;
   const std::string at = found.action == nowhere ? "" : " (action " + std::to_string(found.action) + ")";
   switch (found.kind) {
     case fault_kind::none: return "";

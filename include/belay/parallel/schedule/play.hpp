@@ -35,7 +35,7 @@ struct play_state {
 
 /// Index into `play_state::posted` of this side of a transfer, and of its partner's side.
 [[nodiscard]] constexpr std::size_t own_end(const transfer& moved) noexcept {
-  return 2 * static_cast<std::size_t>(moved.what) + static_cast<std::size_t>(moved.way);
+  return 2 * static_cast<std::size_t>(moved.what) + static_cast<std::size_t>(moved.direction);
 }
 [[nodiscard]] constexpr std::size_t partner_end(const transfer& moved) noexcept { return own_end(moved) ^ 1U; }
 

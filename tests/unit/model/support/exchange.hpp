@@ -21,13 +21,13 @@ class exchange {
  public:
   using value_type = T;
   using slot_type = belay::view<T, 2>;
-  using flight = belay::expert_flight<exchange>;
+  using state = belay::dispatch_state<exchange>;
 
   explicit exchange(std::size_t capacity) : capacity_(capacity) {}
 
   template <class Frame>
   belay::dispatched<exchange> dispatch(Frame& frame, belay::view<const T, 2> x, const belay::routing<T>& routed) {
-    flight f;
+    state f;
     f.exchange = this;
     f.routed = routed;
     f.places = frame.template keep<std::int32_t>(routed.choices.shape());
@@ -57,7 +57,7 @@ class exchange {
   static slot_type rows_in(const slot_type& slot) { return slot; }
 
   template <class Frame>
-  void combine(Frame& frame, flight& f, belay::view<T, 2> y, belay::where) {
+  void combine(Frame& frame, state& f, belay::view<T, 2> y, belay::where) {
     const auto routed = f.routed;
     const auto places = f.places;
     const auto outputs = f.outputs;
@@ -72,7 +72,7 @@ class exchange {
   }
 
   template <class Frame>
-  void backward(Frame& frame, flight& f, belay::view<const T, 2> dy, belay::view<T, 2> dweights, belay::where) {
+  void backward(Frame& frame, state& f, belay::view<const T, 2> dy, belay::view<T, 2> dweights, belay::where) {
     const auto routed = f.routed;
     const auto places = f.places;
     const auto outputs = f.outputs;
@@ -90,7 +90,7 @@ class exchange {
   }
 
   template <class Frame>
-  void finish(Frame& frame, flight& f, belay::view<T, 2> dx, belay::where) {
+  void finish(Frame& frame, state& f, belay::view<T, 2> dx, belay::where) {
     const auto k = f.routed.k;
     const auto places = f.places;
     const auto gradients = f.gradients;
@@ -105,7 +105,7 @@ class exchange {
   }
 
   template <class Frame>
-  void abandon(Frame&, flight&, belay::where) {}
+  void abandon(Frame&, state&, belay::where) {}
 
  private:
   std::size_t capacity_;

@@ -17,7 +17,7 @@
 #include "belay/parallel/bucket.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer.hpp"
-#include "meeting_group.hpp"
+#include "fake_group.hpp"
 
 namespace belay::inline BELAY_ABI {
 // Only a step can make the token; this one is the tests'.
@@ -31,7 +31,7 @@ class step<test_engine> {
 };
 }  // namespace belay::inline BELAY_ABI
 
-namespace meeting {
+namespace fake {
 
 inline constexpr std::size_t micro_batches = 12;
 inline const std::vector<std::size_t> awkward_sizes{5, 4096, 1, 10001, 0, 3, 8200, 4097};
@@ -42,7 +42,7 @@ using buckets_of = belay::gradient_buckets<T, group>;
 template <class T>
 struct outcome {
   std::vector<std::vector<T>> values;     // per parameter, after the last step
-  std::vector<std::vector<T>> gradients;  // of the last step, from whoever owns them
+  std::vector<std::vector<T>> gradients;  // of the last step, from the ranks that own them
   std::vector<double> norms;              // per step
   std::size_t state_elements = 0;         // of all ranks
 };
@@ -88,14 +88,14 @@ struct rank_state {
 /// Trains on `ranks` replicas that divide the micro-batches.
 template <class T>
 outcome<T> train(std::size_t ranks, belay::zero_stage stage, std::size_t steps = 3, std::size_t bucket_bytes = 16384) {
-  table replicas_table(ranks);
+  shared_state shared(ranks);
   std::vector<queue> queues(ranks);
   outcome<T> result;
   for (std::size_t size : awkward_sizes) result.gradients.emplace_back(size);
   std::mutex mutex;
   run_ranks(ranks, [&](int rank) {
     const auto number = static_cast<std::size_t>(rank);
-    const group replicas(replicas_table, queues[number], rank);
+    const group replicas(shared, queues[number], rank);
     rank_state<T> state(replicas, stage, bucket_bytes);
     belay::norm_table table;
     std::vector<belay::norm_place> places;
@@ -126,4 +126,4 @@ outcome<T> train(std::size_t ranks, belay::zero_stage stage, std::size_t steps =
   return result;
 }
 
-}  // namespace meeting
+}  // namespace fake

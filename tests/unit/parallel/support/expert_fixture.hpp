@@ -21,7 +21,7 @@ using exchange_type = belay::expert_exchange<T, Group>;
 
 // What one rank needs beside its group, and a count of everything that must be given back.
 template <class T, class Group = group>
-struct station {
+struct expert_fixture {
   belay::tier_meter meter;
   belay::symmetric_heap<Group> heap;
   belay::host_engine engine{belay::host_pages(8 << 20), meter};
@@ -29,7 +29,7 @@ struct station {
   belay::invocation call;
   belay::invocation_memory memory;
 
-  station(const Group& ranks, const belay::expert_settings& settings)
+  expert_fixture(const Group& ranks, const belay::expert_settings& settings)
       : heap(ranks, {4 << 20, 64, &meter}), exchange(ranks, heap, settings) {}
 
   [[nodiscard]] test_frame begin(belay::frame_mode mode, std::size_t micro_batch = 0) {

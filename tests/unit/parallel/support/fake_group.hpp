@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A communicator for tests of the parallel and train rooms, which may not know a backend: ranks are threads
-// that meet at a table. Started operations run at the next wait, in launch order over all groups of a rank,
-// so that ranks which launch in different orders do not get past each other (they fail after a deadline).
+// A communicator for tests of the parallel and train rooms, which may not know a backend: ranks are threads that share a
+// barrier and a list of pointers. Started operations run at the next wait, in launch order over all groups of a rank.
+// Ranks that launch in different orders therefore wait for each other, and fail after a deadline.
 #pragma once
 
 #include <algorithm>
@@ -22,14 +22,14 @@
 
 #include "belay/comm/communicator.hpp"
 
-namespace meeting {
+namespace fake {
 
-/// Where the ranks of one group meet.
-class table {
+/// What the ranks of one group share.
+class shared_state {
  public:
-  explicit table(std::size_t ranks) : data(ranks) {}
+  explicit shared_state(std::size_t ranks) : data(ranks) {}
 
-  void meet() {
+  void arrive_and_wait() {
     std::unique_lock lock(mutex_);
     const std::uint64_t mine = round_;
     if (++arrived_ == data.size()) {
@@ -76,10 +76,10 @@ class queue final : public belay::completion_source {
 
 class group {
  public:
-  group(table& where_to_meet, queue& own, int rank) : table_(&where_to_meet), queue_(&own), rank_(rank) {}
+  group(shared_state& shared, queue& own, int rank) : shared_(&shared), queue_(&own), rank_(rank) {}
   [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return static_cast<int>(table_->data.size()); }
-  void barrier(belay::where = {}) const { table_->meet(); }
+  [[nodiscard]] int size() const { return static_cast<int>(shared_->data.size()); }
+  void barrier(belay::where = {}) const { shared_->arrive_and_wait(); }
 
   template <class T, class Op>
   void all_reduce(std::span<T> inout, Op op, belay::where = {}) const {
@@ -91,19 +91,19 @@ class group {
   }
   template <class T>
   void all_gather(std::span<const T> in, std::span<T> out, belay::where = {}) const {
-    place(in.data());
+    publish(in.data());
     for (int r = 0; r < size(); ++r)
       std::copy_n(of<T>(r), in.size(), out.data() + static_cast<std::size_t>(r) * in.size());
-    table_->meet();
+    shared_->arrive_and_wait();
   }
   template <class T>
   void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, belay::where = {}) const {
-    place(inout.data());
+    publish(inout.data());
     for (int r = 0; r < size(); ++r) {
       const std::size_t first = first_of(counts, r);
       if (r != rank_) std::copy_n(of<T>(r) + first, counts[static_cast<std::size_t>(r)], inout.data() + first);
     }
-    table_->meet();
+    shared_->arrive_and_wait();
   }
   template <class T, class Op>
   [[nodiscard]] belay::pending start_all_reduce(std::span<T> inout, Op op, belay::where at = {}) const {
@@ -131,23 +131,23 @@ class group {
   }
   template <class T>
   const T* of(int rank) const {
-    return static_cast<const T*>(table_->data[static_cast<std::size_t>(rank)]);
+    return static_cast<const T*>(shared_->data[static_cast<std::size_t>(rank)]);
   }
-  void place(const void* data) const {
-    table_->data[static_cast<std::size_t>(rank_)] = data;
-    table_->meet();
+  void publish(const void* data) const {
+    shared_->data[static_cast<std::size_t>(rank_)] = data;
+    shared_->arrive_and_wait();
   }
   template <class T, class Op>
   void reduce(std::span<T> inout, std::size_t first, std::size_t count, Op) const {
-    place(inout.data());
+    publish(inout.data());
     std::vector<T> result(of<T>(0) + first, of<T>(0) + first + count);
     for (int r = 1; r < size(); ++r)
       for (std::size_t i = 0; i < count; ++i) result[i] = Op::apply(result[i], of<T>(r)[first + i]);
-    table_->meet();
+    shared_->arrive_and_wait();
     std::copy(result.begin(), result.end(), inout.data() + first);
   }
 
-  table* table_;
+  shared_state* shared_;
   queue* queue_;
   int rank_;
 };
@@ -173,4 +173,4 @@ void run_ranks(std::size_t ranks, Body&& body) {
     if (failure) std::rethrow_exception(failure);
 }
 
-}  // namespace meeting
+}  // namespace fake
