@@ -95,14 +95,14 @@ void handle_with_leases(benchmark::State& state) {
 BENCHMARK(handle_with_leases);
 
 void open_and_discharge(benchmark::State& state) {
-  belay::ledger debts;
+  belay::ledger obligations;
   belay::obligation what;
   what.layer = "layer";
   for (auto _ : state) {
     benchmark::DoNotOptimize(what);
-    const belay::obligation_id debt = debts.open(what);
+    const belay::obligation_id opened = obligations.open(what);
     benchmark::ClobberMemory();
-    debts.close(debt);
+    obligations.close(opened);
     benchmark::ClobberMemory();
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Door of the parallel room: strategies, what to do with many ranks and one step.
+// Door of the parallel room: sharded parameters and tensors, gradient buckets, pipelines and expert dispatch.
 #pragma once
 
 #include "belay/parallel/bucket.hpp"

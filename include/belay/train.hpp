@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Door of the train room: what a training run needs around the step.
+// Door of the train room: what a training run needs around the step. Optimizer, gradient norm, plan and checkpoint
+// files.
 #pragma once
 
 #include "belay/train/clip.hpp"

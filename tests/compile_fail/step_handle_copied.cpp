@@ -1,7 +1,7 @@
 // expect: deleted|copy
 // compilers: gcc clang
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// There is one handle for one debt.
+// There is one handle for one obligation.
 #include "support/layer.hpp"
 
 void train(belay::host_engine& engine, doubling& layer, vector_in x) {

@@ -199,7 +199,7 @@ constexpr std::size_t room_for_all = all_rows * k;
 
 }  // namespace
 
-TEST_CASE("fifty clean steps leave the symmetric arena, all leases and all debts where they were") {
+TEST_CASE("fifty clean steps leave the symmetric arena, all leases and all obligations where they were") {
   belay::host::world{4}.run([](belay::host::rank& rank) {
     place<every_backward> here(rank, room_for_all, 0);
     std::size_t extent = 0, peak = 0;

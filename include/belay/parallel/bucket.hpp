@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Gradients live in the buckets from the start: fixed memory, bound once, never copied. Every backward says
-// which parameters it contributed to; when a bucket has all micro-batches it is reduced while the backward
-// goes on, and `finish` waits for every bucket once and divides once. What it returns is the only thing an
-// optimizer takes, so a gradient that was not reduced, or not divided, cannot be applied.
+// Gradient buckets. Gradients live in the buckets from the start: fixed memory, bound once, never copied. Every
+// backward reports which parameters it contributed to. A bucket that has all micro-batches is reduced while the
+// backward goes on; `finish` waits for every bucket once and divides once. Optimizers take only what `finish` returns,
+// so a gradient that was not reduced, or not divided, cannot be applied.
+//
+//   belay::gradient_buckets<float, group> buckets{{{wte, 0}, {head, 0}}, {{world}}, 1 << 20, 4};  // 4 micro-batches
+//   buckets.bind(values, grads);
+//   buckets.begin(4);
+//   buckets.contributed(0, 2, micro_batch);  // after the backward of each
+//   auto reduced = buckets.finish(belay::target_tokens{tokens});
 #pragma once
 
 #include <concepts>
@@ -35,9 +41,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// All gradient buckets of one rank. Buckets of all families are launched in one fixed order, so that ranks
-/// never meet in different orders. One thread calls; the memory given to `bind` outlives the object. Over a
-/// rehearsal's group they touch no memory: addresses without pages will do.
+/// All gradient buckets of one rank. Buckets of all families are launched in one fixed order, the same on all ranks.
+/// One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
 template <class T, class Group>
 class gradient_buckets {
   static_assert(
@@ -46,7 +51,7 @@ class gradient_buckets {
       "can all_gather words");
 
  public:
-  /// `members` in model order, each once and with a name of its own; at most `max_micro_batches` a step on this rank.
+  /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
   gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
                    std::size_t bucket_bytes, std::size_t max_micro_batches, where at = where::current())
       : members_(std::move(members)),
@@ -67,8 +72,7 @@ class gradient_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
-  /// Touches neither: values are written by `initialise` or `fill` of their parameters, every gradient is zeroed by
-  /// each `begin`.
+  /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
   void bind(std::span<T> values, std::span<T> gradients, where at = where::current()) {
     if (values.size() != layout_.elements() || gradients.size() != layout_.gradient_elements())
       throw usage_error(
@@ -84,8 +88,8 @@ class gradient_buckets {
     replicas_compared_ = false;
   }
 
-  /// Begins a step in which this rank contributes `micro_batches` (0 and more): gradients are zeroed. With checks
-  /// across ranks the first one compares parameters, layout and values within each family, and is collective over them.
+  /// Begins a step of `micro_batches` (0 or more) on this rank, and zeroes the gradients. With checks across ranks the
+  /// first one compares parameters, layout and values within each family: it is collective over all families.
   void begin(std::size_t micro_batches, where at = where::current()) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
@@ -114,9 +118,8 @@ class gradient_buckets {
     launch_ready(at);
   }
 
-  /// A backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order), and
-  /// adds no more. Once per use of a parameter and micro-batch; once more is a usage_error in checked builds and makes
-  /// `finish` refuse in all.
+  /// The backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order). Once
+  /// per use of a parameter and micro-batch: once more is a usage_error in checked builds, and `finish` refuses in all.
   void contributed(std::size_t first, std::size_t count, std::size_t micro_batch, where at = where::current()) {
     if (stage_ != phase::reducing) throw usage_error("a contribution outside of a step: call begin first", at);
     const std::size_t known = first < members_.size() ? members_.size() - first : 0;
@@ -134,19 +137,19 @@ class gradient_buckets {
     launch_ready(at);
   }
 
-  /// Whether every (use of a parameter, micro-batch) was contributed, each once.
+  /// Whether every use of a parameter has contributed every micro-batch exactly once.
   [[nodiscard]] bool complete() const noexcept { return contributions_.complete(); }
 
-  /// Waits for every bucket and divides by the number of target tokens of the global batch, once. Refuses a
-  /// step that is not complete with the names of what is missing; checked builds also one whose gradients changed after
-  /// their last contribution, and with checks across ranks one whose divisor is not the same in every family.
+  /// Waits for every bucket and divides once, by the number of target tokens of the global batch. An incomplete step is
+  /// a usage_error that names what is missing. Checked builds also refuse gradients that changed after their last
+  /// contribution, and checks across ranks refuse divisors that differ within a family.
   [[nodiscard]] reduced_gradients<T> finish(target_tokens divisor, where at = where::current()) {
     const std::string changed = wait_complete(at);
     return divide(divisor, changed, at);
   }
 
-  /// The same, where each rank knows its own targets only: summed here, once, over `batch_ranks`, the ranks that divide
-  /// the batch. Collective over them.
+  /// The same where each rank knows only its own targets: they are summed over `batch_ranks`, the ranks that divide the
+  /// batch. Collective over them.
   template <class BatchRanks>
   [[nodiscard]] reduced_gradients<T> finish(local_targets own, const BatchRanks& batch_ranks,
                                             where at = where::current()) {
@@ -155,7 +158,7 @@ class gradient_buckets {
                   "finish(local_targets{n}, mesh.replicas())");
     const std::string changed = wait_complete(at);
     const checked_size total = sum_of_targets(own, batch_ranks, at);
-    if (total.saturated() == 0 || !total.fits()) {  // which is refused, on all ranks alike
+    if (total.saturated() == 0 || !total.fits()) {  // refused below, on all ranks alike
       compare_targets(rank_comparison::abstains, at);
       if (!changed.empty()) throw usage_error(changed, at);
     }
@@ -163,7 +166,7 @@ class gradient_buckets {
     return divide(target_tokens{total.value(words, at), at}, changed, at);
   }
 
-  /// Any other divisor is explained.
+  /// Any other divisor does not compile, with an explanation.
   template <class Divisor>
   reduced_gradients<T> finish(Divisor, where = where::current()) {
     static_assert(std::same_as<Divisor, target_tokens>,
@@ -171,15 +174,14 @@ class gradient_buckets {
                   "finish(local_targets{n}, group), which sums what each rank of the group has");
   }
 
-  /// Ends a step that will not be committed: launches what the peers still wait for, waits, and leaves nothing
-  /// in flight. The gradients are garbage afterwards.
+  /// Ends a step that will not be committed: launches the buckets that peers wait for, and waits for all of them. The
+  /// gradients hold garbage afterwards.
   void abandon(where at = where::current()) {
     if (stage_ != phase::reducing) return;
     reduce_what_there_is(at);
     compare_targets(rank_comparison::abstains, at);
   }
-  /// The same where peers end theirs with `finish(local_targets, batch_ranks)`, whose sum waits for every rank: this
-  /// one adds nothing to it.
+  /// The same where peers call `finish(local_targets, batch_ranks)`, whose sum needs every rank: this one adds 0 to it.
   template <class BatchRanks>
   requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
@@ -189,7 +191,7 @@ class gradient_buckets {
     compare_targets(rank_comparison::abstains, at);
   }
 
-  /// "parameter wte misses micro-batch 0 2; ..." of the first few that lack a contribution.
+  /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
   [[nodiscard]] std::string missing_text() const {
     std::string text = "the step's gradients are not complete:";
     if (contributions_.wrong() != 0)
@@ -213,11 +215,11 @@ class gradient_buckets {
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
 
-  /// What this rank updates, in the order of memory; `bucket` is ascending. Valid after bind.
+  /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
 
-  /// Shares the owned values of a bucket with its family, after they were updated. Every rank of the family
-  /// calls it for the same buckets in ascending order, then `finish_gathers`.
+  /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same
+  /// buckets in ascending order, then `finish_gathers`.
   void start_gather(std::size_t bucket, where at = where::current()) {
     const auto& b = layout_.buckets()[bucket];
     if (b.counts.size() < 2 || b.count == 0) return;
@@ -231,7 +233,7 @@ class gradient_buckets {
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
 
  private:
-  // Whether gradients are kept beside what they are reduced to, and whether ranks compare what they were told.
+  // `sealed`: gradients are kept beside their reduction. `across_ranks`: ranks compare their arguments.
   static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
   static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
 
@@ -285,7 +287,7 @@ class gradient_buckets {
     stage_ = phase::idle;
   }
 
-  // What is wrong with gradients that were reduced, or nothing. It is said when the peers have this rank's word.
+  // What is wrong with the reduced gradients, or "". It is thrown after the peers have this rank's divisor.
   [[nodiscard]] std::string wait_complete(where at) {
     if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
@@ -328,8 +330,8 @@ class gradient_buckets {
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
   }
 
-  // How the families' ranks differ in their divisors. In every step once, also on a rank that ends it otherwise: the
-  // others wait for its word.
+  // How the families' ranks differ in their divisors, or "". Called once in every step, also where the step ends
+  // without a divisor: the other ranks wait.
   std::string compare_targets(std::uint64_t targets, where at) {
     std::string found;
     if constexpr (across_ranks) {
@@ -390,7 +392,7 @@ class gradient_buckets {
   std::span<T> gradients_;
   std::size_t launched_ = 0;
   std::uint64_t reductions_ = 0;
-  std::uint64_t latest_ = 0;  // the reduction whose result the gradients are, or 0
+  std::uint64_t latest_ = 0;  // number of the reduction that the gradients hold, or 0
   bool replicas_compared_ = false;
   phase stage_ = phase::idle;
 };

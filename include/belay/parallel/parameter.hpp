@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A parameter is born sharded: it is made from a specification and knows only the part that this rank
-// holds, so no whole tensor ever exists to be cut. Its first values depend on seed, name and global
-// offset alone, so that every mesh starts from the same model. Whether it learns is in its type: a
-// frozen parameter has no gradient, and asking for one does not compile.
+// A parameter is a named tensor of the model. It is born sharded: it is made from a specification and knows only the
+// part that this rank holds, so no whole tensor ever exists. Its first values depend on seed, name and global offset
+// alone, so every mesh starts from the same model. Whether it is trained is part of its type: a frozen parameter has
+// no gradient, and asking for one does not compile.
+//
+//   belay::parameter<float> whole{{.name = "wte", .shape = {256, 64}, .first_values = belay::initial::normal(0.02)}};
+//   belay::parameter<float, belay::shard<0>> part{{.name = "up", .shape = {8, 64, 64}}, {2, 2}};  // experts 2 and 3
+//   part.bind(values, grads);  // `part.local_size()` elements each
+//   part.initialise(seed);
 #pragma once
 
 #include <array>
@@ -39,7 +44,7 @@ concept learning = std::is_same_v<Learning, trainable> || std::is_same_v<Learnin
 template <class Learning>
 concept has_gradient = std::is_same_v<Learning, trainable>;
 
-/// Whether the optimizer shrinks the parameter: matrices and embeddings yes, norms no.
+/// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
 enum class weight_decay { no, yes };
 
 /// Extents of up to four dimensions, row-major.
@@ -59,8 +64,7 @@ class parameter_shape {
   [[nodiscard]] constexpr const std::size_t* begin() const noexcept { return extents_.data(); }
   [[nodiscard]] constexpr const std::size_t* end() const noexcept { return extents_.data() + rank_; }
 
-  /// Product of the extents of the axes from `first` up to but excluding `last`; where it is more than any memory holds
-  /// it does not wrap round.
+  /// Product of the extents of the axes from `first` up to but excluding `last`. It does not wrap around.
   [[nodiscard]] constexpr std::size_t product(std::size_t first, std::size_t last) const noexcept {
     checked_size count = 1;
     for (std::size_t axis = first; axis < last; ++axis) count *= extents_[axis];
@@ -88,7 +92,7 @@ class initial {
   [[nodiscard]] static constexpr initial constant(double value) noexcept { return {kind::constant, value}; }
   /// Normal with mean 0.
   [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {kind::normal, stddev}; }
-  /// Whoever made the parameter calls `fill` (a file range, a callback).
+  /// The values come from `fill`, which the owner of the parameter calls: from a file, or a function.
   [[nodiscard]] static constexpr initial filled() noexcept { return {kind::filled, 0}; }
 
   [[nodiscard]] constexpr kind how() const noexcept { return kind_; }
@@ -100,8 +104,8 @@ class initial {
   double value_;
 };
 
-/// Standard normal numbers by index: number `i` is a hash of seed, name and `i`, so any part of a
-/// sequence can be made anywhere, in any order, with the same bits.
+/// Standard normal numbers by index. Number `i` is computed from a hash of seed, name and `i`, so any part of the
+/// sequence can be made on any rank, in any order, with the same bits.
 class counted_normal {
  public:
   constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept
@@ -112,9 +116,9 @@ class counted_normal {
     const std::uint64_t second = mix(first ^ 0xd1b54a32d192ed03u);
     constexpr double scale = 1.0 / 9007199254740992.0;                       // 2^-53
     const double radius = (static_cast<double>(first >> 11) + 1.0) * scale;  // in (0, 1]
-    const double turn = static_cast<double>(second >> 11) * scale;           // in [0, 1)
-    // The C library's functions; <cmath> would cost every includer more than the rest of this header.
-    return __builtin_sqrt(-2.0 * __builtin_log(radius)) * __builtin_cos(6.283185307179586 * turn);
+    const double angle = static_cast<double>(second >> 11) * scale;          // in turns, [0, 1)
+    // The C library's functions: to include <cmath> costs more than the rest of this header.
+    return __builtin_sqrt(-2.0 * __builtin_log(radius)) * __builtin_cos(6.283185307179586 * angle);
   }
 
  private:
@@ -127,9 +131,9 @@ class counted_normal {
   std::uint64_t key_;
 };
 
-/// What a parameter is, on whatever mesh. `shape` is the global one; `name` decides the first values,
-/// so it must be the same on every mesh and unique in the model. A tied parameter, which several layers share, is one
-/// parameter with as many `uses`: each of them contributes to its gradient once a micro-batch.
+/// A parameter independently of the mesh. `shape` is the global one. `name` decides the first values, so it must be the
+/// same on every mesh and unique in the model. A tied parameter, which several layers share, is one parameter with as
+/// many `uses`: each of them contributes to its gradient once a micro-batch.
 struct parameter_spec {
   std::string name;
   parameter_shape shape;
@@ -138,8 +142,8 @@ struct parameter_spec {
   std::size_t uses = 1;
 };
 
-/// The part of `parameter` that does not depend on placement and learning in its type; what lists of
-/// parameters point to. The address must stay the same once such a list was made.
+/// The base of `parameter` that does not depend on its placement or on whether it is trained. Lists of parameters point
+/// to it, so a parameter must not be moved once it is in a list.
 template <class T>
 class parameter_base {
  public:
@@ -154,11 +158,11 @@ class parameter_base {
   [[nodiscard]] std::size_t uses() const noexcept { return spec_.uses; }
   [[nodiscard]] std::size_t global_size() const noexcept { return spec_.shape.size(); }
 
-  /// The dimension that is cut, and the entries of it held here; a replicated parameter is "cut" along
-  /// dimension 0 into one part.
+  /// The dimension that is cut, and the entries of it that are held here. A replicated parameter is cut along dimension
+  /// 0 into one part.
   [[nodiscard]] std::size_t cut_dimension() const noexcept { return dimension_; }
   [[nodiscard]] local_part part() const noexcept { return part_; }
-  /// The shape of what is held here.
+  /// The shape of the part that is held here.
   [[nodiscard]] parameter_shape local_shape() const noexcept {
     return spec_.shape.rank() == 0 ? spec_.shape : spec_.shape.with(dimension_, part_.count);
   }
@@ -184,8 +188,8 @@ class parameter_base {
     for (std::size_t i = 0; i < outer; ++i) visit((i * extent + part_.first) * inner, i * run, run);
   }
 
-  /// Writes the first values of the local part; the same global element gets the same value on any mesh.
-  /// Needs memory (bind). A parameter made with `initial::filled()` is refused: use `fill`.
+  /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
+  /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
   void initialise(std::uint64_t seed, where at = where::current()) {
     const initial how = spec_.first_values;
     if (how.how() == initial::kind::filled)
@@ -256,7 +260,7 @@ class trainable_parameter : public parameter_base<T> {
  public:
   /// The local part, row-major; null until bound. The memory is the engine's and outlives every step.
   [[nodiscard]] T* value() const noexcept { return this->value_; }
-  /// Where backwards add to, of the same shape as the local part; null until bound.
+  /// The gradient of the local part, to which backwards add; null until bound.
   [[nodiscard]] T* gradient() const noexcept { return gradient_; }
 
   /// Gives the parameter its memory: `local_size()` elements each.
@@ -294,8 +298,8 @@ class frozen_parameter : public parameter_base<T> {
   using parameter_base<T>::parameter_base;
 };
 
-/// A named tensor of the model: row-major, `[out, in]` for matrices. Made before any memory exists; a
-/// plan counts it, an engine binds it. Move-only, because two copies would be one memory.
+/// A named tensor of the model: row-major, `[out, in]` for matrices. It is made before its memory exists: a plan counts
+/// it, then `bind` gives it memory. Move-only, because two copies would share that memory.
 template <class T, class Placement = replicate, class Learning = trainable>
 class parameter : public std::conditional_t<has_gradient<Learning>, trainable_parameter<T>, frozen_parameter<T>> {
   static_assert(placement<Placement>, "a parameter's placement is belay::replicate or belay::shard<Dim>");

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Runs one rank's row of a schedule. The table that was proven is the table that is executed, action by
-// action; the library owns the received tensors, so a stage only says how it computes. Received activations
-// live until the backward of their micro-batch, received gradients until it is over, gradients to send until
-// their exchange is done.
+// Runs one rank's row of a schedule. The table that was proven is executed action by action. The library owns the
+// received tensors, so a stage only computes. Received activations live until the backward of their micro-batch,
+// received gradients until it is over, and gradients to send until their exchange is done.
+//
+//   constexpr auto schedule = belay::schedule::one_f_one_b<4, 16>();
+//   belay::pipeline<float, group, decltype(schedule)> pipeline{mesh.pipeline(), schedule, {batch, length, hidden}};
+//   pipeline.run(step, stage);                        // `stage` models belay::pipeline_stage
+//   const double waiting = pipeline.times().bubble();
 #pragma once
 
 #include <array>
@@ -24,10 +28,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What one rank does in a pipeline. `forward` opens the stage's handles for a micro-batch and keeps them; `output`
-/// is what the next stage receives; `backward` discharges them, and `input_gradient` is what the stage before
-/// receives, alive until `release`. The first stage gets an empty view as input, the last an empty one as
-/// gradient; both make their own from the batch.
+/// What one rank does in a pipeline. `forward` runs a micro-batch and keeps its handles. `output` is what the next
+/// stage receives. `backward` discharges the handles. `input_gradient` is what the stage before receives; it stays
+/// valid until `release`. The first stage gets an empty view as its input, the last an empty one as its gradient: both
+/// make their own from the batch.
 template <class S, class T, class Engine>
 concept pipeline_stage = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, 3> tensor,
                                   std::size_t micro_batch) {
@@ -38,7 +42,7 @@ concept pipeline_stage = requires(S& stage, const micro_batch_scope<Engine>& sco
   stage.release(micro_batch);
 };
 
-/// Where a rank's time went in one pipeline phase, in seconds.
+/// How a rank has spent its time in one pipeline phase, in seconds.
 struct pipeline_times {
   double forward = 0;
   double backward = 0;
@@ -52,7 +56,7 @@ template <class T, communicator Group, schedule::any_table Table>
 class pipeline {
  public:
   /// `group` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the
-  /// tensors that cross stages. Throws usage_error when the table cannot run, with the reason.
+  /// tensors between stages. Throws usage_error with the reason where the table cannot run.
   pipeline(Group group, Table table, extents<3> boundary, where at = where::current())
       : group_(std::move(group)), table_(std::move(table)), boundary_(boundary), received_(2 * table_.micro_batches()) {
     if (static_cast<std::size_t>(group_.size()) != table_.stages()) {
@@ -71,10 +75,10 @@ class pipeline {
 
   [[nodiscard]] const Table& table() const noexcept { return table_; }
 
-  /// Runs all micro-batches forward and backward. Collective along the pipeline. Times are kept in `times()`.
+  /// Runs all micro-batches forward and backward. Collective along the pipeline. `times()` has the times afterwards.
   template <clock_policy Clock = monotonic_clock, class Engine, pipeline_stage<T, Engine> Stage>
   void run(const step<Engine>& step, Stage& stage, where at = where::current()) {
-    for (tensor& left_over : received_) left_over = {};  // a step that ended early has reclaimed them
+    for (tensor& left_over : received_) left_over = {};  // of a step that ended early, which has reclaimed them
     times_ = {};
     const std::int64_t begin = Clock::now();
     std::int64_t last = begin;

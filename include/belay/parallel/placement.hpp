@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How the ranks of one mesh axis hold a tensor, as a type: the same everywhere, a part each, or a term
-// each of a sum. Because it is in the type, a wrong placement is a compile error and `redistribute`
-// (redistribute.hpp) can choose the collective from the two types alone.
+// How the ranks of one mesh axis hold a tensor, as a type: each the same whole, each a part, or each one operand of a
+// sum. Because the placement is part of the type, a wrong one is a compile error, and `redistribute`
+// (redistribute.hpp) chooses the collective from two types.
+//
+//   belay::replicate            // every rank holds the whole
+//   belay::shard<0>             // every rank holds some rows
+//   belay::partial<belay::sum>  // the sum over the ranks is the tensor
+//   const belay::local_part mine = belay::even_part(rows, ranks, rank);
 #pragma once
 
 #include <concepts>
@@ -15,15 +20,14 @@ namespace belay::inline BELAY_ABI {
 /// Every rank of the group holds the whole tensor, with identical bits.
 struct replicate {};
 
-/// Every rank of the group holds a contiguous part along dimension `Dim`; parts may differ in size and
-/// may be empty.
+/// Every rank of the group holds a contiguous part along dimension `Dim`. Parts may differ in size, and may be empty.
 template <std::size_t Dim>
 struct shard {
   static constexpr std::size_t dimension = Dim;
 };
 
-/// Every rank of the group holds a whole tensor that is one operand of `Op`; only the reduction over
-/// the group is the tensor. `Op` is a reduction of the comm room: `partial<sum>`.
+/// Every rank of the group holds one operand of `Op`, of the tensor's shape; the reduction over the group is the
+/// tensor. `Op` is a reduction of the comm room: `partial<sum>`.
 template <auto Op>
 struct partial {
   static constexpr auto operation = Op;
@@ -53,8 +57,8 @@ struct local_part {
   friend constexpr bool operator==(local_part, local_part) = default;
 };
 
-/// Part `index` of `total` entries cut into `parts` contiguous parts whose sizes differ by at most one,
-/// the larger ones first. Needs `index < parts`.
+/// Part `index` of `total` entries that are cut into `parts` contiguous parts. Their sizes differ by at most one, the
+/// larger ones first. `index` is below `parts`.
 [[nodiscard]] constexpr local_part even_part(std::size_t total, std::size_t parts, std::size_t index) noexcept {
   const std::size_t each = total / parts;
   const std::size_t larger = total % parts;

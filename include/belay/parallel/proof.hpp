@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The proof of a schedule: nothing is forgotten, sends meet receives, it ends although nobody buffers, and so many
-// micro-batches are kept at most. One function for the compiler (static_assert) and for start-up. It looks at each
-// action a fixed number of times, so that tables of practical size fit the compilers' default constexpr limits.
+// The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
+// schedule ends although transfers are not buffered, and how many micro-batches a stage keeps at most. One function
+// serves the compiler (static_assert) and start-up. It looks at each action a fixed number of times, so that tables of
+// practical size fit the compilers' default constexpr limits.
+//
+//   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
+//   static_assert(belay::proof(table).complete);
+//   static_assert(belay::require_proven<table, 4>());  // at most 4 micro-batches on a stage, or a sentence why not
+//   const auto found = belay::proof(belay::schedule::from_csv(text));
+//   if (!found.valid()) std::puts(belay::explain(found.reason).c_str());
 #pragma once
 
 #include <array>
@@ -19,20 +26,20 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// What is known of a table. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
+/// The result of a proof. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
 template <class PerStage>
 struct proof_result {
   bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
   bool matched = false;        // sends and receives pair up one to one, in the same order
-  bool deadlock_free = false;  // it ends although a send waits for its receive
+  bool deadlock_free = false;  // the schedule ends although a send waits for its receive
   PerStage peak_activations{};  // per stage: most micro-batches between forward and backward at one time
   std::size_t peak = 0;         // the largest of them
-  fault reason;                 // the first fault; kind none when all is well
+  fault reason;                 // the first fault, or fault_kind::none
 
   [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
 };
 
-/// Collects what `proof` says. Memory: a byte per stage and micro-batch and the order of the transfers.
+/// Computes a `proof_result`. Memory: a byte for each stage and micro-batch, and the order of the transfers.
 template <any_table Table>
 class prover {
  public:
@@ -75,7 +82,7 @@ class prover {
     std::uint32_t action = 0;
   };
 
-  // What a stage has done for a micro-batch. The first four are at 1 << own_end(transfer).
+  // What a stage has done for a micro-batch. Transfers have bit own_end(transfer), which is below 4.
   static constexpr std::uint8_t received_activation = 1U << 1U;
   static constexpr std::uint8_t received_gradient = 1U << 3U;
   static constexpr std::uint8_t forward_done = 1U << 4U;
@@ -104,7 +111,7 @@ class prover {
     std::uint8_t* const done = done_.data() + stage * micro_batches_;
     std::size_t live = 0;
     std::size_t peak = 0;
-    std::size_t next_input = 0;  // backwards may not go below these
+    std::size_t next_input = 0;  // the lowest micro-batch that may come next
     std::size_t next_weight = 0;
     for (std::size_t i = 0; i < size; ++i) {
       const action& now = actions[i];
@@ -211,8 +218,8 @@ class prover {
     for (std::size_t k = 0; k < sent || k < received; ++k) {
       if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
       if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
-        report({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what, transfer_direction::send,
-                receiver});
+        report({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what,
+                transfer_direction::send, receiver});
       } else if (k < received && !(done_[sender * micro_batches_ + receives[k].micro_batch] & bit(out))) {
         report({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
                 transfer_direction::receive, sender});
@@ -224,7 +231,7 @@ class prover {
     }
   }
 
-  // The first stage that stands still, and the first of its transfers whose partner is not there.
+  // Reports the first stage that is blocked, and the first of its transfers without a partner.
   constexpr void name_waiting(const play_state<storage>& state) {
     for (std::size_t stage = 0; stage < stages_; ++stage) {
       const std::span<const action> list = table_.actions(stage);
@@ -250,10 +257,10 @@ class prover {
   proof_result<peaks> result_;
 };
 
-/// The smallest limit that limits nothing.
+/// No limit.
 inline constexpr std::size_t any_peak = static_cast<std::size_t>(-1);
 
-/// Turns the first fault of a table into an error of the compiler; the numbers are in the name of the type.
+/// Turns the first fault of a table into a compiler error. Its numbers are in the name of the type.
 template <fault_kind Kind, std::size_t Stage, std::size_t MicroBatch, std::size_t Action>
 struct first_fault {
   static_assert(class_of(Kind) != fault_class::malformed,
@@ -294,7 +301,7 @@ template <schedule::any_table Table>
   return schedule::prover<Table>(table).run();
 }
 
-/// True, or does not compile with a sentence saying what to change. `Table` has static storage:
+/// True, or a compile error with a sentence that says what to change. `Table` has static storage:
 ///   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
 ///   static_assert(belay::require_proven<table, 4>());   // 4: no stage keeps more micro-batches
 template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What every rank of a group should say alike, compared: checks across ranks (BELAY_CHECKS 2) find a difference with
+// Compares values that all ranks of a group must agree on. Checks across ranks (BELAY_CHECKS 2) find a difference with
 // it before it becomes a wrong number, on all ranks of the group at once.
+// IWYU pragma: private, include "belay/parallel.hpp"
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// From one placement to another: the two types choose the collective, and a pair that has none is refused in
-// words. The source is used up, because its memory is: a partial that was reduced is no operand any more.
+// From one placement to another. The two types choose the collective, and a pair without one is refused with a
+// sentence. The source is consumed, because the result lies in its memory.
 //
-//   partial   -> replicate   all_reduce            shard -> replicate   all_gather_v
-//   partial   -> shard<0>    reduce_scatter_v      replicate -> shard<0>   the local slice
+//   partial   -> replicate   all_reduce            shard     -> replicate   all_gather_v
+//   partial   -> shard<0>    reduce_scatter_v      replicate -> shard<0>    the local slice
+//
+//   auto mine = belay::redistribute<belay::shard<0>>(std::move(grad));
+//   auto whole = belay::redistribute<belay::replicate>(std::move(mine), storage);
 #pragma once
 
 #include <concepts>
@@ -46,8 +49,8 @@ constexpr void check_redistribution() {
                 "redistribute moves contiguous parts: only dimension 0 can be sharded, make it the first one");
 }
 
-/// The same tensor as placed by `To`, in the memory of `from`; collective over its group.
-/// Holds: the result's `local()` lies inside of `from.local()`. Fails with the group's errors.
+/// The same tensor with placement `To`, in the memory of `from`: the result's `local()` lies inside of `from.local()`.
+/// Collective over the group, whose errors it throws.
 template <class To, class T, class From, class Group>
 requires placement<To>
 [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
@@ -74,8 +77,8 @@ requires placement<To>
   }
 }
 
-/// The same tensor as placed by `To`, whose local part is `storage`; for shard to replicate, where it has
-/// to hold the whole. The local part is copied into its place unless it already lies there.
+/// The same tensor with placement `To`, in `storage`: from shard to replicate, where the whole needs memory of its own.
+/// The local part is copied to its position in `storage` unless it lies there already.
 template <class To, class T, class From, class Group>
 requires placement<To>
 [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,
@@ -99,7 +102,7 @@ requires placement<To>
   }
 }
 
-/// A redistribution uses its source up, so a named one is moved into it.
+/// A redistribution consumes its source: a named one must be moved.
 template <class To, class T, class From, class Group, class... Rest>
 void redistribute(sharded<T, From, Group>&, Rest&&...) {
   static_assert(!placement<To>, "redistribute uses its source up: write redistribute<To>(std::move(from))");

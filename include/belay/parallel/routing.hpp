@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which experts a token visits, and with what weight. A routing is plain data: a recompute must send
-// every token where the first forward sent it, although its logits are rounded anew, so the choices are
-// remembered and only the probabilities are computed again. The gradient flows through the weights of
-// the chosen experts and, for the load-balancing term, through the mean probabilities; the selections
-// themselves have none.
+// Which experts a token visits, and with which weights. A routing is plain data. A recompute must send every token
+// where the forward sent it, although its logits are rounded differently, so the choices are remembered and only the
+// probabilities are computed again. The gradient flows through the weights of the chosen experts and, for the
+// load-balancing term, through the mean probabilities. The selections have no gradient.
+//
+//   const auto routed = belay::route<float>(frame, logits, 2);  // top 2
+//   ...
+//   belay::route_backward(frame, routed, dweights, balance_scale, dlogits);
 #pragma once
 
 #include <cstddef>
@@ -20,13 +23,13 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Plain data, made by `route`, read by an expert exchange and by `route_backward`. The memory lives as
-/// long as the invocation that made it. Nothing of it is filled during a rehearsal.
+/// The result of `route`, which an expert exchange and `route_backward` read. The memory is that of the invocation. In
+/// a rehearsal nothing is written to it.
 template <class T>
 struct routing {
   std::size_t rows = 0;                 // tokens of this rank; may be 0
   std::size_t experts = 0;              // of all ranks
-  std::size_t k = 0;                    // experts a token visits
+  std::size_t k = 0;                    // experts that a token visits
   view<std::int32_t, 2> choices;        // [rows, k], best first
   view<T, 2> weights;                   // [rows, k], each row sums to 1
   view<T, 2> probabilities;             // [rows, experts], softmax over all experts
@@ -34,8 +37,8 @@ struct routing {
   view<std::int64_t, 1> global_counts;  // [experts], selections by all ranks; filled by dispatch
 };
 
-/// Softmax of one row, then the k largest probabilities (ties: the lower index), or the choices that are
-/// already there when `replay` is set; weights are the chosen probabilities divided by their sum.
+/// Softmax of one row, then the k largest probabilities (of equal ones the lower index), or the remembered choices
+/// where `replay` is set. Weights are the chosen probabilities divided by their sum.
 template <class T>
 struct route_row {
   const T* logits;
@@ -66,8 +69,8 @@ struct route_row {
   }
 
  private:
-  // One pass that keeps the best so far in order. Always k different experts in range, whatever the
-  // probabilities (NaN included): a bad number must never become a bad address.
+  // One pass that keeps the best so far in order. The result is always k different experts in range, also where
+  // probabilities are NaN: a bad number must never become a bad address.
   BELAY_HD void choose(const T* probability, std::int32_t* choice) const {
     for (std::size_t e = 0; e < experts; ++e) {
       std::size_t place = e < k ? e : k;
@@ -79,8 +82,8 @@ struct route_row {
   }
 };
 
-/// One row of the gradient with respect to the logits: through the normalised weights of the chosen
-/// experts and, times `balance_scale`, through the mean probability of every expert.
+/// One row of the logits' gradient: through the normalised weights of the chosen experts and, times `balance_scale`,
+/// through the mean probability of every expert.
 template <class T>
 struct route_gradient_row {
   const std::int32_t* choices;
@@ -113,9 +116,9 @@ struct route_gradient_row {
   }
 };
 
-/// Routes every row of `logits` [rows, experts] to the `k` most probable experts. Zero rows are fine.
-/// Choices are remembered from a checkpointed forward to its recompute; weights and probabilities are
-/// kept until the invocation's backward. Throws `usage_error` unless 1 <= k <= experts.
+/// Routes every row of `logits` [rows, experts] to the `k` most probable experts. There may be no rows. Choices are
+/// remembered from a forward to its recompute; weights and probabilities are kept until the invocation's backward.
+/// Throws `usage_error` unless 1 <= k <= experts.
 template <class T, class Frame>
 [[nodiscard]] routing<T> route(Frame& frame, view<const std::type_identity_t<T>, 2> logits, std::size_t k,
                                where at = where::current()) {
@@ -146,10 +149,10 @@ template <class T, class Frame>
   return result;
 }
 
-/// Writes `dlogits` [rows, experts] from `dweights` [rows, k]. The load-balancing term of one layer and
-/// micro-batch is experts * sum_e f_e P_e, where f_e = selections of e by all ranks / rows of all ranks
-/// and P_e = mean probability of e over those rows; its gradient, through P_e alone, is multiplied by
-/// `balance_scale` (coefficient, share of the layer and of the micro-batch, gradient divisor).
+/// Writes `dlogits` [rows, experts] from `dweights` [rows, k]. The load-balancing term of one layer and micro-batch is
+/// experts * sum_e f_e P_e, where f_e = selections of e by all ranks / rows of all ranks, and P_e = mean probability of
+/// e over those rows. Its gradient, through P_e alone, is multiplied by `balance_scale`: the product of coefficient,
+/// share of the layer and of the micro-batch, and gradient divisor.
 template <class T, class Frame>
 void route_backward(Frame& frame, const routing<T>& routed, view<const std::type_identity_t<T>, 2> dweights,
                     std::type_identity_t<T> balance_scale, view<std::type_identity_t<T>, 2> dlogits,
@@ -176,8 +179,8 @@ void route_backward(Frame& frame, const routing<T>& routed, view<const std::type
   });
 }
 
-/// The load-balancing term of one layer and micro-batch from its selections and the sums of its
-/// probabilities over the same rows; k when perfectly balanced, 0 without rows.
+/// The load-balancing term of one layer and micro-batch, from its selections and the sums of its probabilities over the
+/// same rows: k where the load is balanced, 0 without rows.
 [[nodiscard]] inline double balance_loss(const std::int64_t* selections, const double* probability_sums,
                                          std::size_t experts, double rows) noexcept {
   if (!(rows > 0)) return 0;

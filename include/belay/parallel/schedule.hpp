@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Door to pipeline schedules. A schedule is a table: for every stage the ordered list of what it does,
-// computes and exchanges with its neighbours. Tables are values without ranks or threads: they are made at
-// compile time or at start-up by the same code, proven (parallel/proof.hpp), played against a clock, written,
-// read and drawn; the table that was proven is the one that parallel/pipeline.hpp executes.
+// Pipeline schedules. A schedule is a table: for every stage the ordered list of its actions, computes and exchanges
+// with neighbouring stages. Tables are values without ranks or threads. The same code makes them at compile time or at
+// start-up. They are proven (parallel/proof.hpp), played against a clock, written and read as CSV, and drawn
+// (report/schedule_chart.hpp). The table that was proven is the one that parallel/pipeline.hpp executes.
+//
+//   constexpr auto table = belay::schedule::one_f_one_b<4, 16>();  // 4 stages, 16 micro-batches
+//   static_assert(belay::proof(table).complete);
+//   const auto same = belay::schedule::one_f_one_b(4, 16);         // at run time
+//   const auto read = belay::schedule::from_csv(belay::schedule::to_csv(same));
 #pragma once
 
 #include "belay/parallel/schedule/action.hpp"    // IWYU pragma: export

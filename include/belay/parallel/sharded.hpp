@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A tensor over a group of ranks: the part held here, the group, and how the others hold the rest, with the
-// placement in the type. It is a view: whoever made it keeps the memory and the group's rank alive. Uneven
-// splits are exact: counts per rank, never padding.
+// A tensor over a group of ranks: the part held here, the group, and how the other ranks hold the rest. The placement
+// is part of the type. It is a view: memory, counts and the group belong to the caller and outlive it. Uneven splits
+// are exact: there are counts for each rank, never padding.
+//
+//   std::vector<std::size_t> counts(ranks);
+//   const belay::shard_counts split = belay::even_counts(rows, width, counts);
+//   belay::sharded<float, belay::partial<belay::sum>, group> grad{world, memory, split};
+//   auto mine = belay::redistribute<belay::shard<0>>(std::move(grad));  // a reduce_scatter_v
+//   use(mine.local());
 #pragma once
 
 #include <cstddef>
@@ -17,16 +23,16 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// How many elements each rank of a group holds, in rank order; the parts lie one after the other. The
-/// counts belong to whoever made them.
+/// How many elements each rank of a group holds, in rank order. The parts lie one after the other. The counts are the
+/// caller's.
 class shard_counts {
  public:
   explicit shard_counts(std::span<const std::size_t> counts) noexcept : counts_(counts) {}
 
   [[nodiscard]] std::span<const std::size_t> counts() const noexcept { return counts_; }
-  /// Where the counts add up to more than any memory holds, that does not wrap round.
+  /// The sum of the counts. It does not wrap around.
   [[nodiscard]] std::size_t total() const noexcept { return before(counts_.size()); }
-  /// What rank `rank` holds of the whole.
+  /// The part of rank `rank`.
   [[nodiscard]] local_part part(std::size_t rank) const noexcept { return {before(rank), counts_[rank]}; }
 
  private:
@@ -50,9 +56,8 @@ inline shard_counts even_counts(std::size_t total, std::size_t row_elements, std
   return shard_counts{counts};
 }
 
-/// `local` is the whole for `replicate` and `partial`, this rank's part for `shard<0>`; row-major, and rows
-/// are the unit of a split. Move-only, because a redistribution uses its source up: reducing the same
-/// `partial` twice would be wrong.
+/// `local` is the whole for `replicate` and `partial`, and this rank's part for `shard<0>`: row-major, split between
+/// rows. Move-only, because a redistribution consumes its source: to reduce the same `partial` twice would be wrong.
 template <class T, class Placement, class Group>
 class sharded {
   static_assert(placement<Placement>,
@@ -63,7 +68,7 @@ class sharded {
   using placement_type = Placement;
   using group_type = Group;
 
-  /// `counts` tells how the group splits the tensor (or would): one entry a rank.
+  /// `counts` is how the group splits the tensor, or would split it: one entry for each rank.
   sharded(const Group& group, std::span<T> local, shard_counts counts, where at = where::current())
       : group_(group), local_(local), counts_(counts) {
     if (counts.counts().size() != ranks())
@@ -80,12 +85,12 @@ class sharded {
   sharded(sharded&&) noexcept = default;
   sharded& operator=(sharded&&) noexcept = default;
 
-  /// A handle; copies of it are the same group.
+  /// A handle: copies of it are the same group.
   [[nodiscard]] const Group& group() const noexcept { return group_; }
   [[nodiscard]] std::span<T> local() const noexcept { return local_; }
   [[nodiscard]] shard_counts counts() const noexcept { return counts_; }
   [[nodiscard]] std::size_t global_size() const noexcept { return counts_.total(); }
-  /// The elements of the whole that a split gives to this rank.
+  /// The part of the whole that the split gives to this rank.
   [[nodiscard]] local_part own() const noexcept { return counts_.part(static_cast<std::size_t>(group_.rank())); }
 
  private:

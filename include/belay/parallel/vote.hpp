@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The vote of a step's commit: the ballots of all ranks folded into one, so that every rank draws the same
-// conclusion. Two small reductions; the only communication a commit makes.
+// The vote of a step's commit: the ballots of all ranks reduced to one, so that every rank draws the same conclusion.
+// It is the only communication of a commit.
+//
+//   auto outcome = std::move(step).commit(belay::world_vote{mesh.world()});
 #pragma once
 
 #include <array>
@@ -14,7 +16,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// `std::move(step).commit(world_vote{mesh.world()})`: collective over the group, in the same place on all ranks.
+/// Two small all_reduces over the group, when `commit` calls it. All ranks must commit at the same point.
 template <communicator Group>
 class world_vote {
  public:

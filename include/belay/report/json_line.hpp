@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One JSON object a line, written into room that the caller gives: no allocation, numbers that read back
-// bit for bit, null for what JSON has no number for. The caller names the members; this keeps commas,
-// quotes and brackets right.
+// One JSON object as a line, written into memory that the caller gives. It allocates nothing. Numbers read back bit
+// for bit, and values that JSON has no number for become null. The caller names the members; commas, quotes and
+// brackets are added.
+//
+//   char room[4096];
+//   belay::json_line line(room);
+//   line.field("step", 1).field("loss", 2.5).array("live", bytes);
+//   line.open_object("peak").field("device", 64).close();
+//   file.write(line.finish());  // {"step":1,"loss":2.5,"live":[1,2],"peak":{"device":64}} and a newline
 #pragma once
 
 #include <concepts>
@@ -19,14 +25,14 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A value that JSON has a form for and that is not text.
+/// A number or a truth value.
 template <class T>
 concept json_scalar = std::integral<T> || std::floating_point<T>;
 
-/// Builds one line: `json_line(room).field("step", 1).array("live", bytes).finish()`.
+/// Builds one line after another in the same memory.
 class json_line {
  public:
-  static constexpr int deepest = 16;  // objects and arrays inside one another
+  static constexpr int deepest = 16;  // nested objects and arrays
 
   explicit json_line(std::span<char> room) noexcept : text_(room) { begin(); }
 
@@ -85,7 +91,7 @@ class json_line {
     return *this;
   }
 
-  /// Opens an object or an array as a member; close() ends the innermost.
+  /// Opens an object or an array as a member. close() ends the innermost one.
   json_line& open_object(std::string_view key) { return open(key, '{', '}'); }
   json_line& open_array(std::string_view key) { return open(key, '[', ']'); }
   json_line& close() {
@@ -95,7 +101,7 @@ class json_line {
     return *this;
   }
 
-  /// The whole line with its newline. Everything opened must be closed, and the room must have sufficed.
+  /// The whole line with its newline. A usage_error where something is still open, or the memory was too small.
   [[nodiscard]] std::string_view finish(where at = where::current()) {
     if (depth_ != 0) throw usage_error("a JSON line ends with an open object or array", at);
     text_.put("}\n");

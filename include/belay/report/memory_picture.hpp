@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Live bytes of every tier over the whole run, in memory of fixed size: when it is full, neighbouring
-// samples become one that keeps the larger bytes, so no peak is ever lost. Drawn as an SVG that needs
-// nothing else to be looked at.
+// Live bytes of every tier over the whole run, as an SVG that needs nothing else to be shown. Samples are kept in
+// memory of fixed size. When it is full, neighbouring samples are merged into one with the larger bytes, so no peak is
+// lost.
+//
+//   belay::memory_picture picture({"device", "host"});
+//   picture.add(seconds, live_bytes);  // allocates nothing
+//   picture.write("memory.svg");
 #pragma once
 
 #include <cstddef>
@@ -24,7 +28,7 @@ namespace belay::inline BELAY_ABI {
 
 class memory_picture {
  public:
-  /// Takes the room for `capacity` samples of all `tiers` now; add() allocates nothing.
+  /// Allocates memory for `capacity` samples of all `tiers`; add() allocates nothing.
   explicit memory_picture(std::vector<std::string> tiers, std::size_t capacity = 1024)
       : tiers_(std::move(tiers)),
         capacity_(capacity < 2 ? 2 : capacity / 2 * 2),
@@ -42,19 +46,19 @@ class memory_picture {
       const sample now{seconds, live[tier]};
       if (now.bytes > peaks_[tier].bytes) peaks_[tier] = now;
       sample& kept = samples_[(size_ - 1) * tiers_.size() + tier];
-      if (pending_ == 0) kept = now;  // what was there has been forgotten
+      if (pending_ == 0) kept = now;  // a new sample
       if (now.bytes > kept.bytes) kept.bytes = now.bytes;
     }
     pending_ = (pending_ + 1) % each_;
     last_ = seconds;
   }
 
-  /// Samples kept, and how many of those added each of them stands for.
+  /// Samples kept, and the number of added samples that each of them stands for.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t samples_each() const noexcept { return each_; }
   [[nodiscard]] std::uint64_t peak(std::size_t tier) const { return peaks_.at(tier).bytes; }
 
-  /// The picture: time to the right, bytes up, a line and a marked peak for each tier.
+  /// The picture: time to the right, bytes upwards, a line and a marked peak for each tier.
   [[nodiscard]] std::string svg() const {
     std::uint64_t largest = 1;
     for (const sample& peak : peaks_) {
@@ -144,8 +148,8 @@ class memory_picture {
   std::vector<sample> samples_;  // [sample][tier]
   std::vector<sample> peaks_;
   std::size_t size_ = 0;
-  std::size_t each_ = 1;     // samples added for one that is kept
-  std::size_t pending_ = 0;  // of them, how many the last one holds; 0 when it is full
+  std::size_t each_ = 1;     // added samples for each that is kept
+  std::size_t pending_ = 0;  // added samples in the last one; 0 where it is full
   double last_ = 0;
 };
 

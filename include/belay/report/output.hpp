@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where lines go. A line is handed to the system in one call, so that a reader who follows the file never
-// sees half of one, and a full disk is an error with a name instead of a log that silently stops.
+// A file that lines are appended to. A line is written with one system call, so that a reader who follows the file
+// never sees half of one. A full disk is an error with a name, not a log that silently ends.
+//
+//   belay::output log("steps.jsonl");
+//   log.write(line.json(report));
+//   belay::output terminal(stdout, "standard output");
 #pragma once
 
 #include <fcntl.h>
@@ -25,7 +29,7 @@ namespace belay::inline BELAY_ABI {
 /// A file descriptor that text is appended to. Writing allocates nothing.
 class output {
  public:
-  /// Creates `path` or empties what is there; closed by the destructor.
+  /// Creates `path`, or empties it. Closed by the destructor.
   explicit output(std::string path, where at = where::current()) : path_(std::move(path)), owned_(true) {
     do {
       descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -33,10 +37,10 @@ class output {
     if (descriptor_ < 0) fail("cannot be opened for writing", errno, at);
   }
 
-  /// Writes to a descriptor that stays the caller's; `name` is what errors call it.
-  output(int unique_fd, std::string name) : path_(std::move(name)), descriptor_(unique_fd) {}
+  /// Writes to a descriptor of the caller, which stays open. `name` is its name in errors.
+  output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
 
-  /// Writes to a stream of <cstdio>, around its buffer: what is in it is flushed first.
+  /// Writes to the descriptor of a <cstdio> stream, whose buffer is flushed first.
   output(std::FILE* stream, std::string name) : output(::fileno(stream), std::move(name)) { std::fflush(stream); }
 
   output(const output&) = delete;
@@ -55,7 +59,7 @@ class output {
   /// Bytes written so far.
   [[nodiscard]] std::uint64_t written() const noexcept { return written_; }
 
-  /// Writes `text`, which brings its own newline, in one call; only what the system left over takes another.
+  /// Writes `text`, newline included, with one system call. Only after a partial write there is another.
   void write(std::string_view text, where at = where::current()) {
     while (!text.empty()) {
       const ssize_t put = ::write(descriptor_, text.data(), text.size());

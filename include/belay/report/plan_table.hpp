@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A plan as a table: what every tier of every rank is needed for, to the byte. When a budget does not hold
-// it, the same table says where, by how much, and what would help.
+// A plan as a table: what every tier of every rank is needed for, to the byte. Where a budget is exceeded, the same
+// text says where, by how much, and what would help.
+//
+//   const belay::plan_row rows[] = {{"device", "activations", bytes_of_each_rank}};
+//   const belay::plan_budget budgets[] = {{"device", std::uint64_t{1} << 30}};
+//   const belay::plan_printer printer({.rows = rows, .budgets = budgets});
+//   std::puts(printer.text().c_str());
+//   if (!printer.fits()) return 1;
 #pragma once
 
 #include <cstddef>
@@ -18,24 +24,24 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Bytes of one purpose in one tier, an entry for each rank. Rows of a tier add up to its peak.
+/// Bytes of one purpose in one tier, with an entry for each rank. Rows of a tier add up to its peak.
 struct plan_row {
   std::string_view tier;
   std::string_view purpose;
   std::span<const std::uint64_t> bytes;
 };
 
-/// What one rank may use of a tier; a tier that is not listed is not limited.
+/// The bytes that one rank may use of a tier. A tier that is not listed is not limited.
 struct plan_budget {
   std::string_view tier;
   std::uint64_t bytes = 0;
 };
 
-/// What the table is made of; points into the caller's memory.
+/// The content of the table. It points to the caller's memory.
 struct plan_table {
   std::span<const plan_row> rows = {};
   std::span<const plan_budget> budgets = {};
-  std::span<const std::string_view> suggestions = {};  // what would need less; shown only with a refusal
+  std::span<const std::string_view> suggestions = {};  // what would need less; shown only where a budget is exceeded
 };
 
 /// "12.5 MiB", in the unit that leaves one to four digits before the point.
@@ -54,10 +60,10 @@ struct plan_table {
   return text + " " + std::string(units[unit]);
 }
 
-/// Writes plan tables. Not for every step: it builds strings.
+/// Formats plan tables. It builds strings, so it is not for every step.
 class plan_printer {
  public:
-  static constexpr std::size_t most_columns = 8;  // more ranks than this are shown as smallest, largest, sum
+  static constexpr std::size_t most_columns = 8;  // more ranks are shown as smallest, largest and sum
 
   explicit plan_printer(const plan_table& table) : table_(table) {
     for (const plan_row& row : table.rows) {
@@ -75,12 +81,13 @@ class plan_printer {
     return true;
   }
 
-  /// The table, then for each tier that does not fit the ranks and bytes that are short, then what would help.
+  /// The table; then, for each tier that exceeds its budget, the worst rank and the missing bytes; then what would
+  /// help.
   [[nodiscard]] std::string text() const {
     std::vector<std::string> cells;
     add_heading(cells);
     for (const plan_row& first : table_.rows) {
-      if (&first != &first_of(first.tier)) continue;  // its tier has been shown
+      if (&first != &first_of(first.tier)) continue;  // its tier was shown already
       for (const plan_row& row : table_.rows) {
         if (row.tier != first.tier) continue;
         add_line(cells, row.tier, row.purpose, [&](std::size_t rank) { return of(row, rank); });
@@ -147,7 +154,7 @@ class plan_printer {
     }
   }
 
-  // Words to the left, numbers to the right.
+  // The cells as lines: words left-aligned, numbers right-aligned.
   [[nodiscard]] std::string aligned(std::vector<std::string>& cells) const {
     for (std::size_t column = 0; column < columns(); ++column) {
       std::size_t width = 0;

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A step in one line: for the person who watches, and for the program that compares. The room for both is
-// taken once, for the largest line the numbers can make, so that printing a step allocates nothing.
+// A step as one line: for people who watch, and for programs that compare. The memory for both is allocated once, for
+// the largest line that is possible, so that printing a step allocates nothing.
+//
+//   belay::step_line line(ranks, layers, experts);
+//   belay::step_report report{.step = 12, .loss = 2.31};
+//   terminal.write(line.human(report));  // step 12  loss 2.3100  ...
+//   log.write(line.json(report));        // {"step":12,"loss":2.31,...}
 #pragma once
 
 #include <cstddef>
@@ -17,11 +22,11 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Bytes of one tier, an entry for each rank.
+/// Bytes of one tier, with an entry for each rank.
 struct tier_report {
   std::span<const std::uint64_t> live;     // leased now
-  std::span<const std::uint64_t> peak;     // leased at most within the step
-  std::span<const std::uint64_t> planned;  // what the plan says the peak will be
+  std::span<const std::uint64_t> peak;     // the most that was leased within the step
+  std::span<const std::uint64_t> planned;  // the peak according to the plan
 };
 
 /// Allocations of all ranks since the end of the first step.
@@ -31,7 +36,7 @@ struct allocation_report {
   std::uint64_t heap = 0;
 };
 
-/// Everything one line tells. Points into the caller's memory; nothing is kept.
+/// The content of one line. It points to the caller's memory.
 struct step_report {
   std::uint64_t step = 0;  // from 1
   double loss = 0;         // nats a token
@@ -44,18 +49,18 @@ struct step_report {
   allocation_report allocations;
   std::uint64_t open_obligations = 0;
   double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks
-  double bubble_predicted = 0;                 // the same from the table
+  double bubble_predicted = 0;                 // the same, predicted from the schedule
   view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
   bool replayed = false;
 };
 
-/// Writes step_reports of up to the given sizes.
+/// Formats step_reports of up to the given sizes.
 class step_line {
  public:
   step_line(std::size_t ranks, std::size_t layers, std::size_t experts)
       : room_(2048 + digits * (6 * ranks + layers * (experts + 1)), ' ') {}
 
-  /// The line for people, with its newline. Valid until the next call. Bytes are the largest of all ranks.
+  /// The line for people, with its newline. Valid until the next call. Bytes are the maximum over ranks.
   [[nodiscard]] std::string_view human(const step_report& report) {
     text_buffer line(room());
     line.put("step ").put(report.step);
@@ -95,7 +100,7 @@ class step_line {
     return line.finish();
   }
 
-  /// Tokens of the busiest expert of any layer over the mean of its layer: 1 is perfect balance.
+  /// Tokens of the busiest expert of any layer divided by the mean of its layer: 1 is perfect balance.
   [[nodiscard]] static double imbalance(view<const std::uint64_t, 2> tokens) noexcept {
     double worst = 0;
     for (std::size_t layer = 0; layer < tokens.extent(0); ++layer) {
@@ -115,7 +120,7 @@ class step_line {
   }
 
  private:
-  static constexpr std::size_t digits = 24;  // of a number and what separates it from the next
+  static constexpr std::size_t digits = 24;  // of a number and its separator
 
   [[nodiscard]] std::span<char> room() noexcept { return {room_.data(), room_.size()}; }
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Text put together in memory that is already there. Nothing here allocates or asks the locale. Text that
-// does not fit is counted, not written, so that the one who asks for it learns how much room it needed.
+// Text that is put together in memory of fixed size, without allocation and independently of the locale. Text that
+// does not fit is counted, so that the error says how much memory is needed.
+//
+//   char room[64];
+//   belay::text_buffer line(room);
+//   line.put("step ").put(12).put("  loss ").put_fixed(loss, 4);
+//   const std::string_view text = line.text();
 #pragma once
 
 #include <charconv>
@@ -26,7 +31,7 @@ class text_buffer {
   void clear() noexcept { size_ = 0; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
-  /// What was put so far; a usage_error when the room was too small. Valid until the next put or clear.
+  /// The text so far. A usage_error where the memory was too small. Valid until the next put or clear.
   [[nodiscard]] std::string_view text(where at = where::current()) const {
     if (size_ > room_.size()) {
       throw usage_error(
@@ -59,7 +64,7 @@ class text_buffer {
     return put(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
   }
 
-  /// A number with `places` digits after the point; with an exponent where that would be very long.
+  /// A number with `places` digits after the point, or with an exponent where that would be too long.
   text_buffer& put_fixed(double value, int places) noexcept {
     char digits[64];
     auto end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, places);

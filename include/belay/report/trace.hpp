@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What every rank did when, kept in rings of fixed size and written as a Chrome trace that Perfetto opens.
-// A rank writes its own ring only, so recording costs two stores of a clock and no lock; a full ring
-// forgets its oldest events.
+// What every rank did and when, kept in rings of fixed size and written as a Chrome trace, which Perfetto opens. A
+// rank writes only its own ring, so recording takes two readings of the clock and no lock. A full ring overwrites its
+// oldest events.
+//
+//   belay::trace trace(ranks);
+//   {
+//     const belay::trace::duration timed(trace, rank, "forward", "compute", micro_batch);
+//     forward();
+//   }
+//   trace.write("trace.json");  // when no rank records any more
 #pragma once
 
 #include <cstddef>
@@ -19,31 +26,31 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// One thing a rank did. Names are string literals, or live as long as the trace.
+/// One event of a rank. Names are string literals, or outlive the trace.
 struct trace_event {
   static constexpr std::uint64_t no_number = ~std::uint64_t{0};
 
   const char* name = "";
   const char* category = "";
-  std::uint64_t begin = 0;  // nanoseconds since the trace was made
+  std::uint64_t begin = 0;  // nanoseconds since the trace began
   std::uint64_t end = 0;
-  std::uint64_t number = no_number;  // the micro-batch, or what else tells it from others of its name
+  std::uint64_t number = no_number;  // the micro-batch, or another number that distinguishes events of one name
 };
 
 class trace {
  public:
-  /// Takes the room for `capacity` events of each of `ranks` ranks now; recording allocates nothing.
+  /// Allocates memory for `capacity` events of each of `ranks` ranks; recording allocates nothing.
   explicit trace(std::size_t ranks, std::size_t capacity = 4096)
       : capacity_(capacity == 0 ? 1 : capacity), rings_(ranks), start_(monotonic_clock::now()) {
     for (ring& each : rings_) each.events = std::vector<trace_event>(capacity_);
   }
 
-  /// Nanoseconds since the trace was made.
+  /// Nanoseconds since the trace began.
   [[nodiscard]] std::uint64_t now() const noexcept {
     return static_cast<std::uint64_t>(monotonic_clock::now() - start_);
   }
 
-  /// Adds one event of `rank`; only that rank's thread may.
+  /// Adds one event of `rank`. Called by that rank's thread only.
   void add(std::size_t rank, const trace_event& event) noexcept {
     if (rank >= rings_.size()) return;  // a rank without a ring is not traced
     ring& own = rings_[rank];
@@ -51,7 +58,7 @@ class trace {
     ++own.count;
   }
 
-  /// Records from its making to its end, as one event.
+  /// Records its own lifetime as one event.
   class duration {
    public:
     duration(trace& to, std::size_t rank, const char* name, const char* category = "",
@@ -70,14 +77,14 @@ class trace {
     trace_event event_;
   };
 
-  /// Events of `rank` that were added, and how many of them the ring has forgotten.
+  /// The number of events of `rank` that were added, and how many of them were overwritten.
   [[nodiscard]] std::uint64_t recorded(std::size_t rank) const { return rings_.at(rank).count; }
   [[nodiscard]] std::uint64_t forgotten(std::size_t rank) const {
     const std::uint64_t count = rings_.at(rank).count;
     return count < capacity_ ? 0 : count - capacity_;
   }
 
-  /// Writes everything the rings hold to `path`. The ranks must have stopped recording.
+  /// Writes all events in the rings to `path`. The ranks must have stopped recording.
   void write(const std::string& path) const {
     output file(path);
     char room[4096];
@@ -86,7 +93,7 @@ class trace {
     const char* separator = "";
     const auto put = [&] {
       std::string_view text = line.finish();
-      text.remove_suffix(1);  // commas stand between the lines of this file
+      text.remove_suffix(1);  // the newline: commas separate the lines of this file
       const std::string whole = separator + std::string(text);
       file.write(whole);
       separator = ",\n";

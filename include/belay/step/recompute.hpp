@@ -49,7 +49,7 @@ class recompute {
 
   template <class Engine, class Input, class Output, class Dout, class... Dx>
   void backward(frame<Engine>& call, kept<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
-    const obligation_id debt =
+    const obligation_id opened =
         call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
     invocation_memory memory = call.memory();
     memory.kept = {};
@@ -59,7 +59,7 @@ class recompute {
       layer_->backward(again, std::move(full), dout, dx...);
     }
     call.engine().activations().release(memory.kept);
-    call.close(debt);
+    call.close(opened);
   }
 
  private:

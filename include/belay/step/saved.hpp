@@ -37,7 +37,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
     const offset_allocator& leases = engine.activations().offsets();
     const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
-    debt_ = call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
+    obligation_ =
+        call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
   }
 
   BELAY_OPENS saved(saved && other) noexcept
@@ -47,7 +48,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         call_(other.call_),
         memory_(std::exchange(other.memory_, {})),
         residue_(std::move(other.residue_)),
-        debt_(std::exchange(other.debt_, {})),
+        obligation_(std::exchange(other.obligation_, {})),
         epoch_(other.epoch_) {}
   saved& operator=(saved&&) = delete;  // it would lose the obligation of the left side
 
@@ -70,7 +71,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     // The obligation stays open while the layer runs, so that a recompute is recorded as its child. In release builds a
     // handle that owes nothing computes nothing: the step will refuse.
     const bool owed = owes();
-    call_.parent = debt_.index;
+    call_.parent = obligation_.index;
     if constexpr (differentiable<Input>) {
       gradient_of<Engine, Input> dx{*engine_, input_.shape(), call_.at};
       if (owed) {
@@ -100,7 +101,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// obligations of its residue there.
   BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& {
     if constexpr (discarding_layer<Layer, Engine, Input>) {
-      call_.parent = debt_.index;
+      call_.parent = obligation_.index;
       if (owes()) {
         const mark under_way{engine_->watch(), call_.now(layer_call::discard)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
@@ -125,11 +126,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     return layer_->forward(call, input_);
   }
 
-  [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(debt_); }
+  [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
 
   void settle(where at) {
-    engine_->obligations().close(debt_, at);
-    debt_ = {};
+    engine_->obligations().close(obligation_, at);
+    obligation_ = {};
     if (epoch_ != engine_->epoch()) return;  // the step has ended and reclaimed everything
     engine_->activations().release(memory_.kept);
     engine_->activations().release(memory_.remembered);
@@ -141,7 +142,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   invocation call_;
   invocation_memory memory_;
   residue_type residue_;
-  obligation_id debt_;
+  obligation_id obligation_;
   std::uint64_t epoch_;
 };
 

@@ -98,11 +98,11 @@ class [[nodiscard]] step {
   template <class Vote>
   requires std::invocable<Vote, ballot>
   [[nodiscard]] step_outcome commit(Vote&& vote, where at = where::current()) && {
-    ledger& debts = engine_->obligations();
-    findings_.open_obligations = debts.open_count();
-    findings_.misused_handles = debts.misuse_count();
+    ledger& obligations = engine_->obligations();
+    findings_.open_obligations = obligations.open_count();
+    findings_.misused_handles = obligations.misuse_count();
     std::string list;
-    if (findings_.open_obligations > 0) list = debts.text();
+    if (findings_.open_obligations > 0) list = obligations.text();
     const std::uint64_t number = engine_->step_number();
     ended_ = true;
     engine_->end_step();

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The norm of all gradients of the model, every parameter counted once, wherever its parts live. Sums of
-// squares of 4096 elements are written by exactly one rank into one table of the whole model; the table is
-// summed over the world (each entry with zeros) and folded in the model's order, so that neither pipeline
-// stages nor sharded optimizer state change a bit.
+// The norm of all gradients of the model, every parameter counted once, wherever its parts are held. Each sum of
+// squares of a chunk is written by exactly one rank into a table of the whole model. The table is summed over the
+// world, where each entry is added to zeros, and folded in the model's order. So neither pipeline stages nor sharded
+// optimizer state change a bit of the norm.
+//
+//   belay::norm_table table;
+//   std::vector<belay::norm_place> places{{table.add(wte.local_size()), 0}, {table.add(head.local_size()), 0}};
+//   std::vector<double> memory(table.chunks());
+//   belay::gradient_norm<float> norm(table, places, memory);
+//   const auto length = norm(reduced, mesh.world());
+//   if (length.finite()) optimizer.apply(*done, std::move(reduced), length.clip(1.0));
 #pragma once
 
 #include <algorithm>
@@ -29,16 +36,16 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Every trainable parameter of the whole model, in model order, with all its parts: equal on all ranks.
+/// The table of all trainable parameters of the whole model, in model order, with all their parts: equal on all ranks.
 class norm_table {
  public:
-  /// A parameter of which every holder holds the same `elements`. Returns its number.
+  /// Adds a parameter of one part, which one or more ranks hold. Returns its number.
   std::size_t add(std::size_t elements, where at = where::current()) {
     return add(std::span<const std::size_t>(&elements, 1), at);
   }
 
-  /// A parameter that is held in parts, with their sizes in order. Returns its number. Throws `size_error` where the
-  /// table would be more than any memory holds.
+  /// Adds a parameter that is held in parts of these sizes. Returns its number. Throws `size_error` where the table
+  /// would be more than any memory holds.
   std::size_t add(std::span<const std::size_t> part_elements, where at = where::current()) {
     checked_size chunks = chunks_;
     for (std::size_t elements : part_elements) chunks += chunks_of(elements);
@@ -92,7 +99,7 @@ class norm_table {
   std::size_t chunks_ = 0;
 };
 
-/// What the optimizer multiplies gradients with; `none` leaves them.
+/// The factor by which the optimizer multiplies gradients; `none` is 1.
 class clip_factor {
  public:
   [[nodiscard]] static constexpr clip_factor none() noexcept { return clip_factor{1.0}; }
@@ -122,17 +129,17 @@ class gradient_norm_value {
   double value_;
 };
 
-/// Where a parameter of the buckets stands in the table: its number there, and which part is held here.
+/// Where a parameter of the buckets is in the table: its number, and the part that is held here.
 struct norm_place {
   std::size_t parameter = 0;
   std::size_t part = 0;
 };
 
-/// Computes the norm; its memory is given, so that a step allocates nothing.
+/// Computes the norm. Its memory is given, so that a step allocates nothing.
 template <class T>
 class gradient_norm {
  public:
-  /// `places[i]` belongs to parameter i of the buckets. `memory` holds `table.chunks()` doubles and outlives this.
+  /// `places[i]` is that of parameter i of the buckets. `memory` has `table.chunks()` doubles and outlives this.
   gradient_norm(norm_table table, std::vector<norm_place> places, std::span<double> memory, where at = where::current())
       : table_(std::move(table)), places_(std::move(places)), memory_(memory) {
     if (memory.size() != table_.chunks())
@@ -146,8 +153,8 @@ class gradient_norm {
     check_places(at);
   }
 
-  /// The norm over all ranks of `world`: collective, every rank with its own gradients, those of its buckets' last
-  /// reduction. With checks across ranks their divisors are compared.
+  /// The norm over all ranks of `world`. Collective: every rank gives the gradients of its buckets' last reduction.
+  /// Checks across ranks compare the divisors.
   template <class Group>
   [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
                                                where at = where::current()) {
@@ -172,14 +179,14 @@ class gradient_norm {
     return gradient_norm_value{kernel::square_root(squares)};
   }
 
-  /// The norm of one parameter of the table, over all its parts, as of the last call.
+  /// The norm of one parameter of the table over all its parts, at the last call.
   [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
     return kernel::square_root(table_.fold(number, memory_));
   }
   [[nodiscard]] const norm_table& table() const noexcept { return table_; }
 
  private:
-  // A parameter counts once: two places of one part would write over each other.
+  // A parameter counts once: two places of one part would overwrite each other.
   void check_places(where at) const {
     std::vector<std::pair<std::size_t, std::size_t>> taken;
     for (const norm_place& place : places_) taken.emplace_back(place.parameter, place.part);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// AdamW over what this rank owns: with sharded optimizer state a part of every bucket, else all of it. It
-// takes a committed step and gradients that were reduced and divided, and nothing else. A float parameter is
-// its own master. Updates go chunk by chunk, so that sharding changes no bit; the values of a bucket are
-// shared while the next one is updated.
+// AdamW over what this rank owns: a part of every bucket where the optimizer state is sharded, else all of it. It
+// takes a committed step, and gradients that were reduced and divided. A float parameter is its own master copy.
+// Updates go chunk by chunk, so that sharding changes no bit. The values of a bucket are gathered while the next
+// bucket is updated.
+//
+//   std::vector<float> state(belay::adamw<float, group>::state_elements(buckets));
+//   belay::adamw<float, group> optimizer({.learning_rate = 3e-4}, buckets, state);
+//   if (auto* done = committed(outcome)) optimizer.apply(*done, std::move(reduced), belay::clip_factor::none());
 #pragma once
 
 #include <concepts>
@@ -25,19 +29,19 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// learning_rate, beta1, beta2, epsilon, decay (of parameters made with weight_decay::yes).
+/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
 using adamw_settings = kernel::adamw_settings;
 
-/// What an optimizer can be applied to.
+/// The token of a committed step.
 template <class Token>
 concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
 
-/// Reduced and divided gradients, moved in.
+/// Reduced and divided gradients, which are moved.
 template <class Gradients, class T>
 concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
 
-/// Elements of state AdamW needs for `layout` on a rank with number `rank_in_family[f]` in each family f: two
-/// moments for every owned element.
+/// Elements of AdamW's state for `layout` on a rank with number `rank_in_family[f]` in each family f: two moments for
+/// every owned element.
 [[nodiscard]] inline std::size_t adamw_state_elements(const bucket_layout& layout,
                                                       std::span<const std::size_t> rank_in_family) {
   return 2 * layout.owned_elements(rank_in_family);
@@ -46,27 +50,26 @@ concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
 template <class T, class Group>
 class adamw {
  public:
-  /// `state` holds exactly `state_elements(buckets)` elements, zeroed here; it and the bound `buckets` outlive this.
+  /// `state` has exactly `state_elements(buckets)` elements, and is zeroed. It and the bound `buckets` outlive this.
   adamw(adamw_settings settings, gradient_buckets<T, Group>& buckets, std::span<T> state, where at = where::current())
       : settings_(settings), buckets_(&buckets), state_(state) {
     if (state.size() != state_elements(buckets))
       throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
                             " elements, the memory given has " + std::to_string(state.size()),
                         at);
-    for (T& time_point : state) time_point = T(0);
+    for (T& moment : state) moment = T(0);
   }
 
-  /// Elements of state for what this rank owns of the bound buckets.
+  /// Elements of state for what this rank owns of the bound buckets: two moments each.
   [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept {
     std::size_t owned = 0;
     for (const owned_range<T>& range : buckets.owned()) owned += range.count;
     return 2 * owned;
   }
 
-  /// Updates the owned values and shares them with the ranks that replicate them: collective over the
-  /// buckets' families. The gradients are scaled by `clip` on the way and are used up. A token is good for one call,
-  /// and for no older step than that of the last call; the gradients are those of the buckets' last reduction. Else
-  /// usage_error, and nothing changed.
+  /// Updates the owned values and gathers them on the ranks that replicate them: collective over the buckets' families.
+  /// The gradients are scaled by `clip` and consumed. Each committed step is applied once, in order, with the gradients
+  /// of the buckets' last reduction; else a usage_error, and nothing was changed.
   void apply(const committed_step& token, reduced_gradients<T>&& gradients, clip_factor clip,
              where at = where::current()) {
     if (token.number() <= last_token_)
@@ -104,7 +107,7 @@ class adamw {
     buckets_->finish_gathers();
   }
 
-  /// Any other call explains what is missing.
+  /// Any other call does not compile, with a sentence about what is missing.
   template <class Token, class Gradients, class... Rest>
   requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>)) void apply(Token&&, Gradients&&, Rest&&...) {
     static_assert(committed_token<Token>,

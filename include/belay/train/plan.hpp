@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A plan says every byte before the first is allocated: per rank, tier and purpose. Its numbers come from the
-// code that sizes the arenas (a rehearsal of the real step, the layout of the real buckets), so that plan and
-// run cannot drift apart. A plan over its budget is refused with the table, and nothing was allocated.
+// A plan says how many bytes are needed, before the first is allocated: per rank, tier and purpose. Its numbers come
+// from the code that sizes the arenas (a rehearsal of the real step, the layout of the real buckets), so that plan and
+// run cannot differ. A plan over its budget is refused with its table, and nothing was allocated.
+//
+//   belay::rank_plan rank;
+//   rank.add(belay::tier::device, "activations", rehearsed.peak_bytes(), rehearsed.extent_bytes());
+//   rank.add(belay::tier::device, "gradients", layout.gradient_elements() * sizeof(float));
+//   const belay::plan plan({rank});
+//   if (const auto missing = plan.shortage(limit)) throw belay::plan_refused(table, *missing, belay::where::current());
 #pragma once
 
 #include <cstddef>
@@ -19,9 +25,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// One purpose of memory in one tier. `bytes` are leased at the moment of the tier's peak and are what the budget is
-/// held against; `capacity` is the address range of the arena behind it, which gaps between leases of different
-/// lifetimes make a little larger.
+/// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
+/// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
 struct plan_item {
   tier where_it_is = tier::device;
   std::string purpose;
@@ -29,7 +34,7 @@ struct plan_item {
   std::size_t capacity = 0;
 };
 
-/// Everything one rank will hold.
+/// All memory that one rank will use.
 class rank_plan {
  public:
   void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
@@ -41,8 +46,7 @@ class rank_plan {
 
   [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
 
-  /// Peak of leased bytes in a tier: what the run's meter will show. Where items add up to more than any memory holds,
-  /// that does not wrap round.
+  /// Peak of leased bytes in a tier, as the run's meter will show it. The sum does not wrap around.
   [[nodiscard]] std::size_t peak_bytes(tier of) const noexcept { return folded(of, &plan_item::bytes); }
   /// Bytes of address range in a tier, gaps included.
   [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
@@ -78,7 +82,7 @@ class plan {
       const tier of = static_cast<tier>(kind);
       for (std::size_t r = 0; r < ranks_.size(); ++r) {
         const std::size_t needed = ranks_[r].peak_bytes(of);
-        // Also what no budget limits is limited by what there can be.
+        // Without a budget the limit is the largest size of an object.
         const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
         if (needed <= most) continue;
         if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
@@ -110,7 +114,7 @@ class plan {
   std::vector<rank_plan> ranks_;
 };
 
-/// The plan does not fit: `what()` is the itemised table and what to change. Nothing was allocated.
+/// The plan does not fit: `what()` is its table and what to change. Nothing was allocated.
 class plan_refused : public error {
  public:
   plan_refused(const std::string& table, plan_shortage shortage, where at)

@@ -31,7 +31,7 @@ struct result {
   std::vector<std::int64_t> tokens;
   double balance = 0;
   belay::expert_overflow overflow;
-  std::size_t leases_left = 0, bytes_left = 0, debts_left = 0;
+  std::size_t leases_left = 0, bytes_left = 0, obligations_left = 0;
 };
 
 struct job {
@@ -113,7 +113,7 @@ result<T> run(const job& what) {
       out.overflow = overflow;
       out.leases_left = here.leases();
       out.bytes_left = here.meter.live_bytes();
-      out.debts_left = here.engine.obligations().open_count();
+      out.obligations_left = here.engine.obligations().open_count();
     }
   });
   return out;
@@ -160,7 +160,7 @@ TEST_CASE("outputs and every gradient agree with a dense layer over all tokens, 
     CHECK_FALSE(got.overflow.happened());
     CHECK(got.leases_left == 0);
     CHECK(got.bytes_left == 0);
-    CHECK(got.debts_left == 0);
+    CHECK(got.obligations_left == 0);
   }
 }
 
@@ -230,7 +230,7 @@ TEST_CASE("everything sent to one expert is reported, nothing is written outside
   CHECK(got.overflow.capacity == 5);
   CHECK(got.tokens[0] == 9);
   CHECK(got.leases_left == 0);
-  CHECK(got.debts_left == 0);
+  CHECK(got.obligations_left == 0);
   for (const auto* values : {&got.y, &got.dx, &got.router_gradient, &got.matrices_gradient}) {
     for (double value : *values) CHECK(std::isfinite(value));
   }

@@ -71,7 +71,7 @@ TEST_CASE("an overflowing dispatch leaves the slots beside its own untouched") {
   });
 }
 
-TEST_CASE("fifty steps, and fifty evaluations, leave slots, memory and debts where they were") {
+TEST_CASE("fifty steps, and fifty evaluations, leave slots, memory and obligations where they were") {
   belay::host::world{2}.run([](belay::host::rank& rank) {
     expert_fixture<float> here(rank.world(), room_for_20);
     here.exchange.prepare(0, 1, 2);

@@ -228,16 +228,16 @@ namespace {
 // Its residue owes something too, as that of a layer with experts does.
 struct owing_inside : scaling {
   struct residue : scaling::residue {
-    belay::obligation_id debt;
+    belay::obligation_id opened;
   };
   template <class Frame>
   residue forward(Frame& frame, belay::view<const double, 3> x) {
-    const belay::obligation_id debt = frame.open(belay::obligation_kind::combined_tokens, 0, x.shape(), frame.call().at);
-    return {scaling::forward(frame, x), debt};
+    const belay::obligation_id opened = frame.open(belay::obligation_kind::combined_tokens, 0, x.shape(), frame.call().at);
+    return {scaling::forward(frame, x), opened};
   }
   template <class Frame>
   void backward(Frame& frame, residue&& r, belay::view<const double, 3> dout, belay::view<double, 3> dx) {
-    frame.close(r.debt);
+    frame.close(r.opened);
     scaling::backward(frame, std::move(r), dout, dx);
   }
 };
@@ -245,7 +245,7 @@ struct discarding : owing_inside {
   std::string reason;
   template <class Frame>
   void discard(Frame& frame, residue&& r, const char* why) {
-    frame.close(r.debt);
+    frame.close(r.opened);
     reason = why;
   }
 };
@@ -262,7 +262,7 @@ TEST_CASE("a layer whose residue owes something ends that when its handle is dis
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
 
-  owing_inside wrong_policy;  // without a discard of its own the inner debt stays, and is seen
+  owing_inside wrong_policy;  // without a discard of its own the inner obligation stays, and is seen
   belay::step second{b.engine};
   auto other = belay::forward(second, wrong_policy, b.x);
   std::move(other).discard("no gradient here");
@@ -286,8 +286,8 @@ struct watching : scaling {
   std::uint32_t parent_of_recompute = 0;
   template <class Frame>
   void backward(Frame& frame, residue&& r, belay::view<const double, 3> dout, belay::view<double, 3> dx) {
-    frame.engine().obligations().for_each_open([&](const belay::obligation& debt) {
-      if (debt.kind == belay::obligation_kind::recompute_frame) parent_of_recompute = debt.parent;
+    frame.engine().obligations().for_each_open([&](const belay::obligation& found) {
+      if (found.kind == belay::obligation_kind::recompute_frame) parent_of_recompute = found.parent;
     });
     scaling::backward(frame, std::move(r), dout, dx);
   }
@@ -301,7 +301,7 @@ TEST_CASE("a recompute is recorded as the child of the invocation that it repeat
   belay::step step{b.engine};
   auto one = belay::forward(step, again, b.x);
   auto dx = std::move(one).backward(b.x);
-  CHECK(layer.parent_of_recompute == 1);  // the first debt of the step
+  CHECK(layer.parent_of_recompute == 1);  // the first obligation of the step
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
 }

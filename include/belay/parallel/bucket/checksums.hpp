@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What every gradient was when its last contribution of a step was said. A backward that adds to it afterwards would be
-// left out of the reduction, on several ranks, and go unnoticed on one.
+// A checksum of every gradient at its last contribution of a step. A backward that adds to the gradient afterwards
+// would not be part of the reduction; on one rank it would go unnoticed.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
 #include <cstddef>
@@ -17,19 +18,19 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// One checksum a parameter, and the call after which it was taken.
+/// A checksum for each parameter, and the call after which it was taken.
 class gradient_checksums {
  public:
   static constexpr std::size_t no_micro_batch = std::numeric_limits<std::size_t>::max();
 
   explicit gradient_checksums(std::size_t parameters) : taken_(parameters) {}
 
-  /// The gradient of `parameter` is complete; `micro_batch` was the last, or the step has none.
+  /// The gradient of `parameter` is complete. `micro_batch` was the last one, or `no_micro_batch`.
   template <class T>
   void take(std::size_t parameter, std::span<const T> gradient, std::size_t micro_batch, where at) noexcept {
     taken_[parameter] = {hash_of(gradient), micro_batch, at};
   }
-  /// Whether it is no longer what it was then.
+  /// Whether the gradient has changed since then.
   template <class T>
   [[nodiscard]] bool changed(std::size_t parameter, std::span<const T> gradient) const noexcept {
     return taken_[parameter].hash != hash_of(gradient);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One bit for every (use of a parameter, micro-batch) of a step: a gradient is complete when every bit was set
-// exactly once. A count alone would let a double contribution hide a missing one.
+// One bit for every (use of a parameter, micro-batch) of a step. A gradient is complete when every bit was set exactly
+// once. A count alone would let a double contribution hide a missing one.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The ranks among whom a bucket is reduced.
+// The group of ranks among which a bucket is reduced.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
 #include <cstddef>
@@ -12,13 +13,13 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the buckets ask of a communicator.
+/// What gradient buckets need of a communicator.
 template <class Group, class T>
 concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, T> &&
     can_start_reduce_scatter_v<Group, T> && can_start_all_gather_v<Group, T> && can_all_gather<Group, std::uint64_t>;
 
-/// The ranks that replicate some parameters, as a handle of this rank, and what they divide. The
-/// group is a handle; its rank outlives the buckets.
+/// A family: the ranks that replicate some of the parameters, and the part of their state that they divide. `group` is
+/// a handle, whose rank outlives the buckets.
 template <class Group>
 struct bucket_family {
   Group group;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where every parameter lies in the memory of its buckets, which rank owns which range of it, and in what
-// order buckets are launched: a value, computed from sizes alone, equal on all ranks that share a bucket.
-// The plan, the buckets and the optimizer read the same one. Memory lies in the order of the backward, so
-// that a bucket is one contiguous range. Shards are cut between chunks of a parameter only: sums over a
-// chunk have one owner and the same bits however the parameter is sharded.
+// Where every parameter lies in the memory of its buckets, which rank owns which range of it, and in what order
+// buckets are launched. It is computed from sizes alone and equal on all ranks that share a bucket; plan, buckets and
+// optimizer use the same one. Memory is in the order of the backward, so that a bucket is one contiguous range. Shards
+// are cut only between chunks of a parameter: the sum over a chunk has one owner, and the same bits however the
+// parameter is sharded.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
 #include <concepts>
@@ -24,7 +25,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Elements of a parameter that are summed, updated and owned together, counted from its local start.
+/// A chunk: elements of a parameter that are summed, updated and owned together, counted from its local start.
 inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
 
 /// Number of chunks of `elements` elements.
@@ -32,7 +33,7 @@ inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
   return elements / parameter_chunk + (elements % parameter_chunk != 0 ? 1 : 0);
 }
 
-/// What the ranks that replicate a parameter divide among themselves.
+/// What the ranks that replicate a parameter divide among themselves, as in ZeRO.
 enum class zero_stage : std::uint8_t { none, optimizer_state };
 
 /// The size of one parameter and the family (ranks that replicate it) it belongs to.
@@ -41,13 +42,13 @@ struct bucket_entry {
   std::size_t family = 0;
 };
 
-/// A family as the layout sees it: how many ranks, and what they divide.
+/// What the layout needs of a family: the number of ranks, and what they divide.
 struct family_shape {
   std::size_t ranks = 1;
   zero_stage stage = zero_stage::none;
 };
 
-/// A list of `Element`s, or of what is one for the layout: a bucket's member, a bucket's family.
+/// A list of `Element`s, or of types that convert to it: members of buckets, families.
 template <class List, class Element>
 concept list_of = requires(const List& list, std::size_t i) {
   { list.size() } -> std::convertible_to<std::size_t>;
@@ -63,7 +64,7 @@ struct parameter_range {
   friend constexpr bool operator==(const parameter_range&, const parameter_range&) = default;
 };
 
-/// See the top of the file. Offsets and counts are in elements; parameters are numbered in model order.
+/// The layout of one rank's buckets. Offsets and counts are in elements; parameters are numbered in model order.
 class bucket_layout {
  public:
   struct bucket {
@@ -77,9 +78,9 @@ class bucket_layout {
 
   bucket_layout() = default;
 
-  /// Cuts `entries` into buckets of about `bucket_bytes`, each of one family; a larger parameter gets a
-  /// bucket of its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where all of them are
-  /// more than any memory holds.
+  /// Divides `entries` into buckets of about `bucket_bytes`, each of one family. A larger parameter gets a bucket of
+  /// its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where all of them are more than any
+  /// memory holds.
   template <list_of<bucket_entry> Entries, list_of<family_shape> Families>
   bucket_layout(const Entries& entries, const Families& families, std::size_t element_bytes, std::size_t bucket_bytes,
                 where at = where::current())
@@ -111,8 +112,8 @@ class bucket_layout {
       b.count += size;
       if (b.count * element_bytes >= bucket_bytes) open[family] = 0;
     }
-    // A bucket can go when the backward has reached its earliest parameter; one order for all families.
-    // Few are out of order, and only by the other families' open buckets.
+    // A bucket is launched when the backward has reached its earliest parameter, in one order for all families. An
+    // insertion sort: few buckets are out of order.
     for (std::size_t i = 1; i < buckets_.size(); ++i)
       for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
         std::swap(buckets_[j], buckets_[j - 1]);
@@ -122,8 +123,8 @@ class bucket_layout {
 
   /// Elements of the memory that holds all values.
   [[nodiscard]] std::size_t elements() const noexcept { return elements_; }
-  /// Elements of the memory that holds all gradients: as many as values. A checked build reduces in a second buffer, so
-  /// that it can tell when a gradient changed afterwards: there every bucket of several ranks needs its elements twice.
+  /// Elements of the memory that holds all gradients: as many as values. A checked build reduces in a second buffer, to
+  /// find gradients that change afterwards: there every bucket of several ranks needs twice its elements.
   [[nodiscard]] std::size_t gradient_elements() const noexcept { return gradient_elements_; }
   [[nodiscard]] std::size_t parameters() const noexcept { return sizes_.size(); }
   [[nodiscard]] std::size_t offset(std::size_t parameter) const noexcept { return offsets_[parameter]; }
@@ -150,7 +151,7 @@ class bucket_layout {
     }
   }
 
-  /// Elements whose optimizer state rank `rank_in_family[f]` of each family f holds: the padding is not counted.
+  /// Elements whose optimizer state is on rank `rank_in_family[f]` of each family f, without padding.
   [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_family) const {
     std::size_t count = 0;
     for (const bucket& b : buckets_)
@@ -158,8 +159,8 @@ class bucket_layout {
     return count;
   }
 
-  /// Of the buckets of one family: which parameters they hold, counted within the family, of what sizes, in what order,
-  /// and how they are divided. Equal on ranks whose layouts agree.
+  /// A hash of the buckets of one family: their parameters, counted within the family, with sizes, order and division.
+  /// It is equal on ranks whose layouts agree.
   [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const {
     std::vector<std::size_t> place(sizes_.size());  // parameters of the family before each
     std::vector<bool> in_family(sizes_.size());
@@ -203,7 +204,7 @@ class bucket_layout {
     b.counts = std::vector<std::size_t>(family.ranks);
     for (std::size_t parameter : b.members) {
       const std::size_t size = padded(sizes_[parameter]);
-      // Each chunk goes to the rank in whose even share its middle lies.
+      // A chunk goes to the rank whose even share contains the chunk's middle.
       for (std::size_t chunk = 0; chunk < size; chunk += parameter_chunk) {
         const std::size_t count = size - chunk < parameter_chunk ? size - chunk : parameter_chunk;
         const std::size_t middle = offsets_[parameter] - b.first + chunk + count / 2;
@@ -212,7 +213,7 @@ class bucket_layout {
     }
   }
 
-  // In place, or behind all gradients where a checked build keeps both.
+  // In place; in a checked build behind all gradients, which are kept.
   void place_reductions() noexcept {
     gradient_elements_ = elements_;
     for (bucket& b : buckets_) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The list that buckets are made from: every trainable parameter once, with its family.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A parameter in the list that buckets are made from, and the number of its family.
+/// A parameter of the buckets, and the number of its family.
 template <class T>
 class bucket_member {
  public:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the buckets hand to norm, clip and optimizer: proof that the gradients were reduced over all ranks
-// that replicate them and divided by the tokens of the batch, and the list of ranges this rank owns.
+// What the buckets give to norm, clip and optimizer: the proof that gradients were reduced over all ranks that
+// replicate them and divided by the tokens of the batch, and the list of ranges that this rank owns.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,7 @@ class target_tokens {
   std::size_t count_;
 };
 
-/// The target tokens of this rank's part of the batch (0 and more), where nobody knows the global number: `finish` sums
+/// The target tokens of this rank's part of the batch (0 or more), where the global number is not known: `finish` sums
 /// them over the ranks that divide the batch.
 class local_targets {
  public:
@@ -42,11 +43,10 @@ class local_targets {
   std::size_t count_;
 };
 
-/// Whether the range counts in the global norm here or, being replicated, on rank 0 of its family.
+/// Whether the range counts in the global norm on this rank. A replicated one counts on rank 0 of its family only.
 enum class norm_share : std::uint8_t { counted_here, counted_elsewhere };
 
-/// Part of a parameter that this rank updates. It begins at a chunk of the parameter, and ends at one or at
-/// the parameter's end.
+/// A part of a parameter that this rank updates: whole chunks, but for the last one of the parameter.
 template <class T>
 struct owned_range {
   std::size_t parameter = 0;  // number in model order of the buckets
@@ -59,8 +59,8 @@ struct owned_range {
   norm_share share = norm_share::counted_here;
 };
 
-/// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and applying it
-/// consumes it. Valid until the buckets begin the next step, and not longer than they.
+/// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and `apply` consumes it. Valid
+/// until the buckets begin the next step.
 template <class T>
 class [[nodiscard]] reduced_gradients {
  public:
@@ -73,7 +73,7 @@ class [[nodiscard]] reduced_gradients {
 
   /// What this rank owns, in the order of memory.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
-  /// The how-manieth reduction of its buckets, from 1; 0 once consumed.
+  /// The number of this reduction, counted by its buckets from 1; 0 once consumed.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   /// The target tokens by which they were divided.
   [[nodiscard]] std::size_t targets() const noexcept { return targets_; }

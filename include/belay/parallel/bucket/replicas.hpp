@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the ranks that replicate parameters must agree on, compared across ranks (BELAY_CHECKS 2): otherwise gradients
-// of different parameters are added, or replicas that never were equal drift on, and the loss merely looks worse.
+// Compares what the ranks that replicate parameters must agree on (BELAY_CHECKS 2). Without it gradients of different
+// parameters may be added, or replicas that were never equal may drift apart, and the loss is merely worse.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// One family's parameters as this rank holds them, and how its ranks differ.
+/// One family's parameters on this rank, compared with those of the family's other ranks.
 template <class T>
 class replica_check {
  public:
@@ -38,7 +39,7 @@ class replica_check {
     }
   }
 
-  /// What is wrong, or nothing; the same on all ranks of the group but for the name of what stands where. Collective.
+  /// What is wrong, or "". All ranks of the group get the same answer, each with its own parameter's name. Collective.
   template <class Group>
   [[nodiscard]] std::string difference(const Group& group, where at) const {
     rank_comparison compared;
@@ -84,7 +85,7 @@ class replica_check {
 template <class T, class Families>
 void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T>> members, const Families& families,
                     where at) {
-  std::string found;  // what other families wait for is said before anything is thrown
+  std::string found;  // every family is compared before anything is thrown: its other ranks wait
   for (std::size_t f = 0; f < families.size(); ++f) {
     if (families[f].group.size() < 2) continue;
     const std::string one = replica_check<T>(layout, members, f).difference(families[f].group, at);
@@ -93,7 +94,7 @@ void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T
   if (!found.empty()) throw usage_error(found, at);
 }
 
-/// How the divisors of the group's ranks differ, or nothing; a rank that has none says `rank_comparison::abstains`.
+/// How the divisors of the group's ranks differ, or "". A rank without a divisor gives `rank_comparison::abstains`.
 /// Collective over `group`.
 template <class Group>
 [[nodiscard]] std::string difference_of_targets(rank_comparison& compared, const Group& group, std::uint64_t targets,

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Tokens to their experts and back, one-sided over a symmetric heap: a source writes its rows into the
-// owners' slots and reads the results out of them; nothing is packed, and nothing is sent twice.
+// Tokens to their experts and back, one-sided over a symmetric heap: a rank writes its rows into the slots of their
+// owners and reads the results from there. Rows are neither packed nor sent twice.
 //
-// Why these synchronisations suffice. The rule is: a slot is first written after a synchronisation of the
-// group that every rank enters after leasing the slot, and a rank releases a slot after its own last access
-// to anybody's copy of it. Leases follow the same order on all ranks, so a slot's next user waits in that
-// synchronisation for every rank's last access to the slot's previous life. Release therefore needs none.
+// Why these synchronisations suffice. A slot is first written after a synchronisation of the group that every rank
+// enters after it has leased the slot. A rank releases a slot after its own last access to any rank's copy of it.
+// Leases are in the same order on all ranks. So the next user of a slot waits, in that synchronisation, for every
+// rank's last access by the slot's previous user. A release therefore needs no synchronisation.
+//
 //   dispatch: lease inputs and outputs | gather of counts | push rows | barrier         experts read inputs
 //   combine:  barrier | pull outputs                                                    experts' outputs are read
 //   backward: write gradients over the outputs, lease gradients | barrier               experts read, write
 //   finish:   barrier | pull row gradients | release all
-// The gather is the first write's synchronisation for inputs, and for outputs, which are written later still.
-// The backward's push needs none before it: an output row is read and overwritten by its token's rank alone,
-// which has read it already, and its owner wrote it before the combine's barrier. Row gradients are first
-// written after the backward's barrier. Five synchronisations a layer, forward and backward; on one rank none.
 //
-// Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots: rows that
-// were pushed are put into the owners' slots, owners give rows back to the mirrors of those who pull them, and the
-// heap's synchronisation, which carries them, stands where the barrier does.
+// For inputs, and for outputs, which are written later, that synchronisation is the gather. The push of the backward
+// needs none before it: an output row is read and overwritten only by its token's rank, which has read it already, and
+// its owner wrote it before the barrier of the combine. Row gradients are first written after the barrier of the
+// backward. These are five synchronisations a layer, forward and backward; on one rank there are none.
+//
+// Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots. Rows that were
+// pushed are put into the owners' slots, owners send rows to the mirrors of the ranks that pull them, and
+// `heap.synchronize`, which carries them, replaces the barrier.
+// IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
 #include <cstddef>
@@ -48,22 +51,21 @@ struct expert_settings {
   std::size_t experts = 0;   // of all ranks; a multiple of the group's size
   std::size_t k = 0;         // experts a token visits
   std::size_t hidden = 0;    // elements of a row
-  std::size_t capacity = 0;  // rows a rank can receive in one dispatch
+  std::size_t capacity = 0;  // rows that a rank can receive in one dispatch
 };
 
-/// What dispatches since the last reading would have needed: the same on all ranks of a group.
+/// The capacity that dispatches have needed since it was last taken: the same on all ranks of a group.
 struct expert_overflow {
-  std::size_t needed = 0;    // most rows any rank was sent in one dispatch
-  std::size_t capacity = 0;  // what there was room for
+  std::size_t needed = 0;    // the most rows that a rank was sent in one dispatch
+  std::size_t capacity = 0;  // the rows that a rank had room for
 
   [[nodiscard]] bool happened() const noexcept { return needed > capacity; }
-  /// What a step votes for: the rows to make room for, 0 when nothing overflowed.
+  /// For the vote of a step: the rows to make room for, 0 without an overflow.
   [[nodiscard]] std::size_t rows_wanted() const noexcept { return happened() ? needed : 0; }
 };
 
-/// A rank's end of an expert group. All ranks of the group make the same calls in the same order. One exchange
-/// serves all layers of a stage; it allocates nothing after `prepare`. The heap outlives it and is used
-/// by nothing else of the group.
+/// One rank of an expert group. All ranks of the group make the same calls in the same order. One exchange serves all
+/// layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other user.
 template <class T, class Group, class Heap = symmetric_heap<Group>>
 requires has_symmetric_memory<Group> && can_all_gather_v<Group, std::int64_t>
 class expert_exchange {
@@ -72,7 +74,7 @@ class expert_exchange {
   using slot_type = typename Heap::slot;
   using dispatched_type = dispatched<expert_exchange>;
 
-  /// Throws `usage_error` if experts cannot be divided among the ranks or k of them chosen.
+  /// Throws `usage_error` where experts cannot be divided among the ranks, or k of them not be chosen.
   expert_exchange(Group group, Heap& heap, const expert_settings& settings, where at = where::current())
       : group_(std::move(group)), heap_(&heap) {
     shape_.ranks = static_cast<std::size_t>(group_.size());
@@ -103,16 +105,16 @@ class expert_exchange {
   expert_exchange(const expert_exchange&) = delete;  // handles point to it
   expert_exchange& operator=(const expert_exchange&) = delete;
 
-  /// Makes room for statistics of layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
+  /// Allocates statistics for layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
   void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current()) {
     statistics_ = expert_statistics(layers, micro_batches, shape_.experts, shape_.k, at);
     first_layer_ = first_layer;
   }
 
-  /// Sends each row of `x` [rows, hidden] to the experts of its routing and fills the routing's global counts.
-  /// `x` need not live longer than the call; the routing's memory lives until `finish`. More rows than the
-  /// capacity are recorded as an overflow and do not move: their contributions and gradients are zero, and
-  /// the step must be replayed. One gather of counts and one barrier of the group; none on one rank.
+  /// Sends each row of `x` [rows, hidden] to the experts of its routing, and fills the routing's global counts. `x` is
+  /// not used after the call; the routing's memory is, until `finish`. Rows beyond the capacity are recorded as an
+  /// overflow and not sent: their contributions and gradients are zero, and the step must be replayed. One gather of
+  /// counts and one barrier of the group; none on one rank.
   template <class Frame>
   BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x, const routing<T>& routed,
                                                      where at = where::current()) {
@@ -127,7 +129,7 @@ class expert_exchange {
     state.offsets = frame.template keep<std::size_t>(extents<1>{shape_.local() + 1});
     state.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
     state.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
-    state.debt = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
+    state.obligation = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
     const bool counted = !frame.forward_only() && statistics_.layers() > 0;
     const std::size_t layer = frame.layer_index() - first_layer_;
     const std::size_t micro_batch = frame.micro_batch();
@@ -141,9 +143,9 @@ class expert_exchange {
     return dispatched_type{std::move(state)};
   }
 
-  /// A step begins: statistics are zero again, and slots whose handles were lost in the last step are free.
-  /// Throws `usage_error` in checked builds if dispatches were made and nobody has taken the overflow since;
-  /// in release builds it stays until it is taken.
+  /// Begins a step: zeroes statistics, and frees slots whose handles were lost in the last step. In checked builds it
+  /// is a `usage_error` if the overflow was not taken after the last dispatch; in release builds it stays until it is
+  /// taken.
   void begin_step(where at = where::current()) {
     if constexpr (checked(check_level::local)) {
       if (unread_) throw usage_error("the overflow of the last step's expert dispatches was never read", at);
@@ -152,25 +154,25 @@ class expert_exchange {
     heap_->reclaim();
   }
 
-  /// Leases come from `heap` from now on: how the same exchange is rehearsed on one heap and run on another.
-  /// No handle may be open.
+  /// Leases come from `heap` from now on, so that one exchange can be rehearsed on one heap and run on another. No
+  /// handle may be open.
   void use(Heap& heap) noexcept { heap_ = &heap; }
 
   /// Whether dispatches were made since the overflow was last taken.
   [[nodiscard]] bool overflow_unread() const noexcept { return unread_; }
 
-  /// What the dispatches since the last call needed, and forgets it. The same on all ranks of the group.
+  /// The capacity that dispatches have needed since the last call. The same on all ranks of the group.
   [[nodiscard]] expert_overflow take_overflow() noexcept {
     unread_ = false;
     return {std::exchange(needed_, std::size_t{0}), shape_.capacity};
   }
 
-  /// Rows a rank can receive from the next dispatch on; the same on all ranks, between steps.
+  /// Rows that a rank can receive from the next dispatch on. Called with the same number on all ranks, between steps.
   void set_capacity(std::size_t rows, where at = where::current()) {
     if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
       throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
     }
-    // Of a dispatch and its backward three slots are leased at a time.
+    // A dispatch and its backward lease three slots at a time.
     const checked_size slots = checked_size(rows) * shape_.hidden * sizeof(T) * 3;
     const auto words = [&] {
       return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape_.hidden) +
@@ -185,7 +187,7 @@ class expert_exchange {
   /// Experts of this rank: [first, first + count).
   [[nodiscard]] std::size_t first_local_expert() const noexcept { return shape_.rank * shape_.local(); }
   [[nodiscard]] std::size_t local_experts() const noexcept { return shape_.local(); }
-  /// Bytes of one slot. A dispatch leases two until its finish, a backward a third from there to its finish.
+  /// Bytes of one slot. A dispatch leases two slots until its finish; its backward leases a third until then.
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return shape_.capacity * shape_.hidden * sizeof(T); }
   [[nodiscard]] std::size_t first_layer() const noexcept { return first_layer_; }
   [[nodiscard]] expert_statistics& statistics() noexcept { return statistics_; }
@@ -213,7 +215,7 @@ class expert_exchange {
       heap_->release(state.outputs, at);
       state.exchange = nullptr;
     } else {
-      state.debt = frame.open(obligation_kind::combined_tokens, 2 * slot_bytes(), y.shape(), at);
+      state.obligation = frame.open(obligation_kind::combined_tokens, 2 * slot_bytes(), y.shape(), at);
     }
   }
 
@@ -225,7 +227,7 @@ class expert_exchange {
     }
     settle(frame, state, at);
     state.gradients = heap_->lease(slot_bytes(), "row gradients of experts", at);
-    state.debt = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
+    state.obligation = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
     frame.run([&] {
       for_each_token(exchange_gradients<T>{slots(state, state.outputs), state.routed.weights.data(), dy.data(),
                                            dweights.data()},
@@ -256,15 +258,15 @@ class expert_exchange {
     heap_->release(state.inputs, at);
   }
 
-  // A handle that outlived its step has lost the memory it names; nothing of it may be touched in any build.
+  // The memory of a handle that outlived its step was reclaimed. It must not be touched in any build.
   template <class Frame>
   static void settle(Frame& frame, const state_type& state, where at) {
-    const bool owed = frame.engine().obligations().is_open(state.debt);
-    frame.close(state.debt, at);
+    const bool owed = frame.engine().obligations().is_open(state.obligation);
+    frame.close(state.obligation, at);
     if (!owed) throw usage_error("a handle of an expert exchange was used after its step had ended", at);
   }
 
-  // Every rank learns what every rank selected; from here on all know the same and take the same decisions.
+  // Every rank learns what every rank has selected, so that all come to the same decisions.
   void exchange_counts(state_type& state, where at) {
     if constexpr (checked(check_level::local)) expect_counts(state.routed, at);
     const std::size_t first = shape_.rank * shape_.experts;
@@ -287,7 +289,7 @@ class expert_exchange {
     expert_places(shape_, all, state.routed.choices, {cursor_.data(), {cursor_.size()}}, state.places);
   }
 
-  // A routing is plain data that anybody can write: places are computed from its counts.
+  // A routing is plain data of the caller, and positions in slots are computed from its counts.
   void expect_counts(const routing<T>& routed, where at) const {
     checked_size selections;
     for (std::size_t e = 0; e < shape_.experts; ++e) {
@@ -319,7 +321,7 @@ class expert_exchange {
       }
     }
   }
-  // The rows of this rank's experts, to the mirrors of those whose tokens they are.
+  // The rows of this rank's experts, to the mirrors on the ranks that own the tokens.
   void give_rows(const state_type& state, const slot_type& slot, where at) {
     if constexpr (mirrored) {
       const std::size_t bytes = shape_.hidden * sizeof(T);
@@ -361,10 +363,10 @@ class expert_exchange {
   std::size_t needed_ = 0;
   bool unread_ = false;
   expert_statistics statistics_;
-  std::vector<std::int64_t> selections_;  // [ranks, experts] of the dispatch under way
+  std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
   std::vector<std::size_t> gather_counts_;
-  std::vector<T*> bases_;  // of the movement under way
+  std::vector<T*> bases_;  // of the slot on each rank that a kernel moves rows to or from
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Tokens that were sent to experts are owed three times: `dispatched` owes a combine, `merged` a backward,
-// `returning` a finish. Each handle is the only way to the memory it stands for, is consumed by the next
-// call, and gives the slots back only there. Dropping one communicates nothing: its slots stay leased and
-// its debt stays in the ledger, so that the step does not commit; the next step finds the slots free again.
+// Tokens that were sent to experts are owed three times: `dispatched` owes a combine, `merged` a backward, `returning`
+// a finish. Each handle is the only access to its memory and is consumed by the next call; `finish` frees the slots.
+// The destructor of a lost handle does not communicate: its slots stay leased and its obligation stays in the ledger,
+// so the step does not commit. The next step frees the slots.
+// IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
 #include <concepts>
@@ -21,7 +22,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What an exchange knows of one dispatch on its way through the three handles. Internal to them.
+/// The state of one dispatch, which is moved through the three handles. Internal to them.
 template <class Exchange>
 struct dispatch_state {
   using value_type = typename Exchange::value_type;
@@ -32,9 +33,9 @@ struct dispatch_state {
   view<std::int32_t, 2> places;
   view<std::size_t, 1> offsets;
   slot_type inputs;     // rows received
-  slot_type outputs;    // the experts' outputs; in the backward the gradients that arrive for them
+  slot_type outputs;    // the experts' outputs; in the backward the gradients of these
   slot_type gradients;  // leased by the backward: the experts' row gradients
-  obligation_id debt;
+  obligation_id obligation;
   std::vector<std::size_t> segments;  // where slots are mirrored: the rows of each source and expert
 
   dispatch_state() = default;
@@ -46,7 +47,7 @@ struct dispatch_state {
         inputs(std::move(other.inputs)),
         outputs(std::move(other.outputs)),
         gradients(std::move(other.gradients)),
-        debt(std::exchange(other.debt, {})),
+        obligation(std::exchange(other.obligation, {})),
         segments(std::move(other.segments)) {}
   dispatch_state& operator=(dispatch_state&&) = delete;
   ~dispatch_state() = default;
@@ -58,7 +59,7 @@ struct dispatch_state {
   [[nodiscard]] std::span<const std::size_t> rows_of_experts() const noexcept { return offsets.flat(); }
 };
 
-/// Expert gradients under way: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.
+/// Gradients at the experts: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.
 template <class Exchange>
 class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLIGATION returning {
  public:
@@ -69,11 +70,11 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
   returning& operator=(returning&&) = delete;
   BELAY_IF_DISCHARGED ~returning() {}  // not defaulted: the analysis looks at calls of a destructor
 
-  /// [capacity, hidden], grouped like `rows`: the gradients of this rank's expert outputs, weights applied.
+  /// [capacity, hidden], grouped like `rows`: the gradients of this rank's expert outputs, times the weights.
   BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> output_gradients() const {
     return state_.exchange->rows_in(state_.outputs);
   }
-  /// [capacity, hidden]: the inputs this rank's experts had in the forward.
+  /// [capacity, hidden]: the inputs of this rank's experts in the forward.
   BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const {
     return state_.exchange->rows_in(state_.inputs);
   }
@@ -86,8 +87,7 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
     return state_.rows_of_experts();
   }
 
-  /// Writes `dx` [rows, hidden], the sum over each token's experts, and gives all slots back. One barrier of
-  /// the group.
+  /// Writes `dx` [rows, hidden], the sum over each token's experts, and frees all slots. One barrier of the group.
   template <class Frame>
   BELAY_DISCHARGES void finish(Frame & frame, view<value_type, 2> dx, where at = where::current())&& {
     state_.expect_alive(at);
@@ -118,8 +118,8 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   merged& operator=(merged&&) = delete;
   BELAY_IF_DISCHARGED ~merged() {}
 
-  /// Sends `dy` [rows, hidden] times each weight to the experts and writes `dweights` [rows, k], the gradients
-  /// of the weights. The memory of the experts' outputs is reused. One barrier of the group.
+  /// Sends `dy` [rows, hidden] times each weight to the experts, and writes `dweights` [rows, k], the gradients of the
+  /// weights. It reuses the memory of the experts' outputs. One barrier of the group.
   template <class Frame>
   BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(
       Frame & frame, view<const value_type, 2> dy, view<value_type, 2> dweights, where at = where::current())&& {
@@ -134,8 +134,8 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
                   "belay: the backward consumes its handle: write std::move(handle).backward(...)");
   }
 
-  /// Ends the obligation without a backward and gives the slots back; every rank of the group does the same.
-  /// `why` is for the reader of the call.
+  /// Ends the obligation without a backward and frees the slots. Every rank of the group does the same. `why` is for
+  /// the reader of the code.
   template <class Frame>
   BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
     static_cast<void>(why);
@@ -162,19 +162,19 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   dispatched& operator=(dispatched&&) = delete;
   BELAY_IF_DISCHARGED ~dispatched() {}
 
-  /// [capacity, hidden]: the rows this rank's experts received, grouped by expert. They live until `finish`.
+  /// [capacity, hidden]: the rows that this rank's experts have received, grouped by expert. Valid until `finish`.
   BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const {
     return state_.exchange->rows_in(state_.inputs);
   }
-  /// [capacity, hidden], to be written where `rows` holds something; not to be read after the combine.
+  /// [capacity, hidden]: to be written, for each received row. Not valid after the combine.
   BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const { return state_.exchange->rows_in(state_.outputs); }
-  /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside
-  /// `frame.run` only; lives as long as the invocation.
+  /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside of `frame.run`
+  /// only; valid as long as the invocation.
   BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept {
     return state_.rows_of_experts();
   }
 
-  /// Writes `y` [rows, hidden], each token's experts' outputs times its weights, summed in the order of the
+  /// Writes `y` [rows, hidden]: the outputs of each token's experts times its weights, summed in the order of the
   /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards.
   template <class Frame>
   BELAY_DISCHARGES BELAY_OPENS merged<Exchange> combine(Frame & frame, view<value_type, 2> y,

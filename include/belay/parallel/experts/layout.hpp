@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where every row goes, computed by each rank alone from the selections of all ranks. Rows of an owner are
-// grouped by local expert, inside an expert by source rank, inside a source by token: that is the order of
-// the whole micro-batch's tokens, so an expert sees the same rows in the same order on any mesh. Rows beyond
-// the capacity get no place; nothing is ever addressed outside a slot.
+// Where every row goes, computed by each rank alone from the selections of all ranks. Rows of an owner are grouped by
+// local expert, within an expert by source rank, within a source by token. This is the order of all tokens of the
+// micro-batch, so an expert sees the same rows in the same order on any mesh. Rows beyond the capacity get no place,
+// and nothing outside of a slot is ever addressed.
+// IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
 #include <cstddef>
@@ -15,23 +16,22 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// The place of a row that found no room.
+/// The place of a row for which there is no room.
 inline constexpr std::int32_t no_place = -1;
 
-/// The fixed shape of an exchange. Experts are divided evenly: rank r owns experts
-/// [r * local, (r + 1) * local).
+/// The sizes of an exchange. Experts are divided evenly: rank r owns experts [r * local, (r + 1) * local).
 struct expert_shape {
   std::size_t ranks = 1;
   std::size_t rank = 0;
   std::size_t experts = 0;
   std::size_t k = 0;
   std::size_t hidden = 0;
-  std::size_t capacity = 0;  // rows a rank can receive
+  std::size_t capacity = 0;  // rows that a rank can receive
 
   [[nodiscard]] constexpr std::size_t local() const noexcept { return experts / ranks; }
 };
 
-/// From `selections` [ranks, experts]: the rows that `owner` is sent.
+/// The rows that `owner` is sent, from `selections` [ranks, experts].
 [[nodiscard]] inline std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
                                                std::size_t owner) noexcept {
   std::int64_t rows = 0;
@@ -41,7 +41,7 @@ struct expert_shape {
   return static_cast<std::size_t>(rows);
 }
 
-/// The largest number of rows that any rank is sent: what a capacity must be for nothing to overflow.
+/// The most rows that a rank is sent: the least capacity without an overflow.
 [[nodiscard]] inline std::size_t rows_needed(const expert_shape& shape,
                                              view<const std::int64_t, 2> selections) noexcept {
   std::size_t most = 0;
@@ -82,8 +82,8 @@ inline void expert_segments(const expert_shape& shape, view<const std::int64_t, 
   }
 }
 
-/// Writes `places` [rows, k]: the row in the owner's slot that (token, j) of this rank occupies, or
-/// `no_place`. `cursor` [experts] is scratch.
+/// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
+/// [experts] is scratch.
 inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
                           view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
                           view<std::int32_t, 2> places) noexcept {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The four movements of rows between a rank's tokens and the owners' slots, one functor each, called once a
-// token. A token's rows are exclusively its own in every slot, so tokens can run in any order and nothing is
-// summed by two writers; sums over j run in the order of j.
+// The four kernels that move rows between a rank's tokens and the owners' slots. A kernel index is a token. A token's
+// rows belong to it alone in every slot, so tokens can run in any order. Sums over j run in the order of j.
+// IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ struct peer_slots {
   const std::int32_t* places;   // [rows, k]
   std::size_t k;
   std::size_t hidden;
-  std::size_t local;  // experts an owner has
+  std::size_t local;  // experts of an owner
 
-  /// The row of (token, j), or nullptr when it found no room.
+  /// The row of (token, j), or nullptr where there was no room for it.
   [[nodiscard]] BELAY_HD T* row(std::size_t token, std::size_t j) const {
     const std::size_t i = token * k + j;
     if (places[i] == no_place) return nullptr;
@@ -32,7 +32,7 @@ struct peer_slots {
   }
 };
 
-/// x's row to each of its places.
+/// Copies a token's row of x to each of its places.
 template <class T>
 struct push_tokens {
   peer_slots<T> slots;
@@ -72,8 +72,8 @@ struct pull_weighted {
   }
 };
 
-/// dweight_j = <dy, row_j>, and weight_j * dy takes the row's place: the output is needed no more, and the
-/// row is this token's alone, so the gradient needs no slot and no synchronisation of its own.
+/// dweight_j = <dy, row_j>; then row_j = weight_j * dy. The output is not needed any more, and the row belongs to this
+/// token alone, so the gradient needs neither a slot nor a synchronisation of its own.
 template <class T>
 struct exchange_gradients {
   peer_slots<T> slots;
@@ -89,7 +89,7 @@ struct exchange_gradients {
       T total = 0;
       if (row != nullptr) {
         const T weight = weights[token * slots.k + j];
-        // Fixed lanes: vectorised without giving the compiler leave to reorder sums.
+        // Fixed lanes vectorise without allowing the compiler to reorder sums.
         constexpr std::size_t lanes = 16;
         T partial[lanes] = {};
         std::size_t i = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the experts of one stage did in one step, per layer and micro-batch: selections of every expert by all
-// ranks, and the sums of this rank's probabilities. The sums are reduced over the expert group once, at the
-// end of the step and in place, instead of once per layer: the load-balancing loss is only reported from
-// them, its gradient needs no communication. Sized once; recording assigns, so that a replayed forward
-// changes nothing.
+// What the experts of one stage did in one step, per layer and micro-batch: the selections of every expert by all
+// ranks, and the sums of this rank's probabilities. The sums are reduced over the expert group in place, once at the
+// end of the step and not once per layer: they are only reported, and the gradient of the load-balancing loss needs no
+// communication. Memory is allocated once. Recording assigns, so that a forward that is run again changes nothing.
+// IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
 #include <cstddef>
@@ -38,13 +38,13 @@ class expert_statistics {
   [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
   [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
 
-  /// All entries are zero again; call it where a step begins.
+  /// Zeroes all entries, at the beginning of a step.
   void clear() noexcept {
     for (std::int64_t& count : selections_) count = 0;
     for (double& total : probability_sums_) total = 0;
   }
 
-  /// Assigns one entry from a dispatched routing. Throws `usage_error` beyond the prepared sizes.
+  /// Assigns the entry of a dispatched routing. Throws `usage_error` beyond the prepared sizes.
   template <class T>
   void record(std::size_t layer, std::size_t micro_batch, const routing<T>& routed, where at = where::current()) {
     const std::size_t first = entry(layer, micro_batch, at);
@@ -61,8 +61,8 @@ class expert_statistics {
   /// [layers, micro_batches, experts]: selections by all ranks of the expert group.
   [[nodiscard]] const std::vector<std::int64_t>& selections() const noexcept { return selections_; }
 
-  /// [layers, micro_batches, experts]: sums over this rank's rows until the caller has all-reduced the span
-  /// over the expert group, which `balance` needs.
+  /// [layers, micro_batches, experts]: sums over this rank's rows. Before `balance` the caller all-reduces the span
+  /// over the expert group.
   [[nodiscard]] std::span<double> probability_sums() noexcept {
     return {probability_sums_.data(), probability_sums_.size()};
   }
@@ -78,7 +78,7 @@ class expert_statistics {
     return static_cast<double>(total) / static_cast<double>(k_);
   }
 
-  /// The load-balancing term of one layer and micro-batch, from reduced sums; k when balanced.
+  /// The load-balancing term of one layer and micro-batch, from reduced sums; k where the load is balanced.
   [[nodiscard]] double balance(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
     const std::size_t first = entry(layer, micro_batch, at);
     return balance_loss(selections_.data() + first, probability_sums_.data() + first, experts_,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a stage does next: compute one micro-batch, or exchange tensors with neighbours. Transfers that must
-// be in flight at the same time form one group: sends and receives here have rendezvous semantics (neither
-// side buffers), so two neighbours that both send first, each in an action of its own, wait for ever.
+// What a stage does next: compute one micro-batch, or exchange tensors with neighbours. Transfers that must be in
+// flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers): two
+// neighbours that both send first, each in an action of its own, deadlock.
+// IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
 #include <array>
@@ -35,8 +36,8 @@ struct transfer {
   friend constexpr bool operator==(const transfer&, const transfer&) = default;
 };
 
-/// One entry of a stage's list: a compute (then `micro_batch` and `chunk` say of what) or a group of transfers that
-/// are posted together and done when every one of them has met its partner.
+/// One entry of a stage's list: a compute of `micro_batch` and `chunk`, or a group of transfers. Transfers of a group
+/// are posted together, and the group is complete when each of them has met its partner.
 struct action {
   static constexpr std::size_t most_transfers = 4;
 

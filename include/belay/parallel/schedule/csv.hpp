@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Tables as text that people and spreadsheets edit. The first row says what it is, then one row a stage, one
-// cell an action:
+// Tables as CSV, for editors and spreadsheets. After the first row there is one row for each stage, with one cell for
+// each action:
 //
 //   belay-schedule 1,1f1b,2,2            format, name, stages, micro-batches
 //   F0,SA0>1,F1,SA1>1+RG0<1,B0,RG1<1,B1
 //   RA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0
 //
-// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive; A, G: the
-// activation or the gradient of a micro-batch; > to, < from a stage; + joins what is posted together. A chunk
-// other than 0 follows its micro-batch after a dot: F3.1. What is read is not yet proven: `belay::proof` does that.
+// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive. A, G: the
+// activation or the gradient of a micro-batch. > to, < from a stage. + joins transfers of one exchange. A chunk other
+// than 0 follows its micro-batch after a dot: F3.1. A table that was read is not proven: call `belay::proof`.
+// IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// The table as text, rows ended by a newline. Throws usage_error when the name holds a comma or a line break.
+/// The table as CSV. Throws usage_error where its name holds a comma or a line break.
 template <any_table Table>
 [[nodiscard]] std::string to_csv(const Table& table, where at = where::current()) {
   const auto numbered = [](std::size_t micro_batch, std::size_t chunk) {
@@ -63,7 +64,7 @@ template <any_table Table>
   return text;
 }
 
-/// Reads one table; every complaint names row and column, counted from 1.
+/// Reads one table. Every error names row and column, counted from 1.
 class csv_reader {
  public:
   csv_reader(std::string_view text, where at) : rest_(text), at_(at) {}
@@ -149,7 +150,7 @@ class csv_reader {
     return value;
   }
 
-  // Takes digits off the front; false when there are none or they exceed `most`.
+  // Reads digits at the front; false where there are none or their value exceeds `most`.
   static bool take_number(std::string_view& text, std::size_t most, std::size_t& value) {
     value = 0;
     std::size_t digits = 0;
@@ -201,7 +202,8 @@ class csv_reader {
       }
       std::size_t peer = 0;
       if (!take_micro_batch(text, moved.micro_batch, moved.chunk) ||
-          !take(text, moved.direction == transfer_direction::send ? '>' : '<') || !take_number(text, most_stages, peer)) {
+          !take(text, moved.direction == transfer_direction::send ? '>' : '<') ||
+          !take_number(text, most_stages, peer)) {
         refuse_cell();
       }
       moved.peer = static_cast<std::uint32_t>(peer);
@@ -219,7 +221,7 @@ class csv_reader {
   bool more_cells_ = false;
 };
 
-/// Reads what `to_csv` writes. Throws input_error naming row and column (from 1) of what it cannot read.
+/// Reads what `to_csv` writes. Throws input_error with row and column, counted from 1.
 [[nodiscard]] inline dynamic_table from_csv(std::string_view text, where at = where::current()) {
   return csv_reader(text, at).read();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // What can be wrong with a schedule, and the sentence that says so.
+// IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// Ordered by what explains what: a proof that finds several reports the earliest kind, and of that the first one
+/// Causes come before their consequences: of several faults a proof reports the earliest class, and of that the first
 /// in stage and action order.
 enum class fault_kind : std::uint8_t {
   none,
@@ -22,7 +23,7 @@ enum class fault_kind : std::uint8_t {
   chunk_unknown,
   route_unknown,
   group_size,
-  // A compute is missing or at the wrong place.
+  // A compute is missing or misplaced.
   forward_missing,
   forward_twice,
   backward_missing,
@@ -35,11 +36,11 @@ enum class fault_kind : std::uint8_t {
   send_unmatched,
   receive_unmatched,
   order_mismatch,
-  // A tensor is used before it is there.
+  // A tensor is used before it has arrived or was computed.
   forward_before_receive,
   backward_before_receive,
   send_before_compute,
-  // All of that is right and it still stops.
+  // Everything else is right, and the schedule does not end.
   deadlock,
 };
 
@@ -54,7 +55,7 @@ enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data,
   return fault_class::deadlock;
 }
 
-/// Where a number of a fault does not apply.
+/// The value of a number that does not apply to a fault.
 inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
 /// The first fault of a table. `action` is the index in the stage's list, `nowhere` where something is absent.
@@ -74,7 +75,7 @@ struct fault {
 
 }  // namespace schedule
 
-/// One sentence for people; empty for "no fault".
+/// The fault as one sentence; "" where there is none.
 [[nodiscard]] inline std::string explain(const schedule::fault& found) {
   using schedule::fault_kind;
   using schedule::nowhere;

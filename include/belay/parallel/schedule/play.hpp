@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Plays a table: every stage walks its list, and a group of transfers lets its stage go on when each transfer has
-// met its partner. The proof asks whether all stages reach their end; the timeline puts a clock on the same walk.
-// Each action is visited once and each transfer met once, so that a compiler can play a table in a static_assert.
+// Plays a table: every stage walks its list, and leaves a group of transfers when each of them has met its partner.
+// The proof tests whether all stages reach their end; the timeline adds a clock to the same walk. Each action is
+// visited once and each transfer met once, so that a compiler can play a table in a static_assert.
+// IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// What a walk keeps per stage. Made once per table; `play` resets it and allocates nothing.
+/// The state of a walk, per stage. It is made once per table; `play` resets it and allocates nothing.
 template <class Storage>
 struct play_state {
   explicit constexpr play_state(std::size_t stages)
@@ -26,10 +27,10 @@ struct play_state {
         ready(Storage::template each_stage<std::uint32_t>(stages)),
         posted(Storage::template each_stage<std::array<std::uint32_t, 4>>(stages)) {}
 
-  typename Storage::template per_stage<std::uint32_t> next;   // index of the action the stage stands at
+  typename Storage::template per_stage<std::uint32_t> next;   // index of the stage's current action
   typename Storage::template per_stage<std::uint32_t> unmet;  // transfers of its group still without a partner
   typename Storage::template per_stage<std::uint32_t> ready;  // a stack of stages that can go on
-  // Transfers posted so far. What is sent fixes which neighbour it goes to, so payload and direction name an end.
+  // Transfers posted so far, by payload and direction, which determine the neighbour.
   typename Storage::template per_stage<std::array<std::uint32_t, 4>> posted;
 };
 
@@ -39,7 +40,7 @@ struct play_state {
 }
 [[nodiscard]] constexpr std::size_t partner_end(const transfer& moved) noexcept { return own_end(moved) ^ 1U; }
 
-/// A visitor that wants to know nothing.
+/// A visitor that does nothing.
 struct no_visitor {
   constexpr void compute(std::size_t, const action&) noexcept {}
   constexpr void post(std::size_t) noexcept {}
@@ -47,9 +48,10 @@ struct no_visitor {
   constexpr void complete(std::size_t) noexcept {}
 };
 
-/// Walks all stages as far as they get. The visitor is told of every compute (stage, action), of a group being posted
-/// (stage), of two ends meeting (stage, stage) and of a group being complete (stage).
-/// Returns whether every stage reached its end. Peers must be neighbours as the payload demands (the proof checks).
+/// Walks all stages as far as possible, and returns whether every stage reached its end. The visitor is called for
+/// every compute (stage, action), every group that is posted (stage), every transfer that meets its partner (stage,
+/// stage) and every group that is complete (stage). Peers must be the neighbours that the payload implies; the proof
+/// checks that.
 template <any_table Table, class Visitor>
 constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor) {
   const std::size_t stages = table.stages();
@@ -87,7 +89,7 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
           ++missing;
           continue;
         }
-        // The partner posted earlier and stands in that very group: it could not leave before this.
+        // The partner has posted earlier and waits in that group.
         visitor.meet(stage, peer);
         if (--unmet[peer] == 0) {
           visitor.complete(peer);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The schedules themselves. A rule writes the list of one stage to a sink, and `generate` turns a rule into a
-// table, at compile time or at start-up. In every rule the backwards of a stage run in micro-batch order 0, 1,
-// 2, ...: gradients are then added in the same order whatever the schedule, and their bits do not depend on it.
+// The schedules. A rule writes the list of one stage to a sink; `generate` turns a rule into a table, at compile time
+// or at start-up. In every rule the backwards of a stage run in micro-batch order 0, 1, 2, ...: gradients are added in
+// the same order in every schedule, so their bits do not depend on it.
+// IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
 #include <array>
@@ -22,7 +23,7 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// Counts the actions of a table before its storage exists. An empty exchange is no action.
+/// Counts the actions of a table before its storage exists. Empty exchanges are left out.
 struct counting_sink {
   std::size_t count = 0;
 
@@ -42,7 +43,8 @@ struct writing_sink {
 };
 
 /// A schedule as code: an empty class with a `static constexpr std::string_view name` and a
-/// `constexpr void operator()(auto& out, position at) const` that calls `out(action)` for each action of its stage.
+/// `constexpr void operator()(auto& out, position at) const`, which calls `out(action)` for each action of stage
+/// `at.stage`.
 template <class Rule>
 concept rule = std::default_initializable<Rule> && requires(const Rule& rule, counting_sink& out, position at) {
   { Rule::name } -> std::convertible_to<std::string_view>;
@@ -57,7 +59,7 @@ template <rule Rule>
   return sink.count;
 }
 
-/// Runs a rule for every stage into storage that holds exactly its actions. Both forms of `generate` end here.
+/// Runs a rule for every stage into storage that holds exactly its actions.
 template <rule Rule, class Storage>
 [[nodiscard]] constexpr basic_table<Storage> written(std::size_t stages, std::size_t micro_batches,
                                                      typename Storage::action_list actions,
@@ -82,8 +84,7 @@ template <rule Rule, std::size_t Stages, std::size_t MicroBatches>
   return written<Rule, storage>(Stages, MicroBatches, {}, {});
 }
 
-/// The same table for sizes known at run time. Throws usage_error when one of them is 0 or they are more than a
-/// schedule has at most.
+/// The same table for sizes known at run time. Throws usage_error where one of them is 0 or above its limit.
 template <rule Rule>
 [[nodiscard]] dynamic_table generate(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
   if (stages == 0 || micro_batches == 0) {
@@ -103,9 +104,9 @@ template <rule Rule>
                                         std::vector<std::size_t>(stages + 1));
 }
 
-/// One forward, one backward in turn once the pipeline is full. A stage keeps at most min(m, p - stage)
-/// micro-batches. In the steady state the send of an activation travels with the receive of a gradient, and the
-/// other way round: apart, neighbours would each wait for the other to receive.
+/// Alternates one forward and one backward once the pipeline is full. A stage keeps at most min(m, p - stage)
+/// micro-batches. In the steady state the send of an activation and the receive of a gradient form one exchange, and so
+/// do the receive of an activation and the send of a gradient. In exchanges of their own they would deadlock.
 struct one_f_one_b_rule {
   static constexpr std::string_view name = "1f1b";
 
@@ -148,8 +149,8 @@ struct one_f_one_b_rule {
   }
 };
 
-/// All forwards, then all backwards. A stage keeps all m micro-batches. What leaves a stage travels with what
-/// it needs next, so that a stage that is ahead has one tensor's worth of slack.
+/// All forwards, then all backwards. A stage keeps all m micro-batches. A send forms one exchange with the stage's next
+/// receive, so that a stage may be one tensor ahead of its neighbour.
 struct gpipe_rule {
   static constexpr std::string_view name = "gpipe";
 

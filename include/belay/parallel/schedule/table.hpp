@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A table holds, for every stage, its actions in order. The same class serves sizes known when compiling
-// (arrays, so that the table is a constexpr value) and sizes known at start-up (vectors); a *rule* writes
-// either, so that a schedule is written once and what was proven in a static_assert is what runs.
+// A table holds the actions of every stage in order. One class serves sizes known at compile time (arrays, so that the
+// table is a constexpr value) and sizes known at start-up (vectors). A *rule* writes either, so that a schedule is
+// written once, and what was proven in a static_assert is what runs.
+// IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
 #include <array>
@@ -24,12 +25,12 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// What a schedule from a file or of sizes known at run time has at most: they do not decide how much memory is used.
+/// Limits of a schedule whose sizes come from a file or are known at run time, so that they cannot exhaust memory.
 inline constexpr std::size_t most_stages = 65'536;
 inline constexpr std::size_t most_micro_batches = 1'048'576;
 inline constexpr std::size_t most_cells = 16'777'216;  // stages times micro-batches
 
-/// Where a rule stands: the stage whose list it writes, and the sizes.
+/// The stage whose list a rule writes, and the sizes of the schedule.
 struct position {
   std::size_t stage = 0;
   std::size_t stages = 1;
@@ -39,7 +40,7 @@ struct position {
   [[nodiscard]] constexpr bool last() const noexcept { return stage + 1 == stages; }
 };
 
-/// Storage of sizes known to the compiler.
+/// Storage for sizes known at compile time.
 template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
 struct fixed_storage {
   using text = std::string_view;
@@ -60,7 +61,7 @@ struct fixed_storage {
   }
 };
 
-/// Storage of sizes known at run time.
+/// Storage for sizes known at run time.
 struct dynamic_storage {
   using text = std::string;
   using action_list = std::vector<action>;
@@ -82,8 +83,8 @@ struct dynamic_storage {
   }
 };
 
-/// A schedule as a value: `stages()` lists of actions over `micro_batches()` micro-batches. Nothing here says
-/// that the lists make sense together; `belay::proof` does.
+/// A schedule as a value: `stages()` lists of actions over `micro_batches()` micro-batches. Whether the lists fit each
+/// other is what `belay::proof` tells.
 template <class Storage>
 class basic_table {
  public:
@@ -117,11 +118,11 @@ class basic_table {
   typename Storage::offset_list offsets_;
 };
 
-/// A table whose sizes the compiler knows: what `one_f_one_b<4, 16>()` returns.
+/// A table of sizes known at compile time: the result of `one_f_one_b<4, 16>()`.
 template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
 using fixed_table = basic_table<fixed_storage<Stages, MicroBatches, Actions>>;
 
-/// A table whose sizes are known at run time: what `one_f_one_b(4, 16)` returns.
+/// A table of sizes known at run time: the result of `one_f_one_b(4, 16)`.
 using dynamic_table = basic_table<dynamic_storage>;
 
 /// Any table, whatever its storage.
@@ -149,7 +150,7 @@ template <class Left, class Right>
   return true;
 }
 
-/// A table from one list a stage, for schedules that are written by hand or come from somewhere.
+/// A table from one list for each stage, for schedules that no rule writes.
 template <class Lists = std::vector<std::vector<action>>>
 [[nodiscard]] dynamic_table make_table(std::string name, std::size_t micro_batches, const Lists& lists,
                                        where at = where::current()) {
@@ -165,7 +166,7 @@ template <class Lists = std::vector<std::vector<action>>>
   return dynamic_table(std::move(name), lists.size(), micro_batches, std::move(actions), std::move(offsets));
 }
 
-/// A copy that no longer knows its sizes at compile time.
+/// A copy whose sizes are known at run time only.
 template <class Storage>
 [[nodiscard]] dynamic_table to_dynamic(const basic_table<Storage>& from) {
   std::vector<action> actions;

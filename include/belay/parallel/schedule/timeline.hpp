@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Plays a proven table against a clock: each stage has a time for a forward and one for a backward, transfers take
-// none but wait for their partner. It says how long a pipeline must take and how much of it is waiting, the
-// prediction beside which a run's measured waiting is put.
+// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward; transfers take no
+// time, but wait for their partner. The result is how long the pipeline takes and how much of that is waiting: the
+// prediction for a run's measured bubble.
+// IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
 #include <cstddef>
@@ -27,12 +28,12 @@ struct timeline_result {
   using time = typename PerStage::value_type;
 
   PerStage busy{};     // per stage: computing
-  PerStage waiting{};  // per stage: standing in an exchange until its partners came
+  PerStage waiting{};  // per stage: in an exchange until its partners came
   PerStage end{};      // per stage: when its last action is done
   time total{};        // when the last stage is done
 
-  /// Share of its own pipeline phase in which a rank waits for a neighbour's tensor, mean over stages: what a
-  /// rank can measure without meeting the others. 0 when nothing takes time.
+  /// The share of its own pipeline phase in which a rank waits for a neighbour's tensor, mean over stages. A rank can
+  /// measure it without communication. 0 where nothing takes time.
   [[nodiscard]] constexpr double bubble() const noexcept {
     double sum = 0;
     for (std::size_t stage = 0; stage < waiting.size(); ++stage) {
@@ -41,8 +42,8 @@ struct timeline_result {
     return sum / static_cast<double>(waiting.size());
   }
 
-  /// Share of the whole pipeline in which a stage does not compute, the end included, mean over stages. With equal
-  /// stages GPipe and 1F1B have (p - 1) / (m + p - 1).
+  /// The share of the whole pipeline in which a stage does not compute, mean over stages. With equal stages it is
+  /// (p - 1) / (m + p - 1) for GPipe and 1F1B.
   [[nodiscard]] constexpr double idle() const noexcept {
     if (!(total > time{})) return 0;
     double sum = 0;
@@ -51,7 +52,7 @@ struct timeline_result {
   }
 };
 
-/// A clock for `play`. `Watch(stage, action, begin, end)` sees every compute, `Watch(stage, begin, end)` every group.
+/// A clock for `play`. `Watch(stage, action, begin, end)` is called for every compute.
 template <class PerStage, class Watch>
 class clock_visitor {
  public:
@@ -72,7 +73,7 @@ class clock_visitor {
   }
   constexpr void post(std::size_t stage) { met_[stage] = result_.end[stage]; }
   constexpr void meet(std::size_t stage, std::size_t peer) {
-    // Both stand in their groups, so their clocks show when they posted.
+    // Both wait in their groups, so their clocks show when they posted.
     if (result_.end[peer] > met_[stage]) met_[stage] = result_.end[peer];
     if (result_.end[stage] > met_[peer]) met_[peer] = result_.end[stage];
   }
@@ -89,8 +90,8 @@ class clock_visitor {
   Watch& watch_;
 };
 
-/// Plays one table again and again without allocating: the buffers are made once. Keeps a pointer to the table,
-/// which must outlive it. Refuses a table without a proof (usage_error with the reason).
+/// Plays one table repeatedly without allocating: the buffers are made once. It keeps a pointer to the table, which
+/// must outlive it. A table without a proof is a usage_error with the reason.
 template <any_table Table, class Time = double>
 class timeline_player {
  public:
@@ -104,17 +105,17 @@ class timeline_player {
     const auto proven = proof(table);
     if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
   }
-  timeline_player(const Table&& table, where at = where::current()) = delete;  // the table would be gone
+  timeline_player(const Table&& table, where at = where::current()) = delete;  // it would point to a temporary
 
-  /// One time a stage, for one micro-batch. The result is valid until the next call. An input gradient and
-  /// a weight gradient take half a backward each.
+  /// The times of each stage for one micro-batch. An input gradient and a weight gradient take half a backward each.
+  /// The result is valid until the next call.
   constexpr const timeline_result<per_stage>& play(std::span<const Time> forward, std::span<const Time> backward,
                                                    where at = where::current()) {
     auto nobody = [](auto&&...) {};
     return play_watched(forward, backward, nobody, at);
   }
 
-  /// The same, telling `watch(stage, action, begin, end)` of every compute in the order of the walk.
+  /// The same; calls `watch(stage, action, begin, end)` for every compute in the order of the walk.
   template <class Watch>
   constexpr const timeline_result<per_stage>& play_watched(std::span<const Time> forward,
                                                            std::span<const Time> backward, Watch& watch,
@@ -145,7 +146,7 @@ class timeline_player {
   timeline_result<per_stage> result_;
 };
 
-/// Plays a table once. Times are those of one micro-batch, one entry a stage.
+/// Plays a table once. Times are those of one micro-batch, one entry for each stage.
 template <any_table Table>
 [[nodiscard]] constexpr auto timeline(const Table& table, std::span<const double> forward_seconds,
                                       std::span<const double> backward_seconds, where at = where::current()) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// An open file that is read and written by offset. Interrupted and short calls are continued here, once;
-// everything that cannot be continued is a file_error that names the path, the byte and the reason. The
-// calls themselves are a policy's, so that a test can let the n-th one fail.
+// An open file that is read and written by offset. Interrupted and short calls are continued. What cannot be continued
+// is a file_error with path, byte and reason. The system calls are a policy's, so that a test can let the n-th one
+// fail.
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
 #include <fcntl.h>
@@ -26,7 +27,7 @@
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-/// The words for an errno value.
+/// The system's text for an errno value.
 [[nodiscard]] inline std::string reason(int number) { return std::generic_category().message(number); }
 
 /// Owns one descriptor. Const members may be called from several threads at once.
@@ -43,7 +44,7 @@ class basic_file {
     if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
   }
 
-  /// Creates `path` for writing (mode 0600); not open afterwards if something has that name already.
+  /// Creates `path` for writing (mode 0600). The result is not open where that name exists already.
   [[nodiscard]] static basic_file create_new(std::string path, where at) {
     constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
     basic_file result;
@@ -74,7 +75,7 @@ class basic_file {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
 
-  /// Size in bytes of a regular file; anything else (a folder, a pipe) is refused.
+  /// Size in bytes. A file_error for a folder, a pipe, or anything else that is no regular file.
   [[nodiscard]] std::uint64_t size(where at) const {
     struct stat facts {};
     if (::fstat(descriptor_, &facts) != 0) throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
@@ -82,7 +83,7 @@ class basic_file {
     return static_cast<std::uint64_t>(facts.st_size);
   }
 
-  /// Fills `to` from byte `offset`; a file that ends earlier is an error.
+  /// Fills `to` from byte `offset`. A file that ends earlier is a file_error.
   void read(std::uint64_t offset, std::span<std::byte> to, where at) const {
     for (std::size_t done = 0; done < to.size();) {
       const std::size_t rest = to.size() - done;
@@ -119,7 +120,7 @@ class basic_file {
     }
   }
 
-  /// Returns when the content is on the medium.
+  /// Returns when the content is on the medium (fsync).
   void sync(where at) const {
     int result = 0;
     do {
@@ -157,7 +158,7 @@ using file = basic_file<posix_files>;
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// Returns when the names in `folder` are on the medium (a rename is not before this).
+/// Returns when the names in `folder` are on the medium. Before that a rename may be lost in a crash.
 template <files_policy Files = posix_files>
 void sync_folder(const std::string& folder, where at = where::current()) {
   basic_file<Files>(folder, O_RDONLY | O_DIRECTORY, at).sync(at);

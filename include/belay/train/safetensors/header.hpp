@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The header of a safetensors file is JSON from outside, so it is read by a parser of its own that knows
-// this one shape and nothing else: no recursion, no allocation before the bytes that ask for it were seen,
-// and every refusal names the byte. It is stricter than the format's reference implementation: unknown
-// fields, names twice and numbers that are not plain integers are refused instead of being guessed at.
+// The header of a safetensors file is JSON from outside. Its parser knows this one shape and nothing else: no
+// recursion, no allocation that the bytes read so far do not justify, and every error names the byte. It is stricter
+// than the format's reference implementation: unknown fields, repeated names and numbers that are not plain integers
+// are refused.
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
 #include <cstddef>
@@ -66,16 +67,16 @@ struct tensor {
   return nullptr;
 }
 
-/// Free text about a file, as key and value.
+/// Free text about a file, as keys and values.
 using metadata_list = std::vector<std::pair<std::string, std::string>>;
 
-/// What a header says; tensors in the order of their bytes, metadata in the order of the text.
+/// The content of a header: tensors in the order of their bytes, metadata in the order of the text.
 struct header {
   std::vector<tensor> tensors;
   metadata_list metadata;
 };
 
-/// Bytes that `shape` elements of `type` take: false when they overflow or end inside a byte.
+/// Computes the bytes of `shape` elements of `type`; false where they overflow or end inside of a byte.
 [[nodiscard]] inline bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
                                         std::uint64_t& bytes) noexcept {
   std::uint64_t total = bits(type);
@@ -86,9 +87,9 @@ struct header {
   return total % 8 == 0;
 }
 
-/// Reads one header. `text` is the JSON, `data_bytes` what the file holds after it; offsets of errors are
-/// counted from the file's beginning, where the text starts at byte 8. `Scanner` has the words of header_scanner;
-/// a parser is a template because most who include it read no file.
+/// Reads one header. `text` is the JSON, and `data_bytes` are the bytes after it. Errors count bytes from the beginning
+/// of the file, where the text starts at byte 8. `Scanner` is like header_scanner. The parser is a template so that a
+/// program which reads no file does not compile it.
 template <class Scanner>
 class header_parser {
  public:
@@ -214,7 +215,7 @@ class header_parser {
     }
   }
 
-  // `name(i)` is that of the entry which begins at `entries_at[i]`; entries are in the order of the text.
+  // `name(i)` is the name of the entry that begins at `entries_at[i]`, in the order of the text.
   template <class Name>
   void refuse_twice(const std::vector<std::size_t>& entries_at, const char* what, Name name) const {
     const std::vector<std::size_t> order =
@@ -225,7 +226,7 @@ class header_parser {
     }
   }
 
-  // The order of the tensors' bytes, which leave no gap and do not overlap.
+  // The tensors in the order of their bytes, which must leave no gap and not overlap.
   [[nodiscard]] std::vector<std::size_t> checked_offsets() const {
     std::vector<std::size_t> order = order_of(found_.size(), [this](std::size_t a, std::size_t b) {
       return found_[a].begin != found_[b].begin ? found_[a].begin < found_[b].begin : found_[a].end < found_[b].end;
@@ -253,7 +254,7 @@ class header_parser {
   std::vector<std::size_t> found_at_;  // where their entries begin
 };
 
-/// The header `text` describes, or file_error with the byte (counted from the file's beginning) and the reason.
+/// The header in `text`, or a file_error with the byte (counted from the beginning of the file) and the reason.
 template <class Scanner = header_scanner>
 [[nodiscard]] header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path,
                                   where at = where::current()) {

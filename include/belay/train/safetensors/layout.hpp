@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where everything will lie in a file that is about to be written: the header's bytes and each tensor's
-// range, from the declarations alone. The same declarations give the same bytes, always.
+// Where everything will lie in a file that is about to be written: the bytes of the header and the range of each
+// tensor, from the declarations alone. The same declarations always give the same bytes.
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
 #include <cstddef>
@@ -23,14 +24,14 @@
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-/// A tensor that a file shall hold.
+/// A tensor of a file that is to be written.
 struct declaration {
   std::string name;
   stored_type type = stored_type::f32;
   std::vector<std::uint64_t> shape;
 };
 
-/// What other readers of a file expect to find in it.
+/// The metadata that other readers expect: {"format": "pt"}.
 [[nodiscard]] inline metadata_list usual_metadata() {
   metadata_list list;
   list.emplace_back(std::string("format"), std::string("pt"));
@@ -55,8 +56,8 @@ struct layout {
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return prefix.size() + data_bytes; }
 };
 
-/// Lays the declared tensors one after another, in their order. The header is padded with spaces so that
-/// the data begins at a multiple of 8. What a reader with that scanner would refuse is a usage_error.
+/// Places the declared tensors one after another, in their order. The header is padded with spaces, so that the data
+/// begins at a multiple of 8. Tensors that a reader with that scanner would refuse are a usage_error.
 template <class Scanner = header_scanner>
 [[nodiscard]] layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
                              where at = where::current()) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A sort that costs an includer a few lines where the standard's would cost hundreds, once for every kind
-// of key. Headers come from outside: no order of their entries makes it quadratic.
+// A stable merge sort of positions. It costs an includer a few lines where <algorithm> costs thousands, and is
+// instantiated once for each kind of key. Headers come from outside: no order of their entries makes it quadratic.
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
 #include <cstddef>
@@ -13,8 +14,8 @@
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-/// The positions 0 to count - 1 in the order of what lies there: `before(a, b)` says whether position a goes
-/// before position b. What is equal stays in its order.
+/// The positions 0 to count - 1, sorted: `before(a, b)` says whether position a comes before position b. Equal ones
+/// keep their order.
 template <class Before>
 [[nodiscard]] std::vector<std::size_t> order_of(std::size_t count, Before before) {
   std::vector<std::size_t> from(count);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Opens a file, checks its header once and then reads ranges of tensors straight into the caller's memory.
-// Ranges are read by pread, not through a mapping: a file that shrinks meanwhile is an error, not a signal.
+// Opens a file, checks its header once, and then reads ranges of tensors into the caller's memory. It uses pread, not
+// a mapping: a file that shrinks meanwhile is an error, not a signal.
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
 #include <cstddef>
@@ -24,11 +25,11 @@
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-/// Every tensor of one file. Reads may be made from several threads at once.
+/// The tensors of one file. Several threads may read at once.
 template <files_policy Files>
 class basic_reader {
  public:
-  /// Opens and checks `path`; everything that is wrong with it is a file_error.
+  /// Opens and checks `path`. Anything wrong with it is a file_error.
   explicit basic_reader(std::string path, where at = where::current())
       : file_(std::move(path), O_RDONLY | O_NONBLOCK, at) {  // a pipe is refused below, not waited for
     const std::uint64_t size = file_.size(at);
@@ -45,7 +46,7 @@ class basic_reader {
           file_.path(), 0,
           "claims a header of " + std::to_string(length) + " bytes and has " + std::to_string(size - 8) + " left", at);
     }
-    // The file holds these bytes, so this is as much as was payloads, not as much as was claimed.
+    // The file has these bytes: memory is never allocated for a length that is only claimed.
     std::string text(static_cast<std::size_t>(length), '\0');
     file_.read(8, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
     data_begin_ = 8 + length;
@@ -64,15 +65,15 @@ class basic_reader {
     return find_tensor(header_.tensors, by_name_, name);
   }
 
-  /// The tensor called `name`; a file without it is a file_error that says so.
+  /// The tensor called `name`; a file_error where there is none.
   [[nodiscard]] const tensor& tensor_named(std::string_view name, where at = where::current()) const {
     const tensor* found = find(name);
     if (found == nullptr) throw file_error(path(), 0, "has no tensor " + std::string(name), at);
     return *found;
   }
 
-  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order.
-  /// The stored type must be T's: nothing is converted. A range outside the tensor is a usage_error.
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. The stored
+  /// type must be that of T: nothing is converted. A range outside of the tensor is a usage_error.
   template <class T>
   void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
             where at = where::current()) const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The words of a safetensors header: strings, plain integers, punctuation. A cursor over bytes that are
-// already here; whoever drives it knows the grammar, so nothing nests and nothing recurses.
+// The tokens of a safetensors header: strings, plain integers, punctuation. A cursor over the bytes of the header. Its
+// caller knows the grammar, so nothing nests and nothing recurses.
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,7 @@ class header_scanner {
   [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
   [[nodiscard]] char peek() const { return cursor_ < text_.size() ? text_[cursor_] : '\0'; }
 
-  /// Skips space; the position of what comes next.
+  /// Skips space and returns the position of the next token.
   std::size_t next() {
     while (cursor_ < text_.size() && is_space(text_[cursor_])) ++cursor_;
     return cursor_;
@@ -49,7 +50,7 @@ class header_scanner {
     fail(cursor_, std::string("expected ") + wanted);
   }
 
-  /// Only space may follow.
+  /// Throws where anything but space follows.
   void finish() {
     next();
     if (cursor_ != text_.size()) fail(cursor_, "something follows the header's closing }");
@@ -72,7 +73,7 @@ class header_scanner {
     return value;
   }
 
-  /// A string of at most `most` bytes after its escapes are resolved; `what` names it in errors.
+  /// A string of at most `most` bytes, its escapes resolved. `what` names it in errors.
   [[nodiscard]] std::string string(std::uint64_t most, const char* what) {
     const std::size_t begin = next();
     if (!take_if('"')) fail(begin, std::string("expected ") + what + " in quotes");
@@ -92,7 +93,7 @@ class header_scanner {
     }
   }
 
-  /// The whole text is valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
+  /// Throws where the text is not valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
   void check_utf8() const {
     for (std::size_t i = 0; i < text_.size();) {
       const std::size_t length = utf8_length(text_.substr(i));

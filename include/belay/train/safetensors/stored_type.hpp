@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The closed list of element types a safetensors file may hold, with their names there and their widths
-// in bits. It is longer than the list of types that C++ code can hold (core/dtype.hpp): a file with a type
-// from only this list can still be listed and copied byte by byte.
+// The element types of a safetensors file, with their names and their widths in bits. There are more of them than C++
+// types can hold (core/dtype.hpp): a tensor of another type can still be listed and copied as bytes.
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
 #include <cstddef>
@@ -86,7 +86,7 @@ inline constexpr stored_facts stored_table[] = {
   return nullptr;
 }
 
-/// What a C++ element type is stored as; nothing is converted on the way.
+/// The type as which a C++ element type is stored, without conversion.
 template <element T>
 inline constexpr stored_type stored_as = find_stored_type(belay::name(dtype_of<T>))->type;
 

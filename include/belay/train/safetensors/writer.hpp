@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Writes a whole model: all tensors are declared first, so every byte's place is known and ranks may write
-// their parts in any order and at the same time. Until commit() the bytes lie in a temporary file beside
-// the target; a crash, an error or a writer that is destroyed leaves what was there before untouched.
+// Writes a whole model. All tensors are declared first, so every byte's position is known, and ranks may write their
+// parts in any order and at the same time. Until commit() the bytes are in a temporary file beside the target. A
+// crash, an error or a destroyed writer leaves an earlier file untouched.
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
 #include <unistd.h>  // getpid
@@ -31,7 +32,7 @@ namespace safetensors {
 template <files_policy Files>
 class basic_writer {
  public:
-  /// Creates the temporary file (mode 0600) and writes the header. Tensors lie in the order given.
+  /// Creates the temporary file (mode 0600) and writes the header. Tensors are stored in the order given.
   explicit basic_writer(std::string path, const std::vector<declaration>& tensors,
                         const metadata_list& about = usual_metadata(), where at = where::current())
       : path_(std::move(path)),
@@ -56,8 +57,8 @@ class basic_writer {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return layout_.file_bytes(); }
 
-  /// Writes elements of tensor `name` from `first_element` on, in row-major order. Any order of calls and
-  /// several threads at once are fine as long as every element is written exactly once.
+  /// Writes elements of tensor `name` from `first_element` on, in row-major order. Calls may come in any order and from
+  /// several threads, as long as every element is written exactly once.
   template <class T>
   void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
              where at = where::current()) {
@@ -81,8 +82,8 @@ class basic_writer {
     write_range(index_of(name, at), first_byte, source, at);
   }
 
-  /// Checks that every tensor was written once and returns when the file is on the medium, still under
-  /// its temporary name: the moment to ask the other ranks.
+  /// Checks that every tensor was written once, and returns when the file is on the medium under its temporary name.
+  /// Ranks can then agree to commit.
   void finish(where at = where::current()) {
     if (finished_) return;
     if (!file_.is_open()) throw usage_error("this writer of " + path_ + " has been committed", at);
@@ -98,7 +99,7 @@ class basic_writer {
     finished_ = true;
   }
 
-  /// Finishes and gives the file its name; what had that name is replaced in the same instant.
+  /// Finishes, and atomically gives the file its name; a file of that name is replaced.
   void commit(where at = where::current()) {
     finish(at);
     if (Files::rename(file_.path().c_str(), path_.c_str()) != 0) {
@@ -111,7 +112,7 @@ class basic_writer {
 
  private:
   void open_temporary(where at) {
-    // Names left behind by a killed process of the same number are stepped over.
+    // Skips files of a killed process with the same number.
     const std::string stem = path_ + ".tmp-" + std::to_string(::getpid()) + "-";
     for (int attempt = 0; attempt < 1000; ++attempt) {
       file_ = basic_file<Files>::create_new(stem + std::to_string(attempt), at);
