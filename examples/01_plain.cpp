@@ -26,7 +26,7 @@ using mixtral = model::mixtral<float, exchange>;
 using tokens_view = belay::view<const std::int32_t, 2>;
 using scope_type = belay::micro_batch_scope<belay::host_engine>;
 
-// One micro-batch forward and backward; returns its summed loss. The order of the handles is the order of the model.
+// One micro-batch forward and backward; returns its summed loss. Handles are in the order of the model.
 double forward_and_backward(const scope_type& scope, mixtral& net, tokens_view tokens, tokens_view targets) {
   auto x0 = belay::forward(scope, net.first(), tokens);
   auto x1 = belay::forward(scope, net.layers()[0], x0.out());
@@ -47,7 +47,7 @@ double forward_and_backward(const scope_type& scope, mixtral& net, tokens_view t
 }
 
 void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& text) {
-  // What a plan would size: memory for one micro-batch, and a window with room for every routed row.
+  // Sizes that a plan would compute: memory for one micro-batch, and symmetric memory for every routed row.
   const model::mixtral_config config = model::tiny();
   const std::size_t rows = sequences * length * config.experts_per_token;
   belay::tier_meter device;

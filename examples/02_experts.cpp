@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Two ranks share eight experts: every token is sent to the rank that holds its experts and comes back, forward and
-// backward, through symmetric memory. The layers are those of 01_plain; what is new is the exchange they are given
-// and that dense gradients are summed over the ranks.
+// backward, through symmetric memory. The layers are those of 01_plain; new are the exchange that they use, and the sum
+// of dense gradients over the ranks.
 //
 //   rank 0: tokens -> embedding -> attention -> experts 0-3 -> head
 //                                             X  (rows cross)
@@ -28,7 +28,7 @@ using exchange = belay::expert_exchange<float, group>;
 using mixtral = model::mixtral<float, exchange>;
 using tokens_view = belay::view<const std::int32_t, 2>;
 
-// The handle of the decoder layer owes a backward, and so does what it sent: both ranks must come back.
+// The decoder layer's handle owes a backward, which is a collective too: both ranks must run it.
 double forward_and_backward(const belay::step<belay::host_engine>& step, mixtral& net, tokens_view tokens,
                             tokens_view targets) {
   auto embedded = belay::forward(step, net.first(), tokens);
@@ -52,7 +52,7 @@ void train(belay::host::rank& rank, std::size_t steps) {
   config.head_dim = 16;
   config.positions = length;
 
-  // Room for every row that could come: all tokens of both ranks, each to two experts here.
+  // Room for the most rows that can arrive: all tokens of both ranks, each for two experts of this rank.
   const std::size_t capacity = 2 * sequences * length * config.experts_per_token;
   belay::tier_meter device;
   belay::host_engine engine{belay::host_pages{std::size_t{32} << 20}, device};
@@ -63,7 +63,7 @@ void train(belay::host::rank& rank, std::size_t steps) {
 
   // Dense parameters are replicated over both ranks, experts are not: two families of buckets.
   std::vector<belay::bucket_member<float>> members;
-  belay::norm_table table;  // of the whole model: experts in a part a rank
+  belay::norm_table table;  // of the whole model: experts have one part for each rank
   std::vector<belay::norm_place> places;
   net.for_each_parameter([&](auto& parameter) {
     constexpr bool stacked = belay::is_shard<typename std::remove_reference_t<decltype(parameter)>::placement_type>;
@@ -82,7 +82,7 @@ void train(belay::host::rank& rank, std::size_t steps) {
 
   std::vector<std::int32_t> tokens(sequences * length), targets(tokens.size(), model::ignored);
   for (std::size_t number = 1; number <= steps; ++number) {
-    // Counting upwards by a stride that the model must find out.
+    // Counts upwards by a stride that the model must learn.
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const std::size_t s = i / length + sequences * static_cast<std::size_t>(rank.number());
       tokens[i] = static_cast<std::int32_t>((number * 17 + s * 31 + (i % length) * (1 + s % 3)) % 256);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A pipeline schedule is a value: proven by the compiler, drawn as text and as a picture, and the very table that a
-// pipeline executes.      examples/run 03_schedule [FILE.svg]
+// A pipeline schedule is a value: proven by the compiler, drawn as text and as a picture, and executed by a pipeline.
+//      examples/run 03_schedule [FILE.svg]
 #include <cstdio>
 #include <fstream>
 #include <vector>
@@ -25,7 +25,7 @@ static_assert(belay::require_proven<table, 4>());
 int main(int argc, char** argv) try {
   std::printf("%s\n", belay::schedule::draw_text(table).c_str());
 
-  // The same proof at run time, for sizes known only now, and what a wrong table is told.
+  // The same proof at run time, for sizes known only now, and the message for a wrong table.
   const auto gpipe = belay::schedule::gpipe(4, 8);
   std::printf("gpipe keeps %zu micro-batches alive, 1f1b %zu\n", belay::proof(gpipe).peak, belay::proof(table).peak);
   std::vector<std::vector<belay::schedule::action>> lists;
@@ -37,7 +37,7 @@ int main(int argc, char** argv) try {
   const auto wrong = belay::schedule::make_table("wrong", 8, lists);
   std::printf("without its last action: %s\n", belay::explain(belay::proof(wrong).reason).c_str());
 
-  // Played with the stages' times: how long each waits for a neighbour.
+  // Played with a time for each stage: how long it waits for a neighbour.
   const std::vector<double> forward(4, 1.0), backward(4, 2.0);
   std::printf("bubble of 1f1b with equal stages: %.3f\n",
               belay::schedule::timeline(belay::schedule::to_dynamic(table), forward, backward).idle());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// N ranks hold the same model, share a step's micro-batches and sum their gradients; each keeps a part of the
-// optimizer's state (ZeRO-1). The plan comes before the memory. By hand four threads, else the launcher's processes:
+// N ranks hold the same model, divide a step's micro-batches and sum their gradients. Each keeps a part of the
+// optimizer's state (ZeRO-1). The plan comes before the memory. Started directly it has four threads, else the
+// launcher's processes:
 //   examples/run 04_data_parallel [STEPS]        belay-run -n 4 build/examples/examples/04_data_parallel [STEPS]
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +19,7 @@
 namespace {
 constexpr std::size_t micro_batches = 9, length = 128, hidden = 64, all_targets = micro_batches * (length - 1);
 using tokens_view = belay::view<const std::int32_t, 2>;
-// What follows a byte, given that byte alone: the smallest language model.
+// Predicts a byte from the one before: the smallest language model.
 struct network {
   model::embedding<float> embedding{"embedding", 256, hidden};
   model::head<float> head{"norm", "head", 256, hidden, 1e-5};

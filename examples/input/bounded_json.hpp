@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// JSON that somebody else wrote. nlohmann::json copies, compares and prints values by recursion, so how deep they nest
-// is bounded while they are parsed; and what is wrong is said in our words, with the field and the byte.
+// JSON from outside. nlohmann::json copies, compares and prints values by recursion, so their nesting is limited while
+// they are parsed. Errors name the field and the byte.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace input {
 
-/// Objects and arrays inside one another; the files that we know have seven.
+/// Nested objects and arrays; the files of this repository's programs have seven levels.
 inline constexpr std::size_t deepest_json = 64;
 
 /// A value as JSON for a message, its beginning where it is long.
@@ -80,7 +80,7 @@ class json_parser {
     friend bool operator!=(const counting& a, const counting& b) { return a.at != b.at; }
   };
 
-  // A number or word that stands in no quotes.
+  // A number or word without quotes.
   struct bare {
     std::size_t begin;
     std::string_view text;
@@ -152,7 +152,7 @@ class json_parser {
   std::string otherwise_;
   const char* position_ = nullptr;
   std::vector<std::size_t> begins_;
-  std::vector<std::string> keys_;  // of each object that is open the member that is being read
+  std::vector<std::string> keys_;  // the current member of each open object
   bool awaits_value_ = false;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// All of a file that somebody else wrote. A pipe would be waited for and a device may never end: neither is read.
+// All of a file from outside. Pipes and devices are not read: they may block or never end.
 #pragma once
 
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Loops over rows, written in the machine's vectors: compilers may not reorder a sum and give up on loops
-// with an exponential, and these loops must cost little beside the matrix products. A cursor walks a row
-// vector by vector; the last one may hold fewer elements, and reads zeros beyond them.
+// Loops over rows, written with the machine's vectors: compilers may not reorder a sum, and do not vectorise loops with
+// an exponential. A cursor walks a row vector by vector. The last vector may hold fewer elements, and reads zeros
+// beyond them.
 #pragma once
 
 #include <cmath>
@@ -97,7 +97,7 @@ template <class T>
     for (std::size_t i = 1; i < count; ++i) largest = row[i] > largest ? row[i] : largest;
     return largest;
   }
-  // The last vector overlaps the one before it: a maximum may see an element twice.
+  // The last vector overlaps the one before it, which does not change a maximum.
   lanes<T> best = whole_cursor<T>{count - width}.load(row);
   for (std::size_t i = 0; i + width <= count; i += width) {
     const lanes<T> next = whole_cursor<T>{i}.load(row);
@@ -127,7 +127,7 @@ template <class T>
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   p = (p * r * r + r) + 1.0F;
-  // The low bits of `shifted` are the integer; moved into the exponent's place they are its power of two.
+  // The low bits of `shifted` are the integer. Moved to the exponent's bits they give its power of two.
   integers bits;
   std::memcpy(&bits, &shifted, sizeof bits);
   bits = (bits + 127) << 23;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Grouped-query causal self-attention with rotary positions and without biases. Queries, keys and values of
-// a token lie side by side in one row, so that the three projections are three products into one matrix and
-// a head is a range of its columns.
+// Grouped-query causal self-attention with rotary positions and without biases. Queries, keys and values of a token lie
+// side by side in one row. So the three projections are three products into one matrix, and a head is a range of its
+// columns.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ namespace model {
 template <class T>
 class attention {
  public:
-  /// Keeps, per token: `out` (hidden), queries, keys and values after rotation, the heads' outputs and one
-  /// number a head. `x` is needed for the weights' gradients; a block may replace it by an equal copy.
+  /// Keeps for each token: `out` (hidden), queries, keys and values after rotation, the outputs of the heads, and one
+  /// number for each head. `x` is needed for the weights' gradients; a block may replace it by an equal copy.
   struct residue {
     view<T, 3> out;
     view<const T, 3> x;
@@ -53,7 +53,7 @@ class attention {
     return forward_onto(frame, x, frame.template keep<T>(x.shape()), T(0));
   }
 
-  /// out = attention(x) + share * out, so that a residual connection costs no pass of its own.
+  /// out = attention(x) + share * out, so that a residual connection needs no pass of its own.
   template <class Frame>
   [[nodiscard]] residue forward_onto(Frame& frame, view<const T, 3> x, view<T, 3> out, T share) {
     const std::size_t length = x.extent(1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// x + attention(norm(x)). The normalised rows live only while the attention reads them: the backward makes
-// them again from the input and one number a row.
+// x + attention(norm(x)). The normalised rows are not kept: the backward computes them again from the input and one
+// number for each row.
 #pragma once
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Causal softmax attention of grouped heads, without parameters. Probabilities are never kept: the backward
-// makes them again from queries, keys and one number a row (the logarithm of the softmax's sum), which costs
-// a small product and saves heads x length^2 numbers a sequence. Queries are taken in blocks, so that scratch
-// grows with the length, not its square, and most of the masked half is never computed.
+// Causal softmax attention of grouped heads, without parameters. Probabilities are not kept: the backward computes them
+// again from queries, keys and one number for each row (the logarithm of the softmax's sum), which saves heads x
+// length^2 numbers for each sequence. Queries are processed in blocks, so that scratch grows with the length and not
+// its square, and most of the masked half is never computed.
 #pragma once
 
 #include <algorithm>
@@ -81,7 +81,7 @@ class causal_attention {
     each_head(packed.rows, [&](std::size_t first_row, std::size_t head, std::size_t index) {
       const auto rows = packed.row_range(first_row, length_);
       const auto drows = dpacked.row_range(first_row, length_);
-      // From the last block on: it sees every key, so the first head of a group writes their gradients.
+      // From the last block backwards: it attends to every key, so the first head of a group writes their gradients.
       T beta = head % group == 0 ? T(0) : T(1);
       for (std::size_t after = length_; after > 0;) {
         const std::size_t first = (after - 1) / block * block;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Cross-entropy of next-token logits. Losses are summed in double, row by row in order; the gradient's scale
-// is the caller's (one over the targets of the whole batch), so that nothing divides a second time later.
+// Cross-entropy of next-token logits. Losses are summed in double, row by row in order. The caller gives the scale of
+// the gradient: 1 where gradient buckets divide by the targets of the whole batch later.
 #pragma once
 
 #include <cassert>
@@ -25,9 +25,9 @@ inline constexpr std::int32_t ignored = -1;
   return count;
 }
 
-/// The sum of the losses over the targets that count, and `gradient` = scale * (softmax - one-hot), zero in
-/// ignored rows. `logits` and `gradient` [sequences, length, vocabulary] may be the same memory; without
-/// memory in `gradient`, only the loss is computed. Arithmetic for inside `run`.
+/// Returns the sum of the losses over the targets that count, and writes `gradient` = scale * (softmax - one-hot), zero
+/// in ignored rows. `logits` and `gradient` [sequences, length, vocabulary] may be the same memory. Where `gradient`
+/// has no memory, only the loss is computed. Called inside of `run`.
 template <class T>
 [[nodiscard]] double cross_entropy(view<const T, 3> logits, view<const std::int32_t, 2> targets, double scale,
                                    view<T, 3> gradient) {

@@ -16,8 +16,8 @@ namespace model {
 template <class T, class Exchange>
 class decoder_layer {
  public:
-  /// Keeps, in numbers a token: (4 + 2 kv/heads) x hidden + heads + 2 for the attention and both outputs (where
-  /// heads x head size = hidden), the routing, and for every row the experts have room for 2 x expert width.
+  /// Keeps, in numbers per token: (4 + 2 kv/heads) x hidden + heads + 2 for the attention and both outputs (where
+  /// heads x head size = hidden), and the routing. For every row of the experts' capacity it keeps 2 x expert width.
   struct residue {
     view<T, 3> out;
     typename attention_block<T>::residue attention;

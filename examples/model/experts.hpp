@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The experts held here: w2(silu(w1 x) * (w3 x)) over rows that are grouped by expert. An expert's rows are
-// taken in chunks small enough that what lies between the products stays in the cache; the chunks depend on
-// the rows alone, never on how many would have had room, so that the room changes no bit.
+// The experts of this rank: w2(silu(w1 x) * (w3 x)) over rows that are grouped by expert. An expert's rows are
+// processed in chunks that are small enough for intermediate results to stay in the cache. The chunks depend on the
+// rows alone, so that the capacity changes no bit.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ class experts {
  public:
   static constexpr std::size_t chunk = 256;  // rows at a time
 
-  /// Keeps gate and up projections: 2 x expert width numbers for every row there is room for. `rows` is
-  /// the caller's and must live as long.
+  /// Keeps gate and up projections: 2 x expert width numbers for every row of the capacity. `rows` is the caller's and
+  /// must live as long.
   struct residue {
     view<const T, 2> rows;
     view<T, 2> gate;
@@ -71,8 +71,8 @@ class experts {
     return saved;
   }
 
-  /// Writes `drows` where rows were used, adds the weights' gradients. The kept projections become their
-  /// own gradients on the way.
+  /// Writes `drows` where rows were used, and adds the weights' gradients. The kept projections are overwritten by
+  /// their gradients.
   template <class Frame>
   void backward(Frame& frame, residue&& r, std::span<const std::size_t> offsets, view<const T, 2> doutputs,
                 view<T, 2> drows) {

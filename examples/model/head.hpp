@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The end of the model: the final norm and the projection onto the vocabulary. The normalised rows are made
-// again in the backward instead of being kept.
+// The end of the model: the final norm and the projection onto the vocabulary. The normalised rows are not
+// kept, but computed again in the backward.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Matrix products, the one place that knows whether a BLAS is there. An operand is a row-major block of a
-// larger matrix, read as it is or transposed, so that layers can point at one head's columns or one
-// expert's rows without copying. Without a BLAS a blocked loop does the same work: both operands are
-// packed into small stack buffers and multiplied by a register tile.
+// Matrix products, by a BLAS where there is one. An operand is a row-major block of a larger matrix, read as it is or
+// transposed, so that layers can use one head's columns or one expert's rows without copying. Without a BLAS a blocked
+// loop does the same: both operands are packed into small stack buffers and multiplied by a register tile.
 #pragma once
 
 #include <algorithm>
@@ -215,7 +214,7 @@ void add_product(matrix<T> c, std::type_identity_t<matrix<const T>> a, std::type
 #endif
 }
 
-/// A rank is one thread: its products must not start others. Call once before ranks start.
+/// Makes the BLAS single-threaded, because a rank is one thread. Called once, before ranks start.
 inline void one_thread_per_product() {
 #if BELAY_HAS_CBLAS && defined(OPENBLAS_CONST)
   openblas_set_num_threads(1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A Mixtral, or a contiguous part of one: perhaps the embedding, some decoder layers, perhaps the head. The
-// whole model is the part that has everything. Which part is for the caller to say; nothing here knows why.
+// A Mixtral, or a contiguous part of one: the embedding or not, some decoder layers, the head or not. The caller
+// chooses the part, such as a pipeline stage.
 #pragma once
 
 #include <cstddef>
@@ -78,7 +78,7 @@ struct model_part {
   }
 };
 
-/// Stays where it was made: lists of parameters and handles of a step point into it.
+/// It cannot be moved: lists of parameters and handles of a step point into it.
 template <class T, class Exchange>
 class mixtral {
  public:
@@ -119,7 +119,7 @@ class mixtral {
   [[nodiscard]] head_type& last() { return *head_; }
   [[nodiscard]] std::deque<layer_type>& layers() { return layers_; }
 
-  /// What the load-balancing loss of one layer and one forward is multiplied by in the objective.
+  /// The factor of one layer's and one forward's load-balancing loss in the objective.
   void set_balance_scale(double scale) {
     for (layer_type& layer : layers_) layer.experts().set_balance_scale(scale);
   }

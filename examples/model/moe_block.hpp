@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// x + experts(norm(x)), each token at its k best experts. The block says what is to be computed; the exchange
-// it was given brings the tokens to the experts and back, and knows where they are.
+// x + experts(norm(x)), each token with its k best experts. The block computes; the exchange that it was given moves
+// the tokens to the experts and back, and knows which ranks hold them.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ class moe_block {
         router_(name + ".block_sparse_moe.gate.weight", shape.hidden, shape.experts),
         experts_(name + ".block_sparse_moe.experts", shape.experts, shape.hidden, shape.width, local) {}
 
-  /// What the load-balancing loss of one forward is multiplied by in the objective.
+  /// The factor of one forward's load-balancing loss in the objective.
   void set_balance_scale(double scale) { balance_scale_ = scale; }
   [[nodiscard]] double balance_scale() const { return balance_scale_; }
 
@@ -88,7 +88,7 @@ class moe_block {
     frame.run([this, x, scale, dy, din] { norm_.differentiate(x, scale, din, dy.data(), din); });
   }
 
-  /// No backward will come: the experts' slots go back. Every rank of the exchange does the same.
+  /// Ends the forward without a backward: frees the experts' slots. Every rank of the exchange does the same.
   template <class Frame>
   void discard(Frame& frame, residue&& r, const char* why) {
     std::move(r.merged).discard(frame, why);

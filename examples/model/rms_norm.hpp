@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// RMSNorm: x / sqrt(mean(x^2) + epsilon) * weight, row by row. A backward needs the input, which the caller
-// keeps alive anyway, and one number a row; blocks make the normalised rows a second time instead of
-// keeping them, which costs one cheap pass.
+// RMSNorm: x / sqrt(mean(x^2) + epsilon) * weight, row by row. A backward needs the input, which the caller keeps
+// anyway, and one number for each row. Blocks compute the normalised rows a second time instead of keeping them.
 #pragma once
 
 #include <cmath>
@@ -67,7 +66,7 @@ class rms_norm {
     renormalise(x, scale, out);
   }
 
-  /// Writes the normalised rows once more from the scales of the first time: the same bits.
+  /// Writes the normalised rows again, with the same bits, from the scales of the first time.
   void renormalise(view<const T, 2> x, view<const T, 1> scale, view<T, 2> out) const {
     const std::size_t width = x.extent(1);
     const T* weight = weight_.value();

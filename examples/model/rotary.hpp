@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Rotary positions in the half-split layout: element j of a head turns together with element j + d/2 by the
-// angle position * theta^(-2j/d). The table of sines and cosines is made once, for as many positions as
-// the model will see, and shared by all layers.
+// Rotary positions in the half-split layout: element j of a head is rotated with element j + d/2 by the angle
+// position * theta^(-2j/d). The table of sines and cosines is made once, for the model's longest sequence, and shared
+// by all layers.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace model {
 
-/// Which way to turn: a gradient turns back.
+/// The direction of the rotation: a gradient is rotated backwards.
 enum class turn { forwards, backwards };
 
 template <class T>
@@ -37,7 +37,7 @@ class rotary {
 
   [[nodiscard]] std::size_t positions() const { return positions_; }
 
-  /// Turns `heads` heads side by side in every row; row i has position i modulo `length`.
+  /// Rotates `heads` heads side by side in every row; row i has position i modulo `length`.
   void apply(matrix<T> rows, std::size_t heads, std::size_t length, turn way) const {
     for (std::size_t i = 0; i < rows.rows; ++i) {
       const T* cosine = cosines_.data() + (i % length) * half_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The gate of a mixture of experts: one logit a row and expert. What becomes of the logits (probabilities,
-// the best experts, their weights) is belay::route's.
+// The gate of a mixture of experts: one logit for each row and expert. belay::route makes probabilities, the best
+// experts and their weights of them.
 #pragma once
 
 #include <cstddef>

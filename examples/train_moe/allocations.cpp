@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// malloc and its relatives are replaced by counting ones in front of the C library's own; `operator new` calls
-// malloc. A sanitizer brings its own malloc, which is left alone: there, only `operator new` could be counted, and
-// the count stays 0.
+// Replaces malloc and its relatives by functions that count and call those of the C library; `operator new` calls
+// malloc. A sanitizer has a malloc of its own, which is not replaced: there the count stays 0.
 #include "train_moe/allocations.hpp"
 
 #include <atomic>

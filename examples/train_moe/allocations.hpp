@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Counts every `operator new` and `malloc` of the process, so that "nothing is allocated in the steady state" is a
-// number in every line the trainer prints.
+// Counts every `operator new` and `malloc` of the process, so that every line of the trainer shows whether a step has
+// allocated.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where a step's sequences come from. A source is asked by step, micro-batch and sequence of the global batch,
-// so the data does not depend on the mesh.
+// The source of a step's sequences. They are numbered by step, micro-batch and sequence of the global batch, so the
+// data does not depend on the mesh.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The trainer's flags. What they say is checked before anything runs; what cannot be is refused with the reason.
+// The trainer's flags. They are checked before anything runs, and refused with the reason where they do not fit.
 #pragma once
 
 #include <optional>

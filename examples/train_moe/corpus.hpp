@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The text to train on, as bytes: a file, or this repository's own headers and documentation. Which bytes
-// a sequence gets is a function of seed, step, micro-batch and sequence alone, so that every mesh sees the
-// same data and nothing has to be kept or sent.
+// The text to train on, as bytes: a file, or this repository's headers and documentation. The bytes of a sequence
+// depend on seed, step, micro-batch and sequence alone. So every mesh trains on the same data, and nothing is stored or
+// sent.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace train_moe {
 
-/// Where a sequence stands in a run; numbers are those of the whole run, not of a rank.
+/// The numbers of a sequence in the whole run, independently of ranks.
 struct sequence_index {
   std::uint64_t step = 0;
   std::uint64_t micro_batch = 0;
@@ -117,7 +117,7 @@ class corpus {
   std::string text_;
 };
 
-/// What --eval looks at: the first bytes of a file. One byte alone is a belay::input_error: nothing follows it.
+/// The text of --eval: the first bytes of a file. A single byte is a belay::input_error: it predicts nothing.
 [[nodiscard]] inline std::vector<std::int32_t> evaluation_text(const std::string& path) {
   constexpr std::uint64_t most_bytes = 16'384;
   std::vector<std::int32_t> tokens;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a trained model is asked on its training mesh: the mean cross-entropy of a text, and a sample. Both run
-// forwards that owe nothing, in steps of their own.
+// Evaluation of a trained model on its training mesh: the mean cross-entropy of a text, and a sample. Both run forwards
+// that owe nothing, in steps of their own.
 #pragma once
 
 #include <algorithm>

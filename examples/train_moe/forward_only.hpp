@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The forward of the model over the training mesh, for evaluation and sampling: nothing is owed, the micro-
-// batches cross the stages one by one, and a rank without sequences takes part with none.
+// The forward of the model over the training mesh, for evaluation and sampling. It owes nothing, micro-batches cross
+// the stages one by one, and a rank without sequences takes part with none.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@
 
 namespace train_moe {
 
-/// Runs `tokens` [sequences, length] through all stages; on the last stage calls `see(logits)` inside the
-/// compute stream, with [sequences, length, vocabulary]. Collective over the pipeline and its expert groups:
+/// Runs `tokens` [sequences, length] through all stages. The last stage calls `see(logits)` on the compute stream, with
+/// [sequences, length, vocabulary]. Collective over the pipeline and its expert groups:
 /// the ranks of one pipeline give the same shape, those of one expert group may give different numbers of
 /// sequences.
 template <class T, class Machine, class Engine, class See>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The trainer over ranks that are threads of this process. In float it is compiled once, in host_trainer.cpp, for the
-// program and the tests of whole trainings; in double only a law wants it, which compiles its own.
+// The trainer over ranks of the host backend. In float it is compiled once, in host_trainer.cpp, for the program and
+// for the tests of whole trainings. A test that needs double compiles its own.
 #pragma once
 
 #include "belay/backend/host.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A model as Hugging Face's libraries know it: the numbers of its config.json, the names and shapes of its
-// tensors, and the folder that holds both. What this trainer cannot compute exactly as transformers would
-// is refused by the field's name instead of being trained as something else.
+// A model in the format of Hugging Face's libraries: the numbers of its config.json, the names and shapes of its
+// tensors, and the folder that holds both. A config that this trainer cannot compute exactly as transformers would is
+// refused with the field's name.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +39,9 @@ struct model_config {
   friend bool operator==(const model_config&, const model_config&) = default;
 };
 
-/// A built-in model, "tiny" or "small", or the config.json at the path `model`, for sequences of `sequence`
-/// bytes. What cannot be trained, or held by no file, is a belay::input_error that names the file and the field; what
-/// cannot be read or is no JSON is a belay::file_error.
+/// A built-in model, "tiny" or "small", or the config.json at the path `model`, for sequences of `sequence` bytes. A
+/// config that cannot be trained or stored in a file is a belay::input_error with the file and the field. A file that
+/// cannot be read, or is no JSON, is a belay::file_error.
 [[nodiscard]] model_config load_model(const std::string& model, std::size_t sequence);
 
 /// The same for the text of a config.json; `source` names it in errors.
@@ -60,7 +60,7 @@ struct model_config {
 /// All tensors of a model in the order in which an export holds them, fp32.
 [[nodiscard]] std::vector<belay::safetensors::declaration> tensors_of(const model_config& config);
 
-/// A model folder to read from: opened and checked whole, then read by ranges, from any thread.
+/// A model folder to read from. All of it is opened and checked first; ranges are then read from any thread.
 class model_import {
  public:
   /// Opens DIR/config.json and DIR/model.safetensors. Missing, unexpected or misshapen tensors are a
@@ -75,18 +75,18 @@ class model_import {
   std::unique_ptr<belay::safetensors::reader> reader_;
 };
 
-/// A model folder being written: beside its final place until commit() puts it there.
+/// A model folder to write. It lies beside its final path until commit() renames it.
 class model_export {
  public:
-  /// Refuses a `folder` that exists and is no export (belay::input_error) before anything is written. Removes what
-  /// exports to the same place left that were cut.
+  /// Refuses a `folder` that exists and is no export (belay::input_error) before anything is written. Removes the
+  /// leftovers of killed exports to the same path.
   model_export(const std::string& folder, const model_config& config, std::size_t sequence);
 
-  /// Where the tensors go; thread-safe for different ranges.
+  /// The writer of the tensors; thread-safe for different ranges.
   [[nodiscard]] belay::safetensors::writer& tensors() noexcept { return *writer_; }
 
-  /// Puts the folder in its place. What is not committed is removed by the destructor, and by the signals that end a
-  /// process (see temporary_folder).
+  /// Gives the folder its final name. A folder that is not committed is removed by the destructor, and by signals that
+  /// end the process (see temporary_folder).
   void commit();
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What one rank needs to run steps: its place in the mesh, its part of the model, the arena of its step, the
-// windows its experts are reached through, its row of the schedule. The same class over rehearsal memory and a
-// rehearsal rank is the plan: it runs the same code and computes nothing.
+// What one rank needs to run steps: its coordinate in the mesh, its part of the model, the arena of its step, the
+// symmetric memory of its experts, and its row of the schedule. Over rehearsal memory and a rehearsal rank the same
+// class is the plan: it runs the same code and computes nothing.
 #pragma once
 
 #include <algorithm>
@@ -66,7 +66,7 @@ class machine {
   machine(const machine&) = delete;  // the model and its handles point into it
   machine& operator=(const machine&) = delete;
 
-  /// Replaces arena and windows by larger ones; between steps, collective over the world.
+  /// Replaces arena and symmetric memory by larger ones, between steps. Collective over the world.
   void resize(step_memory memory, std::size_t capacity_rows) {
     stage_->forget();
     exchange_.reset();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The trainer over MPI: the only source that knows of it, and empty-handed where MPI was not found.
+// The trainer over MPI: the only source that includes it. Without MPI it throws.
 #include "train_moe/mpi_session.hpp"
 
 #include "belay/core/error.hpp"

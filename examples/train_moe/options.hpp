@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What one run of the trainer does: the flags as plain data, and the sizes that follow from them. Everything
-// that cannot be is refused here, with the numbers that would work, before anything is allocated.
+// The options of one run as plain data, and the sizes that follow from them. Options that cannot work are refused here,
+// with numbers that would, before anything is allocated.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace train_moe {
 
 enum class schedule_kind { gpipe, one_f_one_b };
 enum class recompute_kind { none, full };
-/// What the objective is the mean of: every target of the global batch, or the micro-batches' own means. They
-/// differ when micro-batches have different numbers of targets; the flags know only the first.
+/// The objective: the mean over all targets of the global batch, or the mean of the micro-batches' means. They differ
+/// where micro-batches have different numbers of targets; there is a flag for the first only.
 enum class loss_mean { targets, micro_batches };
 
 struct options {
@@ -74,7 +74,7 @@ struct batch_shape {
   return run.micro_batch_size * run.sequence * choices;
 }
 
-/// Rows a rank has room for at the start.
+/// Rows that a rank has room for at the start.
 [[nodiscard]] inline std::size_t initial_capacity(const options& run) {
   const double wanted = static_cast<double>(balanced_rows(run)) * run.expert_capacity;
   const std::size_t most = most_rows(run);
@@ -84,7 +84,7 @@ struct batch_shape {
   return rows < least ? least : rows;
 }
 
-/// Throws belay::input_error for a run that cannot be, naming the flag and the numbers that would work.
+/// Throws belay::input_error for options that cannot work, with the flag and numbers that would.
 void check(const options& run);
 
 }  // namespace train_moe

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The model's parameters as the optimizer sees them: which ranks replicate each (its family), and where each
-// stands in the list of the whole model.
+// The model's parameters for the optimizer: the ranks that replicate each of them (its family), and its position in the
+// list of the whole model.
 #pragma once
 
 #include <array>
@@ -76,7 +76,7 @@ template <class T>
   return table;
 }
 
-/// Where the parameters of this rank's part stand in that table.
+/// The places of this rank's parameters in that table.
 template <class T, class Machine>
 [[nodiscard]] std::vector<belay::norm_place> norm_places(Machine& machine) {
   std::vector<std::string> names;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The plan for people: the itemised table, and for a refusal what is short and what to change.
+// The plan as text: the table, and where it exceeds its budget what is missing and what to change.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What all ranks of a run start from, read and refused before memory is taken and before the first step: the text, the
-// import, the plan. And what its last line says.
+// What all ranks of a run start from: the text, the import, the plan. All of it is read and checked before memory is
+// allocated. Also the content of the run's last line.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class corpus_source final : public batch_source {
   std::uint64_t seed_;
 };
 
-// What the run leaves for its last line.
+// The content of the run's last line.
 struct summary {
   std::size_t steps = 0;
   std::optional<double> final_loss;
@@ -45,7 +45,7 @@ struct summary {
   std::string sample;
 };
 
-/// Whether this process says what the run does: one of all that take part.
+/// Whether this process prints what the run does: one of all processes does.
 enum class voice { speaks, silent };
 
 struct prepared_run {
@@ -54,7 +54,7 @@ struct prepared_run {
   prepared_run(const prepared_run&) = delete;  // the source reads from the text beside it
   prepared_run& operator=(const prepared_run&) = delete;
 
-  /// The last line and what the run leaves, by the rank that prints.
+  /// The last line and the result of the run, on the rank that prints.
   void finish(const summary& end);
 
   const command_line& line;

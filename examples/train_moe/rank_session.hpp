@@ -14,7 +14,7 @@
 
 namespace train_moe {
 
-/// The body of one rank, over whatever backend. Rank 0 prints and writes; nothing else is shared but by messages.
+/// The body of one rank, over any backend. Rank 0 prints and writes. Ranks share nothing but by messages.
 template <class Rank>
 class rank_session {
  public:
@@ -31,7 +31,7 @@ class rank_session {
     if (!prepared_->eval_text.empty()) evaluate(end);
     if (line().run.steps > 0) sample(end);
     if (!line().export_to.empty()) export_model();
-    world().barrier();  // all is well everywhere: it may be said
+    world().barrier();  // all ranks have succeeded, which can now be printed
     if (first_) prepared_->finish(end);
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The plan of a run: every rank's machine is built over addresses without memory and walks one training step
-// and one evaluation step. What it leased is what the run will lease, to the byte.
+// The plan of a run: every rank's machine is built over addresses without memory, and runs one training step and one
+// evaluation step. The run will lease what they leased, to the byte.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace train_moe {
 
-/// What planning one rank found: its plan, and the capacities of the two regions of its steps.
+/// The result of planning one rank: its plan, and the capacities of the two regions of its steps.
 struct rank_rehearsal {
   belay::rank_plan plan;
   step_memory memory;

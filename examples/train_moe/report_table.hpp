@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the ranks tell each other at the end of a step, as one vector of doubles with a place for every number of
-// every rank: one all_reduce of it gives every rank everything, and adding zeros keeps the bits.
+// The numbers that ranks exchange at the end of a step, as one vector of doubles with an entry for every number of
+// every rank. One all_reduce gives them to all ranks; adding zeros keeps the bits.
 #pragma once
 
 #include <cstddef>

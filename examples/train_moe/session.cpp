@@ -23,7 +23,7 @@ namespace {
 
 using belay::host::pinning;
 
-// A rank that has a core to itself stays on it and keeps its cache; ranks that share cores are better moved about.
+// A rank with a core of its own is pinned to it and keeps its cache. Ranks that share cores are not pinned.
 belay::host::world_options host_options(long long ranks) {
   const bool spare = ranks <= static_cast<long long>(std::thread::hardware_concurrency());
   return {.pin = spare ? pinning::one_core_each : pinning::none};
@@ -33,14 +33,15 @@ void run_rank(prepared_run& prepared, belay::host::rank& rank) {
   rank_session<belay::host::rank>(prepared, rank).run();
 }
 
-// OpenBLAS starts threads when it is loaded, and a process with threads is not forked: told to have none, it has none.
+// OpenBLAS starts threads when it is loaded, and a process with threads must not fork. With this variable it starts
+// none.
 void start_without_threads(char** argv) {
   if (std::getenv("OPENBLAS_NUM_THREADS") != nullptr) return;
   ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
-  ::execv("/proc/self/exe", argv);  // where that fails, the fork says what is in its way
+  ::execv("/proc/self/exe", argv);  // where that fails, the fork reports the threads
 }
 
-// Ctrl-C ends the ranks; who holds them stays to say so.
+// Ctrl-C ends the ranks. The process that started them ignores it, and reports their end.
 class outlives_interrupts {
  public:
   outlives_interrupts() noexcept : before_(std::signal(SIGINT, [](int) {})) {}

@@ -9,11 +9,11 @@
 
 namespace train_moe {
 
-/// Runs what the flags say and returns the program's exit code: 0 only if every step was committed. `argv` is that of
-/// the program, which may be started anew by it.
+/// Runs what the flags say, and returns the program's exit code: 0 only if every step was committed. The program may be
+/// executed again with `argv`.
 [[nodiscard]] int run_session(const command_line& line, char** argv);
 
-/// Whether this process says what ended the run, of all that take part: one clear report is enough.
+/// Whether this process reports what ended the run: one of all processes does.
 [[nodiscard]] bool tells(const command_line& line, const std::exception& error);
 
 }  // namespace train_moe

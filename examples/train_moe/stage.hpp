@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One rank's part of the model as a pipeline stage: which layers run, and where their handles wait between
-// forward and backward. All room for handles exists from the start.
+// One rank's part of the model as a pipeline stage: it runs layers, and keeps their handles between forward and
+// backward. Memory for the handles is allocated at the start.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class model_stage {
 
   /// The slice of the batch that the next steps train on; alive until they are over.
   void set_batch(const batch& data) noexcept { data_ = data; }
-  /// What the loss gradient of a micro-batch is multiplied by, beside the division by all targets; 1 at first.
+  /// The factor of a micro-batch's loss gradient, beside the division by all targets; 1 at first.
   void set_loss_scale(std::size_t micro_batch, double scale) noexcept { loss_scales_[micro_batch] = scale; }
 
   /// Cross-entropy summed over the targets of each micro-batch, where the stage has the head.
@@ -116,7 +116,7 @@ class model_stage {
   using checkpointed_handle = belay::saved<Engine, checkpointed_type, hidden_view>;
   using head_handle = belay::saved<Engine, typename Model::head_type, hidden_view>;
 
-  // What one micro-batch has open between its forward and its backward.
+  // The handles of one micro-batch between its forward and its backward.
   struct flight {
     std::optional<embedding_handle> embedding;
     std::vector<std::optional<layer_handle>> layers;
@@ -133,7 +133,7 @@ class model_stage {
     return belay::view<const std::int32_t, 3>(data_.targets)[micro_batch];
   }
 
-  // The loss and its gradient are one pass over the logits, so they are taken together, here.
+  // The loss and its gradient are one pass over the logits, so they are computed together.
   [[nodiscard]] auto head_backward(const scope_type& scope, flight& one) {
     const belay::view<const T, 3> logits = one.head->out();
     belay::gradient<Engine, T, 3> dlogits{scope.engine(), logits.shape()};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Turns what the ranks shared at the end of a step into the line for people and the line for programs. All memory
-// is taken here, before the first step.
+// Turns the numbers that ranks have exchanged at the end of a step into the line for people and the line for programs.
+// All memory is allocated here, before the first step.
 #pragma once
 
 #include <unistd.h>

@@ -86,10 +86,10 @@ constexpr std::array ending{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
 enum class stage { idle, deferred, armed, removing };
 
-// A handler knows nothing but what stands here.
+// The state of the signal handler.
 constinit std::atomic<stage> now{stage::idle};
 constinit std::atomic<int> put_off{0};
-constinit pid_t owner = 0;  // a forked child has all of this, and removes nothing
+constinit pid_t owner = 0;  // a forked child has a copy of all this, and removes nothing
 constinit int guarded_folder = -1;
 constinit char guarded_path[PATH_MAX] = {};
 constinit std::array<struct sigaction, ending.size()> before = {};
@@ -115,7 +115,7 @@ void on_signal(int number) {
   }
   const auto which = static_cast<std::size_t>(std::find(ending.begin(), ending.end(), number) - ending.begin());
   ::sigaction(number, &before[which], nullptr);
-  ::raise(number);  // comes when this returns
+  ::raise(number);  // delivered when this handler returns
   errno = error;
 }
 
@@ -129,7 +129,7 @@ void raise_put_off() noexcept {
   if (const int number = put_off.exchange(0); number != 0) ::raise(number);
 }
 
-// From here on signals wait; false where another folder is guarded.
+// Defers signals from here on; false where another folder is guarded.
 bool begin_guard() noexcept {
   stage idle = stage::idle;
   if (!now.compare_exchange_strong(idle, stage::deferred)) return false;
@@ -145,13 +145,13 @@ bool begin_guard() noexcept {
   struct sigaction ignored = {};
   ignored.sa_handler = SIG_IGN;
   ::sigaction(SIGXFSZ, &ignored, &before_limit);
-  // A rank that dies with its parent does so by a signal that it can still answer.
+  // A rank that ends with its parent gets a signal that it can handle.
   ::prctl(PR_GET_PDEATHSIG, &before_parents_death);
   if (before_parents_death == SIGKILL) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   return true;
 }
 
-// From here on they remove the folder.
+// From here on signals remove the folder.
 void arm_guard(const std::string& path, int folder) noexcept {
   guarded_folder = folder;
   path.copy(guarded_path, sizeof guarded_path - 1);
@@ -160,13 +160,13 @@ void arm_guard(const std::string& path, int folder) noexcept {
   raise_put_off();
 }
 
-// Signals wait; false where one removes it already.
+// Defers signals; false where one is removing the folder already.
 bool defer_guard() noexcept {
   stage armed = stage::armed;
   return now.compare_exchange_strong(armed, stage::deferred);
 }
 
-// Signals do what they did before, also those that waited.
+// Restores the earlier handlers, and raises a signal that was deferred.
 void end_guard() noexcept {
   for (std::size_t i = 0; i < ending.size(); ++i) ::sigaction(ending[i], &before[i], nullptr);
   ::sigaction(SIGXFSZ, &before_limit, nullptr);
@@ -175,7 +175,7 @@ void end_guard() noexcept {
   raise_put_off();
 }
 
-// --- what others left
+// --- leftovers of other processes
 
 bool is_ours(std::string_view name) {
   return name == "config.json" || name == "model.safetensors" || name.starts_with("model.safetensors.tmp-");
@@ -195,7 +195,7 @@ leftover leftover_of(std::string_view rest) {
   return made && rest == "-old" ? leftover::set_aside : leftover::none;
 }
 
-// Where no lock can be had, because the file system knows none, nobody can tell who lives: all stays.
+// On a file system without locks it is not known whether the owner still runs: nothing is removed.
 void sweep_folder(const std::string& path, leftover kind, const std::string& target) {
   const unique_fd folder = open_folder(path);
   struct stat facts = {};
@@ -203,7 +203,7 @@ void sweep_folder(const std::string& path, leftover kind, const std::string& tar
   if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return;
   struct stat present = {};
   const bool replaced = ::lstat(target.c_str(), &present) == 0 && S_ISDIR(present.st_mode);
-  if (kind == leftover::set_aside && !replaced) return;  // it is all there is
+  if (kind == leftover::set_aside && !replaced) return;  // it is the only copy
   if (each_entry(folder.get(), [](const char* name) { return is_ours(name); }))
     remove_folder(path.c_str(), folder.get());
 }
@@ -238,7 +238,7 @@ temporary_folder::temporary_folder(std::string target) : target_(std::move(targe
 temporary_folder::~temporary_folder() {
   if (process_ != ::getpid()) return;  // a forked child's copy
   if (guarded_ && !path_.empty() && !defer_guard()) {
-    static_cast<void>(folder_.release());  // a signal is at it: the process ends
+    static_cast<void>(folder_.release());  // a signal handler is removing it and ends the process
     return;
   }
   if (!path_.empty()) remove_folder(path_.c_str(), folder_.get());
@@ -247,7 +247,7 @@ temporary_folder::~temporary_folder() {
 }
 
 void temporary_folder::make() {
-  // Whoever sweeps may take a folder for a dead one's until the lock is had.
+  // Until the lock is taken, another process that sweeps may remove the folder as a leftover.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     std::string name = target_ + std::string(mark) + "XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) fail(target_, "no folder can be made beside it", errno);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A folder that gets its name when all of it is written. Whose it is the kernel knows: the owner holds a lock (flock)
-// on the folder, which ends with the process however that ends. What nobody holds is swept by the next one for the same
-// place; and signals that end the process remove it first.
+// A folder that gets its name when all of it is written. Its owner holds a lock (flock) on it, which ends with the
+// process in any case. A folder without a lock is removed by the next process that writes to the same path. Signals
+// that end the process remove it first.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@
 
 namespace train_moe {
 
-/// TARGET.tmp-belay-XXXXXX. One at a time in a process is removed by signals; others are left to be swept.
+/// TARGET.tmp-belay-XXXXXX. Signals remove one at a time in a process; others are left for the next sweep.
 class temporary_folder {
  public:
   /// Sweeps, then makes an empty folder (mode 0755). Until it is destroyed, SIGINT, SIGTERM, SIGHUP and SIGQUIT remove

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One rank of a training run: its machine, its parameters and their optimizer, and the loop body. Every call
-// is collective over the world unless it says otherwise.
+// One rank of a training run: its machine, its parameters and their optimizer, and the loop body. Every call is
+// collective over the world unless its comment says otherwise.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@
 
 namespace train_moe {
 
-/// What a step gave, the same on every rank.
+/// The result of a step, the same on every rank.
 struct step_result {
   double loss = 0;  // cross-entropy per target, nats
   double aux_loss = 0;
@@ -141,7 +141,7 @@ class trainer {
     shared_ = staging_->lease<double>(belay::extents<1>{table_.size()}, leases_).flat();
   }
 
-  // This rank's place in the global batch: micro-batches are divided over data, their sequences over expert.
+  // This rank's slice of the global batch: micro-batches are divided over data, their sequences over expert.
   void fill_batch(std::size_t number, step_result& result) {
     const auto& shape = machine_.shape();
     const auto& place = machine_.mesh().coordinate();
@@ -163,7 +163,7 @@ class trainer {
                                        static_cast<double>(run.micro_batches * run.model.layers));
   }
 
-  // Every micro-batch counts alike, however many targets it has.
+  // Every micro-batch has the same weight, whatever its number of targets.
   void weigh_micro_batches(std::size_t all_targets) {
     const auto& run = machine_.run();
     for (std::size_t m = 0; m < machine_.shape().micro_batches; ++m) {
@@ -180,7 +180,7 @@ class trainer {
     try {
       return attempt_in(step, result);
     } catch (const belay::comm_error&) {
-      step.cut_off();  // what a peer's end left open is not this rank's slip
+      step.cut_off();  // what a peer's failure left open is not this rank's mistake
       throw;
     }
   }
@@ -217,7 +217,7 @@ class trainer {
     planned_host_ = own.peak_bytes(belay::tier::host);
   }
 
-  // Fills this rank's places of the shared table and adds all ranks' together.
+  // Fills this rank's entries of the shared table, and sums the tables of all ranks.
   void report(step_result& result) {
     std::fill(shared_.begin(), shared_.end(), 0.0);
     const auto& run = machine_.run();

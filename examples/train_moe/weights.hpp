@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Between the parameters of a mesh and the tensors of a file: a dense parameter is a tensor, a stack of experts is
-// one tensor for every expert. Each rank reads and writes its own parts only.
+// The parameters of a mesh as tensors of a file: a dense parameter is one tensor, a stack of experts is one tensor for
+// each expert. A rank reads and writes only its own parts.
 #pragma once
 
 #include <cstddef>
@@ -40,19 +40,19 @@ void each_tensor(Machine& machine, Visit&& visit) {
   });
 }
 
-/// Reads every tensor this rank holds.
+/// Reads every tensor that this rank holds.
 template <class Machine>
 void import_weights(Machine& machine, const model_import& from) {
   each_tensor(machine, [&](const std::string& name, auto values, family) { from.tensors().read(name, 0, values); });
 }
 
-/// Brings to rank 0, which writes, what no rank before another's holds: dense tensors of the first replica, experts of
-/// the first data rank. Collective over the world; `to` is rank 0's.
+/// Sends every tensor to rank 0, which writes: dense tensors from the first replica, experts from the first data rank.
+/// Collective over the world; `to` is that of rank 0.
 template <class T, class Machine>
 void export_weights(Machine& machine, model_export* to) {
   const auto& world = machine.mesh().world();
   const auto& place = machine.mesh().coordinate();
-  // A tensor travels as two lengths, its name, its values; a name of no length ends a rank's.
+  // A tensor is sent as two lengths, its name and its values. A name of length 0 ends the tensors of a rank.
   const auto send = [&](const std::string& name, std::span<const T> values) {
     const std::uint64_t lengths[] = {name.size(), values.size()};
     world.send(0, std::span<const std::uint64_t>(lengths));

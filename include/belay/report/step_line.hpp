@@ -4,9 +4,10 @@
 // the largest line that is possible, so that printing a step allocates nothing.
 //
 //   belay::step_line line(ranks, layers, experts);
-//   belay::step_report report{.step = 12, .loss = 2.31};
-//   terminal.write(line.human(report));  // step 12  loss 2.3100  ...
-//   log.write(line.json(report));        // {"step":12,"loss":2.31,...}
+//   belay::step_report report;
+//   report.loss = 2.31;
+//   terminal.write(line.human(report));  // step 0  loss 2.3100  ...
+//   log.write(line.json(report));        // {"step":0,"loss":2.31,...}
 #pragma once
 
 #include <cstddef>

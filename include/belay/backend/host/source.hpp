@@ -9,5 +9,6 @@
 #include "belay/backend/host/processes.hpp"
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
-#error "belay/backend/host/source.hpp is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it for every source of the program, or do not include this header"
+#error "belay/backend/host/source.hpp is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it \
+for every source of the program, or do not include this header"
 #endif
