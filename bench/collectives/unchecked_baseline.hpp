@@ -58,7 +58,7 @@ class unchecked_baseline {
         : members(static_cast<std::size_t>(ranks)),
           status(belay::host::control_block::make(memory, shape(ranks))),  // all write the same
           map(belay::host::address_space::several),
-          endpoint(status, map, numbered(members), belay::host::lane::caller, 0U, rank,
+          endpoint(status, map, numbered(members), belay::lane::caller, 0U, rank,
                    {memory + belay::host::control_block::bytes_for(shape(ranks)), ranks}) {
       status.shared().header().cores.store(ranks, std::memory_order_relaxed);  // nobody arrives, to tell theirs
     }

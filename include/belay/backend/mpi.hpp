@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The MPI backend: ranks are the processes that mpirun starts, on one machine or on many. Needs MPI (the target
-// belay::mpi) and is in no other door.
+// The MPI backend: ranks are the processes that mpirun starts, on one machine or on many. Needs MPI (the CMake
+// target belay::mpi), so no other header includes it.
 #pragma once
 
 #include "belay/backend/mpi/group.hpp"  // IWYU pragma: export

@@ -209,6 +209,21 @@ concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;
 };
 
+/// Every operation, blocking and started, for elements of all kinds: what a backend's group asserts of itself.
+template <class C>
+concept has_all_operations =
+    communicator<C> && can_all_reduce<C, float> && can_all_reduce<C, bf16, maximum_t> && can_reduce_scatter<C, float> &&
+    can_reduce_scatter_v<C, double> && can_reduce<C, int, average_t> && can_all_gather<C, int> &&
+    can_all_gather_v<C, float> && can_all_to_all<C, float> && can_all_to_all_v<C, float> && can_broadcast<C, char> &&
+    can_gather<C, float> && can_scatter<C, float> && can_exchange<C> && can_start_barrier<C> &&
+    can_start_all_reduce<C, float> && can_start_reduce_scatter<C, float> && can_start_reduce_scatter_v<C, float> &&
+    can_start_reduce<C, float> && can_start_all_gather<C, float> && can_start_all_gather_v<C, float> &&
+    can_start_all_to_all<C, float> && can_start_all_to_all_v<C, float> && can_start_broadcast<C, float> &&
+    can_start_gather<C, float> && can_start_scatter<C, float> && can_start_exchange<C> &&
+    // Formats of 8 bits are moved, never reduced.
+    can_all_gather<C, fp8_e4m3> && !can_all_reduce<C, fp8_e4m3> && !can_reduce<C, fp8_e4m3> &&
+    !can_reduce_scatter<C, fp8_e4m3> && !can_all_reduce<C, bool>;
+
 /// Peers' memory can be loaded and stored: the group makes memory that every rank sees (see symmetric.hpp).
 template <class C>
 concept directly_addressable = communicator<C> && requires(const C& c, std::size_t bytes, where at) {

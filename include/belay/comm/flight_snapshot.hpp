@@ -11,27 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/abort_cause.hpp"
 #include "belay/comm/flight_recorder.hpp"
+#include "belay/comm/lane.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// Operations of a rank run in two orders that never mix: those its own thread calls, and those it started, which its
-/// communication stream runs.
-enum class lane : std::uint8_t { caller, stream };
-
-/// Why a world stopped.
-struct abort_cause {
-  comm_fault fault = comm_fault::revoked;
-  std::vector<int> culprits;  // ranks of the world
-  std::string message;
-  std::string there;
-  int signal = 0;
-  int exit_code = -1;
-  std::uint64_t at_us = 0;  // when, by the steady clock
-};
 
 /// How a rank is: `left` has ended its body, `gone` has lost its process before that, `absent` has not had one yet;
 /// `unknown` runs on a machine of which nothing is known here.

@@ -9,12 +9,15 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/group_operations.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/pending.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -25,7 +28,7 @@ namespace rehearsal {
 
 /// Satisfies what a backend's group does. No operation touches the memory it is given, fails or waits; a
 /// started one is ready.
-class group {
+class group : public group_operations<group> {
  public:
   static constexpr bool moves_nothing = true;
 
@@ -35,102 +38,20 @@ class group {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] std::span<const int> members() const noexcept { return {members_.data(), members_.size()}; }
 
-  void barrier(where = where::current()) const noexcept {}
-
-  template <reducible T, reduction_tag Op>
-  void all_reduce(std::span<T>, Op, where = where::current()) const noexcept {}
-  template <reducible T, reduction_tag Op>
-  void reduce_scatter(std::span<const std::type_identity_t<T>>, std::span<T>, Op,
-                      where = where::current()) const noexcept {}
-  template <reducible T, reduction_tag Op>
-  void reduce_scatter_v(std::span<T>, std::span<const std::size_t>, Op, where = where::current()) const noexcept {}
-  template <transferable T>
-  void all_gather(std::span<const std::type_identity_t<T>>, std::span<T>, where = where::current()) const noexcept {}
-  template <transferable T>
-  void all_gather_v(std::span<T>, std::span<const std::size_t>, where = where::current()) const noexcept {}
-  template <transferable T>
-  void all_to_all(std::span<const std::type_identity_t<T>>, std::span<T>, where = where::current()) const noexcept {}
-  template <transferable T>
-  void all_to_all_v(std::span<const std::type_identity_t<T>>, std::span<const std::size_t>, std::span<T>,
-                    std::span<const std::size_t>, where = where::current()) const noexcept {}
-  template <transferable T>
-  void broadcast(std::span<T>, int, where = where::current()) const noexcept {}
-  template <reducible T, reduction_tag Op>
-  void reduce(std::span<T>, Op, int, where = where::current()) const noexcept {}
-  template <transferable T>
-  void gather(std::span<const std::type_identity_t<T>>, std::span<T>, int, where = where::current()) const noexcept {}
-  template <transferable T>
-  void scatter(std::span<const std::type_identity_t<T>>, std::span<T>, int, where = where::current()) const noexcept {}
-  void exchange(std::span<const p2p>, where = where::current()) const noexcept {}
-  template <class T>
-  requires transferable<std::remove_const_t<T>>
-  void send(int, std::span<T>, int = 0, where = where::current()) const noexcept {}
-  template <transferable T>
-  void receive(int, std::span<T>, int = 0, where = where::current()) const noexcept {}
-
-  pending start_barrier(where at = where::current()) const noexcept { return over(operation::barrier, at); }
-  template <reducible T, reduction_tag Op>
-  pending start_all_reduce(std::span<T>, Op, where at = where::current()) const noexcept {
-    return over(operation::all_reduce, at);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce_scatter(std::span<const std::type_identity_t<T>>, std::span<T>, Op,
-                               where at = where::current()) const noexcept {
-    return over(operation::reduce_scatter, at);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce_scatter_v(std::span<T>, std::span<const std::size_t>, Op,
-                                 where at = where::current()) const noexcept {
-    return over(operation::reduce_scatter_v, at);
-  }
-  template <transferable T>
-  pending start_all_gather(std::span<const std::type_identity_t<T>>, std::span<T>,
-                           where at = where::current()) const noexcept {
-    return over(operation::all_gather, at);
-  }
-  template <transferable T>
-  pending start_all_gather_v(std::span<T>, std::span<const std::size_t>, where at = where::current()) const noexcept {
-    return over(operation::all_gather_v, at);
-  }
-  template <transferable T>
-  pending start_all_to_all(std::span<const std::type_identity_t<T>>, std::span<T>,
-                           where at = where::current()) const noexcept {
-    return over(operation::all_to_all, at);
-  }
-  template <transferable T>
-  pending start_all_to_all_v(std::span<const std::type_identity_t<T>>, std::span<const std::size_t>, std::span<T>,
-                             std::span<const std::size_t>, where at = where::current()) const noexcept {
-    return over(operation::all_to_all_v, at);
-  }
-  template <transferable T>
-  pending start_broadcast(std::span<T>, int, where at = where::current()) const noexcept {
-    return over(operation::broadcast, at);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce(std::span<T>, Op, int, where at = where::current()) const noexcept {
-    return over(operation::reduce, at);
-  }
-  template <transferable T>
-  pending start_gather(std::span<const std::type_identity_t<T>>, std::span<T>, int,
-                       where at = where::current()) const noexcept {
-    return over(operation::gather, at);
-  }
-  template <transferable T>
-  pending start_scatter(std::span<const std::type_identity_t<T>>, std::span<T>, int,
-                        where at = where::current()) const noexcept {
-    return over(operation::scatter, at);
-  }
-  pending start_exchange(std::span<const p2p>, where at = where::current()) const noexcept {
-    return over(operation::exchange, at);
-  }
-
   /// Distinct addresses for every rank that must not be read or written.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     return symmetric_region::map(size(), bytes, backing::addresses_only, at);
   }
 
  private:
-  static pending over(operation what, where at) noexcept { return pending(nullptr, 0, what, at); }
+  friend class group_operations<group>;
+
+  template <operation What, class... Arguments>
+  void run(const buffer_use&, const where&, const Arguments&...) const noexcept {}
+  template <operation What, class... Arguments>
+  [[nodiscard]] pending start(const buffer_use&, const where& at, const Arguments&...) const noexcept {
+    return pending(nullptr, 0, What, at);
+  }
 
   std::vector<int> members_;
   int rank_;
@@ -167,17 +88,7 @@ class rank {
   std::vector<int> everybody_;
 };
 
-static_assert(has_groups<rank> && moves_nothing<group> && directly_addressable<group>);
-static_assert(can_all_reduce<group, float> && can_reduce_scatter<group, float> && can_reduce_scatter_v<group, float> &&
-              can_reduce<group, float> && can_all_gather<group, float> && can_all_gather_v<group, float> &&
-              can_all_to_all<group, float> && can_all_to_all_v<group, float> && can_broadcast<group, float> &&
-              can_gather<group, float> && can_scatter<group, float> && can_exchange<group>);
-static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> &&
-              can_start_reduce_scatter<group, float> && can_start_reduce_scatter_v<group, float> &&
-              can_start_reduce<group, float> && can_start_all_gather<group, float> &&
-              can_start_all_gather_v<group, float> && can_start_all_to_all<group, float> &&
-              can_start_all_to_all_v<group, float> && can_start_broadcast<group, float> &&
-              can_start_gather<group, float> && can_start_scatter<group, float> && can_start_exchange<group>);
+static_assert(has_groups<rank> && moves_nothing<group> && directly_addressable<group> && has_all_operations<group>);
 
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI

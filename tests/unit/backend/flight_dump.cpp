@@ -271,7 +271,7 @@ TEST_CASE("two jobs at the same time leave a file and a line each, however many 
 TEST_CASE("odd sites and a full ring are kept: the newest entries, what was dropped counted") {
   const scratch folder;
   block made(2);
-  auto& recorder = made.world.recorder(1, host::lane::caller);
+  auto& recorder = made.world.recorder(1, belay::lane::caller);
   const std::string odd = "dir \"x\"\\\x01\t\xc3\xa9\xe2\x82\xac\xf0\x9f\x8e\x88/\xc0\xaf\xed\xa0\x80.cpp";
   for (std::uint64_t k = 0; k < 5000; ++k) {
     recorder.enter(belay::operation::barrier, 0, k, 0, odd.c_str(), 12);
@@ -296,7 +296,7 @@ TEST_CASE("how a process ended is told by signal or code, in or after which oper
   const auto said = [](int signal, int code, const std::string& message) {
     block made(4, host::address_space::several);
     for (int rank = 0; rank < 4; ++rank) {
-      auto& recorder = made.world.recorder(rank, host::lane::caller);
+      auto& recorder = made.world.recorder(rank, belay::lane::caller);
       recorder.enter(belay::operation::all_gather, 0, 117, 8, "train.cpp", 87);
       recorder.leave();
       if (rank == 2) continue;
@@ -350,7 +350,7 @@ TEST_CASE("a disk that is full leaves no file, and the error tells the byte") {
   const scratch folder;
   block made(1);
   for (std::uint64_t k = 0; k < 4096; ++k)
-    made.world.recorder(0, host::lane::caller).enter(belay::operation::barrier, 0, k, 0, "a.cpp", 1);
+    made.world.recorder(0, belay::lane::caller).enter(belay::operation::barrier, 0, k, 0, "a.cpp", 1);
   try {
     host::write_flight_file<full_disk>(made.world, folder.path());
     FAIL("written");
@@ -367,9 +367,9 @@ TEST_CASE("a file may be written while ranks run") {
   std::atomic<bool> over{false};
   std::thread rank([&] {
     for (std::uint64_t k = 0; !over; ++k) {
-      made.world.recorder(0, host::lane::caller)
+      made.world.recorder(0, belay::lane::caller)
           .enter(belay::operation::barrier, 0, k, 0, "a.cpp", static_cast<int>(k % 50));
-      made.world.recorder(0, host::lane::caller).leave();
+      made.world.recorder(0, belay::lane::caller).leave();
     }
   });
   for (int round = 0; round < 5; ++round) {

@@ -71,7 +71,7 @@ std::string flight_in(const scratch& folder) {
   const int everybody[] = {0, 1, 2, 3};
   static_cast<void>(registry.join(everybody, {}));
   for (int rank = 0; rank < 4; ++rank) {
-    auto& recorder = world.recorder(rank, host::lane::caller);
+    auto& recorder = world.recorder(rank, belay::lane::caller);
     const int done = rank == 3 ? 1 : 2;
     for (int k = 0; k < done; ++k) {
       recorder.enter(belay::operation::all_reduce, 0, static_cast<std::uint64_t>(k), 4096, "train \"x\".cpp", 80 + k);

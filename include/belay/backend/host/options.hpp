@@ -21,6 +21,7 @@
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/group_directory.hpp"
 #include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/comm/checked_timeout.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -48,13 +49,6 @@ struct world_options {
   /// `spin` as a number of looks on this machine; found by whoever makes the world.
   int spins = 0;
 };
-
-/// Seconds that make sense as a deadline. Throws usage_error.
-[[nodiscard]] inline world_status::clock::duration checked_timeout(std::chrono::duration<double> timeout, where at) {
-  if (!(timeout.count() > 0)) throw usage_error("a world's timeout is more than 0 seconds", at);
-  const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);  // more is no deadline on any clock
-  return std::chrono::duration_cast<world_status::clock::duration>(timeout < longest ? timeout : longest);
-}
 
 /// BELAY_TIMEOUT in seconds, or 600. Throws input_error.
 [[nodiscard]] inline double timeout_of_environment() {

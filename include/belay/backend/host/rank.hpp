@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/async_stream.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/group.hpp"
 #include "belay/backend/host/membership/membership.hpp"
@@ -70,7 +69,7 @@ class rank {
     const group_directory::share share = groups_.join(members, at);
     return host::group(std::make_shared<group_state>(seat_.world, seat_.regions,
                                                      std::vector<int>(members.begin(), members.end()), place, share),
-                       place, stream_);
+                       place, seat_.world->timeout(), stream_);
   }
 
   /// A world of those who are left, once one has failed. Collective among the survivors, who keep their order; each

@@ -1,314 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A group of ranks under MPI: the handle that user code calls. Every operation exists blocking, run by the calling
-// thread, and started, run by the rank's communication stream in launch order; the two never mix, because each lane
-// has a communicator of its own.
+// A group of ranks under MPI: the handle that user code calls. Each lane has a communicator of its own.
+//
+//   belay::mpi::world().run([](belay::mpi::rank& rank) {
+//     std::vector<float> loss(1, static_cast<float>(rank.number()));
+//     rank.world().all_reduce(std::span(loss), belay::sum);  // the sum of the numbers, on every rank
+//   });
 #pragma once
 
-#include <chrono>
 #include <cstddef>
-#include <memory>
-#include <span>
-#include <type_traits>
-#include <utility>
 
-#include "belay/backend/mpi/async_stream.hpp"
 #include "belay/backend/mpi/collectives/collectives.hpp"
-#include "belay/backend/mpi/p2p/exchange.hpp"
+#include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
-#include "belay/comm/call_arguments.hpp"
-#include "belay/comm/call_guard.hpp"
+#include "belay/comm/async_stream.hpp"
+#include "belay/comm/basic_group.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, which
-/// makes one call at a time, and to the body that the world runs: in checked builds a call from a second thread, from a
-/// forked child or after the run is a `usage_error`. One that outlives the run may go at any time.
-///
-/// Collectives: all ranks of the group call the same ones in the same order with the same sizes; otherwise
-/// every rank gets `comm_error` before any output is written. On return this rank's buffers are its own again
-/// and hold the result. Sizes are in elements. Errors: `usage_error` for arguments that make no sense here,
-/// `comm_error` (mismatch, peer_failed, timeout) for the group; after the latter every call fails the same way.
-class group {
+using async_stream = belay::async_stream<mpi_progress>;
+
+/// See `basic_group`, and `group_operations` for what it can do.
+class group : public basic_group<group, collectives> {
  public:
-  group(std::shared_ptr<group_state> state, std::shared_ptr<async_stream> stream) noexcept
-      : state_(std::move(state)), limit_(state_->over->timeout()), stream_(std::move(stream)) {}
-
-  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
-  [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
-    group out = *this;
-    out.limit_ = checked_timeout(timeout, at);
-    return out;
-  }
-
-  /// This rank's number in the group.
-  [[nodiscard]] int rank() const noexcept { return state_->rank; }
-  [[nodiscard]] int size() const noexcept { return state_->size(); }
-  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
-  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
-    return {stream_->guard(), what, at};
-  }
-
-  /// The ranks of the world that the group is made of, in group order.
-  [[nodiscard]] std::span<const int> members() const noexcept { return state_->members; }
-
-  void barrier(where at = where::current()) const { mpi::barrier(here(operation::barrier, at).me, at); }
-
-  /// Every rank's `inout` becomes the reduction over all, added in rank order.
-  template <reducible T, reduction_tag Op>
-  void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    mpi::all_reduce<T>(here(operation::all_reduce, inout, inout, at).me, inout, inout, op, at);
-  }
-  /// The same out of place: `in` is only read.
-  template <reducible T, reduction_tag Op>
-  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
-                  where at = where::current()) const {
-    mpi::all_reduce<T>(here(operation::all_reduce, in, out, at).me, in, out, op, at);
-  }
-
-  /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
-  /// that part of `in`.
-  template <reducible T, reduction_tag Op>
-  void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
-                      where at = where::current()) const {
-    mpi::reduce_scatter<T>(here(operation::reduce_scatter, in, out, at).me, in, out, op, at);
-  }
-
-  /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
-  /// what they held.
-  template <reducible T, reduction_tag Op>
-  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                        where at = where::current()) const {
-    mpi::reduce_scatter_v(here(operation::reduce_scatter_v, inout, inout, at).me, inout, counts, op, at);
-  }
-
-  /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
-  template <transferable T>
-  void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    mpi::all_gather<T>(here(operation::all_gather, in, out, at).me, in, out, at);
-  }
-
-  /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
-  template <transferable T>
-  void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
-    mpi::all_gather_v(here(operation::all_gather_v, inout, inout, at).me, inout, counts, at);
-  }
-
-  /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
-  template <transferable T>
-  void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    mpi::all_to_all<T>(here(operation::all_to_all, in, out, at).me, in, out, at);
-  }
-
-  /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
-  /// In place when `out` is `in` and the counts of both are equal.
-  template <transferable T>
-  void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
-                    std::span<T> out, std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    mpi::all_to_all_v<T>(here(operation::all_to_all_v, in, out, at).me, in, send_counts, out, receive_counts, at);
-  }
-
-  /// Every rank's `inout` becomes that of `root`.
-  template <transferable T>
-  void broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    mpi::broadcast(here(operation::broadcast, inout, inout, at).me, inout, root, at);
-  }
-
-  /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
-  template <reducible T, reduction_tag Op>
-  void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    mpi::reduce<T>(here(operation::reduce, inout, inout, at).me, inout, inout, op, root, at);
-  }
-  /// The same out of place: `in` is only read, and only the root has an `out`.
-  template <reducible T, reduction_tag Op>
-  void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
-              where at = where::current()) const {
-    mpi::reduce<T>(here(operation::reduce, in, out, at).me, in, out, op, root, at);
-  }
-
-  /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
-  /// place when the root's `in` is its part of `out`.
-  template <transferable T>
-  void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-              where at = where::current()) const {
-    mpi::gather<T>(here(operation::gather, in, out, at).me, in, out, root, at);
-  }
-
-  /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
-  /// place when the root's `out` is its part of `in`.
-  template <transferable T>
-  void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-               where at = where::current()) const {
-    mpi::scatter<T>(here(operation::scatter, in, out, at).me, in, out, root, at);
-  }
-
-  /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
-  /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
-  void exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    const call_guard::entry mine = checked_call(name(operation::exchange), at);
-    stream_->report_abandoned(at);
-    exchange_run(*state_, lane::caller, transfers, limit_, at).run();
-  }
-  /// An exchange of one transfer: returns when rank `to` has received it.
-  template <class T>
-  requires transferable<std::remove_const_t<T>>
-  void send(int to, std::span<T> data, int tag = 0, where at = where::current()) const {
-    const p2p one = p2p::send(to, data, tag);
-    exchange({&one, 1}, at);
-  }
-  template <transferable T>
-  void receive(int from, std::span<T> data, int tag = 0, where at = where::current()) const {
-    const p2p one = p2p::receive(from, data, tag);
-    exchange({&one, 1}, at);
-  }
-
-  // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns.
-
-  pending start_barrier(where at = where::current()) const {
-    return start(
-        operation::barrier, [=](collective_context me) { mpi::barrier(me, at); }, {}, at);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    const auto work = [=](collective_context me) { mpi::all_reduce<T>(me, inout, inout, op, at); };
-    return start(operation::all_reduce, work, touches(inout, inout), at);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
-                               where at = where::current()) const {
-    const auto work = [=](collective_context me) { mpi::reduce_scatter<T>(me, in, out, op, at); };
-    return start(operation::reduce_scatter, work, touches(in, out), at);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                                 where at = where::current()) const {
-    check_division(inout, counts, size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
-    const auto work = [=](collective_context me) { mpi::reduce_scatter_v(me, inout, counts, op, at); };
-    return start(operation::reduce_scatter_v, work, touches(inout, inout), at);
-  }
-  template <transferable T>
-  pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
-                           where at = where::current()) const {
-    const auto work = [=](collective_context me) { mpi::all_gather<T>(me, in, out, at); };
-    return start(operation::all_gather, work, touches(in, out), at);
-  }
-  template <transferable T>
-  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
-                             where at = where::current()) const {
-    check_division(inout, counts, size(), "all_gather_v", "all_gather_v: the buffer", at);
-    const auto work = [=](collective_context me) { mpi::all_gather_v(me, inout, counts, at); };
-    return start(operation::all_gather_v, work, touches(inout, inout), at);
-  }
-  template <transferable T>
-  pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
-                           where at = where::current()) const {
-    const auto work = [=](collective_context me) { mpi::all_to_all<T>(me, in, out, at); };
-    return start(operation::all_to_all, work, touches(in, out), at);
-  }
-  template <transferable T>
-  pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
-                             std::span<T> out, std::span<const std::size_t> receive_counts,
-                             where at = where::current()) const {
-    check_all_to_all_v<T>(in, send_counts, out, receive_counts, size(), at);
-    const auto work = [=](collective_context me) {
-      mpi::all_to_all_v<T>(me, in, send_counts, out, receive_counts, at);
-    };
-    return start(operation::all_to_all_v, work, touches(in, out), at);
-  }
-  template <transferable T>
-  pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    const auto work = [=](collective_context me) { mpi::broadcast(me, inout, root, at); };
-    return start(operation::broadcast, work, touches(inout, inout), at);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    const auto work = [=](collective_context me) { mpi::reduce<T>(me, inout, inout, op, root, at); };
-    return start(operation::reduce, work, touches(inout, inout), at);
-  }
-  template <transferable T>
-  pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-                       where at = where::current()) const {
-    const auto work = [=](collective_context me) { mpi::gather<T>(me, in, out, root, at); };
-    return start(operation::gather, work, touches(in, out), at);
-  }
-  template <transferable T>
-  pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-                        where at = where::current()) const {
-    const auto work = [=](collective_context me) { mpi::scatter<T>(me, in, out, root, at); };
-    return start(operation::scatter, work, touches(in, out), at);
-  }
-  pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    const auto work = [=, limit = limit_](group_state& state) {
-      exchange_run(state, lane::stream, transfers, limit, at).run();
-    };
-    return stream_->launch(operation::exchange, state_, work, {}, at);
-  }
+  using basic_group::basic_group;
 
   /// Returns when all ranks have asked for symmetric memory of the same size; collective. The memory itself is each
   /// rank's own (see symmetric_heap).
   void agree_symmetric(std::size_t bytes, where at = where::current()) const {
-    entered call = here(operation::make_symmetric, at);
-    collective_context& me = call.me;
+    const blocking_call call(*this, operation::make_symmetric, {}, at);
+    collective_context me = context();
     me.enter({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, {}, {}, at);
     me.leave();
   }
-
- private:
-  // Has the rank to itself until the end of the call.
-  struct entered {
-    entered(const group& self, operation what, const buffer_use& buffers, const where& at)
-        : turn(self.stream_->guard(), name(what), at), me(self.unlent(what, buffers, at)) {}
-
-    [[no_unique_address]] call_guard::entry turn;
-    collective_context me;
-  };
-
-  template <class In, class Out>
-  [[nodiscard]] static buffer_use touches(std::span<In> reads, std::span<Out> writes) noexcept {
-    return {std::as_bytes(reads), std::as_bytes(writes)};
-  }
-  template <class In, class Out>
-  [[nodiscard]] entered here(operation what, std::span<In> reads, std::span<Out> writes, where at) const {
-    return {*this, what, touches(reads, writes), at};
-  }
-  [[nodiscard]] entered here(operation what, where at) const { return {*this, what, {}, at}; }
-  [[nodiscard]] collective_context unlent(operation what, const buffer_use& buffers, const where& at) const {
-    stream_->expect_free(what, buffers, at);
-    stream_->report_abandoned(at);
-    return collective_context(*state_, lane::caller, limit_);
-  }
-
-  template <class Work>
-  pending start(operation what, Work work, const buffer_use& buffers, where at) const {
-    return stream_->launch(
-        what, state_,
-        [work, limit = limit_](group_state& state) { work(collective_context(state, lane::stream, limit)); }, buffers,
-        at);
-  }
-
-  std::shared_ptr<group_state> state_;
-  clock::duration limit_;
-  std::shared_ptr<async_stream> stream_;
 };
 
-static_assert(communicator<group> && mirrored_by_messages<group>);
-static_assert(can_all_reduce<group, float> && can_all_reduce<group, bf16, maximum_t> &&
-              can_reduce_scatter<group, float> && can_reduce_scatter_v<group, double> &&
-              can_reduce<group, int, average_t> && can_all_gather<group, int> && can_all_gather_v<group, float> &&
-              can_all_to_all<group, float> && can_all_to_all_v<group, float> && can_broadcast<group, char> &&
-              can_gather<group, float> && can_scatter<group, float> && can_exchange<group>);
-static_assert(can_start_barrier<group> && can_start_all_reduce<group, float> &&
-              can_start_reduce_scatter<group, float> && can_start_reduce_scatter_v<group, float> &&
-              can_start_reduce<group, float> && can_start_all_gather<group, float> &&
-              can_start_all_gather_v<group, float> && can_start_all_to_all<group, float> &&
-              can_start_all_to_all_v<group, float> && can_start_broadcast<group, float> &&
-              can_start_gather<group, float> && can_start_scatter<group, float> && can_start_exchange<group>);
-static_assert(!can_all_reduce<group, fp8_e4m3> && !can_reduce<group, fp8_e4m3> &&
-              !can_reduce_scatter<group, fp8_e4m3> && !can_all_reduce<group, bool> && can_all_gather<group, fp8_e4m3>);
+static_assert(has_all_operations<group> && mirrored_by_messages<group>);
 
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

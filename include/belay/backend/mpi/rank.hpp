@@ -2,6 +2,12 @@
 //
 // One rank of a running world: what a body is called with. It makes groups and owns the rank's communication
 // stream; everything else is an operation of a group.
+//
+//   belay::mpi::world().run([](belay::mpi::rank& rank) {
+//     const int pair[] = {rank.number() / 2 * 2, rank.number() / 2 * 2 + 1};
+//     const belay::mpi::group neighbours = rank.group(pair);
+//     neighbours.barrier();
+//   });
 #pragma once
 
 #include <cstddef>
@@ -12,7 +18,6 @@
 #include <span>
 #include <vector>
 
-#include "belay/backend/mpi/async_stream.hpp"
 #include "belay/backend/mpi/group.hpp"
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
@@ -28,9 +33,9 @@ class rank {
  public:
   using group_type = mpi::group;
 
-  explicit rank(const std::shared_ptr<mpi_progress>& over)
-      : over_(over), groups_(over), stream_(std::make_shared<async_stream>(over, over->number())) {
-    std::vector<int> everybody(static_cast<std::size_t>(over->ranks()));
+  explicit rank(const std::shared_ptr<mpi_progress>& progress)
+      : progress_(progress), groups_(progress), stream_(std::make_shared<async_stream>(progress, progress->number())) {
+    std::vector<int> everybody(static_cast<std::size_t>(size()));
     std::iota(everybody.begin(), everybody.end(), 0);
     world_.emplace(group(everybody, where{}));
   }
@@ -39,19 +44,20 @@ class rank {
   ~rank() { stream_->end(); }
 
   /// This rank's number in the world, from 0.
-  [[nodiscard]] int number() const noexcept { return over_->number(); }
-  [[nodiscard]] int size() const noexcept { return over_->ranks(); }
+  [[nodiscard]] int number() const noexcept { return progress_->number(); }
+  [[nodiscard]] int size() const noexcept { return progress_->ranks(); }
 
   /// All ranks, in order.
   [[nodiscard]] const mpi::group& world() const noexcept { return *world_; }
 
   /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member
-  /// makes the same groups of the same ranks in the same order; nobody waits for anybody here. Throws
+  /// makes the same groups of the same ranks in the same order; no rank waits for another here. Throws
   /// `usage_error`.
   [[nodiscard]] mpi::group group(std::span<const int> members, where at = where::current()) {
     stream_->guard().expect_usable("making a group", at);
     const call_guard::entry mine(stream_->guard(), "making a group", at);
-    return mpi::group(groups_.make(members, at), stream_);
+    const std::shared_ptr<group_state> made = groups_.make(members, at);
+    return mpi::group(made, made->rank, progress_->timeout(), stream_);
   }
 
   /// Started communications of this rank whose handle was lost.
@@ -61,7 +67,7 @@ class rank {
   void finish() noexcept { stream_->finish(); }
 
  private:
-  std::shared_ptr<mpi_progress> over_;
+  std::shared_ptr<mpi_progress> progress_;
   group_directory groups_;
   std::shared_ptr<async_stream> stream_;
   std::optional<mpi::group> world_;

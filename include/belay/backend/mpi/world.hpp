@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A world of ranks that are the processes of an MPI job, on one machine or on many. Each process runs the body once,
-// as its rank; when a rank fails, the others are told instead of left waiting.
+// as its rank; when a rank fails, the waits of the others end with the cause.
+//
+//   int main() {
+//     belay::mpi::world world;
+//     world.run([](belay::mpi::rank& rank) { rank.world().barrier(); });
+//   }
 #pragma once
 
 #include <mpi.h>
@@ -20,6 +25,7 @@
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/rank.hpp"
+#include "belay/comm/checked_timeout.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -45,7 +51,7 @@ class world {
     if (options_.timeout.count() == 0) options_.timeout = std::chrono::duration<double>(timeout_of_environment());
     static_cast<void>(checked_timeout(options_.timeout, at));
     static_cast<void>(checked_timeout(options_.stall, at));
-    engine_.emplace(at);
+    runtime_.emplace(at);
     MPI_Comm_rank(options_.communicator, &number_);
     MPI_Comm_size(options_.communicator, &size_);
   }
@@ -58,15 +64,15 @@ class world {
   /// others' waits end with `comm_error`, and what it threw is thrown from here. All ranks of the communicator call
   /// it. Where the world initialised MPI this also finalises it, within ten seconds (or the timeout, if that is less)
   /// or by aborting the job with a line that says so, and the world has been run; where the program did, a world can be
-  /// run again. A world with a rank that died does not finalise: nobody could.
+  /// run again. A world whose rank died does not finalise, since MPI_Finalize would wait for it.
   template <class Body>
   auto run(Body&& body, where at = where::current()) {
     using result = std::invoke_result_t<Body&, rank&>;
     if constexpr (std::is_void_v<result>) {
-      live([&](rank& self) { body(self); }, at);
+      run_rank([&](rank& self) { body(self); }, at);
     } else {
       std::optional<result> out;
-      live([&](rank& self) { out.emplace(body(self)); }, at);
+      run_rank([&](rank& self) { out.emplace(body(self)); }, at);
       return std::move(*out);
     }
   }
@@ -84,33 +90,33 @@ class world {
   }
 
   template <class Body>
-  void live(Body body, where at) {
-    if (engine_->is_over()) throw usage_error("this world has been run, and MPI is finalised", at);
-    const time_limits waits{checked_timeout(options_.timeout, at), checked_timeout(options_.stall, at)};
-    const auto over = std::make_shared<mpi_progress>(options_.communicator, waits, at);
+  void run_rank(Body body, where at) {
+    if (runtime_->finalised()) throw usage_error("this world has been run, and MPI is finalised", at);
+    const time_limits limits{checked_timeout(options_.timeout, at), checked_timeout(options_.stall, at)};
+    const auto progress = std::make_shared<mpi_progress>(options_.communicator, limits, at);
     std::exception_ptr failure;
     try {
-      rank self(over);
+      rank self(progress);
       try {
         body(self);
       } catch (...) {
         failure = std::current_exception();
-        if (over->home()->here()) tell(*over, text_of(failure));
+        if (progress->home()->here()) abort(*progress, text_of(failure));
       }
-      if (!over->home()->here()) end_forked_child(number_, text_of(failure).c_str());
-      over->leave(lane::caller);
+      if (!progress->home()->here()) end_forked_child(number_, text_of(failure).c_str());
+      progress->leave(lane::caller);
       self.finish();
-      over->leave(lane::stream);
-      over->close({operation::none, 0, 0, 0, at});
+      progress->leave(lane::stream);
+      progress->close({operation::none, 0, 0, 0, at});
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
-    over->reporter().tell_at_last();
-    if (!over->somebody_died()) {
-      const auto limit = std::min<clock::duration>(waits.timeout, std::chrono::seconds(10));
-      engine_->finalise(limit, text_of(failure), [&] { over->reporter().tell_now(); });
+    progress->reporter().report_at_exit();
+    if (!progress->process_gone()) {
+      const auto limit = std::min<clock::duration>(limits.timeout, std::chrono::seconds(10));
+      runtime_->finalise(limit, text_of(failure), [&] { progress->reporter().report_now(); });
     }
-    over->end();
+    progress->end();
     if (failure) std::rethrow_exception(failure);
   }
 
@@ -125,17 +131,16 @@ class world {
     }
   }
 
-  static void tell(mpi_progress& over, const std::string& what) {
-    const flight_record last = over.recorder(lane::caller).last();
-    over.abort({comm_fault::peer_failed,
-                {over.number()},
-                "rank " + std::to_string(over.number()) + " threw " + last.text() + ": " + what,
-                last.site,
-                false});
+  static void abort(mpi_progress& progress, const std::string& what) {
+    const flight_record last = progress.recorder(lane::caller).last();
+    progress.abort({comm_fault::peer_failed,
+                    {progress.number()},
+                    "rank " + std::to_string(progress.number()) + " threw " + last.text() + ": " + what,
+                    last.site});
   }
 
   world_options options_;
-  std::optional<mpi_runtime> engine_;
+  std::optional<mpi_runtime> runtime_;
   int number_ = 0;
   int size_ = 1;
 };

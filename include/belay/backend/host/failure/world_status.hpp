@@ -16,10 +16,12 @@
 
 #include "belay/backend/host/failure/process_identity.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
+#include "belay/comm/abort_cause.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
+#include "belay/comm/lane.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/own_process.hpp"
@@ -28,17 +30,6 @@
 
 namespace belay::inline BELAY_ABI {
 namespace host {
-
-using belay::abort_cause;
-
-/// One call as its rank sees it: what an error tells of this side.
-struct call_site {
-  operation what = operation::none;
-  std::uint32_t group = 0;
-  std::uint64_t number = 0;
-  std::size_t bytes = 0;
-  where at;
-};
 
 /// The shared health of one run, seen from one rank or from who watches over it.
 class world_status {
@@ -172,21 +163,7 @@ class world_status {
 
   /// The first cause as an error of this call. Only after `aborted()`.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
-    abort_cause why = cause();
-    comm_error::details what;
-    what.fault = why.fault;
-    what.culprits = std::move(why.culprits);
-    what.message = std::move(why.message);
-    what.there = std::move(why.there);
-    what.signal = why.signal;
-    what.exit_code = why.exit_code;
-    what.operation = name(mine.what);
-    what.group = mine.group;
-    what.operation_number = mine.number;
-    what.bytes = mine.bytes;
-    what.here = mine.at;
-    what.seconds_waited = seconds_waited;
-    throw comm_error(std::move(what));
+    raise_cause(cause(), mine, seconds_waited);
   }
 
   /// `rank` will never again enter an operation of this lane.

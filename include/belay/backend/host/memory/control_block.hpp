@@ -18,19 +18,13 @@
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/flight_snapshot.hpp"
+#include "belay/comm/lane.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
-
-/// Each group has separate state for each.
-using belay::lane;
-inline constexpr std::size_t lane_count = 2;
-
-[[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
 
 using doorbell = event_count<sharing::several_processes>;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What is checked of all calls together, before anything is written.
+// What only all ranks' calls together can tell, checked before anything is written.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,7 @@ inline void expect_same_counts(collective_context& me) {
   });
 }
 
-/// What i sends to j must be what j expects of i. Every rank compares all pairs, so that all come to the same verdict.
+/// What i sends to j must be what j expects of i. Every rank compares all pairs, so that all come to the same result.
 inline void expect_equal_pairs(collective_context& me) {
   const auto sent = [&](int from, int to) { return me.of(from).send_counts[static_cast<std::size_t>(to)]; };
   const auto expected = [&](int from, int to) { return me.of(to).receive_counts[static_cast<std::size_t>(from)]; };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rank in one operation of a group: it meets the others, compares what all of them bring, and then moves bytes.
-// Every rank gets every other's letter, so all come to the same verdict before anything is written.
+// A rank in one operation of a group: it exchanges headers with the others, compares all of them, and then moves bytes.
+// Every rank gets every other's header, so all come to the same result before anything is written.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <cstddef>
@@ -31,17 +32,17 @@ class collective_context {
   [[nodiscard]] int size() const noexcept { return group_->size(); }
   [[nodiscard]] int world_rank(int who) const noexcept { return group_->world_rank(who); }
 
-  /// Returns when all ranks have entered the same operation; throws `comm_error` before any of them has gone on
-  /// otherwise.
+  /// Returns when all ranks have entered the same operation; otherwise throws `comm_error` before any of them has gone
+  /// on.
   void enter(const fingerprint& print, std::span<const std::size_t> send_counts,
              std::span<const std::size_t> receive_counts, where at) {
-    mpi_progress& over = *group_->over;
+    mpi_progress& progress = *group_->progress;
     call_ = {print.what, group_->id, group_->operations[index(lane_)]++, print.bytes(), at};
-    if (over.aborted()) over.raise(call_);
-    over.enter(lane_, call_);
-    letters_.resize(group_->members.size());
-    control_message& mine = letters_[static_cast<std::size_t>(rank())];
-    mine.kind = control_message_kind::envelope;
+    if (progress.aborted()) progress.raise(call_);
+    progress.enter(lane_, call_);
+    headers_.resize(static_cast<std::size_t>(size()));
+    control_message& mine = headers_[static_cast<std::size_t>(rank())];
+    mine.kind = control_message_kind::collective_header;
     mine.group = group_->key;
     mine.order = group_->order;
     mine.number = call_.number;
@@ -49,35 +50,35 @@ class collective_context {
     mine.send_counts.assign(send_counts.begin(), send_counts.end());
     mine.receive_counts.assign(receive_counts.begin(), receive_counts.end());
     mine.text = at.text();
-    if (size() > 1) meet(over, mine);
+    if (size() > 1) exchange_headers(progress, mine);
     compare();
   }
 
-  /// What rank `who` payloads.
-  [[nodiscard]] const control_message& of(int who) const noexcept { return letters_[static_cast<std::size_t>(who)]; }
+  /// The header of a rank's call.
+  [[nodiscard]] const control_message& of(int who) const noexcept { return headers_[static_cast<std::size_t>(who)]; }
 
-  /// Moves between this rank and others: `to(q, flow)` fills in what goes to rank q and what comes from it.
+  /// Moves between this rank and others: `fill(q, transfer)` sets what goes to rank q and what comes from it.
   template <class Fill>
   void move(Fill fill) {
     if (size() == 1) return;
-    mpi_progress& over = *group_->over;
-    chunked_transfer bytes(over.box(lane_).comm());
-    for (int k = 1; k < size(); ++k) {  // everybody begins with another peer
+    mpi_progress& progress = *group_->progress;
+    chunked_transfer bytes(progress.channel(lane_).comm());
+    for (int k = 1; k < size(); ++k) {  // each rank begins with another peer
       const int q = (rank() + k) % size();
       transfer one;
       one.peer = world_rank(q);
       fill(q, one);
       bytes.add(one);
     }
-    over.guarded(call_, [&] { bytes.progress(); });
-    over.await(
+    progress.guarded(call_, [&] { bytes.progress(); });
+    progress.await(
         lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
   }
 
-  void leave() noexcept { group_->over->finish(lane_); }
+  void leave() noexcept { group_->progress->finish(lane_); }
 
-  /// Compares what fingerprints cannot hold: `alike(a, b)` compares two ranks and `text(rank)` tells what one payloads;
-  /// unless all are alike, every rank throws `comm_error`.
+  /// Compares what fingerprints cannot hold: `alike(a, b)` compares two ranks and `text(rank)` says what one calls.
+  /// Unless all are alike, every rank throws `comm_error`.
   template <class Alike, class Text>
   void expect_alike(Alike alike, Text text) {
     bool same = true;
@@ -101,23 +102,23 @@ class collective_context {
     return print.shape == 0 ? print.text() : print.text_with(of(q).send_counts);
   }
 
-  /// Stops the world because the contributions do not fit together; every rank of the group does in the same situation.
+  /// Stops the world because the calls do not match; every rank of the group sees that and does the same.
   [[noreturn]] void refuse(abort_cause why) {
     why.fault = comm_fault::mismatch;
-    group_->over->abort(std::move(why));
-    group_->over->raise(call_);
+    group_->progress->abort(std::move(why));
+    group_->progress->raise(call_);
   }
 
  private:
-  void meet(mpi_progress& over, const control_message& mine) {
-    control_channel& box = over.box(lane_);
-    over.guarded(call_, [&] {
-      for (int k = 1; k < size(); ++k) box.post(world_rank((rank() + k) % size()), mine);
+  void exchange_headers(mpi_progress& progress, const control_message& mine) {
+    control_channel& channel = progress.channel(lane_);
+    progress.guarded(call_, [&] {
+      for (int k = 1; k < size(); ++k) channel.post(world_rank((rank() + k) % size()), mine);
     });
     const auto missing = [&](auto tell) {
-      for (int member : group_->members) {
-        if (member == over.number()) continue;
-        if (box.first(group_->key, control_message_kind::envelope, member) == nullptr) tell(member, true);
+      for (int member : group_->ranks) {
+        if (member == progress.number()) continue;
+        if (channel.first(group_->key, control_message_kind::collective_header, member) == nullptr) tell(member, true);
       }
     };
     const auto all_here = [&] {
@@ -125,10 +126,11 @@ class collective_context {
       missing([&](int, bool) { here = false; });
       return here;
     };
-    over.await(lane_, call_, limit_, all_here, missing);
+    progress.await(lane_, call_, limit_, all_here, missing);
     for (int q = 0; q < size(); ++q) {
       if (q == rank()) continue;
-      letters_[static_cast<std::size_t>(q)] = box.take(group_->key, control_message_kind::envelope, world_rank(q));
+      headers_[static_cast<std::size_t>(q)] =
+          channel.take(group_->key, control_message_kind::collective_header, world_rank(q));
     }
   }
 
@@ -143,7 +145,7 @@ class collective_context {
   lane lane_;
   clock::duration limit_;
   call_site call_;
-  std::vector<control_message> letters_;
+  std::vector<control_message> headers_;
 };
 
 }  // namespace mpi

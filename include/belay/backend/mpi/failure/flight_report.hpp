@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The flight file of a world that spans machines. Nobody holds the memory of all ranks, so one that is left tells: its
-// own operations whole, of the others what their letters said.
+// The flight file of a world that may span machines. No process can read the memory of all ranks, so one that is left
+// writes its own operations whole, and of the others what their messages said.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <unistd.h>
@@ -34,44 +35,40 @@ class flight_reporter {
       : world_(&world), processes_(&processes), number_(number), job_(job) {}
 
   /// A group that this rank has made.
-  void know(std::uint32_t group, const std::vector<int>& members) {
+  void add_group(std::uint32_t group, const std::vector<int>& members) {
     const std::lock_guard lock(mutex_);
     if (groups_.size() == most_groups) groups_.erase(groups_.begin() + 1);  // the world stays
     groups_.push_back({group, members});
   }
 
   /// The world has stopped: writes and prints where BELAY_FLIGHT_DIR is set and this is the rank to do it, the lowest
-  /// one that is not to blame.
-  void tell() noexcept {
-    report([&] { return writer() == number_; });
+  /// one that is no culprit.
+  void report() noexcept {
+    report_if([&] { return writer() == number_; });
   }
 
-  /// This rank is about to end, and would have left it to another one: where there is no file (that this machine sees),
-  /// the lowest rank that runs writes it.
-  void tell_at_last() noexcept {
-    report([&] {
+  /// This rank is about to end, and another one was to write: where there is no file (that this machine sees), the
+  /// lowest rank that runs writes it.
+  void report_at_exit() noexcept {
+    report_if([&] {
       if (lowest([](int) { return true; }) != number_) return false;
       const auto until = clock::now() + std::chrono::milliseconds(250);
-      while (!is_told() && clock::now() < until) nap(std::chrono::milliseconds(5));
+      while (!is_written() && clock::now() < until) nap(std::chrono::milliseconds(5));
       return true;
     });
   }
-  /// The job is about to be aborted: whoever does that writes, unless somebody has.
-  void tell_now() noexcept {
-    report([] { return true; });
+  /// This rank is about to abort the job: writes, unless another one has.
+  void report_now() noexcept {
+    report_if([] { return true; });
   }
 
   /// What this rank knows of all.
-  [[nodiscard]] flight_snapshot scene() const {
+  [[nodiscard]] flight_snapshot snapshot() const {
     flight_snapshot out;
     out.job = job_;
     out.transport = "mpi";
     out.told_by = number_;
-    if (world_->aborted()) {
-      abort_cause why = world_->cause();
-      out.cause = belay::abort_cause{
-          why.fault, std::move(why.culprits), std::move(why.message), std::move(why.there), 0, -1, why.at_us};
-    }
+    if (world_->aborted()) out.cause = world_->cause();
     out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : flight_microseconds(clock::now());
     out.groups = known_groups();
     for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
@@ -87,28 +84,28 @@ class flight_reporter {
   static constexpr std::size_t most_groups = 256;
 
   template <class Mine>
-  void report(Mine mine) noexcept {
+  void report_if(Mine mine) noexcept {
     try {
-      const std::lock_guard lock(mutex_);  // who comes second goes on when the file is there
+      const std::lock_guard lock(mutex_);  // a second thread goes on when the file is there
       const std::optional<std::string> folder = flight_folder();
-      if (told_ || !folder || !world_->aborted() || !mine()) return;
-      told_ = true;
-      if (!is_told()) report_flight(scene(), *folder);
-    } catch (...) {  // too little memory for words: the ranks' own errors say it
+      if (reported_ || !folder || !world_->aborted() || !mine()) return;
+      reported_ = true;
+      if (!is_written()) report_flight(snapshot(), *folder);
+    } catch (...) {  // too little memory for the texts: the ranks' own errors have them
     }
   }
   // By another rank, as far as this machine can see.
-  [[nodiscard]] bool is_told() const {
+  [[nodiscard]] bool is_written() const {
     const std::optional<std::string> folder = flight_folder();
     return folder && ::access(flight_path(*folder, job_, 0).c_str(), F_OK) == 0;
   }
 
   // All ranks have the same cause, so they agree, unless one of them is dead that the cause does not name.
   [[nodiscard]] int writer() const {
-    const std::vector<int> blamed = world_->cause().culprits;
-    const int innocent =
-        lowest([&](int rank) { return std::find(blamed.begin(), blamed.end(), rank) == blamed.end(); });
-    return innocent >= 0 ? innocent : lowest([](int) { return true; });
+    const std::vector<int> culprits = world_->cause().culprits;
+    const int other =
+        lowest([&](int rank) { return std::find(culprits.begin(), culprits.end(), rank) == culprits.end(); });
+    return other >= 0 ? other : lowest([](int) { return true; });
   }
   template <class Which>
   [[nodiscard]] int lowest(Which which) const {
@@ -123,7 +120,7 @@ class flight_reporter {
         (*processes_)[static_cast<std::size_t>(number_)]);
   }
   [[nodiscard]] rank_state state_of(int rank) const {
-    if (world_->history(lane::caller).left(rank)) return rank_state::left;
+    if (world_->history(lane::caller).exited(rank)) return rank_state::left;
     switch (process_of(rank)) {
       case process_state::running: return rank_state::running;
       case process_state::stopped: return rank_state::stopped;
@@ -133,7 +130,7 @@ class flight_reporter {
     return rank_state::unknown;
   }
 
-  // Those that this rank has made; of those that it has not, itself and who wrote to it there.
+  // Those that this rank has made; of others, itself and the ranks that have sent to it there.
   [[nodiscard]] std::vector<known_group> known_groups() const {
     std::vector<known_group> out = groups_;
     const auto find = [&](std::uint32_t number) {
@@ -151,12 +148,12 @@ class flight_reporter {
     return out;
   }
 
-  // What was heard last may be over, except where it cannot be without this rank.
+  // The last known operation may be over, except where it cannot be without this rank.
   [[nodiscard]] flight_history history_of(int rank, lane which) const {
     if (rank == number_) return flight_history(world_->recorder(which));
     std::vector<flight_record> known;
     const flight_history history = world_->history(which).of(rank);
-    for (std::uint64_t turn = history.first(); turn < history.count(); ++turn) known.push_back(history[turn]);
+    for (std::uint64_t i = history.first(); i < history.count(); ++i) known.push_back(history[i]);
     if (!known.empty() && known.back().reported && known.back().what != operation::exchange) {
       flight_record& last = known.back();
       const flight_record mine = last_like(flight_history(world_->recorder(which)), last);
@@ -172,7 +169,7 @@ class flight_reporter {
   std::uint64_t job_;
   std::mutex mutex_;
   std::vector<known_group> groups_;
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace mpi

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What ranks tell each other beside their operations: that the world has stopped and why, and, asked by who is
-// about to give up on them, where they are. Whoever waits in any lane looks here.
+// Messages beside the operations, over a communicator of their own: that the world has stopped and why, and, shortly
+// before a timeout, a question to the awaited ranks where they are. Waits of both lanes poll them.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <mpi.h>
@@ -33,16 +34,16 @@ class out_of_band {
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
 
-  /// Tells all other ranks why the world stopped.
-  void tell(const abort_cause& why) {
-    std::vector<std::byte> text = packed(out_of_band_message::stop, lane::caller, why, {});
+  /// Sends all other ranks why the world stopped.
+  void send_abort(const abort_cause& why) {
+    const std::vector<std::byte> text = packed(kind::abort, lane::caller, why, {});
     const std::lock_guard lock(mutex_);
     for (int rank = 0; rank < static_cast<int>(answers_.size()); ++rank) {
       if (rank == number_) continue;
       try {
-        out_.send(comm_, rank, tag, text);
+        sends_.send(comm_, rank, tag, text);
       } catch (const mpi_error&) {
-        // It may be the one that is gone; the others are told.
+        // It may be the one that is gone; the others are still sent to.
       }
     }
   }
@@ -51,19 +52,19 @@ class out_of_band {
   void ask(int rank, lane which) {
     const std::lock_guard lock(mutex_);
     answers_[static_cast<std::size_t>(rank)].clear();
-    out_.send(comm_, rank, tag, packed(out_of_band_message::ask, which, {}, {}));
+    sends_.send(comm_, rank, tag, packed(kind::ask, which, {}, {}));
   }
-  /// What it answered; empty where it has not.
+  /// Its answer; empty where it has not come.
   [[nodiscard]] std::string answer(int rank) const {
     const std::lock_guard lock(mutex_);
     return answers_[static_cast<std::size_t>(rank)];
   }
 
-  /// Looks for notices, unless another thread of this rank is looking.
+  /// Takes what has arrived, unless another thread of this rank does.
   void poll() {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return;
-    if (!out_.empty()) out_.reap();
+    if (!sends_.empty()) sends_.release_completed();
     while (true) {
       int there = 0;
       MPI_Message message;
@@ -78,32 +79,32 @@ class out_of_band {
     }
   }
 
-  /// Whether everything sent has gone.
+  /// Whether the library is done with everything sent.
   [[nodiscard]] bool drained() {
     const std::lock_guard lock(mutex_);
-    if (!out_.empty()) out_.reap();
-    return out_.empty();
+    if (!sends_.empty()) sends_.release_completed();
+    return sends_.empty();
   }
 
  private:
   static constexpr int tag = 2;
   static constexpr std::size_t word_count = 12;
-  enum class out_of_band_message : std::uint8_t { stop, ask, answer };
+  enum class kind : std::uint8_t { abort, ask, answer };
 
-  static std::vector<std::byte> packed(out_of_band_message kind, lane which, const abort_cause& what,
+  static std::vector<std::byte> packed(kind message, lane which, const abort_cause& what,
                                        const flight_record& last) {
     std::vector<std::byte> out;
     const auto put = [&](const void* from, std::size_t size) {
       const auto* bytes = static_cast<const std::byte*>(from);
       out.insert(out.end(), bytes, bytes + size);
     };
-    const std::uint64_t words[word_count] = {static_cast<std::uint64_t>(kind),
+    const std::uint64_t words[word_count] = {static_cast<std::uint64_t>(message),
                                              static_cast<std::uint64_t>(which),
                                              static_cast<std::uint64_t>(what.fault),
                                              what.culprits.size(),
                                              what.message.size(),
                                              what.there.size(),
-                                             what.somebody_died ? 1U : 0U,
+                                             what.process_gone ? 1U : 0U,
                                              static_cast<std::uint64_t>(last.what),
                                              last.finished ? 1U : 0U,
                                              last.group,
@@ -123,25 +124,25 @@ class out_of_band {
     const std::byte* at = bytes.data() + sizeof words;
     abort_cause what;
     what.fault = static_cast<comm_fault>(words[2]);
-    what.somebody_died = words[6] != 0;
+    what.process_gone = words[6] != 0;
     what.culprits.resize(words[3]);
     if (words[3] > 0) std::memcpy(what.culprits.data(), at, words[3] * sizeof(int));
     at += words[3] * sizeof(int);
     what.message.assign(reinterpret_cast<const char*>(at), words[4]);
     what.there.assign(reinterpret_cast<const char*>(at + words[4]), words[5]);
-    switch (static_cast<out_of_band_message>(words[0])) {
-      case out_of_band_message::stop: world_->keep(std::move(what)); break;
-      case out_of_band_message::ask: {
+    switch (static_cast<kind>(words[0])) {
+      case kind::abort: world_->abort(std::move(what)); break;
+      case kind::ask: {
         const lane which = static_cast<lane>(words[1]);
         const flight_record last = world_->recorder(which).last();
         const bool called = which == lane::caller;
         const flight_record aside = world_->recorder(called ? lane::stream : lane::caller).last();
         const std::string does = text_of(last, aside, called ? "started" : "called");
-        const abort_cause words_of_it{comm_fault::revoked, {}, does, last.site};
-        out_.send(comm_, from, tag, packed(out_of_band_message::answer, which, words_of_it, last));
+        const abort_cause answer{comm_fault::revoked, {}, does, last.site};
+        sends_.send(comm_, from, tag, packed(kind::answer, which, answer, last));
         break;
       }
-      case out_of_band_message::answer: {
+      case kind::answer: {
         answers_[static_cast<std::size_t>(from)] = what.message;
         flight_record last{static_cast<operation>(words[7]),
                            words[8] != 0,
@@ -152,7 +153,7 @@ class out_of_band {
                            0,
                            what.there,
                            false};
-        world_->history(static_cast<lane>(words[1])).told(from, std::move(last), peer_history::telling::stays);
+        world_->history(static_cast<lane>(words[1])).add_report(from, std::move(last), peer_history::reporter::running);
         break;
       }
     }
@@ -162,7 +163,7 @@ class out_of_band {
   int number_;
   world_status* world_;
   mutable std::mutex mutex_;
-  outbox out_;
+  send_queue sends_;
   std::vector<std::string> answers_;
 };
 

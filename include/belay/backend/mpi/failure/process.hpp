@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which process each rank is. Of those on this machine the kernel tells whether they run, are stopped or are gone;
-// of others only their silence does.
+// Which process each rank is. Of those on this machine the kernel says whether they run, are stopped or are gone; of
+// those on others nothing is known.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <fcntl.h>
@@ -23,7 +24,7 @@ namespace mpi {
 
 enum class process_state { unknown, running, stopped, gone };
 
-/// A process among those of all machines. Plain words: ranks send it to each other.
+/// A process among those of all machines. Trivially copyable: ranks send it to each other.
 struct process {
   std::uint64_t machine = 0;  // hash of the boot and of the space of process numbers
   std::int64_t number = 0;

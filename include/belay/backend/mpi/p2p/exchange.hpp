@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Grouped sends and receives between pairs. A sender offers, the receiver compares the offer with what it expects
-// and accepts, and only then bytes move; so a transfer is over on both sides only when it has met its partner, and
-// a pair that disagrees has written nothing.
+// Grouped sends and receives between pairs. The sender requests to send, the receiver compares the request with what it
+// expects and clears it, and only then bytes move; so a transfer is over on both sides only when it has met its
+// partner, and a pair that disagrees has written nothing.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ namespace mpi {
 class exchange_run {
  public:
   exchange_run(group_state& group, lane which, std::span<const p2p> transfers, clock::duration limit, where at)
-      : group_(&group), over_(group.over.get()), lane_(which), limit_(limit), directions_(group.members.size() * 2) {
+      : group_(&group), progress_(group.progress.get()), lane_(which), limit_(limit), directions_(static_cast<std::size_t>(group.size()) * 2) {
     const std::size_t bytes = check_transfers(transfers, group.size(), at);
     for (const p2p& transfer : transfers) direction_of(transfer.kind, transfer.peer).push_back(transfer);
     call_ = {operation::exchange, group.id, group.exchanges[index(which)]++, bytes, at};
@@ -38,10 +39,10 @@ class exchange_run {
 
   /// Returns when all transfers have met their partners.
   void run() {
-    if (over_->aborted()) over_->raise(call_);
-    over_->enter(lane_, call_);
-    keep_own();
-    over_->await(
+    if (progress_->aborted()) progress_->raise(call_);
+    progress_->enter(lane_, call_);
+    copy_own();
+    progress_->await(
         lane_, call_, limit_, [&] { return progress(); },
         [&](auto tell) {
           for (int peer = 0; peer < group_->size(); ++peer) {
@@ -49,17 +50,17 @@ class exchange_run {
             if (waits) tell(group_->world_rank(peer), !moving(peer));
           }
         });
-    over_->finish(lane_);
+    progress_->finish(lane_);
   }
 
  private:
-  enum class step : std::uint8_t { fresh, offered, moving };
+  enum class step : std::uint8_t { idle, rts_sent, moving };
 
   // The transfers of one direction with one peer, one after the other.
   struct direction {
     std::vector<p2p> transfers;
     std::size_t next = 0;
-    step now = step::fresh;
+    step now = step::idle;
     std::unique_ptr<chunked_transfer> bytes;
 
     void push_back(const p2p& transfer) { transfers.push_back(transfer); }
@@ -70,7 +71,7 @@ class exchange_run {
     return directions_[static_cast<std::size_t>(peer) * 2 + (kind == p2p::direction::send ? 0 : 1)];
   }
   [[nodiscard]] bool waits_for(p2p::direction kind, int peer) noexcept { return !direction_of(kind, peer).over(); }
-  // Whether what is waited for is bytes that are on their way: then the peer has done its part.
+  // Whether only bytes in transit are missing: then the peer has done its part.
   [[nodiscard]] bool moving(int peer) noexcept {
     const direction& out = direction_of(p2p::direction::send, peer);
     const direction& in = direction_of(p2p::direction::receive, peer);
@@ -95,23 +96,23 @@ class exchange_run {
   // True when the direction's next transfer is over.
   bool send(direction& out, int peer) {
     const p2p& transfer = out.transfers[out.next];
-    control_channel& box = over_->box(lane_);
+    control_channel& channel = progress_->channel(lane_);
     const int to = group_->world_rank(peer);
-    if (out.now == step::fresh) {
-      control_message offer;
-      offer.kind = control_message_kind::offer;
-      offer.group = group_->key;
-      offer.number = call_.number;
-      offer.print.what = operation::exchange;
-      offer.bytes = transfer.bytes;
-      offer.tag = transfer.tag;
-      offer.text = call_.at.text();
-      box.post(to, offer);
-      out.now = step::offered;
+    if (out.now == step::idle) {
+      control_message rts;
+      rts.kind = control_message_kind::rts;
+      rts.group = group_->key;
+      rts.number = call_.number;
+      rts.print.what = operation::exchange;
+      rts.bytes = transfer.bytes;
+      rts.tag = transfer.tag;
+      rts.text = call_.at.text();
+      channel.post(to, rts);
+      out.now = step::rts_sent;
     }
-    if (out.now == step::offered) {
-      if (box.first(group_->key, control_message_kind::accept, to) == nullptr) return false;
-      static_cast<void>(box.take(group_->key, control_message_kind::accept, to));
+    if (out.now == step::rts_sent) {
+      if (channel.first(group_->key, control_message_kind::cts, to) == nullptr) return false;
+      static_cast<void>(channel.take(group_->key, control_message_kind::cts, to));
       begin(out, {to, static_cast<const std::byte*>(transfer.data), transfer.bytes, nullptr, 0});
     }
     return finish(out);
@@ -119,76 +120,75 @@ class exchange_run {
 
   bool receive(direction& in, int peer) {
     const p2p& transfer = in.transfers[in.next];
-    control_channel& box = over_->box(lane_);
+    control_channel& channel = progress_->channel(lane_);
     const int from = group_->world_rank(peer);
     if (in.now != step::moving) {
-      if (box.first(group_->key, control_message_kind::offer, from) == nullptr) return false;
-      const control_message offer = box.take(group_->key, control_message_kind::offer, from);
-      if (offer.bytes != transfer.bytes || offer.tag != transfer.tag) refuse(from, offer, transfer);
-      control_message accept;
-      accept.kind = control_message_kind::accept;
-      accept.group = group_->key;
-      accept.number = call_.number;
-      box.post(from, accept);
+      if (channel.first(group_->key, control_message_kind::rts, from) == nullptr) return false;
+      const control_message rts = channel.take(group_->key, control_message_kind::rts, from);
+      if (rts.bytes != transfer.bytes || rts.tag != transfer.tag) refuse(from, rts, transfer);
+      control_message cts;
+      cts.kind = control_message_kind::cts;
+      cts.group = group_->key;
+      cts.number = call_.number;
+      channel.post(from, cts);
       begin(in, {from, nullptr, 0, static_cast<std::byte*>(transfer.data), transfer.bytes});
     }
     return finish(in);
   }
 
   void begin(direction& which, const transfer& what) {
-    which.bytes = std::make_unique<chunked_transfer>(over_->box(lane_).comm());
+    which.bytes = std::make_unique<chunked_transfer>(progress_->channel(lane_).comm());
     which.bytes->add(what);
     which.now = step::moving;
   }
   static bool finish(direction& which) {
     if (!which.bytes->progress()) return false;
     which.bytes.reset();
-    which.now = step::fresh;
+    which.now = step::idle;
     ++which.next;
     return true;
   }
 
   // What this rank sends to itself.
-  void keep_own() {
+  void copy_own() {
     direction& out = direction_of(p2p::direction::send, group_->rank);
     direction& in = direction_of(p2p::direction::receive, group_->rank);
     while (!out.over() && !in.over()) {
       const p2p& from = out.transfers[out.next++];
       const p2p& to = in.transfers[in.next++];
-      control_message offer;
-      offer.bytes = from.bytes;
-      offer.tag = from.tag;
-      offer.text = call_.at.text();
-      if (from.bytes != to.bytes || from.tag != to.tag) refuse(over_->number(), offer, to);
+      control_message rts;
+      rts.bytes = from.bytes;
+      rts.tag = from.tag;
+      rts.text = call_.at.text();
+      if (from.bytes != to.bytes || from.tag != to.tag) refuse(progress_->number(), rts, to);
       if (to.bytes > 0) std::memmove(to.data, from.data, to.bytes);
     }
     if (out.over() && in.over()) return;
-    over_->abort({comm_fault::mismatch,
-                  {over_->number()},
-                  "rank " + std::to_string(over_->number()) + " sends to itself " +
+    progress_->abort({comm_fault::mismatch,
+                  {progress_->number()},
+                  "rank " + std::to_string(progress_->number()) + " sends to itself " +
                       std::to_string(out.transfers.size()) + " times and receives from itself " +
                       std::to_string(in.transfers.size()) + " times in one exchange",
-                  call_.at.text(),
-                  false});
-    over_->raise(call_);
+                  call_.at.text()});
+    progress_->raise(call_);
   }
 
-  [[noreturn]] void refuse(int sender, const control_message& offer, const p2p& expected) {
+  [[noreturn]] void refuse(int sender, const control_message& rts, const p2p& expected) {
     abort_cause why;
     why.fault = comm_fault::mismatch;
     why.culprits = {sender};
-    if (sender != over_->number()) why.culprits.push_back(over_->number());
-    why.there = offer.text;
-    why.message = "rank " + std::to_string(sender) + " sends " + std::to_string(offer.bytes) + " bytes with tag " +
-                  std::to_string(offer.tag) + " at " + offer.text + ", rank " + std::to_string(over_->number()) +
+    if (sender != progress_->number()) why.culprits.push_back(progress_->number());
+    why.there = rts.text;
+    why.message = "rank " + std::to_string(sender) + " sends " + std::to_string(rts.bytes) + " bytes with tag " +
+                  std::to_string(rts.tag) + " at " + rts.text + ", rank " + std::to_string(progress_->number()) +
                   " expects " + std::to_string(expected.bytes) + " bytes with tag " + std::to_string(expected.tag) +
                   " at " + call_.at.text();
-    over_->abort(std::move(why));
-    over_->raise(call_);
+    progress_->abort(std::move(why));
+    progress_->raise(call_);
   }
 
   group_state* group_;
-  mpi_progress* over_;
+  mpi_progress* progress_;
   lane lane_;
   clock::duration limit_;
   call_site call_;

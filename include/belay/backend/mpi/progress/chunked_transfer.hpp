@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The bytes of an operation. They go through buffers of our own, chunk by chunk: when an operation fails, its rank
-// gets its memory back at once although the library may still look at what was sent, and what arrives late is
-// written nowhere. Of each peer a chunk is delivered only after the same range to it has been staged, so parts may
-// change places in one buffer.
+// The bytes of an operation. They go through bounce buffers, chunk by chunk: when an operation fails, its rank gets its
+// memory back at once although the MPI library may still read what was sent, and what arrives late is not written to
+// it. A chunk of a peer is delivered only after the same range to that peer has been copied out, so parts may change
+// places in one buffer.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <mpi.h>
@@ -29,17 +30,28 @@ struct transfer {
   std::size_t out_bytes = 0;
   std::byte* in = nullptr;
   std::size_t in_bytes = 0;
+
+  template <class T>
+  void send(const T* from, std::size_t count) noexcept {
+    out = reinterpret_cast<const std::byte*>(from);
+    out_bytes = count * sizeof(T);
+  }
+  template <class T>
+  void receive(T* to, std::size_t count) noexcept {
+    in = reinterpret_cast<std::byte*>(to);
+    in_bytes = count * sizeof(T);
+  }
 };
 
-/// All flows of one operation over one communicator.
+/// All transfers of one operation over one communicator.
 class chunked_transfer {
  public:
   explicit chunked_transfer(MPI_Comm comm) noexcept : comm_(comm) {}
   chunked_transfer(const chunked_transfer&) = delete;
   chunked_transfer& operator=(const chunked_transfer&) = delete;
-  // Staging buffers of requests that are not over stay where the library may look for them.
+  // The library may still use the bounce buffers of requests that are not complete: they are never freed.
   ~chunked_transfer() {
-    for (channel& one : channels_) {
+    for (active_transfer& one : transfers_) {
       if (one.in != MPI_REQUEST_NULL) {
         MPI_Cancel(&one.in);
         static_cast<void>(one.in_stage.release());
@@ -49,13 +61,13 @@ class chunked_transfer {
   }
 
   void add(const transfer& what) {
-    if (what.out_bytes > 0 || what.in_bytes > 0) channels_.emplace_back().what = what;
+    if (what.out_bytes > 0 || what.in_bytes > 0) transfers_.emplace_back().what = what;
   }
 
   /// Moves what can be moved; true when all is over. What is added later makes it false again.
   bool progress() {
     bool over = true;
-    for (channel& one : channels_) {
+    for (active_transfer& one : transfers_) {
       send(one);
       receive(one);
       over = over && one.over();
@@ -63,10 +75,10 @@ class chunked_transfer {
     return over;
   }
 
-  /// Calls `tell(peer, false)` for each flow that is not over.
+  /// Calls `tell(peer, false)` for each transfer that is not over.
   template <class Tell>
   void remaining(Tell tell) const {
-    for (const channel& one : channels_) {
+    for (const active_transfer& one : transfers_) {
       if (!one.over()) tell(one.what.peer, false);
     }
   }
@@ -75,7 +87,7 @@ class chunked_transfer {
   static constexpr int data_tag = 3;
   static constexpr std::size_t chunk = 256 * 1024;
 
-  struct channel {
+  struct active_transfer {
     transfer what;
     std::size_t staged = 0, sent = 0, received = 0;
     MPI_Request out = MPI_REQUEST_NULL, in = MPI_REQUEST_NULL;
@@ -90,11 +102,11 @@ class chunked_transfer {
     return at.get();
   }
 
-  void send(channel& one) const {
+  void send(active_transfer& one) const {
     if (one.out != MPI_REQUEST_NULL) {
-      int gone = 0;
-      expect(MPI_Test(&one.out, &gone, MPI_STATUS_IGNORE), "MPI_Test of a send", one.what.peer);
-      if (gone == 0) return;
+      int complete = 0;
+      expect(MPI_Test(&one.out, &complete, MPI_STATUS_IGNORE), "MPI_Test of a send", one.what.peer);
+      if (complete == 0) return;
       one.sent = one.staged;
     }
     if (one.staged == one.what.out_bytes) return;
@@ -106,7 +118,7 @@ class chunked_transfer {
     one.staged += length;
   }
 
-  void receive(channel& one) const {
+  void receive(active_transfer& one) const {
     while (one.received < one.what.in_bytes) {
       const std::size_t length = std::min(chunk, one.what.in_bytes - one.received);
       if (one.in == MPI_REQUEST_NULL && !one.arrived) {
@@ -115,9 +127,9 @@ class chunked_transfer {
         expect(MPI_Irecv(bytes, size, MPI_BYTE, one.what.peer, data_tag, comm_, &one.in), "MPI_Irecv", one.what.peer);
       }
       if (!one.arrived) {
-        int there = 0;
-        expect(MPI_Test(&one.in, &there, MPI_STATUS_IGNORE), "MPI_Test of a receive", one.what.peer);
-        if (there == 0) return;
+        int complete = 0;
+        expect(MPI_Test(&one.in, &complete, MPI_STATUS_IGNORE), "MPI_Test of a receive", one.what.peer);
+        if (complete == 0) return;
         one.arrived = true;
       }
       if (one.staged < std::min(one.what.out_bytes, one.received + length)) return;
@@ -128,7 +140,7 @@ class chunked_transfer {
   }
 
   MPI_Comm comm_;
-  std::vector<channel> channels_;
+  std::vector<active_transfer> transfers_;
 };
 
 }  // namespace mpi

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The letters of one lane. They are sent without waiting and sorted on arrival by group, kind and sender, so a rank
-// may be ahead in one group and behind in another. Letters between two ranks keep their order: who has left has
-// posted everything else before.
+// The control messages of one lane. They are sent without waiting and sorted on arrival by group, kind and sender, so a
+// rank may be ahead in one group and behind in another. Messages between two ranks keep their order: an exit message
+// is behind all others of its sender.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <mpi.h>
@@ -12,6 +13,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -25,14 +27,14 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-/// Messages that were sent and may still be read by the library: they stay here until they have gone.
-class outbox {
+/// Messages that were sent and may still be read by the MPI library: they stay here until it is done with them.
+class send_queue {
  public:
-  outbox() = default;
-  outbox(const outbox&) = delete;
-  outbox& operator=(const outbox&) = delete;
-  // What has not gone when a world ends badly stays where the library may look for it.
-  ~outbox() {
+  send_queue() = default;
+  send_queue(const send_queue&) = delete;
+  send_queue& operator=(const send_queue&) = delete;
+  // After a failure the library may still read what is not complete: that memory is never freed.
+  ~send_queue() {
     for (sent& one : sent_) static_cast<void>(one.bytes.release());
   }
 
@@ -45,11 +47,11 @@ class outbox {
     sent_.pop_back();
     throw mpi_error("MPI_Isend", code, to);
   }
-  void reap() {
+  void release_completed() {
     for (std::size_t i = 0; i < sent_.size();) {
-      int gone = 0;
-      expect(MPI_Test(&sent_[i].request, &gone, MPI_STATUS_IGNORE), "MPI_Test");
-      if (gone == 0) {
+      int complete = 0;
+      expect(MPI_Test(&sent_[i].request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
+      if (complete == 0) {
         ++i;
         continue;
       }
@@ -70,7 +72,7 @@ class outbox {
 /// Belongs to the thread of its lane.
 class control_channel {
  public:
-  /// Tells `heard` what peers have entered.
+  /// Adds what peers have entered to `history`.
   control_channel(MPI_Comm comm, int ranks, peer_history& history)
       : comm_(comm), world_(group_key::of_world(ranks)), history_(&history), peers_(static_cast<std::size_t>(ranks)) {}
   control_channel(const control_channel&) = delete;
@@ -78,16 +80,16 @@ class control_channel {
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
 
-  void post(int to, const control_message& what) { out_.send(comm_, to, letter_tag, what.packed()); }
+  void post(int to, const control_message& what) { sends_.send(comm_, to, control_tag, what.packed()); }
 
   /// Takes what has arrived.
   void poll() {
-    if (!out_.empty()) out_.reap();
+    if (!sends_.empty()) sends_.release_completed();
     while (true) {
       int there = 0;
       MPI_Message message;
       MPI_Status status;
-      expect(MPI_Improbe(MPI_ANY_SOURCE, letter_tag, comm_, &there, &message, &status), "MPI_Improbe");
+      expect(MPI_Improbe(MPI_ANY_SOURCE, control_tag, comm_, &there, &message, &status), "MPI_Improbe");
       if (there == 0) return;
       int size = 0;
       MPI_Get_count(&status, MPI_BYTE, &size);
@@ -97,12 +99,12 @@ class control_channel {
     }
   }
 
-  /// The oldest letter of this kind, of this group, from this rank of the world; null where none has arrived.
+  /// The oldest message of this kind and group from this rank of the world; null where none has arrived.
   [[nodiscard]] const control_message* first(const group_key& group, control_message_kind kind, int from) const {
     const auto found = queues_.find({group, kind, from});
     return found == queues_.end() ? nullptr : &found->second.front();
   }
-  /// Takes that letter out. Only where there is one.
+  /// Takes that message out. Only where there is one.
   [[nodiscard]] control_message take(const group_key& group, control_message_kind kind, int from) {
     const auto found = queues_.find({group, kind, from});
     control_message out = std::move(found->second.front());
@@ -111,13 +113,13 @@ class control_channel {
     return out;
   }
 
-  /// Whether that rank has said that it posts no more.
-  [[nodiscard]] bool left(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].left; }
-  /// Whether it has done so without knowing of a stop: then it has returned from its body or thrown.
+  /// Whether that rank's exit message has come: it posts no more.
+  [[nodiscard]] bool exited(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].exit.has_value(); }
+  /// Whether it has exited without knowing of an abort: its body has returned or thrown.
   [[nodiscard]] bool returned(int rank) const noexcept {
-    return left(rank) && !peers_[static_cast<std::size_t>(rank)].told_to_stop;
+    return peers_[static_cast<std::size_t>(rank)].exit == control_message::exit_status::returned;
   }
-  /// What is known of a rank from its last letter: "in all_reduce #3 at train.cpp:88".
+  /// What is known of a rank from its last message: "in all_reduce #3 at train.cpp:88".
   [[nodiscard]] const std::string& last_seen(int rank) const noexcept {
     return peers_[static_cast<std::size_t>(rank)].seen;
   }
@@ -125,34 +127,32 @@ class control_channel {
     return peers_[static_cast<std::size_t>(rank)].site;
   }
 
-  /// Whether everything posted has gone.
-  [[nodiscard]] bool drained() const noexcept { return out_.empty(); }
+  /// Whether the library is done with everything posted.
+  [[nodiscard]] bool drained() const noexcept { return sends_.empty(); }
 
  private:
-  static constexpr int letter_tag = 1;
+  static constexpr int control_tag = 1;
 
   struct peer {
-    bool left = false;
-    bool told_to_stop = false;
+    std::optional<control_message::exit_status> exit;
     std::string seen = "before its first operation with this rank";
     std::string site;
   };
 
   void deliver(int from, control_message what) {
     peer& sender = peers_[static_cast<std::size_t>(from)];
-    if (what.kind == control_message_kind::left) {
-      sender.left = true;
-      sender.told_to_stop = what.of_stopped();
-      flight_record last = what.last_done();
+    if (what.kind == control_message_kind::exit) {
+      sender.exit = what.status();
+      flight_record last = what.last_operation();
       sender.seen = last.text();
-      history_->told(from, std::move(last), peer_history::telling::leaves);
+      history_->add_report(from, std::move(last), peer_history::reporter::exited);
       return;
     }
-    if (what.kind == control_message_kind::envelope || what.kind == control_message_kind::offer) {
+    if (what.kind == control_message_kind::collective_header || what.kind == control_message_kind::rts) {
       sender.seen = std::string("last seen in ") + name(what.print.what) + " #" + std::to_string(what.number) + " at " +
                     what.text;
       sender.site = what.text;
-      history_->entered(from, what.entered(world_));
+      history_->add_entry(from, what.entered(world_));
     }
     queues_[{what.group, what.kind, from}].push_back(std::move(what));
   }
@@ -160,7 +160,7 @@ class control_channel {
   MPI_Comm comm_;
   group_key world_;
   peer_history* history_;
-  outbox out_;
+  send_queue sends_;
   std::vector<std::byte> buffer_;
   std::vector<peer> peers_;
   std::map<std::tuple<group_key, control_message_kind, int>, std::deque<control_message>> queues_;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The small messages that precede every byte of data: what a rank brings to an operation of a group, what it offers
-// in an exchange, that it has left. All ranks run on machines of one byte order.
+// The small messages that precede data: the header of a rank's call of a collective, request and clear to send of an
+// exchange, and a rank's last message. All ranks run on machines of one byte order.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <algorithm>
@@ -23,15 +24,15 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-/// Tells a group from all others, the same on all its members without a word between them: two hashes of its sorted
-/// members and of how many groups of the same members were made before.
+/// Identifies a group, the same on all its members without communication: two hashes of its sorted members and of how
+/// many groups of the same members were made before.
 struct group_key {
   std::uint64_t first = 0;
   std::uint64_t second = 0;
 
   [[nodiscard]] auto operator<=>(const group_key&) const = default;
 
-  [[nodiscard]] static group_key of(std::span<const int> sorted_members, std::uint64_t turn) noexcept {
+  [[nodiscard]] static group_key of(std::span<const int> sorted_members, std::uint64_t made_before) noexcept {
     fnv1a first;
     std::uint64_t second = 0x9e3779b97f4a7c15ULL;
     const auto fold = [&](std::uint64_t word) {
@@ -40,7 +41,7 @@ struct group_key {
       second ^= second >> 31;
     };
     for (int member : sorted_members) fold(static_cast<std::uint64_t>(member) + 1);
-    fold(turn);
+    fold(made_before);
     return {first.value(), second};
   }
 
@@ -50,39 +51,38 @@ struct group_key {
     std::iota(everybody.begin(), everybody.end(), 0);
     return of(everybody, 0);
   }
-  /// What people read: the same on all members; 0 for the world.
+  /// For texts: the same on all members; 0 for the world.
   [[nodiscard]] std::uint32_t number(const group_key& world) const noexcept {
     return *this == world ? 0 : static_cast<std::uint32_t>(second % 999'999) + 1;
   }
 };
 
 enum class control_message_kind : std::uint8_t {
-  envelope,  // enters a collective
-  offer,     // wants to send in an exchange
-  accept,    // wants to have what was offered
-  signal,    // raises a counter beside a heap (see window)
-  left,      // will post nothing any more
+  collective_header,  // the sender has entered a collective
+  rts,                // request to send, in an exchange
+  cts,                // clear to send: the receiver of an rts expects the same
+  exit,               // the sender's last message
 };
 
 /// One small message. What does not belong to its kind is empty.
 struct control_message {
-  control_message_kind kind = control_message_kind::left;
+  control_message_kind kind = control_message_kind::exit;
   group_key group;
   std::uint64_t order = 0;   // hash of the group's members in their order
   std::uint64_t number = 0;  // of the operation in its group
   fingerprint print;
-  std::uint64_t bytes = 0;  // of an offer
-  std::int32_t tag = 0;     // of an offer
+  std::uint64_t bytes = 0;  // of an rts
+  std::int32_t tag = 0;     // of an rts
   std::vector<std::size_t> send_counts;
   std::vector<std::size_t> receive_counts;
   std::string text;  // where the call is
 
-  enum class parting { in_peace, stopped };  // stopped: it knows that the world has
-  /// The last letter of a rank that has done `last`.
-  [[nodiscard]] static control_message farewell(const flight_record& last, parting how) {
+  enum class exit_status { returned, aborted };  // aborted: the sender knows that the world has stopped
+  /// The exit message of a rank whose last operation is `last`.
+  [[nodiscard]] static control_message exit_message(const flight_record& last, exit_status status) {
     control_message out;
-    out.kind = control_message_kind::left;
-    out.number = how == parting::stopped ? 1 : 0;
+    out.kind = control_message_kind::exit;
+    out.number = status == exit_status::aborted ? 1 : 0;
     out.order = last.number;
     out.bytes = last.bytes;
     out.tag = static_cast<std::int32_t>(last.group);
@@ -91,15 +91,17 @@ struct control_message {
     out.text = last.site;
     return out;
   }
-  [[nodiscard]] bool of_stopped() const noexcept { return number != 0; }
-  /// What the sender of a farewell did last.
-  [[nodiscard]] flight_record last_done() const {
+  [[nodiscard]] exit_status status() const noexcept {
+    return number != 0 ? exit_status::aborted : exit_status::returned;
+  }
+  /// The last operation of the sender of an exit message.
+  [[nodiscard]] flight_record last_operation() const {
     const auto size = static_cast<std::size_t>(bytes);
     return {print.what, print.root != 0, static_cast<std::uint32_t>(tag), order, size, 0, 0, text, false};
   }
-  /// What the sender of an envelope or an offer has entered.
+  /// What the sender of a collective header or an rts has entered.
   [[nodiscard]] flight_record entered(const group_key& world) const {
-    const std::uint64_t size = kind == control_message_kind::offer ? bytes : print.bytes();
+    const std::uint64_t size = kind == control_message_kind::rts ? bytes : print.bytes();
     return {print.what, false, group.number(world), number, static_cast<std::size_t>(size), 0, 0, text, false};
   }
 
@@ -134,7 +136,7 @@ struct control_message {
     return out;
   }
 
-  /// Of bytes that are no letter it is that of a rank that has left.
+  /// An exit message where the bytes are no control message.
   [[nodiscard]] static control_message unpacked(std::span<const std::byte> bytes) {
     header head{};
     control_message out;

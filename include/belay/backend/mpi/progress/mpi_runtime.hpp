@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The MPI library itself: errors are returned and become exceptions here, requests are polled with a deadline, and
-// an initialisation has an end that cannot hang.
+// The MPI library itself: error codes become exceptions here, requests of the start are polled with a deadline, and
+// finalising cannot hang.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <mpi.h>
@@ -37,7 +38,7 @@ class mpi_error : public std::exception {
   }
 
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
-  /// The rank of the world it was about; -1 where none.
+  /// The rank of the world that the call was about; -1 where none.
   [[nodiscard]] int peer() const noexcept { return peer_; }
 
  private:
@@ -50,26 +51,19 @@ inline void expect(int code, const char* call, int peer = -1) {
 }
 
 inline void nap(std::chrono::nanoseconds time) noexcept {
-  const timespec time_point{static_cast<time_t>(time.count() / 1'000'000'000),
-                            static_cast<long>(time.count() % 1'000'000'000)};
-  ::nanosleep(&time_point, nullptr);
-}
-
-/// A limit in seconds as the clock counts them. Throws usage_error for none.
-[[nodiscard]] inline clock::duration checked_timeout(std::chrono::duration<double> limit, where at) {
-  if (!(limit.count() > 0)) throw usage_error("a timeout is more than 0 seconds", at);
-  const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);  // more is no deadline on any clock
-  return std::chrono::duration_cast<clock::duration>(limit < longest ? limit : longest);
+  const timespec length{static_cast<time_t>(time.count() / 1'000'000'000),
+                        static_cast<long>(time.count() % 1'000'000'000)};
+  ::nanosleep(&length, nullptr);
 }
 
 /// Waits for a request of a start-up call that all ranks make; throws `comm_error` (timeout) at the deadline.
 inline void finish_request(MPI_Request& request, clock::duration timeout, const char* what, where at) {
   const auto start = clock::now();
-  for (int looks = 0;; ++looks) {
+  for (int polls = 0;; ++polls) {
     int done = 0;
     expect(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) return;
-    if (looks < 100) continue;
+    if (polls < 100) continue;
     nap(std::chrono::microseconds(50));
     if (clock::now() - start < timeout) continue;
     comm_error::details late;
@@ -83,15 +77,15 @@ inline void finish_request(MPI_Request& request, clock::duration timeout, const 
   }
 }
 
-/// Initialises MPI unless the program has. What it initialised it finalises when it is told to; the destructor does
-/// not, because finalising waits for peers.
+/// Initialises MPI unless the program has. What it initialised, `finalise` finalises; the destructor does not, because
+/// finalising waits for peers.
 class mpi_runtime {
  public:
   explicit mpi_runtime(where at) {
-    int initialised = 0, finalised = 0, level = MPI_THREAD_SINGLE;
+    int initialised = 0, over = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialised);
-    MPI_Finalized(&finalised);
-    if (finalised != 0) throw usage_error("MPI was finalised and cannot be started again in this process", at);
+    MPI_Finalized(&over);
+    if (over != 0) throw usage_error("MPI was finalised and cannot be started again in this process", at);
     if (initialised == 0) {
       if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
         throw input_error("MPI could not be initialised", at);
@@ -107,8 +101,8 @@ class mpi_runtime {
   mpi_runtime(const mpi_runtime&) = delete;
   mpi_runtime& operator=(const mpi_runtime&) = delete;
 
-  /// Whether MPI was finalised here.
-  [[nodiscard]] bool is_over() const noexcept { return over_; }
+  /// Whether this finalised MPI.
+  [[nodiscard]] bool finalised() const noexcept { return finalised_; }
 
   /// Throws `usage_error` where MPI's threads may not all call it: started operations run on a thread of their own.
   static void expect_level(int level, where at) {
@@ -123,11 +117,10 @@ class mpi_runtime {
   }
 
   /// Finalises what was initialised here. Waits for the other ranks to finalise; where that does not end within
-  /// `limit`, prints that, after `report` (what else there is to tell, may be empty), and aborts the job, after
-  /// `before_abort()`.
+  /// `limit`, prints that, after `report` (may be empty), and aborts the job, after `before_abort()`.
   void finalise(clock::duration limit, const std::string& report, const std::function<void()>& before_abort) {
-    if (!owns_ || over_) return;
-    over_ = true;
+    if (!owns_ || finalised_) return;
+    finalised_ = true;
     std::mutex mutex;
     std::condition_variable changed;
     bool over = false;
@@ -156,7 +149,7 @@ class mpi_runtime {
 
  private:
   bool owns_ = false;
-  bool over_ = false;
+  bool finalised_ = false;
 };
 
 }  // namespace mpi

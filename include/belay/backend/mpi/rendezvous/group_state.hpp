@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What one rank keeps of a group. Making it asks nobody: its members and how often they made a group before are
-// its name, and the first operation compares the order in which each was given them.
+// What one rank keeps of a group. To make one takes no communication: its members, and how many groups of the same
+// members were made before, identify it. The first operation compares the order in which each rank was given them.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
 #include <algorithm>
@@ -24,8 +25,8 @@ namespace mpi {
 
 /// A group as one rank sees it. Each lane counts its own operations.
 struct group_state {
-  std::shared_ptr<mpi_progress> over;
-  std::vector<int> members;
+  std::shared_ptr<mpi_progress> progress;
+  std::vector<int> ranks;  // of the world, in group order
   int rank = 0;
   group_key key;
   std::uint64_t order = 0;
@@ -33,35 +34,36 @@ struct group_state {
   std::uint64_t operations[lane_count] = {};
   std::uint64_t exchanges[lane_count] = {};
 
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
-  [[nodiscard]] int world_rank(int member) const noexcept { return members[static_cast<std::size_t>(member)]; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks.size()); }
+  [[nodiscard]] std::span<const int> members() const noexcept { return ranks; }
+  [[nodiscard]] int world_rank(int member) const noexcept { return ranks[static_cast<std::size_t>(member)]; }
 };
 
 /// The groups that a rank has made.
 class group_directory {
  public:
-  explicit group_directory(std::shared_ptr<mpi_progress> over)
-      : over_(std::move(over)), world_(group_key::of_world(over_->ranks())) {}
+  explicit group_directory(std::shared_ptr<mpi_progress> progress)
+      : progress_(std::move(progress)), world_(group_key::of_world(progress_->ranks())) {}
 
   /// The next group of `members` (ranks of the world, in group order, this rank among them).
   [[nodiscard]] std::shared_ptr<group_state> make(std::span<const int> members, where at) {
     std::vector<int> sorted(members.begin(), members.end());
     std::sort(sorted.begin(), sorted.end());
-    check_members(sorted, over_->ranks(), over_->number(), at);
-    const std::uint64_t turn = made_[sorted]++;
+    check_members(sorted, progress_->ranks(), progress_->number(), at);
+    const std::uint64_t made_before = made_[sorted]++;
     auto out = std::make_shared<group_state>();
-    out->over = over_;
-    out->members.assign(members.begin(), members.end());
-    out->rank = static_cast<int>(std::find(members.begin(), members.end(), over_->number()) - members.begin());
-    out->key = group_key::of(sorted, turn);
-    out->order = group_key::of(members, turn).first;
+    out->progress = progress_;
+    out->ranks.assign(members.begin(), members.end());
+    out->rank = static_cast<int>(std::find(members.begin(), members.end(), progress_->number()) - members.begin());
+    out->key = group_key::of(sorted, made_before);
+    out->order = group_key::of(members, made_before).first;
     out->id = out->key.number(world_);
-    over_->reporter().know(out->id, out->members);
+    progress_->reporter().add_group(out->id, out->ranks);
     return out;
   }
 
  private:
-  std::shared_ptr<mpi_progress> over_;
+  std::shared_ptr<mpi_progress> progress_;
   group_key world_;
   std::map<std::vector<int>, std::uint64_t> made_;
 };

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What the reductions have in common: each rank reduces a slice, in rounds that bound the temporary memory, in rank
+// order and by the same code as the other backends, so that all agree bit for bit.
+// IWYU pragma: private, include "belay/backend/mpi.hpp"
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "belay/backend/mpi/collectives/collective_context.hpp"
+#include "belay/comm/reduce_blocks.hpp"
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace mpi {
+
+struct element_range {
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
+/// A reduction works on so many bytes at a time, which bounds its temporary memory.
+inline constexpr std::size_t reduction_block = 4 << 20;
+
+/// Sends range q of `in` (`range(q)`: first and count) to each rank q and reduces all ranks' data of this rank's range
+/// into `out`, which may be that range.
+template <class Op, class T, class Range>
+void reduce_ranges(collective_context& me, const T* in, Range range, T* out) {
+  const auto [first, count] = range(me.rank());
+  std::vector<T> theirs(count * static_cast<std::size_t>(me.size() - 1));
+  const auto place = [&](int q) { return theirs.data() + static_cast<std::size_t>(q < me.rank() ? q : q - 1) * count; };
+  me.move([&](int q, transfer& with) {
+    const auto [begin, length] = range(q);
+    with.send(in + begin, length);
+    with.receive(place(q), count);
+  });
+  const T* const mine = in + first;
+  const auto source = [&](int q) { return q == me.rank() ? mine : static_cast<const T*>(place(q)); };
+  const auto destination = [&](int) { return out; };
+  reduce_elements<Op, T>(me.size(), source, 1, destination, 0, count);
+}
+
+/// Cuts `counts` ranges, one per rank, into rounds of at most `room` elements each: `round(range_of)` is called for
+/// each round with the ranges of all ranks in it.
+template <class Counts, class Round>
+void in_rounds(int ranks, std::size_t room, Counts counts, Round round) {
+  std::size_t longest = 0;
+  for (int q = 0; q < ranks; ++q) longest = std::max(longest, counts(q).count);
+  for (std::size_t done = 0; done < longest; done += room) {
+    round([&](int q) {
+      const element_range whole = counts(q);
+      const std::size_t skipped = std::min(done, whole.count);
+      return element_range{whole.first + skipped, std::min(room, whole.count - skipped)};
+    });
+  }
+}
+
+template <class T>
+[[nodiscard]] std::size_t round_length(int ranks) noexcept {
+  return std::max<std::size_t>(1024, reduction_block / sizeof(T) / static_cast<std::size_t>(ranks));
+}
+
+/// Rank q reduces slice q of a buffer of `length` elements.
+[[nodiscard]] inline element_range slice_of(std::size_t length, int ranks, int which) noexcept {
+  const std::size_t slice = (length + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
+  const std::size_t first = std::min(length, slice * static_cast<std::size_t>(which));
+  return {first, std::min(slice, length - first)};
+}
+
+}  // namespace mpi
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Why a world stopped, and the error that a call on it gets. The same on all backends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/fingerprint.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Why a world stopped.
+struct abort_cause {
+  comm_fault fault = comm_fault::revoked;
+  std::vector<int> culprits;  // ranks of the world
+  std::string message;
+  std::string there;  // where a culprit called
+  int signal = 0;
+  int exit_code = -1;
+  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that tells
+  bool process_gone = false;  // of a rank: what waits for all of them does not end
+};
+
+/// One call as its rank sees it: what an error tells of this side.
+struct call_site {
+  operation what = operation::none;
+  std::uint32_t group = 0;
+  std::uint64_t number = 0;
+  std::size_t bytes = 0;
+  where at;
+
+  /// "all_reduce #3"
+  [[nodiscard]] std::string text() const { return std::string(name(what)) + " #" + std::to_string(number); }
+};
+
+/// Throws the cause as an error of this call.
+[[noreturn, gnu::cold]] inline void raise_cause(abort_cause why, const call_site& mine, double seconds_waited) {
+  comm_error::details what;
+  what.fault = why.fault;
+  what.culprits = std::move(why.culprits);
+  what.message = std::move(why.message);
+  what.there = std::move(why.there);
+  what.signal = why.signal;
+  what.exit_code = why.exit_code;
+  what.operation = name(mine.what);
+  what.group = mine.group;
+  what.operation_number = mine.number;
+  what.bytes = mine.bytes;
+  what.here = mine.at;
+  what.seconds_waited = seconds_waited;
+  throw comm_error(std::move(what));
+}
+
+}  // namespace belay::inline BELAY_ABI

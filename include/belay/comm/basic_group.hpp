@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The handle that user code calls, over a backend. What is the same everywhere is here once: the guard of the rank's
+// calls, the check of buffers in flight, the limit of waits, and how an operation gets to the calling thread's lane or
+// to the stream's. A backend gives its collectives (see `group_backend`).
+// IWYU pragma: private, include "belay/backend/host.hpp"
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "belay/comm/async_stream.hpp"
+#include "belay/comm/buffers_in_flight.hpp"
+#include "belay/comm/call_guard.hpp"
+#include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/group_operations.hpp"
+#include "belay/comm/lane.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Chooses the function of a backend that runs an operation.
+template <operation What>
+using operation_tag = std::integral_constant<operation, What>;
+
+/// What a backend gives: the state of its world and of one rank's part in a group; what a collective runs in, of one
+/// lane; and `run(operation_tag<...>, context, arguments..., at)` for each operation that it offers. An exchange gets
+/// the state: `run(operation_tag<operation::exchange>, state, lane, limit, transfers, at)`.
+template <class B>
+concept group_backend = world_state<typename B::world_type> &&
+    requires(typename B::group_state& state, std::chrono::steady_clock::duration limit, const where& at) {
+  { state.size() } -> std::same_as<int>;
+  B::run(operation_tag<operation::barrier>{}, B::context(state, lane::caller, limit), at);
+};
+
+/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, which
+/// makes one call at a time, and to the body that the world runs: in checked builds a call from a second thread, from a
+/// forked child or after the run is a `usage_error`. One that outlives the run may go at any time.
+template <class Group, group_backend Backend>
+class basic_group : public group_operations<Group> {
+ public:
+  using state_type = typename Backend::group_state;
+  using stream_type = async_stream<typename Backend::world_type>;
+  using duration = std::chrono::steady_clock::duration;
+
+  basic_group(std::shared_ptr<state_type> state, int rank, duration limit, std::shared_ptr<stream_type> stream) noexcept
+      : state_(std::move(state)), rank_(rank), limit_(limit), stream_(std::move(stream)) {}
+
+  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  [[nodiscard]] Group within(std::chrono::duration<double> timeout, where at = where::current()) const {
+    Group out = static_cast<const Group&>(*this);
+    out.limit_ = checked_timeout(timeout, at);
+    return out;
+  }
+
+  /// This rank's number in the group.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return state_->size(); }
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] std::span<const int> members() const noexcept { return state_->members(); }
+
+  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
+  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
+    return {stream_->guard(), what, at};
+  }
+
+ protected:
+  /// A blocking call of the rank: it has the rank to itself until it goes, and uses no buffer that is in flight.
+  struct [[maybe_unused]] blocking_call {
+    blocking_call(const basic_group& group, operation what, const buffer_use& buffers, const where& at)
+        : entry(group.stream_->guard(), name(what), at) {
+      group.stream_->expect_free(what, buffers, at);
+      group.stream_->report_abandoned(at);
+    }
+
+    [[no_unique_address]] call_guard::entry entry;
+  };
+
+  [[nodiscard]] state_type& state() const noexcept { return *state_; }
+  /// What a collective of the calling thread runs in.
+  [[nodiscard]] auto context() const { return Backend::context(*state_, lane::caller, limit_); }
+
+ private:
+  friend class group_operations<Group>;
+
+  template <operation What, class... Arguments>
+  static void run_in(state_type& state, lane which, duration limit, const where& at, const Arguments&... arguments) {
+    if constexpr (What == operation::exchange) {
+      Backend::run(operation_tag<What>{}, state, which, limit, arguments..., at);
+    } else {
+      Backend::run(operation_tag<What>{}, Backend::context(state, which, limit), arguments..., at);
+    }
+  }
+
+  template <operation What, class... Arguments>
+  void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
+    const blocking_call call(*this, What, buffers, at);
+    run_in<What>(*state_, lane::caller, limit_, at, arguments...);
+  }
+
+  template <operation What, class... Arguments>
+  [[nodiscard]] pending start(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
+    const auto work = [limit = limit_, at, arguments...](state_type& state) {
+      run_in<What>(state, lane::stream, limit, at, arguments...);
+    };
+    return stream_->launch(What, state_, work, buffers, at);
+  }
+
+  std::shared_ptr<state_type> state_;
+  int rank_;
+  duration limit_;
+  std::shared_ptr<stream_type> stream_;
+};
+
+}  // namespace belay::inline BELAY_ABI
