@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/failure/mismatch_report.hpp"
 #include "belay/backend/host/failure/wait_diagnosis.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/address_map.hpp"
@@ -32,6 +31,7 @@
 #include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/backend/host/tuning/variant_choice.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/mismatch_report.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"

@@ -14,7 +14,10 @@
 #include "belay/backend/mpi/progress/chunked_transfer.hpp"
 #include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
-#include "belay/comm/culprits.hpp"
+#include "belay/comm/abort_cause.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/lane.hpp"
+#include "belay/comm/mismatch_report.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -54,8 +57,12 @@ class collective_context {
     compare();
   }
 
-  /// The header of a rank's call.
-  [[nodiscard]] const control_message& of(int who) const noexcept { return headers_[static_cast<std::size_t>(who)]; }
+  // What the header of a rank's call says.
+  [[nodiscard]] std::span<const std::size_t> send_counts_of(int who) const noexcept { return of(who).send_counts; }
+  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int who) const noexcept {
+    return of(who).receive_counts;
+  }
+  [[nodiscard]] const std::string& site_of(int who) const noexcept { return of(who).text; }
 
   /// Moves between this rank and others: `fill(q, transfer)` sets what goes to rank q and what comes from it.
   template <class Fill>
@@ -84,16 +91,9 @@ class collective_context {
     bool same = true;
     for (int q = 1; q < size(); ++q) same = same && alike(0, q);
     if (same) return;
-    const culprits found = culprits_among(size(), alike);
-    abort_cause why;
-    why.fault = comm_fault::mismatch;
-    for (int q = 0; q < size(); ++q) {
-      why.message += (q == 0 ? "rank " : ", rank ") + std::to_string(world_rank(q)) + " calls " + text(q) + " at ";
-      why.message += of(q).text;
-    }
-    for (int q : found.ranks) why.culprits.push_back(world_rank(q));
-    if (found.odd >= 0) why.there = of(found.odd).text;
-    refuse(std::move(why));
+    const mismatch_report found =
+        difference_among(size(), alike, [&](int q) { return rank_call{world_rank(q), text(q), site_of(q)}; });
+    refuse(found.culprits, found.message, found.there);
   }
 
   /// What rank `q` calls.
@@ -103,13 +103,14 @@ class collective_context {
   }
 
   /// Stops the world because the calls do not match; every rank of the group sees that and does the same.
-  [[noreturn]] void refuse(abort_cause why) {
-    why.fault = comm_fault::mismatch;
-    group_->progress->abort(std::move(why));
+  [[noreturn]] void refuse(std::vector<int> culprits, std::string message, std::string there) {
+    group_->progress->abort({comm_fault::mismatch, std::move(culprits), std::move(message), std::move(there)});
     group_->progress->raise(call_);
   }
 
  private:
+  [[nodiscard]] const control_message& of(int who) const noexcept { return headers_[static_cast<std::size_t>(who)]; }
+
   void exchange_headers(mpi_progress& progress, const control_message& mine) {
     control_channel& channel = progress.channel(lane_);
     progress.guarded(call_, [&] {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "belay/backend/mpi/collectives/collective_context.hpp"
 #include "belay/backend/mpi/collectives/reduction_rounds.hpp"
