@@ -15,42 +15,42 @@ namespace {
 
 constexpr std::size_t at(std::uint64_t i) { return static_cast<std::size_t>(i); }
 
-// A ring of two slots, as the stream uses it: a slot is filled again when its last ticket has been settled.
+// A ring of two slots, as the stream uses it: a slot is filled again when its last operation has been waited for.
 struct started {
   static constexpr std::uint64_t capacity = 2;
   std::uint64_t count;
-  bool settles_last;
-  belay::submission_queue<model::atomics, model::kernel> line;
+  bool waits_for_last;
+  belay::submission_queue<model::atomics, model::kernel> queue;
   std::array<model::plain<int>, capacity> slots{model::plain<int>{"a slot"}, model::plain<int>{"a slot"}};
   std::array<model::plain<int>, capacity> results{model::plain<int>{"a result"}, model::plain<int>{"a result"}};
 
-  started(std::uint64_t n, bool settles) : count(n), settles_last(settles) {}
+  started(std::uint64_t n, bool waits) : count(n), waits_for_last(waits) {}
   [[nodiscard]] model::cast_list cast() const { return {2, 0, 0}; }
 
-  void run(int me) { me == 0 ? queue() : serve(); }
-  void queue() {
+  void run(int me) { me == 0 ? launch_all() : serve(); }
+  void launch_all() {
     for (std::uint64_t i = 1; i <= count; ++i) {
-      const std::uint64_t ticket = line.next();
-      model::expect(ticket == i, "a ticket twice, or left out");
-      if (ticket > capacity) line.settle(ticket - capacity, {});
-      slots[at(ticket % capacity)].write(static_cast<int>(ticket));
-      line.launch(ticket);
+      const std::uint64_t number = queue.next();
+      model::expect(number == i, "a number twice, or left out");
+      if (number > capacity) queue.wait(number - capacity, {});
+      slots[at(number % capacity)].write(static_cast<int>(number));
+      queue.launch(number);
     }
-    if (line.completed(1) && count <= capacity)
+    if (queue.completed(1) && count <= capacity)
       model::expect(results[at(1 % capacity)].read() == 10, "an early result");
-    if (settles_last) {
-      line.settle(count, {});
+    if (waits_for_last) {
+      queue.wait(count, {});
       model::expect(results[at(count % capacity)].read() == static_cast<int>(10 * count), "another result");
     }
-    line.end();
+    queue.end();
   }
   void serve() {
     std::uint64_t served = 0;
-    while (const std::uint64_t ticket = line.await({})) {
-      model::expect(ticket == ++served, "out of order");
-      model::expect(slots[at(ticket % capacity)].read() == static_cast<int>(ticket), "another ticket's slot");
-      results[at(ticket % capacity)].write(static_cast<int>(10 * ticket));
-      line.complete(ticket);
+    while (const std::uint64_t number = queue.await({})) {
+      model::expect(number == ++served, "out of order");
+      model::expect(slots[at(number % capacity)].read() == static_cast<int>(number), "another operation's slot");
+      results[at(number % capacity)].write(static_cast<int>(10 * number));
+      queue.complete(number);
     }
     model::expect(served == count, "ended too early");
   }
@@ -65,11 +65,11 @@ auto of(Numbers... numbers) {
 }  // namespace
 
 TEST_CASE("started operations run once, in order, and are seen to be over") {
-  model::study study("tickets");
-  study.holds<started>("launch, settle, end", 2, 1, {}, of<started>(1, true));
+  model::study study("submission_queue");
+  study.holds<started>("launch, wait, end", 2, 1, {}, of<started>(1, true));
   study.holds<started>("launch, end", 2, 2, model::bound_of(4), of<started>(2, false));
-  study.holds<started>("launch, settle, end", 2, 2, model::bound_of(3), of<started>(2, true));
+  study.holds<started>("launch, wait, end", 2, 2, model::bound_of(3), of<started>(2, true));
   study.holds<started>("more than the ring holds", 2, 4, model::bound_of(2), of<started>(4, true));
-  study.seed_mistakes({"tickets.hpp"}, {});
+  study.seed_mistakes({"submission_queue.hpp"}, {});
   study.sum_up();
 }

@@ -77,7 +77,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   void wait(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
     const call_guard::entry mine(guard_, name(what), at);
-    settle(number);
+    await(number);
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
       in_flight_.remove(number);
@@ -150,7 +150,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     const std::uint64_t number = queue_.next();
     if (world_->aborted()) world_->raise({what, 0, number - 1, 0, at});
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
-    if (number > capacity) settle(number - capacity);
+    if (number > capacity) await(number - capacity);
     return ring_[number % capacity];
   }
   [[nodiscard]] pending submit(operation what, [[maybe_unused]] const buffer_use& buffers, const where& at) {
@@ -163,8 +163,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
     return pending(this->shared_from_this(), number, what, at);
   }
 
-  // The stream never leaves an operation open: one that fails ends all later ones, in the first cause.
-  void settle(std::uint64_t number) noexcept { queue_.settle(number, world_->before_sleep(lane::caller)); }
+  // Every launched operation completes: one that fails lets all later ones fail, in the first cause.
+  void await(std::uint64_t number) noexcept { queue_.wait(number, world_->before_sleep(lane::caller)); }
 
   void serve() noexcept {
     while (const std::uint64_t number = queue_.await(world_->before_sleep(lane::stream))) {

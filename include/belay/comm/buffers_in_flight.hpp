@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The buffers that started operations hold until they are waited for. In checked builds a call that touches one is told
-// so by the line that lent it, instead of racing with the communication thread.
+// The buffers of started operations, from the start until the wait. In checked builds a call that uses one of them is
+// an error that names the line of the start, instead of a race with the communication thread.
 #pragma once
 
 #include <array>
@@ -28,30 +28,30 @@ struct buffer_use {
 template <std::size_t Capacity>
 class buffers_in_flight {
  public:
-  /// `operation` was started as `ticket`, which the table holds room for.
-  void add(std::uint64_t ticket, const buffer_use& what, operation by, where at) noexcept {
-    entry& slot = table_[ticket % Capacity];
-    if (slot.ticket == 0) ++live_;
-    slot = {ticket, what, by, at};
+  /// `by` was started as operation `number`, for which the table has room.
+  void add(std::uint64_t number, const buffer_use& what, operation by, where at) noexcept {
+    entry& slot = table_[number % Capacity];
+    if (slot.number == 0) ++count_;
+    slot = {number, what, by, at};
   }
   /// It was waited for, or its handle was lost.
-  void remove(std::uint64_t ticket) noexcept {
-    entry& slot = table_[ticket % Capacity];
-    if (slot.ticket != ticket) return;
-    slot.ticket = 0;
-    --live_;
+  void remove(std::uint64_t number) noexcept {
+    entry& slot = table_[number % Capacity];
+    if (slot.number != number) return;
+    slot.number = 0;
+    --count_;
   }
 
-  /// Throws usage_error when a call would touch what is lent: write what is read or written, or read what is written.
+  /// Throws usage_error when a call would write what a started operation reads or writes, or read what one writes.
   void expect_free(const buffer_use& what, operation by, const where& at) const {
-    if (live_ == 0) return;
+    if (count_ == 0) return;
     for (const entry& each : table_) {
-      if (each.ticket == 0) continue;
+      if (each.number == 0) continue;
       if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
           !overlap(what.reads, each.what.writes)) {
         continue;
       }
-      throw usage_error(std::string(name(by)) + ": its buffer is lent to the " + name(each.by) + " started at " +
+      throw usage_error(std::string(name(by)) + ": its buffer is in use by the " + name(each.by) + " started at " +
                             each.at.text() + " until that is waited for",
                         at);
     }
@@ -59,7 +59,7 @@ class buffers_in_flight {
 
  private:
   struct entry {
-    std::uint64_t ticket = 0;  // 0: free
+    std::uint64_t number = 0;  // 0: free
     buffer_use what;
     operation by = operation::none;
     where at;
@@ -71,7 +71,7 @@ class buffers_in_flight {
   }
 
   std::array<entry, Capacity> table_{};
-  std::size_t live_ = 0;
+  std::size_t count_ = 0;
 };
 
 }  // namespace belay::inline BELAY_ABI

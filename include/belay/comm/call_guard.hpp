@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is told
-// so, with the line of the call that it came into, before any of its words reaches a peer.
+// A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is an
+// error, which names the line of the call in progress, before anything of it reaches a peer.
 #pragma once
 
 #include <atomic>
@@ -32,13 +32,13 @@ class call_guard {
   /// The rank's run is over.
   void end() noexcept { over_.store(true, std::memory_order_release); }
 
-  /// Throws usage_error in a forked child, and after the rank's run: at every check level, for what can afford it.
+  /// Throws usage_error in a forked child, and after the rank's run: at every check level, for calls that can afford it.
   void expect_usable(const char* what, const where& at) const {
     if (!in_own_process()) refuse_child(what, at);
     if (over_.load(std::memory_order_acquire)) refuse_late(what, at);
   }
 
-  /// A call that has the rank to itself until this goes. Throws usage_error while another thread's call lasts.
+  /// A call that has the rank to itself while this lives. Throws usage_error while another thread's call lasts.
   class checked_entry {
    public:
     checked_entry(call_guard& guard, const char* what, const where& at) : guard_(&guard) { guard.enter(what, at); }
@@ -56,19 +56,19 @@ class call_guard {
 
  private:
   void enter(const char* what, const where& at) {
-    expect_usable(what, at);  // before the lock: a child may have got it locked
+    expect_usable(what, at);  // before the lock, which may have been locked at the fork
     const std::lock_guard lock(mutex_);
-    if (present_ != nullptr) {
+    if (current_ != nullptr) {
       throw usage_error(std::string(what) + ": another thread of rank " + std::to_string(rank_) + " is in the " +
-                            present_ + " called at " + at_.text() + "; a rank makes one call at a time",
+                            current_ + " called at " + at_.text() + "; a rank makes one call at a time",
                         at);
     }
-    present_ = what;
+    current_ = what;
     at_ = at;
   }
   void leave() noexcept {
     const std::lock_guard lock(mutex_);
-    present_ = nullptr;
+    current_ = nullptr;
   }
 
   [[noreturn, gnu::cold, gnu::noinline]] void refuse_child(const char* what, const where& at) const {
@@ -86,7 +86,7 @@ class call_guard {
   int rank_;
   std::atomic<bool> over_{false};
   std::mutex mutex_;  // of checked builds, as what follows
-  const char* present_ = nullptr;
+  const char* current_ = nullptr;
   where at_;
 };
 

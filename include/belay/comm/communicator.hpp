@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a communicator is, as a minimum and one capability per operation, so that an algorithm asks only for
-// what it uses and a backend may honestly lack some. A communicator is a *group*: the handle of one rank onto
-// an ordered set of ranks, copied freely. All ranks of a group call the same operations in the same order,
-// one at a time; started operations have an order of their own (see `pending`).
+// The concepts of a communicator: a minimum and one capability per operation, so that an algorithm asks only for what
+// it uses and a backend may lack some. A communicator is a *group*: the handle of one rank onto an ordered set of
+// ranks, copied freely. All ranks of a group call the same operations in the same order, one at a time; started
+// operations have an order of their own (see `pending`).
+//
+//   template <belay::communicator Group>
+//   requires belay::can_all_reduce<Group, float>
+//   void average(const Group& group, std::span<float> grad) {
+//     group.all_reduce(grad, belay::average);
+//   }
 #pragma once
 
 #include <concepts>
@@ -66,12 +72,12 @@ concept can_barrier = requires(const C& c, where at) {
   c.barrier(at);
 };
 
-/// The minimum: a place among ranks that can wait for each other.
+/// The minimum: one of several ranks that can wait for each other.
 template <class C>
 concept communicator = std::copyable<C> && has_rank<C> && has_size<C> && can_barrier<C>;
 
-/// A rehearsal's communicator: it moves nothing, and memory that goes with it may be addresses without pages, which
-/// whoever works for it does not touch either.
+/// A rehearsal's communicator: it moves nothing, and memory used with it may be addresses without pages, which no code
+/// may touch.
 template <class C>
 concept moves_nothing = communicator<C> && requires {
   requires C::moves_nothing;
@@ -237,11 +243,11 @@ concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && ca
   c.agree_symmetric(bytes, at);
 };
 
-// One boolean, so that a diagnostic does not recite both ways.
+// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
 inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored_by_messages<C>;
 
-/// Can have a symmetric heap, one way or the other.
+/// Can have a symmetric heap, by addresses or by messages.
 template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 

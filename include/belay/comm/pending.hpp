@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A communication that was started and not yet waited for. Its buffers belong to it until `wait()` returns;
-// the handle is the only way to get them back, so dropping it is an error that the compiler sees where it
-// can. The destructor never blocks: it leaves a note, and the rank's next call reports it in checked builds.
+// A communication that was started and not yet waited for. Its buffers belong to it until `wait()` returns; the handle
+// is the only way to get them back, so dropping it is an error, which the compiler sees where it can. The destructor
+// never blocks: it counts the lost handle, and the rank's next call reports it in checked builds.
+//
+//   belay::pending sum = rank.world().start_all_reduce(std::span(grad), belay::sum);
+//   compute();              // not with `grad`
+//   std::move(sum).wait();  // `grad` is the sum, and the rank's again
 #pragma once
 
 #include <cstdint>
@@ -16,43 +20,43 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What executes started operations, in launch order: tickets count from 1.
+/// Executes started operations in launch order; they are numbered from 1.
 class completion_source {
  public:
-  /// Ticket `ticket` is over, well or not.
-  [[nodiscard]] virtual bool ready(std::uint64_t ticket) const noexcept = 0;
+  /// The operation is over, whether it succeeded or not.
+  [[nodiscard]] virtual bool ready(std::uint64_t number) const noexcept = 0;
   /// Returns when it is over; throws `comm_error` if it failed, and `usage_error` where the caller may not wait.
-  virtual void wait(std::uint64_t ticket, operation what, where at) = 0;
+  virtual void wait(std::uint64_t number, operation what, where at) = 0;
   /// Its handle was lost; called from a destructor.
-  virtual void abandon(std::uint64_t ticket, where started_at) noexcept = 0;
+  virtual void abandon(std::uint64_t number, where started_at) noexcept = 0;
 
  protected:
   ~completion_source() = default;
 };
 
 /// One started communication. Move-only; owes exactly one `std::move(p).wait()`, by the thread of the rank that
-/// started it, while its run lasts. Until `wait()` returns, no one may write its buffers, nor read its outputs; what
-/// its operation wrote is seen after `wait()`. Keeps its source, so that one that outlives its run is lost, not stray.
+/// started it, while its run lasts. Until `wait()` returns, nothing may write its buffers, nor read its outputs; what
+/// its operation wrote is seen after `wait()`. Shares its source, so that a handle may outlive its run.
 class [[nodiscard("a started communication owns its buffers until it is waited for")]] BELAY_OBLIGATION pending {
  public:
-  /// Owes nothing: a place to move a pending into.
+  /// Owes nothing: for a pending to be moved into.
   pending() noexcept {}
-  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t ticket, operation what,
+  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t number, operation what,
                       where at) noexcept
-      : source_(std::move(source)), ticket_(ticket), what_(what), at_(at), open_(true) {}
+      : source_(std::move(source)), number_(number), what_(what), at_(at), open_(true) {}
 
   pending(pending && other) noexcept
       : source_(std::move(other.source_)),
-        ticket_(other.ticket_),
+        number_(other.number_),
         what_(other.what_),
         at_(other.at_),
         open_(std::exchange(other.open_, false)) {}
-  /// What this held before is abandoned.
+  /// What this handle held before is abandoned.
   pending& operator=(pending&& other) noexcept {
     if (this != &other) {
       abandon();
       source_ = std::move(other.source_);
-      ticket_ = other.ticket_;
+      number_ = other.number_;
       what_ = other.what_;
       at_ = other.at_;
       open_ = std::exchange(other.open_, false);
@@ -70,9 +74,9 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
   BELAY_DISCHARGES void wait(where at = where::current())&& {
     if (!open_) throw usage_error("this communication was already waited for or moved away", at);
     try {
-      if (source_ != nullptr) source_->wait(ticket_, what_, at);
+      if (source_ != nullptr) source_->wait(number_, what_, at);
     } catch (const usage_error&) {
-      throw;  // whoever may wait for it still can
+      throw;  // the thread that may wait for it still can
     } catch (...) {
       open_ = false;
       throw;
@@ -81,29 +85,29 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
   }
 
   /// True when `wait()` would not block.
-  [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->ready(ticket_); }
+  [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->ready(number_); }
 
   /// True while a wait is owed.
   [[nodiscard]] bool open() const noexcept { return open_; }
 
   /// Hands the obligation on, as in `return std::move(p).hand_over();`.
   BELAY_DISCHARGES pending hand_over()&& noexcept {
-    return pending(std::move(source_), ticket_, what_, at_, std::exchange(open_, false));
+    return pending(std::move(source_), number_, what_, at_, std::exchange(open_, false));
   }
 
   [[nodiscard]] where started_at() const noexcept { return at_; }
 
  private:
-  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t ticket, operation what, where at,
+  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t number, operation what, where at,
                       bool open) noexcept
-      : source_(std::move(source)), ticket_(ticket), what_(what), at_(at), open_(open) {}
+      : source_(std::move(source)), number_(number), what_(what), at_(at), open_(open) {}
 
   void abandon() noexcept {
-    if (std::exchange(open_, false) && source_ != nullptr) source_->abandon(ticket_, at_);
+    if (std::exchange(open_, false) && source_ != nullptr) source_->abandon(number_, at_);
   }
 
   std::shared_ptr<completion_source> source_;
-  std::uint64_t ticket_ = 0;
+  std::uint64_t number_ = 0;
   operation what_ = operation::none;
   where at_;
   bool open_ = false;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rank that nobody else is there for: any rank of any world, whose communication returns at once and moves
-// nothing. The plan walks the real step with it, so that sizes and orders come from the code that will run
-// and not from a second description of it. Its symmetric memory has addresses and no pages.
+// Any rank of any world, without the others: its communication returns at once and moves nothing. The plan runs the
+// real step with it, so that sizes and orders come from the code that will run and not from a second description of
+// it. Its symmetric memory has addresses and no pages.
+//
+//   belay::rehearsal::rank rank(0, 1024);           // of a world that does not exist
+//   const belay::rehearsal::group world = rank.world();
+//   world.all_reduce(std::span(grad), belay::sum);  // returns at once; `grad` is not touched
 #pragma once
 
 #include <cstddef>
@@ -26,8 +30,8 @@
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
-/// Satisfies what a backend's group does. No operation touches the memory it is given, fails or waits; a
-/// started one is ready.
+/// Has the operations of a backend's group. None touches the memory it is given, fails or waits; a started one is
+/// ready.
 class group : public group_operations<group> {
  public:
   static constexpr bool moves_nothing = true;

@@ -251,7 +251,7 @@ TEST_CASE("64 operations of a group are in flight at once and complete in the or
   for (bool fine : ok) CHECK(fine);
 }
 
-TEST_CASE("in checked builds a call that touches a lent buffer is told where it was lent") {
+TEST_CASE("in checked builds a call that uses a buffer in flight is told where its operation was started") {
   if constexpr (belay::checked(belay::check_level::local)) {
     const auto ok = belay::host::world{2}.run([](auto& rank) {
       const auto& world = rank.world();
@@ -260,7 +260,7 @@ TEST_CASE("in checked builds a call that touches a lent buffer is told where it 
         try {
           call();
         } catch (const belay::usage_error& error) {
-          return std::string(error.what()).find("is lent to the all_reduce started at") != std::string::npos;
+          return std::string(error.what()).find("is in use by the all_reduce started at") != std::string::npos;
         }
         return false;
       };

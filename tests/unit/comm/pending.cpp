@@ -10,23 +10,23 @@
 namespace {
 
 // Remembers what was asked of it.
-class notebook final : public belay::completion_source {
+class fake_source final : public belay::completion_source {
  public:
-  [[nodiscard]] bool ready(std::uint64_t ticket) const noexcept override { return ticket <= done; }
-  void wait(std::uint64_t ticket, belay::operation, belay::where) override { waited.push_back(ticket); }
-  void abandon(std::uint64_t ticket, belay::where) noexcept override { abandoned.push_back(ticket); }
+  [[nodiscard]] bool ready(std::uint64_t number) const noexcept override { return number <= done; }
+  void wait(std::uint64_t number, belay::operation, belay::where) override { waited.push_back(number); }
+  void abandon(std::uint64_t number, belay::where) noexcept override { abandoned.push_back(number); }
 
   std::uint64_t done = 0;
   std::vector<std::uint64_t> waited, abandoned;
 };
 
-belay::pending start(notebook& source, std::uint64_t ticket) {
+belay::pending start(fake_source& source, std::uint64_t number) {
   const std::shared_ptr<belay::completion_source> outlives(std::shared_ptr<void>(), &source);
-  return belay::pending(outlives, ticket, belay::operation::barrier, belay::where::current());
+  return belay::pending(outlives, number, belay::operation::barrier, belay::where::current());
 }
 
-belay::pending start_named(notebook& source, std::uint64_t ticket) {
-  auto made = start(source, ticket);
+belay::pending start_named(fake_source& source, std::uint64_t number) {
+  auto made = start(source, number);
   return std::move(made).hand_over();
 }
 
@@ -35,7 +35,7 @@ belay::pending start_named(notebook& source, std::uint64_t ticket) {
 static_assert(!std::is_copy_constructible_v<belay::pending> && std::is_nothrow_move_constructible_v<belay::pending>);
 
 TEST_CASE("a pending is waited for once, through moves and hand-overs") {
-  notebook source;
+  fake_source source;
   {
     auto first = start_named(source, 1);
     CHECK_FALSE(first.ready());
@@ -49,7 +49,7 @@ TEST_CASE("a pending is waited for once, through moves and hand-overs") {
 }
 
 TEST_CASE("what is dropped is abandoned: in a container, under an assignment") {
-  notebook source;
+  fake_source source;
   {
     std::vector<belay::pending> many(3);
     many[0] = start(source, 1);
@@ -63,7 +63,7 @@ TEST_CASE("what is dropped is abandoned: in a container, under an assignment") {
 }
 
 TEST_CASE("waiting twice is a usage error") {
-  notebook source;
+  fake_source source;
   std::vector<belay::pending> one(1);
   one[0] = start(source, 1);
   std::move(one[0]).wait();
