@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Why a world stopped, and the error that a call on it gets. The same on all backends.
+// Why a world stopped, and the error that calls get from then on. The same on all backends.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +24,11 @@ struct abort_cause {
   std::string there;  // where a culprit called
   int signal = 0;
   int exit_code = -1;
-  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that tells
+  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
   bool process_gone = false;  // of a rank: what waits for all of them does not end
 };
 
-/// One call as its rank sees it: what an error tells of this side.
+/// One call as its rank sees it: what its error says of this side.
 struct call_site {
   operation what = operation::none;
   std::uint32_t group = 0;

@@ -190,8 +190,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
   }
 
   void abort(const char* problem) {
-    const std::string who = "rank " + std::to_string(rank_);
-    world_->abort({comm_fault::peer_failed, {rank_}, who + " started an operation that throws: " + problem, ""});
+    const std::string text = "rank " + std::to_string(rank_) + " started an operation that throws: " + problem;
+    world_->abort({comm_fault::peer_failed, {rank_}, text, ""});
   }
 
   static constexpr std::uint64_t none_failed = ~std::uint64_t{0};

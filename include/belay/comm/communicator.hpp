@@ -227,8 +227,8 @@ concept has_all_operations =
     can_start_all_to_all<C, float> && can_start_all_to_all_v<C, float> && can_start_broadcast<C, float> &&
     can_start_gather<C, float> && can_start_scatter<C, float> && can_start_exchange<C> &&
     // Formats of 8 bits are moved, never reduced.
-    can_all_gather<C, fp8_e4m3> && !can_all_reduce<C, fp8_e4m3> && !can_reduce<C, fp8_e4m3> &&
-    !can_reduce_scatter<C, fp8_e4m3> && !can_all_reduce<C, bool>;
+    can_all_gather<C, fp8_e4m3> && !can_all_reduce<C, fp8_e4m3> &&
+    !can_reduce<C, fp8_e4m3> && !can_reduce_scatter<C, fp8_e4m3> && !can_all_reduce<C, bool>;
 
 /// Peers' memory can be loaded and stored: the group makes memory that every rank sees (see symmetric.hpp).
 template <class C>

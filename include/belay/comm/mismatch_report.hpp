@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Ranks that met in one operation and call different things: which of them are culprits, and what all of them are
-// told. The same on all backends.
+// Ranks that met in one operation and call different things: which of them are culprits, and the message
+// of the error on all of them. The same on all backends.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
@@ -63,7 +63,7 @@ template <class Alike, class Call>
   return out;
 }
 
-// What only the counts of all ranks can tell. `Calls` has, of each rank of the group, `send_counts_of`,
+// Checks of counts that take those of all ranks. `Calls` has, of each rank of the group, `send_counts_of`,
 // `receive_counts_of`, `call_text`, `site_of` and `world_rank`; `refuse` stops the world on every rank.
 
 /// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a buffer,

@@ -70,12 +70,12 @@ class rank {
     if (size < 1 || number < 0 || number >= size) {
       throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
     }
-    for (int peer = 0; peer < size; ++peer) everybody_.push_back(peer);
+    for (int peer = 0; peer < size; ++peer) all_ranks_.push_back(peer);
   }
 
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const { return {everybody_, number_}; }
+  [[nodiscard]] rehearsal::group world() const { return {all_ranks_, number_}; }
   [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const {
     std::size_t place = 0;
     while (place < members.size() && members[place] != number_) ++place;
@@ -89,7 +89,7 @@ class rank {
  private:
   int number_;
   int size_;
-  std::vector<int> everybody_;
+  std::vector<int> all_ranks_;
 };
 
 static_assert(has_groups<rank> && moves_nothing<group> && directly_addressable<group> && has_all_operations<group>);

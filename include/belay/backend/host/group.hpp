@@ -84,21 +84,22 @@ class group : public basic_group<group, collectives> {
     me.endpoint->exit_rendezvous();
     region_provider& source = *state().regions();
     symmetric_region out;
-    region_provider::ticket told;
+    region_provider::ticket shared;
     if (me.rank() == 0) {
       try {
         out = source.make(me.size(), bytes, at);
-        told = source.ticket_for(out);
+        shared = source.ticket_for(out);
       } catch (const budget_error& refused) {
-        told = {0, std::max<std::uint64_t>(refused.requested_bytes(), 1), refused.available_bytes()};
+        shared = {0, std::max<std::uint64_t>(refused.requested_bytes(), 1), refused.available_bytes()};
       }
     }
-    const fingerprint telling{operation::make_symmetric, reduction::none, {element_code::opaque, sizeof told}, 0, 1, 0};
-    me.endpoint->eager_round(algorithm::flag_line, telling, &told, sizeof told, me.limit, at);
-    if (me.rank() != 0) std::memcpy(&told, me.endpoint->payloads()(0), sizeof told);
-    if (told.bytes > 0) throw budget_error("symmetric memory", told.bytes, told.available, at);
-    if (me.rank() != 0) out = source.open(told, me.size(), bytes, at);
-    host::barrier(me, at);  // until here the first rank holds it for all
+    const element_code ticket{element_code::opaque, sizeof shared};
+    const fingerprint sharing{operation::make_symmetric, reduction::none, ticket, 0, 1, 0};
+    me.endpoint->eager_round(algorithm::flag_line, sharing, &shared, sizeof shared, me.limit, at);
+    if (me.rank() != 0) std::memcpy(&shared, me.endpoint->payloads()(0), sizeof shared);
+    if (shared.bytes > 0) throw budget_error("symmetric memory", shared.bytes, shared.available, at);
+    if (me.rank() != 0) out = source.open(shared, me.size(), bytes, at);
+    host::barrier(me, at);  // until then the first rank keeps it for all
     source.share(out, rank_set::of(members(), state().id()));
     return out;
   }

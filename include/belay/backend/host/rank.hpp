@@ -2,6 +2,12 @@
 //
 // One rank of a running world: what a body is called with. It makes groups and owns the rank's communication
 // stream; everything else is an operation of a group.
+//
+//   belay::host::world{4}.run([](belay::host::rank& rank) {
+//     const int pair[] = {rank.number() / 2 * 2, rank.number() / 2 * 2 + 1};
+//     const belay::host::group neighbours = rank.group(pair);
+//     neighbours.barrier();
+//   });
 #pragma once
 
 #include <algorithm>
@@ -36,9 +42,9 @@ class rank {
         source_(std::move(source)),
         groups_(*seat_.world, seat_.number),
         stream_(std::make_shared<async_stream>(seat_.world, seat_.number)) {
-    std::vector<int> everybody(static_cast<std::size_t>(size()));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    world_.emplace(group(everybody, where{}));
+    std::vector<int> all_ranks(static_cast<std::size_t>(size()));
+    std::iota(all_ranks.begin(), all_ranks.end(), 0);
+    world_.emplace(group(all_ranks, where{}));
   }
   rank(const rank&) = delete;  // a rank is one thread
   rank& operator=(const rank&) = delete;
@@ -59,7 +65,7 @@ class rank {
   [[nodiscard]] const host::group& world() const noexcept { return *world_; }
 
   /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member
-  /// makes the same groups of the same ranks in the same order; nobody waits for anybody here. Throws
+  /// makes the same groups of the same ranks in the same order; no rank waits for another here. Throws
   /// `usage_error`.
   [[nodiscard]] host::group group(std::span<const int> members, where at = where::current()) {
     stream_->guard().expect_usable("making a group", at);

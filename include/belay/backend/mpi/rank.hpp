@@ -35,9 +35,9 @@ class rank {
 
   explicit rank(const std::shared_ptr<mpi_progress>& progress)
       : progress_(progress), groups_(progress), stream_(std::make_shared<async_stream>(progress, progress->number())) {
-    std::vector<int> everybody(static_cast<std::size_t>(size()));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    world_.emplace(group(everybody, where{}));
+    std::vector<int> all_ranks(static_cast<std::size_t>(size()));
+    std::iota(all_ranks.begin(), all_ranks.end(), 0);
+    world_.emplace(group(all_ranks, where{}));
   }
   rank(const rank&) = delete;  // a rank is one process
   rank& operator=(const rank&) = delete;

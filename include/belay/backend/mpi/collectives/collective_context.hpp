@@ -33,7 +33,7 @@ class collective_context {
 
   [[nodiscard]] int rank() const noexcept { return group_->rank; }
   [[nodiscard]] int size() const noexcept { return group_->size(); }
-  [[nodiscard]] int world_rank(int who) const noexcept { return group_->world_rank(who); }
+  [[nodiscard]] int world_rank(int q) const noexcept { return group_->world_rank(q); }
 
   /// Returns when all ranks have entered the same operation; otherwise throws `comm_error` before any of them has gone
   /// on.
@@ -58,11 +58,9 @@ class collective_context {
   }
 
   // What the header of a rank's call says.
-  [[nodiscard]] std::span<const std::size_t> send_counts_of(int who) const noexcept { return of(who).send_counts; }
-  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int who) const noexcept {
-    return of(who).receive_counts;
-  }
-  [[nodiscard]] const std::string& site_of(int who) const noexcept { return of(who).text; }
+  [[nodiscard]] std::span<const std::size_t> send_counts_of(int q) const noexcept { return of(q).send_counts; }
+  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int q) const noexcept { return of(q).receive_counts; }
+  [[nodiscard]] const std::string& site_of(int q) const noexcept { return of(q).text; }
 
   /// Moves between this rank and others: `fill(q, transfer)` sets what goes to rank q and what comes from it.
   template <class Fill>
@@ -79,7 +77,7 @@ class collective_context {
     }
     progress.guarded(call_, [&] { bytes.progress(); });
     progress.await(
-        lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
+        lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto report) { bytes.remaining(report); });
   }
 
   void leave() noexcept { group_->progress->finish(lane_); }
@@ -91,8 +89,9 @@ class collective_context {
     bool same = true;
     for (int q = 1; q < size(); ++q) same = same && alike(0, q);
     if (same) return;
-    const mismatch_report found =
-        difference_among(size(), alike, [&](int q) { return rank_call{world_rank(q), text(q), site_of(q)}; });
+    const mismatch_report found = difference_among(size(), alike, [&](int q) {
+      return rank_call{world_rank(q), text(q), site_of(q)};
+    });
     refuse(found.culprits, found.message, found.there);
   }
 
@@ -109,17 +108,18 @@ class collective_context {
   }
 
  private:
-  [[nodiscard]] const control_message& of(int who) const noexcept { return headers_[static_cast<std::size_t>(who)]; }
+  [[nodiscard]] const control_message& of(int q) const noexcept { return headers_[static_cast<std::size_t>(q)]; }
 
   void exchange_headers(mpi_progress& progress, const control_message& mine) {
     control_channel& channel = progress.channel(lane_);
     progress.guarded(call_, [&] {
       for (int k = 1; k < size(); ++k) channel.post(world_rank((rank() + k) % size()), mine);
     });
-    const auto missing = [&](auto tell) {
+    const auto missing = [&](auto report) {
       for (int member : group_->ranks) {
         if (member == progress.number()) continue;
-        if (channel.first(group_->key, control_message_kind::collective_header, member) == nullptr) tell(member, true);
+        if (channel.first(group_->key, control_message_kind::collective_header, member) == nullptr)
+          report(member, true);
       }
     };
     const auto all_here = [&] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which function runs an operation of a group. MPI moves the bytes, in point-to-point messages; what is reduced is reduced
-// here.
+// Which function runs an operation of a group. MPI moves the bytes, in point-to-point messages; what is reduced is
+// reduced here.
 // IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 

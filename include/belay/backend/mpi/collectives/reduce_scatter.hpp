@@ -33,7 +33,8 @@ void reduce_scatter(collective_context me, std::span<const T> in, std::span<T> o
 }
 
 template <reducible T, reduction_tag Op>
-void reduce_scatter_v(collective_context me, std::span<T> inout, std::span<const std::size_t> counts, Op, const where& at) {
+void reduce_scatter_v(collective_context me, std::span<T> inout, std::span<const std::size_t> counts, Op,
+                      const where& at) {
   check_division(inout, counts, me.size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
   const std::uint64_t shape = shape_of(counts);
   me.enter({operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);

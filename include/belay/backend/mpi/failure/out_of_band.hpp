@@ -88,72 +88,66 @@ class out_of_band {
 
  private:
   static constexpr int tag = 2;
-  static constexpr std::size_t word_count = 12;
   enum class kind : std::uint8_t { abort, ask, answer };
 
-  static std::vector<std::byte> packed(kind message, lane which, const abort_cause& what,
-                                       const flight_record& last) {
+  // Followed by the culprits, the message and its site.
+  struct header {
+    kind message;
+    lane which;
+    comm_fault fault;
+    bool process_gone;
+    bool finished;
+    operation what;
+    std::uint32_t group;
+    std::uint64_t number, bytes;
+    std::size_t culprits, message_bytes, site_bytes;
+  };
+
+  static std::vector<std::byte> packed(kind message, lane which, const abort_cause& why, const flight_record& last) {
+    const header head{message,    which,       why.fault,  why.process_gone,    last.finished,      last.what,
+                      last.group, last.number, last.bytes, why.culprits.size(), why.message.size(), why.there.size()};
     std::vector<std::byte> out;
     const auto put = [&](const void* from, std::size_t size) {
       const auto* bytes = static_cast<const std::byte*>(from);
       out.insert(out.end(), bytes, bytes + size);
     };
-    const std::uint64_t words[word_count] = {static_cast<std::uint64_t>(message),
-                                             static_cast<std::uint64_t>(which),
-                                             static_cast<std::uint64_t>(what.fault),
-                                             what.culprits.size(),
-                                             what.message.size(),
-                                             what.there.size(),
-                                             what.process_gone ? 1U : 0U,
-                                             static_cast<std::uint64_t>(last.what),
-                                             last.finished ? 1U : 0U,
-                                             last.group,
-                                             last.number,
-                                             last.bytes};
-    put(words, sizeof words);
-    put(what.culprits.data(), what.culprits.size() * sizeof(int));
-    put(what.message.data(), what.message.size());
-    put(what.there.data(), what.there.size());
+    put(&head, sizeof head);
+    put(why.culprits.data(), why.culprits.size() * sizeof(int));
+    put(why.message.data(), why.message.size());
+    put(why.there.data(), why.there.size());
     return out;
   }
 
   void read(int from, std::span<const std::byte> bytes) {
-    std::uint64_t words[word_count];
-    if (bytes.size() < sizeof words) return;
-    std::memcpy(words, bytes.data(), sizeof words);
-    const std::byte* at = bytes.data() + sizeof words;
+    header head;
+    if (bytes.size() < sizeof head) return;
+    std::memcpy(&head, bytes.data(), sizeof head);
+    const std::byte* at = bytes.data() + sizeof head;
     abort_cause what;
-    what.fault = static_cast<comm_fault>(words[2]);
-    what.process_gone = words[6] != 0;
-    what.culprits.resize(words[3]);
-    if (words[3] > 0) std::memcpy(what.culprits.data(), at, words[3] * sizeof(int));
-    at += words[3] * sizeof(int);
-    what.message.assign(reinterpret_cast<const char*>(at), words[4]);
-    what.there.assign(reinterpret_cast<const char*>(at + words[4]), words[5]);
-    switch (static_cast<kind>(words[0])) {
+    what.fault = head.fault;
+    what.process_gone = head.process_gone;
+    what.culprits.resize(head.culprits);
+    if (head.culprits > 0) std::memcpy(what.culprits.data(), at, head.culprits * sizeof(int));
+    at += head.culprits * sizeof(int);
+    what.message.assign(reinterpret_cast<const char*>(at), head.message_bytes);
+    what.there.assign(reinterpret_cast<const char*>(at + head.message_bytes), head.site_bytes);
+    switch (head.message) {
       case kind::abort: world_->abort(std::move(what)); break;
       case kind::ask: {
-        const lane which = static_cast<lane>(words[1]);
-        const flight_record last = world_->recorder(which).last();
-        const bool called = which == lane::caller;
+        const bool called = head.which == lane::caller;
+        const flight_record last = world_->recorder(head.which).last();
         const flight_record aside = world_->recorder(called ? lane::stream : lane::caller).last();
-        const std::string does = text_of(last, aside, called ? "started" : "called");
-        const abort_cause answer{comm_fault::revoked, {}, does, last.site};
-        sends_.send(comm_, from, tag, packed(kind::answer, which, answer, last));
+        const std::string text = text_of(last, aside, called ? "started" : "called");
+        sends_.send(comm_, from, tag,
+                    packed(kind::answer, head.which, {comm_fault::revoked, {}, text, last.site}, last));
         break;
       }
       case kind::answer: {
         answers_[static_cast<std::size_t>(from)] = what.message;
-        flight_record last{static_cast<operation>(words[7]),
-                           words[8] != 0,
-                           static_cast<std::uint32_t>(words[9]),
-                           words[10],
-                           static_cast<std::size_t>(words[11]),
-                           0,
-                           0,
-                           what.there,
-                           false};
-        world_->history(static_cast<lane>(words[1])).add_report(from, std::move(last), peer_history::reporter::running);
+        const auto size = static_cast<std::size_t>(head.bytes);
+        world_->history(head.which)
+            .add_report(from, {head.what, head.finished, head.group, head.number, size, 0, 0, what.there, false},
+                        peer_history::reporter::running);
         break;
       }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The operations of a rank's peers in one lane, as their control messages tell: each says what its sender has entered.
+// The operations of a rank's peers in one lane, as their control messages say: each names what its sender has entered.
 // A flight file has no more of ranks whose memory this one cannot read.
 // IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once

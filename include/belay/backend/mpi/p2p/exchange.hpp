@@ -31,7 +31,11 @@ namespace mpi {
 class exchange_run {
  public:
   exchange_run(group_state& group, lane which, std::span<const p2p> transfers, clock::duration limit, where at)
-      : group_(&group), progress_(group.progress.get()), lane_(which), limit_(limit), directions_(static_cast<std::size_t>(group.size()) * 2) {
+      : group_(&group),
+        progress_(group.progress.get()),
+        lane_(which),
+        limit_(limit),
+        directions_(static_cast<std::size_t>(group.size()) * 2) {
     const std::size_t bytes = check_transfers(transfers, group.size(), at);
     for (const p2p& transfer : transfers) direction_of(transfer.kind, transfer.peer).push_back(transfer);
     call_ = {operation::exchange, group.id, group.exchanges[index(which)]++, bytes, at};
@@ -44,10 +48,10 @@ class exchange_run {
     copy_own();
     progress_->await(
         lane_, call_, limit_, [&] { return progress(); },
-        [&](auto tell) {
+        [&](auto report) {
           for (int peer = 0; peer < group_->size(); ++peer) {
             const bool waits = waits_for(p2p::direction::send, peer) || waits_for(p2p::direction::receive, peer);
-            if (waits) tell(group_->world_rank(peer), !moving(peer));
+            if (waits) report(group_->world_rank(peer), !moving(peer));
           }
         });
     progress_->finish(lane_);
@@ -165,11 +169,11 @@ class exchange_run {
     }
     if (out.over() && in.over()) return;
     progress_->abort({comm_fault::mismatch,
-                  {progress_->number()},
-                  "rank " + std::to_string(progress_->number()) + " sends to itself " +
-                      std::to_string(out.transfers.size()) + " times and receives from itself " +
-                      std::to_string(in.transfers.size()) + " times in one exchange",
-                  call_.at.text()});
+                      {progress_->number()},
+                      "rank " + std::to_string(progress_->number()) + " sends to itself " +
+                          std::to_string(out.transfers.size()) + " times and receives from itself " +
+                          std::to_string(in.transfers.size()) + " times in one exchange",
+                      call_.at.text()});
     progress_->raise(call_);
   }
 

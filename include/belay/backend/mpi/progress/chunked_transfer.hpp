@@ -75,11 +75,11 @@ class chunked_transfer {
     return over;
   }
 
-  /// Calls `tell(peer, false)` for each transfer that is not over.
-  template <class Tell>
-  void remaining(Tell tell) const {
+  /// Calls `report(peer, false)` for each transfer that is not over.
+  template <class Report>
+  void remaining(Report report) const {
     for (const active_transfer& one : transfers_) {
-      if (!one.over()) tell(one.what.peer, false);
+      if (!one.over()) report(one.what.peer, false);
     }
   }
 

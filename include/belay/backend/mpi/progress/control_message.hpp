@@ -47,9 +47,9 @@ struct group_key {
 
   /// The first group of all ranks.
   [[nodiscard]] static group_key of_world(int ranks) {
-    std::vector<int> everybody(static_cast<std::size_t>(ranks));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    return of(everybody, 0);
+    std::vector<int> all_ranks(static_cast<std::size_t>(ranks));
+    std::iota(all_ranks.begin(), all_ranks.end(), 0);
+    return of(all_ranks, 0);
   }
   /// For texts: the same on all members; 0 for the world.
   [[nodiscard]] std::uint32_t number(const group_key& world) const noexcept {
@@ -131,7 +131,7 @@ struct control_message {
     put(&head, sizeof head);
     put(send_counts.data(), send_counts.size() * sizeof(std::size_t));
     put(receive_counts.data(), receive_counts.size() * sizeof(std::size_t));
-    // Of a long path the end tells more.
+    // Of a long path the end is kept.
     put(text.data() + (text.size() - head.text_length), head.text_length);
     return out;
   }

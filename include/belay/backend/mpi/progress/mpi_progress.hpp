@@ -64,8 +64,8 @@ class mpi_progress {
     expect(MPI_Iallgather(&self, sizeof self, MPI_BYTE, all.data(), sizeof self, MPI_BYTE, comms_[2], &gathered),
            "MPI_Iallgather");
     finish_request(gathered, limits_.timeout, "the start of a world", at);
-    for (const rank_info& each : all) processes_.push_back(each.who);
-    oversubscribed_ = is_oversubscribed(self.who);
+    for (const rank_info& each : all) processes_.push_back(each.identity);
+    oversubscribed_ = is_oversubscribed(self.identity);
     reporter_ = std::make_unique<flight_reporter>(status_, processes_, number_, all.front().now);
     for (lane which : lanes) {
       channels_[index(which)] = std::make_unique<control_channel>(comms_[index(which)], ranks_, status_.history(which));
@@ -133,9 +133,9 @@ class mpi_progress {
     }
   }
 
-  /// Returns when `done()`, and throws `comm_error` when the world stops, an awaited rank has exited or died, or `limit`
-  /// has passed. `awaited(tell)` calls `tell(rank, owes)` for each rank that is still awaited; `owes` false: the rank
-  /// has posted all it owes, and may exit.
+  /// Returns when `done()`, and throws `comm_error` when the world stops, an awaited rank has exited or died, or
+  /// `limit` has passed. `awaited(report)` calls `report(rank, owes)` for each rank that is still awaited; `owes`
+  /// false: the rank has posted all it owes, and may exit.
   template <class Done, class Awaited>
   void await(lane which, const call_site& call, clock::duration limit, Done done, Awaited awaited) {
     guarded(call, [&] { wait(which, call, limit, done, awaited); });
@@ -162,9 +162,9 @@ class mpi_progress {
   void close(const call_site& call) {
     for (lane which : lanes) {
       if (aborted()) return;
-      const auto remaining = [&](auto tell) {
+      const auto remaining = [&](auto report) {
         for (int rank = 0; rank < ranks_; ++rank) {
-          if (rank != number_ && !channel(which).exited(rank)) tell(rank, true);
+          if (rank != number_ && !channel(which).exited(rank)) report(rank, true);
         }
       };
       const auto all_exited = [&] {
@@ -194,7 +194,7 @@ class mpi_progress {
 
   // What ranks first gather of each other. The time of rank 0 is the job's number.
   struct rank_info {
-    process who;
+    process identity;
     std::uint64_t now = 0;
   };
   [[nodiscard]] static std::uint64_t now_ns() noexcept {

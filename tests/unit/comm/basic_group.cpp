@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A group over a backend of one rank that writes down what it is asked to run.
+#include "belay/comm/basic_group.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/core/error.hpp"
+
+namespace {
+
+using belay::lane;
+using belay::operation;
+using duration = std::chrono::steady_clock::duration;
+
+struct fake_world {
+  [[nodiscard]] bool aborted() const {
+    const std::lock_guard lock(mutex);
+    return !cause.culprits.empty();
+  }
+  [[noreturn]] void raise(const belay::call_site& call) const {
+    const std::lock_guard lock(mutex);
+    belay::raise_cause(cause, call, 0);
+  }
+  void abort(const belay::abort_cause& why) {
+    const std::lock_guard lock(mutex);
+    cause = why;
+  }
+  [[nodiscard]] belay::spin_policy before_sleep(lane) const { return {}; }
+  [[nodiscard]] std::shared_ptr<const belay::own_process> home() const { return nullptr; }
+
+  mutable std::mutex mutex;
+  belay::abort_cause cause;
+};
+
+struct ran {
+  operation what;
+  lane which;
+  duration limit;
+  std::thread::id thread;
+};
+
+struct fake_state {
+  std::vector<int> ranks{7};
+  std::vector<ran> log;
+
+  [[nodiscard]] int size() const { return 1; }
+  [[nodiscard]] std::span<const int> members() const { return ranks; }
+};
+
+struct fake_backend {
+  using world_type = fake_world;
+  using group_state = fake_state;
+  struct context_type {
+    fake_state* state;
+    lane which;
+    duration limit;
+  };
+  [[nodiscard]] static context_type context(fake_state& state, lane which, duration limit) {
+    return {&state, which, limit};
+  }
+  template <operation What, class... Arguments>
+  static void run(belay::operation_tag<What>, const context_type& me, const Arguments&...) {
+    me.state->log.push_back({What, me.which, me.limit, std::this_thread::get_id()});
+    if (What == operation::broadcast) throw std::runtime_error("no such root");
+  }
+  static void run(belay::operation_tag<operation::exchange>, fake_state& state, lane which, duration limit,
+                  std::span<const belay::p2p>, const belay::where&) {
+    state.log.push_back({operation::exchange, which, limit, std::this_thread::get_id()});
+  }
+};
+
+struct fake_group : belay::basic_group<fake_group, fake_backend> {
+  using basic_group::basic_group;
+};
+static_assert(belay::has_all_operations<fake_group>);
+
+struct one_rank {
+  std::shared_ptr<fake_world> world = std::make_shared<fake_world>();
+  std::shared_ptr<fake_state> state = std::make_shared<fake_state>();
+  std::shared_ptr<fake_group::stream_type> stream = std::make_shared<fake_group::stream_type>(world, 3);
+  fake_group group{state, 0, std::chrono::seconds(5), stream};
+};
+
+}  // namespace
+
+TEST_CASE("each operation runs in its lane, with the group's limit") {
+  one_rank made;
+  const fake_group hurried = made.group.within(std::chrono::milliseconds(250));
+  std::vector<float> in(4), out(4);
+  const std::size_t counts[] = {4};
+  const belay::p2p none[] = {belay::p2p::send(0, std::span<const float>(in))};
+  const auto call_all = [&](const fake_group& group) {
+    group.barrier();
+    group.all_reduce(std::span(out), belay::sum);
+    group.all_reduce(std::span<const float>(in), std::span(out), belay::sum);
+    group.reduce_scatter(std::span<const float>(in), std::span(out), belay::sum);
+    group.reduce_scatter_v(std::span(out), counts, belay::sum);
+    group.all_gather(std::span<const float>(in), std::span(out));
+    group.all_gather_v(std::span(out), counts);
+    group.all_to_all(std::span<const float>(in), std::span(out));
+    group.all_to_all_v(std::span<const float>(in), counts, std::span(out), counts);
+    group.reduce(std::span(out), belay::sum, 0);
+    group.gather(std::span<const float>(in), std::span(out), 0);
+    group.scatter(std::span<const float>(in), std::span(out), 0);
+    group.exchange(none);
+    group.send(0, std::span(in));
+    group.receive(0, std::span(out));
+  };
+  const auto start_all = [&](const fake_group& group) {
+    group.start_barrier().wait();
+    group.start_all_reduce(std::span(out), belay::sum).wait();
+    group.start_reduce_scatter(std::span<const float>(in), std::span(out), belay::sum).wait();
+    group.start_reduce_scatter_v(std::span(out), counts, belay::sum).wait();
+    group.start_all_gather(std::span<const float>(in), std::span(out)).wait();
+    group.start_all_gather_v(std::span(out), counts).wait();
+    group.start_all_to_all(std::span<const float>(in), std::span(out)).wait();
+    group.start_all_to_all_v(std::span<const float>(in), counts, std::span(out), counts).wait();
+    group.start_reduce(std::span(out), belay::sum, 0).wait();
+    group.start_gather(std::span<const float>(in), std::span(out), 0).wait();
+    group.start_scatter(std::span<const float>(in), std::span(out), 0).wait();
+    group.start_exchange(none).wait();
+  };
+  call_all(made.group);
+  REQUIRE(made.state->log.size() == 15);
+  start_all(hurried);
+  REQUIRE(made.state->log.size() == 27);
+  const std::vector<operation> blocking = {
+      operation::barrier,          operation::all_reduce, operation::all_reduce,   operation::reduce_scatter,
+      operation::reduce_scatter_v, operation::all_gather, operation::all_gather_v, operation::all_to_all,
+      operation::all_to_all_v,     operation::reduce,     operation::gather,       operation::scatter,
+      operation::exchange,         operation::exchange,   operation::exchange};
+  for (std::size_t i = 0; i < 15; ++i) {
+    CHECK(made.state->log[i].what == blocking[i]);
+    CHECK(made.state->log[i].which == lane::caller);
+    CHECK(made.state->log[i].limit == std::chrono::seconds(5));
+    CHECK(made.state->log[i].thread == std::this_thread::get_id());
+  }
+  const std::vector<operation> started = {
+      operation::barrier,    operation::all_reduce,   operation::reduce_scatter, operation::reduce_scatter_v,
+      operation::all_gather, operation::all_gather_v, operation::all_to_all,     operation::all_to_all_v,
+      operation::reduce,     operation::gather,       operation::scatter,        operation::exchange};
+  for (std::size_t i = 0; i < 12; ++i) {
+    const ran& each = made.state->log[15 + i];
+    CHECK(each.what == started[i]);
+    CHECK(each.which == lane::stream);
+    CHECK(each.limit == std::chrono::milliseconds(250));
+    CHECK(each.thread != std::this_thread::get_id());
+  }
+  CHECK(hurried.members().front() == 7);
+}
+
+TEST_CASE("an operation that throws on the stream stops the world; later ones do not run and fail with its cause") {
+  one_rank made;
+  std::vector<float> data(4);
+  belay::pending first = made.group.start_barrier();
+  belay::pending thrown = made.group.start_broadcast(std::span(data), 0);
+  std::move(first).wait();
+  const auto text_of = [](auto call) -> std::string {
+    try {
+      call();
+    } catch (const belay::comm_error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const std::string cause = "rank 3 started an operation that throws: no such root";
+  CHECK(text_of([&] { std::move(thrown).wait(); }).find(cause) != std::string::npos);
+  CHECK(text_of([&] { static_cast<void>(made.group.start_barrier()); }).find(cause) != std::string::npos);
+  made.stream->finish();
+  CHECK(made.state->log.size() == 2);
+}
+
+TEST_CASE("counts that make no sense are an error of the start, which then has queued nothing") {
+  one_rank made;
+  std::vector<float> data(4);
+  const std::size_t three[] = {3};
+  CHECK_THROWS_AS(static_cast<void>(made.group.start_all_gather_v(std::span(data), three)), belay::usage_error);
+  CHECK_THROWS_AS(static_cast<void>(made.group.start_reduce_scatter_v(std::span(data), three, belay::sum)),
+                  belay::usage_error);
+  CHECK_THROWS_AS(
+      static_cast<void>(made.group.start_all_to_all_v(std::span<const float>(data), three, std::span(data), three)),
+      belay::usage_error);
+  made.group.start_barrier().wait();
+  CHECK(made.state->log.size() == 1);
+}
