@@ -32,7 +32,7 @@ class call_guard {
   /// The rank's run is over.
   void end() noexcept { over_.store(true, std::memory_order_release); }
 
-  /// Throws usage_error in a forked child, and after the rank's run. Also in release builds, for calls that can afford it.
+  /// Throws usage_error in a forked child, and after the rank's run. Also in release builds, where a call affords it.
   void expect_usable(const char* what, const where& at) const {
     if (!in_own_process()) refuse_child(what, at);
     if (over_.load(std::memory_order_acquire)) refuse_late(what, at);

@@ -10,8 +10,8 @@
 
 #include "belay/backend/mpi/collectives/collective_context.hpp"
 #include "belay/comm/call_arguments.hpp"
+#include "belay/comm/call_mismatch.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/mismatch_report.hpp"
 #include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
@@ -39,7 +39,7 @@ void all_gather_v(collective_context me, std::span<T> inout, std::span<const std
   check_division(inout, counts, me.size(), "all_gather_v", "all_gather_v: the buffer", at);
   const std::uint64_t shape = shape_of(counts);
   me.enter({operation::all_gather_v, reduction::none, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);
-  expect_same_division(me);
+  expect_same_counts(me);
   const auto count_of = [&](int q) { return counts[static_cast<std::size_t>(q)]; };
   me.move([&](int q, transfer& with) {
     with.send(inout.data() + offset_of(counts, me.rank()), count_of(me.rank()));

@@ -9,8 +9,8 @@
 
 #include "belay/backend/mpi/collectives/collective_context.hpp"
 #include "belay/comm/call_arguments.hpp"
+#include "belay/comm/call_mismatch.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/mismatch_report.hpp"
 #include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
@@ -38,7 +38,7 @@ void all_to_all_v(collective_context me, std::span<const T> in, std::span<const 
                   std::span<T> out, std::span<const std::size_t> receive_counts, const where& at) {
   check_all_to_all_v(in, send_counts, out, receive_counts, me.size(), at);
   me.enter({operation::all_to_all_v, reduction::none, element_code_of<T>(), -1, 0, 0}, send_counts, receive_counts, at);
-  expect_matching_pairs(me);
+  expect_equal_pairs(me);
   const auto own = static_cast<std::size_t>(me.rank());
   copy_elements(out.data() + offset_of(receive_counts, me.rank()), in.data() + offset_of(send_counts, me.rank()),
                 send_counts[own]);

@@ -15,9 +15,9 @@
 #include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/abort_cause.hpp"
+#include "belay/comm/call_mismatch.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/lane.hpp"
-#include "belay/comm/mismatch_report.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -57,11 +57,6 @@ class collective_context {
     compare();
   }
 
-  // What the header of a rank's call says.
-  [[nodiscard]] std::span<const std::size_t> send_counts_of(int q) const noexcept { return of(q).send_counts; }
-  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int q) const noexcept { return of(q).receive_counts; }
-  [[nodiscard]] const std::string& site_of(int q) const noexcept { return of(q).text; }
-
   /// Moves between this rank and others: `fill(q, transfer)` sets what goes to rank q and what comes from it.
   template <class Fill>
   void move(Fill fill) {
@@ -82,28 +77,19 @@ class collective_context {
 
   void leave() noexcept { group_->progress->finish(lane_); }
 
-  /// Compares what fingerprints cannot hold: `alike(a, b)` compares two ranks and `text(rank)` says what one calls.
-  /// Unless all are alike, every rank throws `comm_error`.
-  template <class Alike, class Text>
-  void expect_alike(Alike alike, Text text) {
-    bool same = true;
-    for (int q = 1; q < size(); ++q) same = same && alike(0, q);
-    if (same) return;
-    const mismatch_report found = difference_among(size(), alike, [&](int q) {
-      return rank_call{world_rank(q), text(q), site_of(q)};
-    });
-    refuse(found.culprits, found.message, found.there);
-  }
+  // What comparisons of all ranks' calls ask for (see call_mismatch.hpp).
 
-  /// What rank `q` calls.
+  [[nodiscard]] std::span<const std::size_t> send_counts_of(int q) const noexcept { return of(q).send_counts; }
+  [[nodiscard]] std::span<const std::size_t> receive_counts_of(int q) const noexcept { return of(q).receive_counts; }
+  [[nodiscard]] const std::string& site_of(int q) const noexcept { return of(q).text; }
   [[nodiscard]] std::string call_text(int q) const {
     const fingerprint& print = of(q).print;
     return print.shape == 0 ? print.text() : print.text_with(of(q).send_counts);
   }
 
   /// Stops the world because the calls do not match; every rank of the group sees that and does the same.
-  [[noreturn]] void refuse(std::vector<int> culprits, std::string message, std::string there) {
-    group_->progress->abort({comm_fault::mismatch, std::move(culprits), std::move(message), std::move(there)});
+  [[noreturn]] void refuse(const mismatch_report& found) {
+    group_->progress->abort({comm_fault::mismatch, found.culprits, found.message, found.there});
     group_->progress->raise(call_);
   }
 
@@ -137,7 +123,7 @@ class collective_context {
 
   void compare() {
     const auto alike = [&](int a, int b) { return of(a).print == of(b).print && of(a).order == of(b).order; };
-    expect_alike(alike, [&](int q) {
+    expect_alike(*this, alike, [&](int q) {
       return call_text(q) + (of(q).order == group_->order ? "" : " in a group of another order of ranks");
     });
   }

@@ -11,8 +11,8 @@
 #include "belay/backend/mpi/collectives/collective_context.hpp"
 #include "belay/backend/mpi/collectives/reduction_rounds.hpp"
 #include "belay/comm/call_arguments.hpp"
+#include "belay/comm/call_mismatch.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/mismatch_report.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -38,7 +38,7 @@ void reduce_scatter_v(collective_context me, std::span<T> inout, std::span<const
   check_division(inout, counts, me.size(), "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
   const std::uint64_t shape = shape_of(counts);
   me.enter({operation::reduce_scatter_v, Op::code, element_code_of<T>(), -1, inout.size(), shape}, counts, {}, at);
-  expect_same_division(me);
+  expect_same_counts(me);
   if (me.size() > 1) {
     const auto ranges = [&](int q) { return element_range{offset_of(counts, q), counts[static_cast<std::size_t>(q)]}; };
     in_rounds(me.size(), round_length<T>(me.size()), ranges,

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,19 +65,40 @@ template <class Alike, class Call>
   return out;
 }
 
-// Checks of counts that take those of all ranks. `Calls` has, of each rank of the group, `send_counts_of`,
-// `receive_counts_of`, `call_text`, `site_of` and `world_rank`; `refuse` stops the world on every rank.
+/// One call of all ranks of a group, as a backend gives it to comparisons. `send_counts_of(q)` and
+/// `receive_counts_of(q)` are the count vectors of rank q, `call_text(q)` and `site_of(q)` what it calls and where;
+/// `refuse(report)` aborts the world and throws.
+template <class Calls>
+concept exchanged_calls = requires(Calls& calls, int q, mismatch_report report) {
+  { calls.size() } -> std::convertible_to<int>;
+  { calls.world_rank(q) } -> std::convertible_to<int>;
+  { calls.send_counts_of(q) } -> std::convertible_to<std::span<const std::size_t>>;
+  { calls.receive_counts_of(q) } -> std::convertible_to<std::span<const std::size_t>>;
+  { calls.call_text(q) } -> std::convertible_to<std::string>;
+  { calls.site_of(q) } -> std::convertible_to<std::string>;
+  calls.refuse(report);
+};
+
+/// Refuses the call unless every rank is `alike` the first; `text(q)` says what rank q called.
+template <exchanged_calls Calls, class Alike, class Text>
+void expect_alike(Calls& calls, Alike alike, Text text) {
+  bool same = true;
+  for (int q = 1; q < calls.size(); ++q) same = same && alike(0, q);
+  if (same) return;
+  const auto call = [&](int q) { return rank_call{calls.world_rank(q), text(q), calls.site_of(q)}; };
+  calls.refuse(difference_among(calls.size(), alike, call));
+}
 
 /// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a buffer,
 /// the vectors themselves are compared.
-template <class Calls>
-void expect_same_division(Calls& calls) {
+template <exchanged_calls Calls>
+void expect_same_counts(Calls& calls) {
   const auto first_difference = [&](int a, int b) {
     const auto ours = calls.send_counts_of(a), theirs = calls.send_counts_of(b);
     return std::mismatch(ours.begin(), ours.end(), theirs.begin()).first - ours.begin();
   };
   const auto alike = [&](int a, int b) { return first_difference(a, b) == calls.size(); };
-  calls.expect_alike(alike, [&](int q) {
+  expect_alike(calls, alike, [&](int q) {
     std::ptrdiff_t place = calls.size();
     for (int other = 0; other < calls.size(); ++other) place = std::min(place, first_difference(0, other));
     return calls.call_text(q) + ", " + std::to_string(calls.send_counts_of(q)[static_cast<std::size_t>(place)]) +
@@ -85,20 +108,20 @@ void expect_same_division(Calls& calls) {
 
 /// What i sends to j must be what j expects of i. Every rank compares all pairs, so that all come to the same result
 /// before anything is written: the ranks with the most pairs that do not match are culprits.
-template <class Calls>
-void expect_matching_pairs(Calls& calls) {
+template <exchanged_calls Calls>
+void expect_equal_pairs(Calls& calls) {
   const auto sent = [&](int from, int to) { return calls.send_counts_of(from)[static_cast<std::size_t>(to)]; };
   const auto expected = [&](int from, int to) { return calls.receive_counts_of(to)[static_cast<std::size_t>(from)]; };
   const std::optional<unequal_pairs> found = find_unequal_pairs(calls.size(), sent, expected);
   if (!found) return;
   const auto [ranks, from, to] = *found;
-  std::vector<int> culprits;
-  for (int rank : ranks) culprits.push_back(calls.world_rank(rank));
-  calls.refuse(std::move(culprits),
-               "rank " + std::to_string(calls.world_rank(from)) + " sends " + std::to_string(sent(from, to)) +
+  mismatch_report report;
+  for (int rank : ranks) report.culprits.push_back(calls.world_rank(rank));
+  report.there = calls.site_of(ranks.front());
+  report.message = "rank " + std::to_string(calls.world_rank(from)) + " sends " + std::to_string(sent(from, to)) +
                    " elements to rank " + std::to_string(calls.world_rank(to)) + " at " + calls.site_of(from) +
-                   ", which expects " + std::to_string(expected(from, to)) + " at " + calls.site_of(to),
-               calls.site_of(ranks.front()));
+                   ", which expects " + std::to_string(expected(from, to)) + " at " + calls.site_of(to);
+  calls.refuse(report);
 }
 
 }  // namespace belay::inline BELAY_ABI
