@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// MPI's own collectives in the very processes that run ours, on private buffers in huge pages, which suit it best.
-// Without MPI at build time there is no such peer, and `available` says so.
+// MPI's own collectives in the same processes as ours, on private buffers in huge pages, which suit MPI best. Without
+// MPI at build time `mpi_available` is false.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ namespace bench {
 #if defined(BELAY_BENCH_MPI)
 inline constexpr bool mpi_available = true;
 
-/// MPI_Init to MPI_Finalize, where mpirun started us.
+/// MPI_Init to MPI_Finalize, where mpirun started this process.
 class mpi_session {
  public:
   explicit mpi_session(bool wanted) : on_(wanted) {

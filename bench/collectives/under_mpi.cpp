@@ -12,7 +12,8 @@
 
 namespace bench {
 
-// Messages need no common memory; the board and the twin do, and MPI has some for the processes of one machine.
+// The MPI backend needs no shared memory; the scoreboard and the handwritten baseline do, and MPI has some for the
+// processes of one machine.
 template <>
 class buffers<belay::mpi::group> {
  public:

@@ -4,7 +4,7 @@
 
 namespace guarded {
 
-// A word that the first rank gives its peers beside the world.
+// A flag that the first rank sends its peers without the world.
 class word {
  public:
   explicit word(int ranks) : ranks_(ranks) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Jobs whose rank 1 fails. Nobody hangs; where mpirun lets the others live they all name it, and where mpirun ends
-// the job it is mpirun's report that does.
+// Jobs whose rank 1 fails. No rank hangs. Where mpirun lets the others go on they all name the failed rank; where it
+// ends the job, its report names the rank.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
@@ -19,9 +19,9 @@ struct job {
   [[nodiscard]] bool says(const std::string& what) const { return output.find(what) != std::string::npos; }
 };
 
-job run(const std::string& mode, const std::string& mpirun_flags, const std::string& spin_policy) {
+job run(const std::string& mode, const std::string& mpirun_flags, const std::string& limits) {
   const std::string command = "timeout -k 5 60 " BELAY_MPIRUN " " + mpirun_flags + " -np 3 " BELAY_MPI_VICTIM " " +
-                              mode + " " + spin_policy + " 2>&1";
+                              mode + " " + limits + " 2>&1";
   job out;
   const auto start = std::chrono::steady_clock::now();
   std::FILE* const pipe = ::popen(command.c_str(), "r");
@@ -54,7 +54,7 @@ TEST_CASE("a rank that throws or returns early is named by the others at once") 
   }
 }
 
-TEST_CASE("where mpirun lets them live, survivors of a rank that dies name it well before the deadline") {
+TEST_CASE("where mpirun lets them go on, survivors of a rank that dies name it well before the deadline") {
   for (const std::string mode : {"kill", "abort", "exit"}) {
     const job failed = run(mode, "--enable-recovery", "40 30");
     CAPTURE(mode);

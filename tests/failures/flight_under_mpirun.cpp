@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Jobs under mpirun whose rank 1 fails leave one flight file, told by rank 0, and belay-fr reads it.
+// Jobs under mpirun whose rank 1 fails leave one flight file, written by rank 0, and belay-fr reads it.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -38,7 +38,7 @@ struct job {
     return count;
   }
   [[nodiscard]] const json& rank(std::size_t which) const { return told["by_rank"][which]; }
-  // How a rank stands to all_reduce #number.
+  // Whether a rank is in all_reduce #number.
   [[nodiscard]] std::string presence(std::uint64_t number, std::size_t rank) const {
     for (const json& row : told["operations"]) {
       if (row["group"] != 0 || row["lane"] != "caller" || row["number"] != number) continue;
@@ -72,7 +72,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("a job that ends well leaves nothing") {
+TEST_CASE("a job without a failure leaves no file") {
   const job good = run("nothing", "", "60 30");
   CAPTURE(good.output);
   CHECK(good.lines_with("is done") == 3);
@@ -95,10 +95,10 @@ TEST_CASE("a rank that throws or returns early: one file, one verdict, also unde
       CHECK(
           contains(failed.shown, mode == "throw" ? "rank 1 threw after all_reduce #5" : "rank 1 (after all_reduce #5"));
       CHECK(failed.rank(1)["state"] == "left");
-      // Its own last words, not a guess of the others.
+      // Its own report, not what others saw.
       CHECK(failed.rank(1)["last_called"]["number"] == 5);
       CHECK(failed.rank(1)["last_called"]["finished"] == true);
-      // All had the result of #5; who is slow to go on hears of the failure before it calls #6.
+      // All had the result of #5; a rank that is slow to go on learns of the failure before it calls #6.
       const bool had_gone_on = failed.rank(0)["last_called"]["number"] == 6;
       if (!had_gone_on) CHECK(failed.rank(0)["last_called"]["number"] == 5);
       CHECK(failed.rank(0)["last_called"]["bytes"] == 400'000);
@@ -110,7 +110,7 @@ TEST_CASE("a rank that throws or returns early: one file, one verdict, also unde
   }
 }
 
-TEST_CASE("of a rank that died the file tells where it was seen last, and who waits") {
+TEST_CASE("of a rank that died the file tells where it was last seen, and which ranks wait") {
   for (const std::string mode : {"kill", "exit"}) {
     const job failed = run(mode, "--enable-recovery", "40 30");
     CAPTURE(failed.output);
@@ -120,7 +120,7 @@ TEST_CASE("of a rank that died the file tells where it was seen last, and who wa
     CHECK(contains(failed.told["verdict"], "died: its process "));
     CHECK(contains(failed.told["verdict"], "ranks 0, 2 have waited in all_reduce #6 at "));
     CHECK(failed.rank(1)["state"] == "gone");
-    CHECK(failed.rank(1)["last_called"]["finished"] == nullptr);  // nobody can know
+    CHECK(failed.rank(1)["last_called"]["finished"] == nullptr);  // no rank can know
     CHECK(failed.presence(5, 1) == "heard");
     CHECK(failed.presence(6, 1) == "never");
     CHECK(failed.presence(6, 0) == "inside");
@@ -130,7 +130,7 @@ TEST_CASE("of a rank that died the file tells where it was seen last, and who wa
   }
 }
 
-TEST_CASE("at the deadline the file tells that a rank waits in another group, and for whom") {
+TEST_CASE("at the deadline the file tells that a rank waits in another group, and for which one") {
   const job late = run("elsewhere", "--enable-recovery", "1 30");
   CAPTURE(late.output);
   CAPTURE(late.shown);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// mpi_victim MODE TIMEOUT STALL: a job of which rank 1 fails in one of several ways in the middle of its work; the
-// others print what they are told.
+// mpi_victim MODE TIMEOUT STALL: a job whose rank 1 fails as MODE says in the middle of its work; the others print the
+// error that they get.
 #include <unistd.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace {
 
-// Returns false where the rank shall return early.
+// False: the rank is to return early.
 bool fail(const std::string& mode, belay::mpi::rank& rank) {
   if (mode == "throw") throw std::domain_error("the culprit's own words");
   if (mode == "return") return false;
@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
       std::vector<float> x(100'000, 1.0F);
       for (int step = 0; step < 10; ++step) {
         rank.world().all_reduce(std::span(x), belay::maximum);
-        // Everyone has the result of #5 before anyone fails.
+        // Every rank has the result of #5 before rank 1 fails.
         if (step == 5) MPI_Barrier(MPI_COMM_WORLD);
         if (step == 5 && rank.number() == 1 && !fail(mode, rank)) return;
       }
