@@ -36,18 +36,18 @@ namespace belay::inline BELAY_ABI {
 template <class Group>
 class group_operations {
  public:
-  void barrier(where at = where::current()) const { run<operation::barrier>({}, at); }
+  void barrier(where at = where::current()) const { self().template run<operation::barrier>({}, at); }
 
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    run<operation::all_reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op);
+    self().template run<operation::all_reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op);
   }
   /// The same out of place: `in` is only read.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                   where at = where::current()) const {
-    run<operation::all_reduce>(uses(in, out), at, in, out, op);
+    self().template run<operation::all_reduce>(uses(in, out), at, in, out, op);
   }
 
   /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
@@ -55,7 +55,7 @@ class group_operations {
   template <reducible T, reduction_tag Op>
   void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                       where at = where::current()) const {
-    run<operation::reduce_scatter>(uses(in, out), at, in, out, op);
+    self().template run<operation::reduce_scatter>(uses(in, out), at, in, out, op);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
@@ -63,25 +63,25 @@ class group_operations {
   template <reducible T, reduction_tag Op>
   void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
                         where at = where::current()) const {
-    run<operation::reduce_scatter_v>(uses(inout, inout), at, inout, counts, op);
+    self().template run<operation::reduce_scatter_v>(uses(inout, inout), at, inout, counts, op);
   }
 
   /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
   template <transferable T>
   void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    run<operation::all_gather>(uses(in, out), at, in, out);
+    self().template run<operation::all_gather>(uses(in, out), at, in, out);
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
   template <transferable T>
   void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
-    run<operation::all_gather_v>(uses(inout, inout), at, inout, counts);
+    self().template run<operation::all_gather_v>(uses(inout, inout), at, inout, counts);
   }
 
   /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
   template <transferable T>
   void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    run<operation::all_to_all>(uses(in, out), at, in, out);
+    self().template run<operation::all_to_all>(uses(in, out), at, in, out);
   }
 
   /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
@@ -89,25 +89,25 @@ class group_operations {
   template <transferable T>
   void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                     std::span<T> out, std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    run<operation::all_to_all_v>(uses(in, out), at, in, send_counts, out, receive_counts);
+    self().template run<operation::all_to_all_v>(uses(in, out), at, in, send_counts, out, receive_counts);
   }
 
   /// Every rank's `inout` becomes that of `root`.
   template <transferable T>
   void broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    run<operation::broadcast>(uses(inout, inout), at, inout, root);
+    self().template run<operation::broadcast>(uses(inout, inout), at, inout, root);
   }
 
   /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    run<operation::reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op, root);
+    self().template run<operation::reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op, root);
   }
   /// The same out of place: `in` is only read, and only the root has an `out`.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
               where at = where::current()) const {
-    run<operation::reduce>(uses(in, out), at, in, out, op, root);
+    self().template run<operation::reduce>(uses(in, out), at, in, out, op, root);
   }
 
   /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
@@ -115,7 +115,7 @@ class group_operations {
   template <transferable T>
   void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
               where at = where::current()) const {
-    run<operation::gather>(uses(in, out), at, in, out, root);
+    self().template run<operation::gather>(uses(in, out), at, in, out, root);
   }
 
   /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
@@ -123,13 +123,13 @@ class group_operations {
   template <transferable T>
   void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                where at = where::current()) const {
-    run<operation::scatter>(uses(in, out), at, in, out, root);
+    self().template run<operation::scatter>(uses(in, out), at, in, out, root);
   }
 
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    run<operation::exchange>({}, at, transfers);
+    self().template run<operation::exchange>({}, at, transfers);
   }
   /// An exchange of one transfer: returns when rank `to` has received it.
   template <class T>
@@ -147,78 +147,69 @@ class group_operations {
   // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns. Counts
   // that make no sense are a usage_error of the start.
 
-  pending start_barrier(where at = where::current()) const { return start<operation::barrier>({}, at); }
+  pending start_barrier(where at = where::current()) const { return self().template start<operation::barrier>({}, at); }
   template <reducible T, reduction_tag Op>
   pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    return start<operation::all_reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op);
+    return self().template start<operation::all_reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
                                where at = where::current()) const {
-    return start<operation::reduce_scatter>(uses(in, out), at, in, out, op);
+    return self().template start<operation::reduce_scatter>(uses(in, out), at, in, out, op);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                  where at = where::current()) const {
     expect_division(inout, counts, "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
-    return start<operation::reduce_scatter_v>(uses(inout, inout), at, inout, counts, op);
+    return self().template start<operation::reduce_scatter_v>(uses(inout, inout), at, inout, counts, op);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    return start<operation::all_gather>(uses(in, out), at, in, out);
+    return self().template start<operation::all_gather>(uses(in, out), at, in, out);
   }
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
                              where at = where::current()) const {
     expect_division(inout, counts, "all_gather_v", "all_gather_v: the buffer", at);
-    return start<operation::all_gather_v>(uses(inout, inout), at, inout, counts);
+    return self().template start<operation::all_gather_v>(uses(inout, inout), at, inout, counts);
   }
   template <transferable T>
   pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            where at = where::current()) const {
-    return start<operation::all_to_all>(uses(in, out), at, in, out);
+    return self().template start<operation::all_to_all>(uses(in, out), at, in, out);
   }
   template <transferable T>
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              where at = where::current()) const {
     if constexpr (!moves_nothing<Group>) check_all_to_all_v(in, send_counts, out, receive_counts, self().size(), at);
-    return start<operation::all_to_all_v>(uses(in, out), at, in, send_counts, out, receive_counts);
+    return self().template start<operation::all_to_all_v>(uses(in, out), at, in, send_counts, out, receive_counts);
   }
   template <transferable T>
   pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    return start<operation::broadcast>(uses(inout, inout), at, inout, root);
+    return self().template start<operation::broadcast>(uses(inout, inout), at, inout, root);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    return start<operation::reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op, root);
+    return self().template start<operation::reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op, root);
   }
   template <transferable T>
   pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                        where at = where::current()) const {
-    return start<operation::gather>(uses(in, out), at, in, out, root);
+    return self().template start<operation::gather>(uses(in, out), at, in, out, root);
   }
   template <transferable T>
   pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                         where at = where::current()) const {
-    return start<operation::scatter>(uses(in, out), at, in, out, root);
+    return self().template start<operation::scatter>(uses(in, out), at, in, out, root);
   }
   pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    return start<operation::exchange>({}, at, transfers);
+    return self().template start<operation::exchange>({}, at, transfers);
   }
 
  private:
   [[nodiscard]] const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-
-  template <operation What, class... Arguments>
-  void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
-    self().template run<What>(buffers, at, arguments...);
-  }
-  template <operation What, class... Arguments>
-  [[nodiscard]] pending start(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
-    return self().template start<What>(buffers, at, arguments...);
-  }
 
   template <class In, class Out>
   [[nodiscard]] static buffer_use uses(std::span<In> reads, std::span<Out> writes) noexcept {
