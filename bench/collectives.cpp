@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Times of the collectives: the table of nccl-tests, beside the limits of the machine, MPI and a hand-written twin, all
-// in one run. See docs/howto/measure_collectives.md.
+// Times of the collectives: the table of nccl-tests, beside the limits of the machine, MPI and a hand-written baseline,
+// all in one run. See docs/howto/measure_collectives.md.
 #include <cstddef>
 #include <cstdio>
 #include <exception>
@@ -32,7 +32,7 @@ int run(const bench::options& what, char** argv) {
     std::fprintf(stderr, "mpirun started %d processes for --ranks %d\n", bench::mpirun_processes(), what.ranks);
     return 2;
   }
-  if (!bench::under_mpirun()) {  // else it was said by who started mpirun
+  if (!bench::under_mpirun()) {  // else the process that started mpirun printed it
     for (const std::string& note : what.notes) std::fprintf(stderr, "# %s\n", note.c_str());
   }
   if (needs_mpirun && !bench::under_mpirun()) {
@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
   if (!what) return code;
   try {
     return run(*what, argv);
-  } catch (const belay::input_error& problem) {  // what was asked for makes no sense
+  } catch (const belay::input_error& problem) {  // a flag makes no sense
     std::fprintf(stderr, "%s\n", problem.what());
     return 2;
   } catch (const std::exception& problem) {

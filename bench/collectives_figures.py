@@ -15,8 +15,8 @@ import sys
 from support.collective_runs import collectives, program
 
 KIB, MIB = 1 << 10, 1 << 20
-TWINS = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
-OF_MPI = ["barrier", *TWINS, "all_to_all_v", "broadcast", "reduce", "gather", "scatter", "send_recv"]
+HANDWRITTEN = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
+OF_MPI = ["barrier", *HANDWRITTEN, "all_to_all_v", "broadcast", "reduce", "gather", "scatter", "send_recv"]
 
 
 class Table:
@@ -59,8 +59,8 @@ def times_mpi(run):
 
 
 def symmetric(table, run):
-    table.head("process ranks, symmetric buffers, beside the twin and the limit")
-    for operation in TWINS:
+    table.head("process ranks, symmetric buffers, beside the baseline and the limit")
+    for operation in HANDWRITTEN:
         for in_place in (False, True):
             cells = [(row["p50_us"] / row["peers"]["twin"], row)
                      for row in rows(run, op=operation, in_place=in_place)
@@ -68,8 +68,8 @@ def symmetric(table, run):
             if not cells:
                 continue
             ratio, where = worst_of(cells, at_most=True)
-            table.add(f"time by the best twin's, worst from 4K: {where}", 1.05, ratio, at_most=True)
-    for operation in TWINS:
+            table.add(f"time by the best baseline's, worst from 4K: {where}", 1.05, ratio, at_most=True)
+    for operation in HANDWRITTEN:
         cells = [(row["copy_us"] / row["p50_us"], row) for row in rows(run, op=operation) if row["bytes"] >= 4 * MIB]
         ratio, where = worst_of(cells)
         table.add(f"of the concurrent copy, worst from 4M: {where or operation}", 0.85, ratio, 0.97)
@@ -153,7 +153,7 @@ def main():
         run = measure("--op", ",".join(OF_MPI), *sizes, *beside)
         # Neither 16 KiB nor 4 and 64 MiB, where bandwidth is judged, are 8 bytes times a power of 4.
         run += measure("--op", "all_reduce", "--min", "16K", "--max", "16K", *beside)
-        run += measure("--op", ",".join(TWINS), "--min", "4M", "--max", "64M", "--factor", 4, *beside)
+        run += measure("--op", ",".join(HANDWRITTEN), "--min", "4M", "--max", "64M", "--factor", 4, *beside)
         symmetric(table, run)
         beside_mpi(table, run)
         both = measure("--op", "all_reduce,barrier", "--min", 8, "--max", 8, *([] if samples else ["--iters", 301]), "--beside", "bare")
@@ -165,7 +165,7 @@ def main():
             table.add(f"% of {row['op']} {row['bytes']} B{form} {row['state']}", limit, cost, at_most=True)
     if "ordinary" in parts:
         beside = ["--check", "--buffers", "ordinary", "--beside", "mpi"]
-        run = measure("--op", ",".join([*TWINS, "broadcast"]), *sizes, *beside)
+        run = measure("--op", ",".join([*HANDWRITTEN, "broadcast"]), *sizes, *beside)
         run += measure("--op", "all_reduce", "--min", "64M", "--max", "64M", *beside)
         ordinary(table, run)
     if "oversubscribed" in parts:

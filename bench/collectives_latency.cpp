@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Latency of a few collectives on two thread ranks, for comparing one version with another: no peers, no limits. Each
-// iteration is timed by the first rank over calls that both make; what a call costs beside others, `bench/run
-// collectives` tells.
+// Latency of a few collectives on two thread ranks, for comparing one version with another: no contenders, no limits.
+// Each iteration is timed by the first rank over calls that both make; what a call costs beside others is measured by
+// `bench/run collectives`.
 #include <benchmark/benchmark.h>
 
 #include <atomic>

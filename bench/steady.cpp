@@ -3,7 +3,7 @@
 // steady [threads|processes] [operation] [bytes] [calls] [spin in microseconds]
 //
 // So many calls of one collective on two ranks with buffers of a symmetric heap, and nothing else between two marks:
-// for bench/system_calls.py, which counts what the kernel is asked for between them. Heap allocations are counted here;
+// for bench/system_calls.py, which counts the system calls between them. Heap allocations are counted here;
 // one is too many.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ struct order {
   std::chrono::microseconds spin{2'000'000};
 };
 
-/// A system call that does nothing, with a name that is seen in a trace.
+/// A system call that does nothing, with a name of its own in a trace.
 void mark(const char* name) { static_cast<void>(::access(name, F_OK)); }
 
 /// Heap allocations of the calls, in this rank's process.

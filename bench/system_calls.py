@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """System calls and heap allocations of a collective: those of N and of 2N calls, counted by strace and by the program.
 
-Every rank makes a mark before its first call and after its last. What its thread asks the kernel for between them, and
-what any other thread of the ranks does while all of them are there, is counted by name. The process that holds ranks
-that are processes is no rank: it looks after them some times a second, however many calls they make.
+Every rank makes a mark before its first call and after its last. The system calls of its thread between them, and
+of any other thread of the ranks meanwhile, are counted by name. The coordinator of ranks that are processes is no rank:
+it polls them a few times a second, however many calls they make.
 
 A wait that outlasts its spin sleeps, and that is a system call; the ranks spin for 2 s here, so that on a machine
 that does other things too hardly a wait does. Where one did, the round is repeated; the least of all rounds counts.
@@ -31,11 +31,11 @@ def calls_between_marks(log, as_processes):
     ends = {pid: i for i, (pid, _, rest) in enumerate(lines) if "belay: calls end" in rest}
     if len(begins) != 2 or begins.keys() != ends.keys():
         return None
-    holder = lines[0][0] if as_processes else None
+    coordinator = lines[0][0] if as_processes else None
     names = collections.Counter()
     for i, (pid, name, _) in enumerate(lines):
         first, last = begins.get(pid, max(begins.values())), ends.get(pid, min(ends.values()))
-        if pid != holder and first < i < last:
+        if pid != coordinator and first < i < last:
             names[name] += 1
     return names
 

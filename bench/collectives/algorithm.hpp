@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the library calls the algorithm it takes, by the library's own rule.
+// The name of the algorithm that the library uses, by the library's own rule.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ namespace bench {
   return what.algorithm == "auto" ? belay::host::algorithm::automatic : belay::host::algorithm_named(what.algorithm);
 }
 
-/// What was found by trying, over what is usual.
+/// What the tuner found, over the static rule.
 [[nodiscard]] inline std::string text_of(belay::host::variant found, const std::string& usual) {
-  const std::string way = found.how == belay::host::algorithm::automatic ? usual : belay::host::name(found.how);
-  return found.by == belay::host::memory_access::automatic ? way : way + ", " + belay::host::name(found.by);
+  const std::string name = found.how == belay::host::algorithm::automatic ? usual : belay::host::name(found.how);
+  return found.by == belay::host::memory_access::automatic ? name : name + ", " + belay::host::name(found.by);
 }
 
 /// Of a call of this size, in place or not.
@@ -31,21 +31,23 @@ namespace bench {
   if (which == op::send_recv) return what.as == "threads" || what.buffers == "symmetric" ? "pull" : "letter";
   const std::size_t element = element_bytes(what.type), each = size.count * element, all = size.elements() * element;
   const belay::host::algorithm forced = forced_algorithm(what);
-  // A rank brings to these what it gives, elsewhere all.
+  // The input of a rank is one part here, elsewhere all.
   const bool part = which == op::all_gather || which == op::gather;
   const bool counts = which == op::all_gather_v || which == op::reduce_scatter_v || which == op::all_to_all_v;
   using belay::host::eager_traffic;
   const bool in_parts = which == op::all_to_all || which == op::reduce_scatter;
-  const eager_traffic pages = has_root(which) ? eager_traffic::root
-                              : in_parts      ? eager_traffic::all_in_parts
-                                              : eager_traffic::all;
-  const belay::host::algorithm small = belay::host::choose_small(forced, part ? each : all, element, what.ranks, pages);
+  const eager_traffic traffic = has_root(which) ? eager_traffic::root
+                                : in_parts      ? eager_traffic::all_in_parts
+                                                : eager_traffic::all;
+  const belay::host::algorithm small =
+      belay::host::choose_small(forced, part ? each : all, element, what.ranks, traffic);
   if (!counts && small != belay::host::algorithm::automatic) return belay::host::name(small);
-  const std::size_t page = belay::host::eager_buffer_bytes(what.ranks);
-  const bool unseen =
+  const std::size_t most_eager = belay::host::eager_buffer_bytes(what.ranks);
+  const bool unaddressable =
       what.as == "processes" && what.buffers == "ordinary" && (which == op::all_reduce || which == op::all_gather);
-  const bool paged = (which == op::all_to_all_v && all <= page) || (unseen && (part ? each : all) <= page);
-  if (paged && forced == belay::host::algorithm::automatic)
+  const bool eager =
+      (which == op::all_to_all_v && all <= most_eager) || (unaddressable && (part ? each : all) <= most_eager);
+  if (eager && forced == belay::host::algorithm::automatic)
     return belay::host::name(belay::host::algorithm::eager_buffer);
   const std::size_t bytes = which == op::gather || which == op::scatter ? each : all;
   belay::host::selection_input known;
@@ -58,7 +60,7 @@ namespace bench {
   const belay::host::algorithm chosen = belay::host::choose(known, bytes);
   if (which == op::all_reduce) return belay::host::name(chosen);
   const bool stores = chosen == belay::host::algorithm::push || chosen == belay::host::algorithm::one_shot;
-  // What moves is stored into the peers or fetched from them; what ends in one place is fetched by whom it is for.
+  // What moves is stored into the peers or fetched from them; what ends on one rank is fetched by that rank.
   const bool rooted = which == op::broadcast || which == op::scatter;
   const bool gathers = which == op::all_gather || which == op::all_gather_v || which == op::gather;
   const bool changes_places = which == op::all_to_all || which == op::all_to_all_v;

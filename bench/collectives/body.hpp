@@ -36,35 +36,35 @@ class measurement {
   measurement(const Group& group, const options& what)
       : group_(group),
         what_(what),
-        stage_(group, largest(what)),
-        board_(stage_.board_lines(), group.rank(), group.size(),
-               what.oversubscribed() ? variants::give_core_away : variants::keep_core),
-        probe_(board_, std::getenv("BELAY_BENCH_SMOKE") != nullptr ? 0 : std::size_t{2} << 20) {
+        buffers_(group, largest(what)),
+        scoreboard_(buffers_.scoreboard_lines(), group.rank(), group.size(),
+                    what.oversubscribed() ? variants::give_core_away : variants::keep_core),
+        probe_(scoreboard_, std::getenv("BELAY_BENCH_SMOKE") != nullptr ? 0 : std::size_t{2} << 20) {
     if (what.buffers == "ordinary") {
       ordinary_.emplace(largest(what));
       ordinary_out_.emplace(largest(what));
     }
-    in_ = ordinary_ ? ordinary_->data() : stage_.in(group.rank());
-    out_ = ordinary_ ? ordinary_out_->data() : stage_.out(group.rank());
+    in_ = ordinary_ ? ordinary_->data() : buffers_.in(group.rank());
+    out_ = ordinary_ ? ordinary_out_->data() : buffers_.out(group.rank());
     if (what.has_peer("mpi")) mpi_ = make_mpi_peer(what, largest(what), group.rank());
-    const bool fits_twin = group.size() == 2 && what.type == "float" && what.redop == "sum" && !ordinary_;
-    if (what.has_peer("twin") && fits_twin) {
+    const bool fits_baseline = group.size() == 2 && what.type == "float" && what.redop == "sum" && !ordinary_;
+    if (what.has_peer("twin") && fits_baseline) {
       const auto floats = [](std::byte* p) { return reinterpret_cast<float*>(p); };
-      float* const ins[2] = {floats(stage_.in(0)), floats(stage_.in(1))};
-      float* const outs[2] = {floats(stage_.out(0)), floats(stage_.out(1))};
-      twin_.emplace(stage_.twin_lines(), group.rank(), ins, outs);
+      float* const ins[2] = {floats(buffers_.in(0)), floats(buffers_.in(1))};
+      float* const outs[2] = {floats(buffers_.out(0)), floats(buffers_.out(1))};
+      handwritten_baseline_.emplace(buffers_.baseline_lines(), group.rank(), ins, outs);
     }
-    if constexpr (requires { stage_.bare_memory(); }) {
+    if constexpr (requires { buffers_.unchecked_baseline_memory(); }) {
       if (what.has_peer("bare") && what.type == "float" && what.redop == "sum") {
-        bare_.emplace(stage_.bare_memory(), group.rank(), group.size());
+        unchecked_baseline_.emplace(buffers_.unchecked_baseline_memory(), group.rank(), group.size());
       }
     }
   }
 
-  /// All cells of one operation, appended; `turn` is what a terminal is told beside its name. Collective.
+  /// All cells of one operation, appended; `turn` is printed beside its name on a terminal. Collective.
   void measure(op which, const std::string& turn, std::vector<cell>& into) {
-    subject_ = make_subject(group_, which, what_, in_, out_);
-    if (!subject_) {
+    call_ = make_library_call(group_, which, what_, in_, out_);
+    if (!call_) {
       if (group_.rank() == 0)
         std::printf("# %s: %s is moved, never reduced; left out\n", name(which), what_.type.c_str());
       return;
@@ -90,36 +90,37 @@ class measurement {
     cell out;
     out.what = which;
     out.size = size;
-    subject_->prepare(size);
+    call_->prepare(size);
     for (const bool in_place : {false, true}) out.algorithm[in_place ? 1 : 0] = settle(which, size, in_place);
     if (mpi_) mpi_->prepare(which, size);
-    const std::unique_ptr<library_call> bare_subject =
-        bare_ && unchecked_baseline::can(which, size.bytes) ? make_bare_subject(which) : nullptr;
-    if (bare_subject) bare_subject->prepare(size);
+    const std::unique_ptr<library_call> unchecked_call =
+        unchecked_baseline_ && unchecked_baseline::can(which, size.bytes) ? make_unchecked_call(which) : nullptr;
+    if (unchecked_call) unchecked_call->prepare(size);
     std::vector<contender> all;
-    const auto add = [&](part who, std::string name, bool in_place, std::function<void()> freshen,
+    const auto add = [&](contender_kind kind, std::string name, bool in_place, std::function<void()> freshen,
                          std::function<void(int)> run) {
-      all.push_back({who, std::move(name), in_place, std::move(freshen), std::move(run)});
+      all.push_back({kind, std::move(name), in_place, std::move(freshen), std::move(run)});
     };
     for (const bool in_place : {false, true}) {
-      if (!subject_->offers(in_place)) continue;
-      const auto fresh = [this, in_place] { subject_->freshen(in_place); };
-      add(part::library_call, "belay", in_place, fresh,
-          [this, in_place](int calls) { subject_->run(in_place, calls); });
-      if (twin_) {
-        for (const twin::setting& how : twin::settings(which, size.bytes, in_place)) {
-          add(part::twin, how.name, in_place, fresh, [this, which, size, in_place, how](int calls) {
-            for (int i = 0; i < calls; ++i) twin_->call(which, size.count, in_place, how);
-          });
+      if (!call_->offers(in_place)) continue;
+      const auto fresh = [this, in_place] { call_->freshen(in_place); };
+      add(contender_kind::library_call, "belay", in_place, fresh,
+          [this, in_place](int calls) { call_->run(in_place, calls); });
+      if (handwritten_baseline_) {
+        for (const handwritten_baseline::setting& how : handwritten_baseline::settings(which, size.bytes, in_place)) {
+          add(contender_kind::handwritten_baseline, how.name, in_place, fresh,
+              [this, which, size, in_place, how](int calls) {
+                for (int i = 0; i < calls; ++i) handwritten_baseline_->call(which, size.count, in_place, how);
+              });
         }
       }
-      if (bare_subject) {
-        add(part::unchecked_baseline, "bare", in_place, fresh,
-            [&, in_place](int calls) { bare_subject->run(in_place, calls); });
+      if (unchecked_call) {
+        add(contender_kind::unchecked_baseline, "bare", in_place, fresh,
+            [&, in_place](int calls) { unchecked_call->run(in_place, calls); });
       }
       if (mpi_ && mpi_->can(which)) {
         add(
-            part::mpi, "mpi", in_place, [this, in_place] { mpi_->freshen(in_place); },
+            contender_kind::mpi, "mpi", in_place, [this, in_place] { mpi_->freshen(in_place); },
             [this, in_place](int calls) {
               for (int i = 0; i < calls; ++i) mpi_->call(in_place);
             });
@@ -132,63 +133,65 @@ class measurement {
         const auto fresh = [this, from, size] {
           pattern_.write(reinterpret_cast<std::int32_t*>(from), size.bytes / 4, group_.rank(), ++round_);
         };
-        add(part::copy, belay::host::name(how), false, fresh, [to, from, size, how](int calls) {
+        add(contender_kind::copy, belay::host::name(how), false, fresh, [to, from, size, how](int calls) {
           for (int i = 0; i < calls; ++i) belay::host::copy_bytes(to, from, size.bytes, how);
         });
       }
     }
-    take_samples(board_, probe_, all, what_.warmup, what_.samples(size.bytes), out);
+    take_samples(scoreboard_, probe_, all, what_.warmup, what_.samples(size.bytes), out);
     if (what_.check) check(which, size, out);
     return out;
   }
 
-  // The library tries manners of an operation in its first calls; what is timed comes after them. Returns how it goes
+  // The library tunes an operation in its first calls; what is timed comes after them. Returns the variant in use
   // then.
   [[nodiscard]] std::string settle(op which, extent size, bool in_place) {
     std::string usual = algorithm_of(what_, which, size, in_place);
-    if (which == op::barrier || !subject_->offers(in_place)) return usual;
+    if (which == op::barrier || !call_->offers(in_place)) return usual;
     const bool tried = size.bytes >= (ordinary_ ? belay::host::least_tried_unmapped : belay::host::least_tried_mapped);
     for (int i = 0; tried && i < belay::host::online_tuner::most_calls; ++i) {
-      subject_->freshen(in_place);
-      board_.align();
-      subject_->run(in_place, 1);
+      call_->freshen(in_place);
+      scoreboard_.align();
+      call_->run(in_place, 1);
     }
     if constexpr (requires { group_.last_variant(); }) {
-      const bool told = tried && which != op::send_recv;  // by a meeting
+      const bool told = tried && which != op::send_recv;  // the variant is known
       const bool free = forced_algorithm(what_) == belay::host::algorithm::automatic;
       if (told && free) return text_of(group_.last_variant(), usual);
     }
     return usual;
   }
 
-  [[nodiscard]] std::unique_ptr<library_call> make_bare_subject(op which) const {
+  [[nodiscard]] std::unique_ptr<library_call> make_unchecked_call(op which) const {
     float* const in = reinterpret_cast<float*>(in_);
     float* const out = reinterpret_cast<float*>(out_);
     if (which == op::barrier)
-      return std::make_unique<meeter<unchecked_baseline, float>>(*bare_, which, in, out, what_.root);
-    return std::make_unique<all_reducer<unchecked_baseline, float, belay::sum_t>>(*bare_, which, in, out, what_.root);
+      return std::make_unique<barrier_call<unchecked_baseline, float>>(*unchecked_baseline_, which, in, out,
+                                                                       what_.root);
+    return std::make_unique<all_reducer<unchecked_baseline, float, belay::sum_t>>(*unchecked_baseline_, which, in, out,
+                                                                                  what_.root);
   }
 
   void check(op which, extent size, cell& into) {
     for (const bool in_place : {false, true}) {
-      if (!subject_->offers(in_place)) continue;
+      if (!call_->offers(in_place)) continue;
       const auto wrong_after = [&](auto call) {
-        subject_->spoil();
-        subject_->freshen(in_place);
-        board_.align();
+        call_->spoil();
+        call_->freshen(in_place);
+        scoreboard_.align();
         call();
-        board_.align();
-        const double wrong = board_.sum_of(static_cast<double>(subject_->wrong(in_place)));
-        board_.align();  // nobody writes anew what another one still compares
+        scoreboard_.align();
+        const double wrong = scoreboard_.sum_of(static_cast<double>(call_->wrong(in_place)));
+        scoreboard_.align();  // no rank writes anew what another still compares
         return static_cast<std::size_t>(wrong);
       };
-      into.wrong[in_place ? 1 : 0] = wrong_after([&] { subject_->run(in_place, 1); });
-      if (!twin_) continue;
-      for (const twin::setting& how : twin::settings(which, size.bytes, in_place)) {
-        // A faster wrong twin would be no twin.
-        if (wrong_after([&] { twin_->call(which, size.count, in_place, how); }) > 0) {
-          throw std::runtime_error("the twin's " + std::string(name(which)) + " (" + how.name + ") of " +
-                                   std::to_string(size.bytes) + " bytes is wrong");
+      into.wrong[in_place ? 1 : 0] = wrong_after([&] { call_->run(in_place, 1); });
+      if (!handwritten_baseline_) continue;
+      for (const handwritten_baseline::setting& how : handwritten_baseline::settings(which, size.bytes, in_place)) {
+        // A baseline that is faster and wrong is no baseline.
+        if (wrong_after([&] { handwritten_baseline_->call(which, size.count, in_place, how); }) > 0) {
+          throw std::runtime_error("the hand-written baseline's " + std::string(name(which)) + " (" + how.name +
+                                   ") of " + std::to_string(size.bytes) + " bytes is wrong");
         }
       }
     }
@@ -196,15 +199,15 @@ class measurement {
 
   Group group_;
   const options& what_;
-  buffers<Group> stage_;
-  scoreboard board_;
+  buffers<Group> buffers_;
+  scoreboard scoreboard_;
   state_probe probe_;
   std::optional<private_pages> ordinary_, ordinary_out_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
-  std::unique_ptr<library_call> subject_;
-  std::optional<twin> twin_;
-  std::optional<unchecked_baseline> bare_;
+  std::unique_ptr<library_call> call_;
+  std::optional<handwritten_baseline> handwritten_baseline_;
+  std::optional<unchecked_baseline> unchecked_baseline_;
   std::unique_ptr<mpi_peer> mpi_;
   pattern<std::int32_t> pattern_;
   unsigned round_ = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What one would write by hand for two ranks that sum floats in memory both see: no checks, no errors, no choice. It
-// exists in several settings (stores through or around the caches, copies by vectors or `rep movsb`, pull from the
-// peer or push to it); the best of each size is what the library is compared with. Built with -march=native.
+// What one would write by hand for two ranks that sum floats in memory that both have mapped: no checks, no errors, no
+// choice. It exists in several settings (temporal or non-temporal stores, copies by vectors or `rep movsb`, pull from
+// the peer or push to it); the best of each size is what the library is compared with. Built with -march=native.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@
 
 namespace bench {
 
-class twin {
+class handwritten_baseline {
  public:
   enum class copies { vectors, string, around };
   struct setting {
@@ -35,18 +35,18 @@ class twin {
 
   static constexpr std::size_t bytes() noexcept { return sizeof(line) * 8; }
 
-  /// `memory` is zero at first and seen by both ranks; `in` and `out` are both ranks' buffers, aligned to 64 bytes.
-  twin(void* memory, int rank, float* const (&in)[2], float* const (&out)[2])
+  /// `memory` is zero at first and mapped by both ranks; `in` and `out` are both ranks' buffers, aligned to 64 bytes.
+  handwritten_baseline(void* memory, int rank, float* const (&in)[2], float* const (&out)[2])
       : lines_(static_cast<line*>(memory)), rank_(rank), in_{in[0], in[1]}, out_{out[0], out[1]} {}
 
-  /// The settings that make sense for so many bytes; none: there is no twin.
+  /// The settings that make sense for so many bytes; none: there is no baseline.
   [[nodiscard]] static std::vector<setting> settings(op what, std::size_t bytes, bool in_place) {
     switch (what) {
       case op::barrier: return {{"barrier", false, false, false, copies::vectors}};
       case op::all_reduce: {
         if (bytes <= sizeof(line::payload)) return {{"line", false, false, false, copies::vectors}};
         std::vector<setting> out;
-        if (bytes % 128 != 0) {  // in place nobody may read all of what others write
+        if (bytes % 128 != 0) {  // in place no rank may read all of what others write
           if (in_place) return {};
           return {{"one-shot", false, false, true, copies::vectors}};
         }
@@ -138,7 +138,7 @@ class twin {
   void all_reduce(float* const (&in)[2], std::size_t count, const setting& how) {
     const auto r = static_cast<std::size_t>(rank_);
     if (count * sizeof(float) <= sizeof(line::payload)) {
-      // Data and sequence number in one line, two lines in turn.
+      // Data and sequence number in one line, two lines used alternately.
       line* const both = lines_ + 2 + 2 * (++posts_ % 2);
       std::memcpy(both[r].payload, in[r], count * sizeof(float));
       both[r].flag.store(posts_, std::memory_order_release);

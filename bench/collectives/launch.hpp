@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How ranks come to be: threads of this process, its children, or processes that mpirun started. Everything else of
-// the benchmark takes whatever rank it is given.
+// How ranks come to be: threads of this process, its children, or processes that mpirun started. The rest of the
+// benchmark takes any kind of rank.
 #pragma once
 
 #include <sys/mman.h>
@@ -22,7 +22,7 @@
 
 namespace bench {
 
-/// What the ranks leave behind for whoever started them: shared with children.
+/// What the ranks leave behind for the process that started them: shared with children.
 struct outcome {
   std::size_t wrong = 0;
 };

@@ -29,7 +29,7 @@ class library_call {
   virtual ~library_call() = default;
 
   virtual void prepare(extent size) = 0;
-  /// The library has all forms but those that make no sense.
+  /// Whether the library has this form.
   [[nodiscard]] virtual bool offers(bool in_place) const = 0;
   /// Writes this rank's input anew.
   virtual void freshen(bool in_place) = 0;
@@ -90,10 +90,9 @@ class buffers_of : public library_call {
   pattern<T> pattern_;
 };
 
-/// A barrier. This one and `all_reducer` are classes of their own because `bare` is called by them too, in the same
-/// way.
+/// A barrier. This one and `all_reducer` are classes of their own because they also call the unchecked baseline.
 template <class Group, class T>
-class meeter final : public buffers_of<Group, T> {
+class barrier_call final : public buffers_of<Group, T> {
  public:
   using buffers_of<Group, T>::buffers_of;
 
@@ -256,13 +255,13 @@ class reducer final : public buffers_of<Group, T> {
   }
 };
 
-/// The subject of `which` as the options want it; none where such elements cannot be reduced.
+/// The library call of `which` for these options; none where such elements cannot be reduced.
 template <class T, class Group>
 [[nodiscard]] std::unique_ptr<library_call> make_subject_of(const Group& group, op which, const options& what,
                                                             std::byte* in_bytes, std::byte* out_bytes) {
   T* const in = reinterpret_cast<T*>(in_bytes);
   T* const out = reinterpret_cast<T*>(out_bytes);
-  if (which == op::barrier) return std::make_unique<meeter<Group, T>>(group, which, in, out, what.root);
+  if (which == op::barrier) return std::make_unique<barrier_call<Group, T>>(group, which, in, out, what.root);
   if (!reduces(which)) return std::make_unique<mover<Group, T>>(group, which, in, out, what.root);
   if constexpr (belay::reducible<T>) {
     const auto reducing = [&]<class Op>(Op) -> std::unique_ptr<library_call> {

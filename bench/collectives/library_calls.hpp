@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The subjects of all element types, each group of types compiled in a source of its own: together they are by far the
-// most of what the compiler has to do. Tests build float alone.
+// The library calls of all element types, each group of types compiled in a source of its own: together they are most
+// of what the compiler has to do. Tests build float alone.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ extern template subject_maker<std::int64_t> make_subject_of<std::int64_t>;
 extern template subject_maker<std::uint8_t> make_subject_of<std::uint8_t>;
 
 template <class Group>
-[[nodiscard]] std::unique_ptr<library_call> make_subject(const Group& group, op which, const options& what,
-                                                         std::byte* in, std::byte* out) {
+[[nodiscard]] std::unique_ptr<library_call> make_library_call(const Group& group, op which, const options& what,
+                                                              std::byte* in, std::byte* out) {
   if (what.type == "float") return make_subject_of<float>(group, which, what, in, out);
   if constexpr (all_types) {
     if (what.type == "double") return make_subject_of<double>(group, which, what, in, out);

@@ -36,7 +36,7 @@ struct options {
   std::size_t factor = 2;
   int warmup = 3;
   int iters = 0;                   // 0: by size
-  std::string algorithm = "auto";  // also by BELAY_ALGORITHM, where no flag says it
+  std::string algorithm = "auto";  // also by BELAY_ALGORITHM, where there is no flag
   std::vector<std::string> notes;  // what a user should know before it runs
   bool check = false;
   bool limits = false;
@@ -70,7 +70,8 @@ inline void choose_algorithm(options& out, bool given) {
   if (out.algorithm == "automatic") out.algorithm = "auto";
   if (out.algorithm != "auto") {
     static_cast<void>(belay::host::algorithm_named(out.algorithm));
-    if (out.as == "mpi") throw belay::input_error("--algorithm: ranks of mpi send messages and have no other way");
+    if (out.as == "mpi")
+      throw belay::input_error("--algorithm: ranks of mpi send messages and have no other algorithm");
   }
   const char* const variable = std::getenv("BELAY_ALGORITHM");
   if (variable == nullptr || *variable == '\0') return;
@@ -124,7 +125,8 @@ inline void choose_algorithm(options& out, bool given) {
   app.add_flag("--check", out.check, "compare every result with the ordered reference, bit for bit");
   app.add_flag("--limits", out.limits, "also measure the concurrent copy of the same bytes");
   app.add_option("--beside", out.beside,
-                 "peers in the same run: mpi, twin, bare (without fingerprint, recorder and deadline)")
+                 "contenders in the same run: mpi, twin (a hand-written baseline), bare (without fingerprint, recorder "
+                 "and deadline)")
       ->delimiter(',')
       ->check(CLI::IsMember({"mpi", "twin", "bare"}));
   app.add_option("--json", out.json, "also write the results to this file");

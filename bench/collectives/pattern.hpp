@@ -38,7 +38,7 @@ class pattern {
     return table_[start(rank, i / period, round) + i % period];
   }
 
-  /// Writes `count` elements through the caches, as whoever computes them would.
+  /// Writes `count` elements through the caches, as a computation would.
   void write(T* to, std::size_t count, int rank, unsigned round) const noexcept {
     for (std::size_t i = 0; i < count; i += period) {
       const T* from = table_.data() + start(rank, i / period, round);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where the machine stands at this moment: a cache line's way there and back between two ranks, and how much more two
-// cores copy than one. Taken before and after every sample; samples between which it changed are dropped.
+// The state of the machine: the round trip of a cache line between two ranks, and how much more two cores copy than
+// one. Taken before and after every sample; samples between which it changed are dropped.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ namespace bench {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Private memory in huge pages where there are some, filled with something.
+/// Private memory in huge pages where there are some, filled.
 class private_pages {
  public:
   explicit private_pages(std::size_t bytes) : bytes_((bytes + huge - 1) / huge * huge + huge) {
@@ -54,17 +54,17 @@ class state_probe {
  public:
   /// `copy_bytes`: of each copy, 0: scaling is not probed.
   explicit state_probe(scoreboard& ranks, std::size_t copy_bytes)
-      : board_(&ranks), bytes_(copy_bytes), memory_(copy_bytes == 0 ? 64 : 2 * room) {}
+      : scoreboard_(&ranks), bytes_(copy_bytes), memory_(copy_bytes == 0 ? 64 : 2 * room) {}
 
   [[nodiscard]] machine_state operator()() {
     machine_state out;
-    if (board_->how() == variants::give_core_away || board_->ranks() < 2) return out;
-    board_->align();
-    out.round_trip_us = board_->round_trip(500);
+    if (scoreboard_->how() == variants::give_core_away || scoreboard_->ranks() < 2) return out;
+    scoreboard_->align();
+    out.round_trip_us = scoreboard_->round_trip(500);
     if (bytes_ > 0) {
       const double together = timed_copy(true);
-      const double alone = timed_copy(board_->rank() == 0);
-      out.copy_scaling = static_cast<double>(board_->ranks()) * alone / together;
+      const double alone = timed_copy(scoreboard_->rank() == 0);
+      out.copy_scaling = static_cast<double>(scoreboard_->ranks()) * alone / together;
     }
     return out;
   }
@@ -72,19 +72,19 @@ class state_probe {
  private:
   static constexpr std::size_t room = std::size_t{32} << 20;
 
-  // Around the caches and from a place that moves on, so that memory is what is measured.
+  // Non-temporal and from an address that moves on, so that memory is what is measured.
   [[nodiscard]] double timed_copy(bool takes_part) {
     next_ = next_ + 2 * bytes_ > room ? 0 : next_ + bytes_;
-    board_->align();
+    scoreboard_->align();
     const double start = now_us();
     if (takes_part) {
       belay::host::copy_bytes(memory_.data() + room + next_, memory_.data() + next_, bytes_,
                               belay::host::copy_kind::streaming);
     }
-    return board_->largest(takes_part ? now_us() - start : 0);
+    return scoreboard_->largest(takes_part ? now_us() - start : 0);
   }
 
-  scoreboard* board_;
+  scoreboard* scoreboard_;
   std::size_t bytes_;
   std::size_t next_ = 0;
   private_pages memory_;

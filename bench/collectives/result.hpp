@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What was measured, cell by cell, and what comes of it: rows, the table that nccl-tests prints, and the JSON file.
+// What was measured, cell by cell, and the results: rows, the table that nccl-tests prints, and the JSON file.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +22,12 @@
 
 namespace bench {
 
-/// Who was timed: the library, the twin in one setting, MPI, the library's meeting without its checks, or a copy of one
-/// kind.
-enum class part { library_call, twin, mpi, unchecked_baseline, copy };
+/// What was timed: the library, the hand-written baseline in one setting, MPI, the library's synchronization without
+/// its checks, or a copy of one kind.
+enum class contender_kind { library_call, handwritten_baseline, mpi, unchecked_baseline, copy };
 
 struct series {
-  part who = part::library_call;
+  contender_kind kind = contender_kind::library_call;
   std::string name;  // of the setting or kind
   bool in_place = false;
   std::vector<double> us;  // one a sample; NaN where it was left out
@@ -54,7 +54,7 @@ struct row {
   std::optional<std::size_t> wrong;
   std::optional<double> copy_us;
   std::map<std::string, double> peers;
-  std::string twin_setting;
+  std::string baseline_setting;
 };
 
 /// Which of a cell's samples were taken in `state`, before and after.
@@ -115,7 +115,7 @@ struct row {
         one.copy_scaling = percentile(scaling, 0.5);
         for (const series& times : each.all) {
           const std::vector<double> us = picked(times.us, which);
-          if (us.empty() || (times.who != part::copy && times.in_place != in_place)) continue;
+          if (us.empty() || (times.kind != contender_kind::copy && times.in_place != in_place)) continue;
           const double p50 = percentile(us, 0.5);
           const auto least = [&](const std::string& peer) {
             const auto at = one.peers.try_emplace(peer, p50).first;
@@ -123,18 +123,18 @@ struct row {
             if (best) at->second = p50;
             return best;
           };
-          switch (times.who) {
-            case part::library_call:
+          switch (times.kind) {
+            case contender_kind::library_call:
               one.p50_us = p50;
               one.p99_us = percentile(us, 0.99);
               one.samples = us.size();
               break;
-            case part::twin:
-              if (least("twin")) one.twin_setting = times.name;
+            case contender_kind::handwritten_baseline:
+              if (least("twin")) one.baseline_setting = times.name;
               break;
-            case part::mpi: (void)least("mpi"); break;
-            case part::unchecked_baseline: (void)least("bare"); break;
-            case part::copy: one.copy_us = one.copy_us ? std::min(*one.copy_us, p50) : p50; break;
+            case contender_kind::mpi: (void)least("mpi"); break;
+            case contender_kind::unchecked_baseline: (void)least("bare"); break;
+            case contender_kind::copy: one.copy_us = one.copy_us ? std::min(*one.copy_us, p50) : p50; break;
           }
         }
         if (one.samples == 0) continue;
@@ -155,7 +155,7 @@ struct row {
       const auto of_it = [&](const row& one) {
         return one.what == each.what && one.size.bytes == each.size.bytes && one.in_place == times.in_place;
       };
-      if (times.who != part::library_call || std::any_of(rows.begin(), rows.end(), of_it)) continue;
+      if (times.kind != contender_kind::library_call || std::any_of(rows.begin(), rows.end(), of_it)) continue;
       const std::string what = name(each.what) + (" " + std::to_string(each.size.bytes)) + " B";
       out.push_back(what + (times.in_place ? " in place" : ""));
     }
@@ -241,7 +241,7 @@ inline void print_table(const std::vector<row>& rows, const run_words& words, st
     for (const auto& [peer, us] : one.peers) {
       std::fprintf(to, ", %s %.3f", peer.c_str(), us);
       if (pair && shown.peers.contains(peer)) std::fprintf(to, "/%.3f", shown.peers.at(peer));
-      if (peer == "twin") std::fprintf(to, " (%s)", one.twin_setting.c_str());
+      if (peer == "twin") std::fprintf(to, " (%s)", one.baseline_setting.c_str());
     }
     std::fprintf(to, "\n");
     if (pair) ++i;

@@ -21,9 +21,9 @@
 
 namespace bench {
 
-/// Something timed: how its inputs are written anew, and so many of its calls back to back.
+/// What is timed: how its inputs are written anew, and a number of its calls back to back.
 struct contender {
-  part who = part::library_call;
+  contender_kind kind = contender_kind::library_call;
   std::string name;
   bool in_place = false;
   std::function<void()> freshen;
@@ -36,51 +36,53 @@ inline constexpr int batch = 40;
 [[nodiscard]] constexpr int calls_of(std::size_t bytes) noexcept { return bytes < 4096 ? batch : 1; }
 
 /// Slowest rank's microseconds of a call, just as it is.
-[[nodiscard]] inline double timed_once(scoreboard& ranks, const contender& who, int calls) {
-  who.freshen();
+[[nodiscard]] inline double timed_once(scoreboard& ranks, const contender& each, int calls) {
+  each.freshen();
   ranks.align();
   const double start = now_us();
-  who.run(calls);
+  each.run(calls);
   return ranks.largest(now_us() - start) / calls;
 }
 
-/// Runs it without a clock: each contender leaves lines in caches, and branches predicted, as it likes them, and a
+/// Runs it without a clock: each contender leaves caches and branch predictors as its own code needs them, and a
 /// processor takes some ten microseconds until it is ready for its widest registers. Large ones leave nothing.
-inline void warm_up(scoreboard& ranks, const contender& who, std::size_t bytes) {
+inline void warm_up(scoreboard& ranks, const contender& each, std::size_t bytes) {
   if (bytes > (std::size_t{16} << 20)) return;
   constexpr std::size_t enough = std::size_t{1} << 20;
-  who.freshen();
+  each.freshen();
   ranks.align();
-  who.run(static_cast<int>(std::clamp(enough / std::max(bytes, std::size_t{1}), std::size_t{1}, std::size_t{batch})));
+  each.run(static_cast<int>(std::clamp(enough / std::max(bytes, std::size_t{1}), std::size_t{1}, std::size_t{batch})));
 }
 
-/// Slowest rank's microseconds of a call once it is warm; taken again where something else had a core for more than a
+/// Slowest rank's microseconds of a call once it is warm; taken again where another program had a core for more than a
 /// hundredth of the time, NaN after ten times. Where ranks share cores they disturb each other, and that is part of
 /// what is measured.
-[[nodiscard]] inline double timed(scoreboard& ranks, const disturbance_meter& meter, const contender& who,
+[[nodiscard]] inline double timed(scoreboard& ranks, const disturbance_meter& meter, const contender& each,
                                   std::size_t bytes) {
   const int calls = calls_of(bytes);
   for (int attempt = 0; attempt < 10; ++attempt) {
-    // Nothing but the call's own code between warming up and timing: to ask the kernel leaves none of it in the caches.
+    // Nothing but the call's own code between warming up and timing: a system call would evict it.
     const double kept = meter.us();
-    warm_up(ranks, who, bytes);
-    const double us = timed_once(ranks, who, calls);
+    warm_up(ranks, each, bytes);
+    const double us = timed_once(ranks, each, calls);
     const double disturbed = ranks.largest(meter.us() - kept);
     if (ranks.how() == variants::give_core_away || disturbed <= 0.01 * us * calls) return us;
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-/// Settings of the twin and kinds of copies that lost clearly while warming up are not timed any more: the best
-/// counts. All ranks see the same times and drop the same.
+/// Settings of the hand-written baseline and kinds of copies that lost clearly while warming up are not timed any more:
+/// the best counts. All ranks see the same times and drop the same.
 inline void drop_losers(const std::vector<contender>& all, const std::vector<std::vector<double>>& warm,
                         std::vector<bool>& out) {
   const auto rival = [&](std::size_t a, std::size_t b) {
-    return all[a].who == all[b].who && all[a].in_place == all[b].in_place;
+    return all[a].kind == all[b].kind && all[a].in_place == all[b].in_place;
   };
   const auto best_of = [&](std::size_t i) { return percentile(warm[i], 0); };
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (warm[i].size() < 2 || (all[i].who != part::twin && all[i].who != part::copy)) continue;
+    if (warm[i].size() < 2 ||
+        (all[i].kind != contender_kind::handwritten_baseline && all[i].kind != contender_kind::copy))
+      continue;
     for (std::size_t k = 0; k < all.size(); ++k) {
       if (rival(i, k) && warm[k].size() > 1 && best_of(i) > 1.4 * best_of(k)) out[i] = true;
     }
@@ -92,7 +94,7 @@ inline void take_samples(scoreboard& ranks, state_probe& probe, const std::vecto
                          int samples, cell& into) {
   std::vector<std::vector<double>> warm(all.size());
   std::vector<bool> dropped(all.size(), false);
-  for (const contender& who : all) into.all.push_back({who.who, who.name, who.in_place, {}});
+  for (const contender& each : all) into.all.push_back({each.kind, each.name, each.in_place, {}});
   std::vector<std::size_t> order(all.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::mt19937 random(1);
@@ -100,7 +102,7 @@ inline void take_samples(scoreboard& ranks, state_probe& probe, const std::vecto
   machine_state before = probe();
   for (int i = -warmup; i < samples; ++i) {
     if (i == 0 && warmup > 1) drop_losers(all, warm, dropped);
-    // Always another order, the same on all ranks: who comes after whom is nobody's advantage.
+    // Another order each time, the same on all ranks: no contender gains by its place.
     std::shuffle(order.begin(), order.end(), random);
     for (const std::size_t k : order) {
       double us = std::numeric_limits<double>::quiet_NaN();

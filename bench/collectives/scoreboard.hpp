@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the ranks of the benchmark tell each other beside what they measure: one board in memory that all see. It
-// aligns them before a sample, finds the slowest rank's time, and is none of the code that is on trial.
+// How the ranks of the benchmark synchronize beside what they measure: one scoreboard in memory that all have mapped.
+// It aligns them before a sample, finds the slowest rank's time, and uses none of the code that is measured.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class scoreboard {
 
  private:
   [[nodiscard]] line& at(int rank) const noexcept { return lines_[static_cast<std::size_t>(rank)]; }
-  // Two turns, so that who is early does not overwrite what others still read.
+  // Two lines used alternately, so that an early rank does not overwrite what others still read.
   [[nodiscard]] double folded(double mine, double (*fold)(double, double)) {
     at(rank_).value = mine;
     align();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How the benchmark's own waits look: without a pause in a probe of the machine, with one elsewhere, and giving the
+// How the benchmark's own waits poll: without a pause in a probe of the machine, with one elsewhere, and giving the
 // core away where ranks outnumber cores. A rank that died ends them with an error instead of a hang.
 #pragma once
 
@@ -20,7 +20,7 @@ inline void relax() noexcept {
 
 enum class variants { keep_core, give_core_away };
 
-/// Looks until `done()`; throws after two minutes.
+/// Polls until `done()`; throws after two minutes.
 template <class Done>
 void look_until(Done done, variants how) {
   using clock = std::chrono::steady_clock;

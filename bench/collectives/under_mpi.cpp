@@ -12,8 +12,8 @@
 
 namespace bench {
 
-// The MPI backend needs no shared memory; the scoreboard and the handwritten baseline do, and MPI has some for the
-// processes of one machine.
+// Messages need no shared memory; the scoreboard and the hand-written baseline do, and MPI has some for the processes
+// of one machine.
 template <>
 class buffers<belay::mpi::group> {
  public:
@@ -39,8 +39,8 @@ class buffers<belay::mpi::group> {
     MPI_Comm_free(&machine_);
   }
 
-  [[nodiscard]] std::byte* board_lines() const { return bytes(); }
-  [[nodiscard]] std::byte* twin_lines() const { return bytes() + gap / 2; }
+  [[nodiscard]] std::byte* scoreboard_lines() const { return bytes(); }
+  [[nodiscard]] std::byte* baseline_lines() const { return bytes() + gap / 2; }
   [[nodiscard]] std::byte* in(int rank) const { return bytes() + gap + each_ * static_cast<std::size_t>(rank); }
   [[nodiscard]] std::byte* out(int rank) const { return in(rank) + buffer_; }
 

@@ -23,8 +23,10 @@ bench::cell moving_machine() {
   out.size = bench::extent_of(out.what, 1 << 20, 4, 2);
   out.algorithm[0] = out.algorithm[1] = "pull";
   out.wrong[0] = 0;
-  bench::series mine{bench::part::library_call, "belay", false, {}}, slow{bench::part::twin, "a", false, {}},
-      fast{bench::part::twin, "b", false, {}}, copy{bench::part::copy, "wide", false, {}};
+  bench::series mine{bench::contender_kind::library_call, "belay", false, {}},
+      slow{bench::contender_kind::handwritten_baseline, "a", false, {}},
+      fast{bench::contender_kind::handwritten_baseline, "b", false, {}},
+      copy{bench::contender_kind::copy, "wide", false, {}};
   for (int i = 0; i < 20; ++i) {
     const double before = i <= 10 ? 0.09 : 0.4, after = i < 10 ? 0.09 : 0.4;
     out.around.push_back({{before, 1.1}, {after, 1.1}});
@@ -73,7 +75,7 @@ TEST_CASE("the best setting of a peer counts, and what was not timed counts nowh
   const std::vector<bench::row> rows = bench::rows_of({moving_machine()});
   REQUIRE(rows.size() == 2);
   CHECK(rows[0].peers.at("twin") == 120);
-  CHECK(rows[0].twin_setting == "b");
+  CHECK(rows[0].baseline_setting == "b");
   CHECK(rows[1].peers.at("twin") == 190);
   CHECK(rows[0].copy_us == 80);
 }
