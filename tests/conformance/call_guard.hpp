@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Whose calls a rank's are: of one thread at a time, of its own process, while its run lasts. Whoever else calls gets a
-// named error, and nobody else is harmed.
+// A rank's calls are of one thread at a time, of its own process, while its run lasts. Any other caller gets a named
+// error, and no rank is harmed.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -71,7 +71,7 @@ TEST_CASE_TEMPLATE_DEFINE("of two threads in one group the later is told of both
              world.barrier();
              return adds_up(world);
            }
-           // Who comes first waits for the peers, which wait until the other one has been refused.
+           // The first caller waits for the peers, which wait until the other one has been refused.
            std::string told[2];
            const auto call = [&](int which) {
              told[which] = slip_of([&] { world.barrier(line(which + 1)); });

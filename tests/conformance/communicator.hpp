@@ -76,7 +76,7 @@ TEST_CASE_TEMPLATE_DEFINE("send and receive hand a token around, and meet what o
       if (me == 0) world.receive(previous, std::span(x), 7);
       ok = same_bits(x, pattern<belay::fp8_e5m2>(0, n)) && ok;
     }
-    // The other side may be part of an exchange; a call meets one of its transfers.
+    // The other side may be part of an exchange; a call matches one of its transfers.
     std::vector<int> two{2 * me, 2 * me + 1};
     if (me == 0) {
       world.send(1, std::span(two).first(1));

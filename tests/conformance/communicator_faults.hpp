@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // How every communicator fails: each operation, with a rank that throws, leaves, does not come or calls
-// something else. All survivors get a named error, outputs keep their pattern, nobody hangs.
+// something else. All survivors get a named error, outputs keep their pattern, no rank hangs.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -162,7 +162,7 @@ TEST_CASE_TEMPLATE_DEFINE("a deadline names who has not arrived and what it does
       buffers with(3, 5);
       const std::vector<int> alone{2}, pair{0, 2}, others{0, 1};
       const auto what = failure_of([&] {
-        rank.world().barrier();  // who leaves it last may find the world stopped by then
+        rank.world().barrier();  // the last rank to leave may find the world aborted by then
         if (rank.number() == 2) {
           rank.group(pair).barrier();
         } else {
@@ -170,7 +170,7 @@ TEST_CASE_TEMPLATE_DEFINE("a deadline names who has not arrived and what it does
           rank.world().barrier();
         }
       });
-      // Whoever's deadline passes first names the ranks it waits for.
+      // The rank whose deadline passes first names the ranks it waits for.
       return what.fault == belay::comm_fault::timeout && !what.culprits.empty() &&
              what.message.find("at ") != std::string::npos;
     })));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Whatever a rank calls first, it may be called while peers are still on their way into the world.
+// Any first call of a rank may be made before its peers have joined the world.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -51,7 +51,7 @@ bool passes_around_beside(const Group& group, std::size_t n) {
 
 TEST_CASE_TEMPLATE_DEFINE("any operation, of any size, may be the first that a rank calls", Backend, conf_first_calls) {
   using namespace conformance;
-  // As what is payloads to meeting lines, pages, staging, and what the kernel copies.
+  // Sizes for flag lines, eager buffers, bounce buffers and CMA.
   for (const std::size_t n : {std::size_t{1}, std::size_t{700}, std::size_t{2000}, std::size_t{50'001}}) {
     CAPTURE(n);
     const auto holds = [&](auto law) {

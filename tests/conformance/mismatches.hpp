@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Calls that do not fit together, made by the hundred: one rank does something else than the others, in every way in
-// which an operation can differ. Every rank must be told, before a byte of any rank's buffers has changed. And calls
+// which an operation can differ. Every rank must get the error, before a byte of any rank's buffers has changed. And calls
 // that do fit, from other lines, in place or not, must never be taken for a mismatch.
 #pragma once
 
@@ -25,7 +25,7 @@ namespace conformance {
 struct mismatch_case {
   std::string name;
   std::vector<odd_call> usual, odd;
-  // The deadline: nothing is compared, because the calls never meet.
+  // The deadline: nothing is compared, because the calls never match.
   enum class end { comparison, deadline } how = end::comparison;
 };
 
@@ -155,7 +155,7 @@ bool is_told(Rank& rank, const mismatch_case& each, int odd_rank) {
   const call_groups groups(rank, odd_rank);
   call_memory memory(rank.number());
   const bool by_deadline = each.how == mismatch_case::end::deadline;
-  // A rank that was slow to come is no part of the case.
+  // That a rank is slow is no part of the case.
   if (by_deadline) rank.world().within(std::chrono::minutes(1)).barrier();
   const auto what = failure_of([&] {
     int line = 1;
@@ -172,12 +172,12 @@ bool is_told(Rank& rank, const mismatch_case& each, int odd_rank) {
     rank.world().barrier(belay::where{odd ? "odd.cpp" : "usual.cpp", "", 99});
   });
   bool ok = memory.untouched();
-  for (int i = 0; i < 20; ++i) ::sched_yield();  // nor does anybody write now
+  for (int i = 0; i < 20; ++i) ::sched_yield();  // nor does any rank write now
   ok = ok && memory.untouched();
   const auto again = failure_of([&] { rank.world().barrier(); });
   ok = ok && again.message == what.message && again.fault == what.fault && again.culprits == what.culprits;
   if (by_deadline) {
-    // Whoever's deadline passes first tells where the others are instead.
+    // The rank whose deadline passes first tells where the others are instead.
     return ok && what.fault == belay::comm_fault::timeout && !what.culprits.empty() &&
            what.message.find(".cpp:") != std::string::npos;
   }

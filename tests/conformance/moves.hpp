@@ -59,8 +59,8 @@ bool gathers_for_all(const Group& group, std::size_t part) {
   return same_bits(x, whole) && ok;
 }
 
-// gather and scatter with every root, into other memory and in place; who is not the root gives nothing that
-// could be written, and keeps what it gives.
+// gather and scatter with every root, into other memory and in place; a rank that is not the root passes nothing that
+// could be written, and its input is unchanged.
 template <class T, class Group>
 bool gathers_and_scatters(const Group& group, std::size_t part) {
   const int me = group.rank(), ranks = group.size();
@@ -78,7 +78,7 @@ bool gathers_and_scatters(const Group& group, std::size_t part) {
     out = untouched;
     const auto own = std::span(out).subspan(part * place, part);
     if (is_root) std::copy(mine.begin(), mine.end(), own.begin());
-    group.gather(is_root ? own : std::span(in), std::span(out), root);  // others' out is not looked at
+    group.gather(is_root ? own : std::span(in), std::span(out), root);  // the others' out is not used
     ok = same_bits(out, is_root ? whole : untouched) && same_bits(in, mine) && ok;
 
     std::vector<T> got(part);

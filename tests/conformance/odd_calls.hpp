@@ -213,7 +213,7 @@ void moving(const Group& group, const odd_call& call, call_memory& memory, belay
         group.template all_to_all<T>(other, whole, at);
       break;
     case call_kind::all_to_all_v: {
-      // Of a skewed vector the first rank gets more of everybody, and the last one less.
+      // Of a skewed vector the first rank gets more of every rank, and the last one less.
       const std::size_t mine = me == 0 ? call.n + call.skew : me + 1 == size ? call.n - call.skew : call.n;
       const std::vector<std::size_t> receives(size, mine);
       const auto from =

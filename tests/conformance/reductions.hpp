@@ -129,7 +129,7 @@ TEST_CASE_TEMPLATE_DEFINE("minimum and maximum of a NaN are a NaN, whichever ran
   using namespace conformance;
   CHECK(holds_on_all<Backend>({1, 2, 3, 4}, [](const auto& world) {
     return floating_types::holds([&]<class T>() {
-      // Rank q brings one at place q; where nobody does, the reduction is what it would be.
+      // Rank q has one at index q; elsewhere the reduction is what it would be.
       const std::size_t n = 67;
       const auto is_nan = [](T x) { return !(x == x); };
       const auto law = [&](auto op) {

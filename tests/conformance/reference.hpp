@@ -28,13 +28,13 @@ inline std::vector<std::size_t> few_element_counts(int ranks) {
   return {0, 1, static_cast<std::size_t>(ranks - 1), 7, 1537};
 }
 
-// For a law that is told once and holds for many types: `f.template operator()<T>()` returns whether it held.
+// For a law that is written once and holds for many types: `f.template operator()<T>()` returns whether it held.
 template <class... Types>
 struct each_of {
   template <class Law>
   static bool holds(Law law) {
     bool ok = true;
-    ((ok = law.template operator()<Types>() && ok), ...);  // a broken law does not keep a rank from the next meeting
+    ((ok = law.template operator()<Types>() && ok), ...);  // a broken law does not keep a rank from the next operation
     return ok;
   }
 };
@@ -157,7 +157,7 @@ bool all_reduce_is_right(const Group& group, std::size_t count, Op op) {
   return same_bits(x, reduced<T>(group.size(), count, op));
 }
 
-// A law of one rank on every rank of worlds of several sizes. Every rank tells whether it held.
+// A law of one rank on every rank of worlds of several sizes. Every rank returns whether it held.
 template <class Backend, class Law>
 bool holds_on_all(std::initializer_list<int> worlds, Law law) {
   bool ok = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Sizes that wrap round: every operation that is given one refuses it on its caller, before anybody meets and before
+// Sizes that wrap round: every operation that is given one refuses it on its caller, before any peer is involved and before
 // anything is written, and the group can be used afterwards.
 #pragma once
 

@@ -3,7 +3,7 @@
 #
 # tests/soak/loaded_transfers.sh [RUNS]
 #   trains RUNS times (200) for six steps on four processes, with two busy loops beside them: ranks join late and are
-#   late at every transfer. Fails unless every run ends well; what a failed one said stays in build/soak.
+#   late at every transfer. Fails unless every run ends well; the output of a failed one stays in build/soak.
 
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../cmake/ensure.sh"

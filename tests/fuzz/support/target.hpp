@@ -34,8 +34,8 @@ inline void expect(bool holds, const char* what) {
   std::abort();
 }
 
-/// Runs `body`; that it refuses its input with one of `Errors` is fine, as long as a terminal can show why. Whether it
-/// came to its end.
+/// Runs `body`, which may refuse its input with one of `Errors` whose text a terminal can show. Returns whether it came
+/// to its end.
 template <class... Errors, class Body>
 bool refuses_with(Body&& body) {
   try {
