@@ -129,7 +129,7 @@ class measurement {
     if (what_.limits && size.bytes > 0) {
       std::byte* const to = out_;
       std::byte* const from = in_;
-      for (const belay::host::copy_kind how : belay::host::copy_kinds) {
+      for (const belay::host::memory_access how : belay::host::copy_accesses) {
         const auto fresh = [this, from, size] {
           pattern_.write(reinterpret_cast<std::int32_t*>(from), size.bytes / 4, group_.rank(), ++round_);
         };

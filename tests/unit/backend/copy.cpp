@@ -8,7 +8,7 @@
 #include <vector>
 
 using belay::host::copy_bytes;
-using belay::host::copy_kind;
+using belay::host::memory_access;
 
 namespace {
 
@@ -21,7 +21,7 @@ std::vector<std::byte> pattern(std::size_t bytes) {
 }
 
 // Every byte of [to_shift, to_shift + bytes) is the source's, and none beside it was touched.
-bool copies_exactly(copy_kind how, std::size_t bytes, std::size_t from_shift, std::size_t to_shift) {
+bool copies_exactly(memory_access how, std::size_t bytes, std::size_t from_shift, std::size_t to_shift) {
   const std::vector<std::byte> source = pattern(bytes + from_shift);
   std::vector<std::byte> target(bytes + to_shift + 256, untouched);
   copy_bytes(target.data() + to_shift, source.data() + from_shift, bytes, how);
@@ -35,7 +35,7 @@ bool copies_exactly(copy_kind how, std::size_t bytes, std::size_t from_shift, st
 }  // namespace
 
 TEST_CASE("every kind of copy moves all bytes and no others, whatever the size and the alignment") {
-  for (const copy_kind how : belay::host::copy_kinds) {
+  for (const memory_access how : belay::host::copy_accesses) {
     CAPTURE(std::string(name(how)));
     for (std::size_t bytes = 0; bytes <= 1100; ++bytes) {
       CAPTURE(bytes);
@@ -51,7 +51,7 @@ TEST_CASE("every kind of copy moves all bytes and no others, whatever the size a
 }
 
 TEST_CASE("a copy onto itself and a copy of nothing are allowed") {
-  for (const copy_kind how : belay::host::copy_kinds) {
+  for (const memory_access how : belay::host::copy_accesses) {
     std::vector<std::byte> bytes = pattern(4096);
     copy_bytes(bytes.data(), bytes.data(), bytes.size(), how);
     copy_bytes(nullptr, nullptr, 0, how);
@@ -59,4 +59,4 @@ TEST_CASE("a copy onto itself and a copy of nothing are allowed") {
   }
 }
 
-TEST_CASE("kinds have names") { CHECK(std::string(name(copy_kind::rep_movsb)) == "rep_movsb"); }
+TEST_CASE("kinds have names") { CHECK(std::string(name(memory_access::rep_movsb)) == "rep_movsb"); }

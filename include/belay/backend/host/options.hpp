@@ -21,6 +21,7 @@
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/group_directory.hpp"
 #include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/explain.hpp"
 #include "belay/comm/checked_timeout.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -32,6 +33,10 @@ namespace host {
 
 /// Whether each rank stays on one core.
 enum class pinning { none, one_core_each };
+
+/// Whether a world times the copies of this machine before the ranks' bodies start: once per process, for at most 60 ms
+/// and with 8 MiB. `skip`: all copies are libc's until the on-line tuner finds better ones.
+enum class calibration { measure, skip };
 
 struct world_options {
   /// How long a rank waits for its peers; zero: BELAY_TIMEOUT of the environment in seconds, else 600 s.
@@ -45,6 +50,7 @@ struct world_options {
   host::algorithm algorithm = host::algorithm::automatic;
   /// Processes: what each rank and lane stages of buffers that its peers cannot see.
   std::size_t staging_bytes = 512 * 1024;
+  host::calibration calibration = host::calibration::measure;
 
   /// `spin` as a number of looks on this machine; found by whoever makes the world.
   int spins = 0;
@@ -76,6 +82,7 @@ struct world_options {
   options.staging_bytes = options.staging_bytes / 8192 * 8192;  // two halves of whole pages
   if (options.algorithm == algorithm::automatic) options.algorithm = algorithm_of_environment();
   if (options.spins == 0) options.spins = spins_in(options.spin);
+  static_cast<void>(prints_tuning());  // refuses what BELAY_TUNING cannot be
   return options;
 }
 
@@ -94,6 +101,18 @@ struct world_options {
   out.stall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(options.stall_limit).count();
   out.job = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
   return out;
+}
+
+/// Publishes the calibration of this machine in a fresh control block, before any rank's body; prints the rules where
+/// BELAY_TUNING is `print`. A world of one rank copies for nobody and is not calibrated.
+inline void calibrate(const control_block& fresh, const world_options& options) {
+  const int ranks = fresh.shape().ranks;
+  if (ranks < 2) return;
+  if (options.calibration == calibration::measure) {
+    static const copy_table measured = calibrate_copies();  // a process measures its machine once
+    fresh.header().copies = measured;
+  }
+  if (fresh.shape().epoch == 0) print_rules(ranks, options.algorithm, fresh.header().copies);
 }
 
 /// Fresh zeroed pages of this process, of which only those that are touched cost memory.

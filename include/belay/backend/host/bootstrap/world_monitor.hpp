@@ -100,7 +100,10 @@ class world_monitor {
 
   // What the holder calls.
 
-  void joined(int, pid_t) noexcept {}
+  /// Calibrates when the first rank has come, while the others start; none has its answer yet.
+  void joined(int, pid_t) {
+    if (!std::exchange(calibrated_, true)) calibrate(worlds_.front()->shared(), options_);
+  }
 
   /// A failure in whatever it does: before it joins, in its body, or after its goodbye, when its process is to end.
   void stalled(int rank) {
@@ -195,12 +198,14 @@ class world_monitor {
     segments_.push_back(
         std::make_unique<memory_segment>(memory_segment::create("belay-control", control_block::bytes_for(shape))));
     worlds_.push_back(std::make_unique<world_status>(control_block::make(segments_.back()->data(), shape)));
+    worlds_.back()->shared().header().copies = worlds_.front()->copies();
   }
 
   world_options options_;
   std::vector<rank_outcome> outcomes_;
   std::vector<bool> said_;
   std::vector<bool> stalled_;
+  bool calibrated_ = false;
   std::vector<int> members_;  // of the present epoch, by their numbers at the start
   std::optional<int> first_failure_;
   std::vector<std::unique_ptr<memory_segment>> segments_;

@@ -34,11 +34,11 @@ void move_parts(Context me, const std::byte* in, std::byte* out, std::size_t byt
   const auto [how, by] = variant_of(me, bytes);
   if (stores_into_peers(how) && !any_in_place) {
     const byte_range own = sent(me.rank(), me.rank());
-    push_by(by, out + received(me.rank(), me.rank()).first, in + own.first, own.bytes, bytes, bytes);
+    me.copies().push_by(by, out + received(me.rank(), me.rank()).first, in + own.first, own.bytes, bytes, bytes);
     for (int k = 1; k < me.size(); ++k) {  // everybody begins at another peer
       const int q = me.behind(k);
       const byte_range mine = sent(me.rank(), q);
-      push_by(by, me.endpoint->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes, bytes, bytes);
+      me.copies().push_by(by, me.endpoint->output_of(q) + received(q, me.rank()).first, in + mine.first, mine.bytes, bytes, bytes);
     }
   } else if (how != algorithm::staged && how != algorithm::cma) {
     for (int k = 0; k < me.size(); ++k) {
@@ -50,7 +50,7 @@ void move_parts(Context me, const std::byte* in, std::byte* out, std::size_t byt
         return me.endpoint->output_of(of) + received(of, of == q ? me.rank() : q).first;
       };
       if (!in_place(me.rank()) && !in_place(q)) {
-        copy_by(by, out + mine.first, me.endpoint->input_of(q) + sent(q, me.rank()).first, mine.bytes);
+        me.copies().copy_by(by, out + mine.first, me.endpoint->input_of(q) + sent(q, me.rank()).first, mine.bytes);
       } else if (q != me.rank()) {  // either of the two moves one half of both parts
         const std::size_t half = mine.bytes / 2 / 64 * 64;
         const std::size_t first = me.rank() < q ? 0 : half, length = me.rank() < q ? half : mine.bytes - half;
@@ -66,7 +66,7 @@ void move_parts(Context me, const std::byte* in, std::byte* out, std::size_t byt
     }
   } else {
     const byte_range own = sent(me.rank(), me.rank());
-    fast_copy(out + received(me.rank(), me.rank()).first, in + own.first, own.bytes);  // (in place: nothing)
+    me.copies().copy(out + received(me.rank(), me.rank()).first, in + own.first, own.bytes);  // (in place: nothing)
     std::size_t longest = 0;
     for (int from = 0; from < me.size(); ++from) {
       for (int to = 0; to < me.size(); ++to) longest = std::max(longest, from == to ? 0 : sent(from, to).bytes);
@@ -85,7 +85,7 @@ void move_parts(Context me, const std::byte* in, std::byte* out, std::size_t byt
             const int q = me.behind(k);
             const byte_range mine = received(me.rank(), q);
             const std::byte* const place = halves(q) + index_of(me.rank()) * now.count;
-            fast_copy(out + mine.first + now.first, place, clipped(now, mine.bytes));
+            me.copies().copy(out + mine.first + now.first, place, clipped(now, mine.bytes));
           }
         });
   }

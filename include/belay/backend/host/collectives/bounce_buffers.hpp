@@ -48,7 +48,7 @@ void through_staging(Context me, std::size_t length, std::size_t parts, Fill fil
 /// caches to be written.)
 template <class Context>
 void stage_copy(Context me, void* half, const void* from, std::size_t bytes, std::size_t whole_bytes) {
-  copy_by(me.endpoint->chosen().by, half, from, bytes, whole_bytes);
+  me.copies().copy_by(me.endpoint->chosen().by, half, from, bytes, whole_bytes);
 }
 template <class Context>
 void stage_copy(Context me, void* half, const void* from, std::size_t bytes) {

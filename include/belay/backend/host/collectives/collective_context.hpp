@@ -25,6 +25,7 @@ struct basic_collective_context {
 
   [[nodiscard]] int rank() const noexcept { return endpoint->rank(); }
   [[nodiscard]] int size() const noexcept { return endpoint->size(); }
+  [[nodiscard]] const copy_table& copies() const noexcept { return endpoint->copies(); }
   /// The rank `k` places behind this one, in a circle, for k of 0 to size - 1.
   [[nodiscard]] int behind(int k) const noexcept { return endpoint->behind(k); }
   /// What rank `who` payloads, where it is seen from here.

@@ -68,7 +68,7 @@ template <class From, class To, class Context>
       [&](round_range now, auto halves) {
         for (int q = 0; q < me.size(); ++q) {
           const std::size_t n = clipped(now, from(q).bytes);
-          fast_copy(out + to(q) + now.first, halves(q), n);
+          me.copies().copy(out + to(q) + now.first, halves(q), n);
         }
       });
 }
@@ -94,7 +94,7 @@ void gather_parts(Context me, const std::byte* in, std::byte* out, std::size_t b
   for (round_range now; now.first < own.bytes; now.first += now.count) {
     now.count = std::min(block_to_all, own.bytes - now.first);
     const std::byte* const block = in + own.first + now.first;
-    const auto store = [&](std::byte* place) { push_by(chosen.by, place, block, now.count, own.bytes, moved); };
+    const auto store = [&](std::byte* place) { me.copies().push_by(chosen.by, place, block, now.count, own.bytes, moved); };
     if (!in_place) store(out + to(me.rank()) + now.first);
     for (int k = 1; k < me.size(); ++k) {  // everybody begins at another peer
       store(me.endpoint->output_of(me.behind(k)) + to(me.rank()) + now.first);
@@ -173,12 +173,12 @@ void broadcast(Context me, std::span<T> inout, int root, const where& at) {
   me.endpoint->enter_rendezvous(call_buffers_of(print, inout, inout), me.limit, at);
   const auto [how, by] = variant_of(me, bytes);
   if (root_stores(me, how, bytes, most_stored_by_free_root)) {
-    if (is_root) copy_by(by, me.endpoint->output_of(1 - root), inout.data(), bytes);
+    if (is_root) me.copies().copy_by(by, me.endpoint->output_of(1 - root), inout.data(), bytes);
   } else if (how != algorithm::staged) {
     const std::size_t fetched = copied_by_peers(me, how, bytes, most_stored_by_free_root);
     if (!is_root) me.endpoint->fetch(root, me.endpoint->descriptor_of(root).input, 0, inout.data(), fetched, by);
     for (int q = 0; q < me.size() && is_root && fetched < bytes; ++q) {
-      if (q != root) copy_by(by, me.endpoint->output_of(q) + fetched, bytes_of(inout) + fetched, bytes - fetched);
+      if (q != root) me.copies().copy_by(by, me.endpoint->output_of(q) + fetched, bytes_of(inout) + fetched, bytes - fetched);
     }
   } else {
     through_staging<std::byte>(
@@ -187,7 +187,7 @@ void broadcast(Context me, std::span<T> inout, int root, const where& at) {
           if (is_root) stage_copy(me, half, bytes_of(inout) + now.first, now.count);
         },
         [&](round_range now, auto halves) {
-          if (!is_root) fast_copy(bytes_of(inout) + now.first, halves(root), now.count);
+          if (!is_root) me.copies().copy(bytes_of(inout) + now.first, halves(root), now.count);
         });
   }
   me.endpoint->exit_rendezvous();
@@ -219,9 +219,9 @@ void gather(Context me, std::span<const T> in, std::span<T> out, int root, const
     const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
     const std::size_t stored = in_place ? copied_by_peers(me, how, each, most_stored_by_root) : each;
     std::byte* const place = me.endpoint->output_of(root) + own * sizeof(T);
-    if (place != bytes_of(in)) copy_by(by, place, in.data(), stored);
+    if (place != bytes_of(in)) me.copies().copy_by(by, place, in.data(), stored);
     for (int q = 0; q < me.size() && is_root && stored < each; ++q) {
-      if (q != root) copy_by(by, to + each * index_of(q) + stored, me.endpoint->input_of(q) + stored, each - stored);
+      if (q != root) me.copies().copy_by(by, to + each * index_of(q) + stored, me.endpoint->input_of(q) + stored, each - stored);
     }
   } else if (how == algorithm::cma) {
     for (int q = 0; q < me.size() && is_root; ++q, to += each) {
@@ -233,7 +233,7 @@ void gather(Context me, std::span<const T> in, std::span<T> out, int root, const
         [&](round_range now, std::byte* half) { stage_copy(me, half, bytes_of(in) + now.first, now.count); },
         [&](round_range now, auto halves) {
           for (int q = 0; q < me.size() && is_root; ++q) {
-            fast_copy(to + static_cast<std::size_t>(q) * each + now.first, halves(q), now.count);
+            me.copies().copy(to + static_cast<std::size_t>(q) * each + now.first, halves(q), now.count);
           }
         });
   }
@@ -265,15 +265,15 @@ void scatter(Context me, std::span<const T> in, std::span<T> out, int root, cons
   const bool in_place = roots.output.is_at(roots.input, each * index_of(root));
   if (root_stores(me, how, each, in_place ? most_stored_by_free_root : most_stored_by_root)) {
     if (is_root) {
-      copy_by(by, me.endpoint->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);
-      if (out.data() != in.data() + own) copy_by(by, out.data(), in.data() + own, each);
+      me.copies().copy_by(by, me.endpoint->output_of(1 - root), in.data() + out.size() * static_cast<std::size_t>(1 - root), each);
+      if (out.data() != in.data() + own) me.copies().copy_by(by, out.data(), in.data() + own, each);
     }
   } else if (how != algorithm::staged) {
     const std::size_t fetched = in_place ? copied_by_peers(me, how, each, most_stored_by_free_root) : each;
     if (!is_root || !in_place) me.endpoint->fetch(root, roots.input, first, out.data(), is_root ? each : fetched, by);
     for (int q = 0; q < me.size() && is_root && fetched < each; ++q) {
       if (q == root) continue;
-      copy_by(by, me.endpoint->output_of(q) + fetched, bytes_of(in) + each * index_of(q) + fetched, each - fetched);
+      me.copies().copy_by(by, me.endpoint->output_of(q) + fetched, bytes_of(in) + each * index_of(q) + fetched, each - fetched);
     }
   } else {
     through_staging<std::byte>(
@@ -284,7 +284,7 @@ void scatter(Context me, std::span<const T> in, std::span<T> out, int root, cons
           }
         },
         [&](round_range now, auto halves) {
-          fast_copy(bytes_of(out) + now.first, halves(root) + static_cast<std::size_t>(me.rank()) * now.count,
+          me.copies().copy(bytes_of(out) + now.first, halves(root) + static_cast<std::size_t>(me.rank()) * now.count,
                     now.count);
         });
   }

@@ -45,7 +45,7 @@ void reduce_seen(Context me, Source source, int destinations, Destination destin
   const T* const second = source(1);
   // Where a destination is a source its lines have been read: to store around the caches would first throw them out.
   const bool in_place = first == to || first == also_to || second == to || second == also_to;
-  if (by == memory_access::automatic && !in_place && stores_around(like_copy_of)) by = memory_access::non_temporal;
+  if (by == memory_access::automatic && !in_place && me.copies().non_temporal(like_copy_of)) by = memory_access::non_temporal;
   reduce_two<Op, T>(to, also_to, first, second, count, by, own);
 }
 
@@ -112,7 +112,7 @@ void all_reduce_staged(Context me, std::span<const T> in, std::span<T> out) {
   };
   const auto take = [&](round_range now, std::size_t turn) {
     each_slice(now, [&](int q, std::size_t first, std::size_t bytes) {
-      fast_copy(out.data() + now.first + first, half_of(q, turn) + first, bytes, out.size_bytes());
+      me.copies().copy(out.data() + now.first + first, half_of(q, turn) + first, bytes, out.size_bytes());
     });
   };
   std::size_t turn = 0;

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which copy for which size, found by timing them on this machine: where one processor wants stores around the caches
-// from some megabytes on, another is fastest with one string instruction at every size. Ranks that time at the same
-// time find what holds when all of them copy at once.
+// Which memory access suits a copy of which size, measured on this machine once per job and shared by its ranks.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
-#include <memory>
-#include <new>
 #include <span>
 
 #include "belay/backend/host/copy/copy.hpp"
@@ -21,138 +18,102 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Microseconds of each kind of copy (the best of a few) in classes of size; 0: not measured. Ranks that want one
-/// choice merge their times by `slowest_of` first.
+/// Microseconds of each copy access, the best of a few, in classes of size; 0: not measured.
 struct copy_times {
-  static constexpr std::array<std::size_t, 7> sizes{std::size_t{4} << 10, std::size_t{32} << 10, std::size_t{256} << 10,
-                                                    std::size_t{1} << 20, std::size_t{3} << 19,  std::size_t{4} << 20,
-                                                    std::size_t{16} << 20};
+  static constexpr std::array<std::size_t, 6> sizes{std::size_t{4} << 10,  std::size_t{32} << 10, std::size_t{256} << 10,
+                                                    std::size_t{1} << 20, std::size_t{3} << 19,  std::size_t{4} << 20};
 
-  std::array<std::array<double, std::size(copy_kinds)>, sizes.size()> us{};
-
-  [[nodiscard]] static copy_times slowest_of(copy_times a, const copy_times& b) noexcept {
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      for (std::size_t k = 0; k < std::size(copy_kinds); ++k) a.us[i][k] = std::max(a.us[i][k], b.us[i][k]);
-    }
-    return a;
-  }
+  std::array<std::array<double, std::size(copy_accesses)>, sizes.size()> us{};
 };
 
-/// A kind of copy for each class of size, and from which size on stores go around the caches.
-class copy_choice {
+/// From here on the access of a copy is measured. Below it follows from what copies between two cores cost, which one
+/// thread's calibration does not see (docs/explanation/tuning.md).
+inline constexpr std::size_t least_calibrated_copy = 128 * 1024;
+
+/// The access for each class of size, and the size from which stores bypass the caches. Trivially copyable and without
+/// pointers: it stands in the control block.
+class copy_table {
  public:
-  /// The library's copy always, no streaming: what is chosen where nothing was timed.
-  copy_choice() noexcept {
-    kinds_.fill(copy_kind::library);
-    for (std::size_t i = 1; i < kinds_.size(); ++i)
-      least_of_class_[i] = middle_of(copy_times::sizes[i - 1], copy_times::sizes[i]);
-  }
+  /// libc for all calibrated sizes: the table of a world that does not calibrate.
+  constexpr copy_table() noexcept { accesses_.fill(memory_access::libc); }
 
-  /// Streaming starts at the class from which on it gains most, all in all, over stores of the same registers through
-  /// the caches: one disturbed timing does not decide. A twentieth is no gain. Then the fastest of each class, if it
-  /// beats the usual kind by a tenth: less than that is chance. Usual is the library, and from some megabytes on what
-  /// streams or else vectors, which fetch ahead. Classes without times are left to the library.
-  explicit copy_choice(const copy_times& times) noexcept : copy_choice() {
-    const auto us = [&](std::size_t i, copy_kind how) { return times.us[i][static_cast<std::size_t>(how)]; };
-    double gained = 0, most_gained = 0;
-    for (std::size_t i = kinds_.size(); i-- > 0;) {
-      if (us(i, copy_kind::library) == 0) continue;
-      gained += std::log(0.95 * us(i, copy_kind::wide) / us(i, copy_kind::streaming));
-      if (gained <= most_gained) continue;
-      most_gained = gained;
-      stream_from_ = least_of_class_[i];
-    }
-    for (std::size_t i = 0; i < kinds_.size(); ++i) {
-      const auto& row = times.us[i];
-      if (us(i, copy_kind::library) == 0) continue;
-      const std::size_t bytes = copy_times::sizes[i];
-      if (bytes >= least_usually_streaming && streams(bytes))
-        kinds_[i] = copy_kind::streaming;
-      else if (bytes >= least_usually_wide)
-        kinds_[i] = copy_kind::wide;
-      const auto least = std::min_element(row.begin(), row.end());
-      if (*least < margin * us(i, kinds_[i])) kinds_[i] = copy_kinds[least - row.begin()];
-    }
-  }
+  /// Non-temporal stores begin at the class from which on they gain most in all over temporal ones, by 5 % at least: a
+  /// single disturbed time does not decide. Then the fastest access of each class is taken if it beats the default by
+  /// 10 %. The default is libc; from `least_default_non_temporal` on what bypasses the caches, or else vectors. Classes
+  /// that were not measured are libc's.
+  explicit copy_table(const copy_times& times) noexcept;
 
-  /// For a copy of `bytes` in one piece: that of the class nearest to it.
-  [[nodiscard]] copy_kind of(std::size_t bytes) const noexcept {
+  /// For a copy of `bytes` in one piece.
+  [[nodiscard]] memory_access access_of(std::size_t bytes) const noexcept {
+    if (bytes >= least_calibrated_copy) return calibrated(bytes);
+    if (bytes < least_string_copy) return memory_access::libc;
+    return bytes <= most_string_copy && strings_take_lines() ? memory_access::rep_movsb : memory_access::temporal;
+  }
+  /// Of the class that is nearest to `bytes`.
+  [[nodiscard]] memory_access calibrated(std::size_t bytes) const noexcept {
     std::size_t i = 0;
-    while (i + 1 < kinds_.size() && bytes >= least_of_class_[i + 1]) ++i;
-    return kinds_[i];
+    while (i + 1 < accesses_.size() && bytes >= least_of_class(i + 1)) ++i;
+    return accesses_[i];
   }
-  /// Whether what each rank reads and writes `bytes` of is better stored around the caches.
-  [[nodiscard]] bool streams(std::size_t bytes) const noexcept { return bytes >= stream_from_; }
-  [[nodiscard]] std::size_t stream_from_bytes() const noexcept { return stream_from_; }
+  /// Whether stores bypass the caches where each rank reads and writes `bytes`.
+  [[nodiscard]] bool non_temporal(std::size_t bytes) const noexcept {
+    return bytes >= least_calibrated_copy && bytes >= non_temporal_from_;
+  }
+  [[nodiscard]] std::size_t non_temporal_from_bytes() const noexcept { return non_temporal_from_; }
+
+  /// Copies by the access of `bytes`; a piece of `whole_bytes` that are copied one after the other.
+  void copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) const noexcept {
+    copy_bytes(to, from, bytes, access_of(bytes), whole_bytes);
+  }
+  void copy(void* to, const void* from, std::size_t bytes) const noexcept { copy(to, from, bytes, bytes); }
+  /// The same by `how`; automatic: by the access of `bytes`.
+  void copy_by(memory_access how, void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) const noexcept {
+    copy_bytes(to, from, bytes, how == memory_access::automatic ? access_of(bytes) : as_copy(how), whole_bytes);
+  }
+  void copy_by(memory_access how, void* to, const void* from, std::size_t bytes) const noexcept {
+    copy_by(how, to, from, bytes, bytes);
+  }
+  /// A piece of the `moved` bytes that a rank stores into its peers' and its own buffers, read from `read` bytes of its
+  /// own.
+  void push_by(memory_access how, void* to, const void* from, std::size_t bytes, std::size_t read,
+               std::size_t moved) const noexcept {
+    copy_bytes(to, from, bytes, how == memory_access::automatic ? push_access(bytes, read, moved) : as_copy(how), moved);
+  }
 
  private:
-  static constexpr double margin = 0.9;
-  static constexpr std::size_t least_usually_streaming = std::size_t{3} << 19,
-                               least_usually_wide = std::size_t{4} << 20;
-  [[nodiscard]] static std::size_t middle_of(std::size_t a, std::size_t b) noexcept {
-    return static_cast<std::size_t>(std::ceil(std::sqrt(static_cast<double>(a) * static_cast<double>(b))));
+  // Up to most_short_push, and again from least_string_push to most_string_push, where pushed lines lie in the shared
+  // cache, `rep movsb` takes lines that vectors would read first.
+  static constexpr std::size_t least_string_copy = 4 * 1024, most_string_copy = 16 * 1024, most_short_push = 32 * 1024,
+                               least_string_push = 512 * 1024, most_string_push = 4 * 1024 * 1024;
+
+  [[nodiscard]] memory_access push_access(std::size_t bytes, std::size_t read, std::size_t moved) const noexcept {
+    const memory_access how = access_of((read + moved) / 2);  // a copy of n bytes reads as many as it stores
+    const bool takes_lines = moved <= most_short_push || (moved >= least_string_push && moved < most_string_push);
+    const bool by_string =
+        takes_lines && how != memory_access::non_temporal && bytes >= least_string_copy && strings_take_lines();
+    return by_string ? memory_access::rep_movsb : how;
+  }
+  // Between two classes the boundary is their geometric mean.
+  [[nodiscard]] static constexpr std::size_t least_of_class(std::size_t i) noexcept {
+    constexpr std::array<std::size_t, copy_times::sizes.size()> least{0, 11'586, 92'682, 512 * 1024, 1'284'239, 2'568'477};
+    return least[i];
   }
 
-  std::array<copy_kind, copy_times::sizes.size()> kinds_;
-  std::array<std::size_t, copy_times::sizes.size()>
-      least_of_class_{};  // the geometric middle between it and the one below
-  std::size_t stream_from_ = std::numeric_limits<std::size_t>::max();
+  std::array<memory_access, copy_times::sizes.size()> accesses_{};
+  std::size_t non_temporal_from_ = std::numeric_limits<std::size_t>::max();
 };
 
-/// Times every kind in every class from `least` bytes on that fits into `to` and `from`, for about `budget`: later
-/// classes are left out when it is spent. `meet()` is called before each timed copy; ranks that time together wait for
-/// each other there, and give buffers of the same size and no budget, so that all make the same calls.
-template <class Meet>
-[[nodiscard]] copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from,
-                                     std::chrono::microseconds budget, Meet meet, std::size_t least = 0) {
-  using clock = std::chrono::steady_clock;
-  const clock::time_point start = clock::now();
-  copy_times out;
-  for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) {
-    const std::size_t bytes = copy_times::sizes[i];
-    if (bytes < least) continue;
-    if (bytes > std::min(to.size(), from.size()) || (budget.count() > 0 && clock::now() - start > budget)) break;
-    // The more often the smaller, because a clock's tick is not much shorter than a small copy.
-    const int rounds = bytes > (std::size_t{1} << 20) ? 2 : bytes > (std::size_t{32} << 10) ? 4 : 9;
-    const std::size_t places = std::min(to.size(), from.size()) / bytes;
-    for (int round = 0; round < rounds; ++round) {
-      // Somewhere else each time: which lines of a cache the pages share is chance.
-      const std::size_t place = static_cast<std::size_t>(round) % places * bytes;
-      std::byte* const target = to.data() + place;
-      std::byte* const source = from.data() + place;
-      for (std::size_t k = 0; k < std::size(copy_kinds); ++k) {
-        copy_bytes(target, source, bytes, copy_kinds[k]);  // brings the target where this kind leaves it
-        // Fresh bytes, and never zeros: stores of zeros are faster than those of anything else.
-        for (std::size_t line = 0; line < bytes; line += 64) source[line] = static_cast<std::byte>(line / 64 % 255 + 1);
-        meet();
-        const clock::time_point before = clock::now();
-        copy_bytes(target, source, bytes, copy_kinds[k]);
-        const double us = std::chrono::duration<double, std::micro>(clock::now() - before).count();
-        double& best = out.us[i][k];
-        best = round == 0 ? us : std::min(best, us);
-      }
-    }
-  }
-  return out;
-}
+/// Times every copy access in every class that fits into `to` and `from`, the large classes first left out once
+/// `budget` is spent; 0: no budget.
+BELAY_DECL copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from, std::chrono::microseconds budget);
 
-/// From here on a copy is of the largest class, which is timed by itself: it takes as long as all others, and memory.
-inline constexpr std::size_t least_large_copy = std::size_t{8} << 20;
-
-/// The choice for this machine, from one thread's copies in the classes from `least` bytes to `largest`.
-[[nodiscard]] inline copy_choice probe_copies(std::size_t least, std::size_t largest) {
-  const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[2 * largest]);
-  if (memory == nullptr) return {};  // who copies is in the middle of an operation
-  std::fill(memory.get(), memory.get() + 2 * largest, std::byte{1});
-  return copy_choice(time_copies(
-      {memory.get(), largest}, {memory.get() + largest, largest}, std::chrono::milliseconds(40), [] {}, least));
-}
-/// For copies of less than `least_large_copy`: 15 to 40 ms, and 8 MiB while it lasts.
-[[nodiscard]] inline copy_choice probe_copies() { return probe_copies(0, std::size_t{4} << 20); }
-/// For larger ones: 60 to 100 ms, and 32 MiB while it lasts.
-[[nodiscard]] inline copy_choice probe_large_copies() {
-  return probe_copies(copy_times::sizes.back(), copy_times::sizes.back());
-}
+/// The table of this machine from one thread's copies: at most 60 ms, and 8 MiB while it lasts. `copy_table{}` where
+/// there is no memory for that.
+BELAY_DECL copy_table calibrate_copies();
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/backend/host/copy/calibration.ipp"  // IWYU pragma: export
+#endif

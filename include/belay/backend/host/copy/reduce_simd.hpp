@@ -11,30 +11,26 @@
 #include <type_traits>
 
 #include "belay/backend/host/copy/copy.hpp"
-#include "belay/backend/host/tuning/variant.hpp"
+#include "belay/backend/host/copy/memory_access.hpp"
 #include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Whether results are stored through the caches or around them.
-enum class store_kind : std::uint8_t { cached, streaming };
+/// How far ahead a source that is also a destination is prefetched, in bytes.
+inline constexpr std::size_t exclusive_prefetch_distance = 256;
 
-/// What a source is fetched for ahead of its use: `to_write` where a destination is the same memory.
-enum class fetch_kind : std::uint8_t { none, to_read, to_write };
-
-/// What is written as well is fetched so many bytes ahead.
-inline constexpr std::size_t owned_ahead = 256;
-
-/// How a reduction of two ranks stores and fetches.
+/// How a reduction of two ranks touches each of its arrays: destinations temporal or non_temporal, sources temporal (no
+/// prefetch), prefetch or prefetch_exclusive.
 struct reduction_plan {
-  store_kind to = store_kind::cached, also_to = store_kind::cached;
-  fetch_kind first = fetch_kind::none, second = fetch_kind::none;
+  memory_access to = memory_access::temporal, also_to = memory_access::temporal;
+  memory_access first = memory_access::temporal, second = memory_access::temporal;
 
-  [[nodiscard]] bool streams() const noexcept {
-    return to == store_kind::streaming || also_to == store_kind::streaming;
+  [[nodiscard]] bool non_temporal() const noexcept {
+    return to == memory_access::non_temporal || also_to == memory_access::non_temporal;
   }
 };
 
@@ -53,11 +49,11 @@ struct lanes<double> {
 };
 
 /// Of a source, what comes so long after the `bytes` at `from`.
-inline void fetch_ahead(const void* from, std::size_t bytes, fetch_kind how) noexcept {
+inline void prefetch_ahead(const void* from, std::size_t bytes, memory_access how) noexcept {
   const auto* const first = static_cast<const std::byte*>(from);
-  if (how == fetch_kind::to_write) prefetch_for_write(first + owned_ahead, bytes);
-  if (how != fetch_kind::to_read) return;
-  for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(first + fetched_ahead + line);
+  if (how == memory_access::prefetch_exclusive) prefetch_for_write(first + exclusive_prefetch_distance, bytes);
+  if (how != memory_access::prefetch) return;
+  for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(first + prefetch_distance + line);
 }
 
 // (`auto` would drop the alignment of one element.)
@@ -82,9 +78,9 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
     else
       r = ((a > b) | (a != a)) ? a : b;
   };
-  const auto store = [=](T * place, const vector& r, store_kind how) __attribute__((target("avx512f"), always_inline)) {
+  const auto store = [=](T * place, const vector& r, memory_access how) __attribute__((target("avx512f"), always_inline)) {
     vector& there = *reinterpret_cast<vector*>(place);
-    if (how == store_kind::streaming)
+    if (how == memory_access::non_temporal)
       asm volatile("vmovntps %1, %0" : "=m"(there) : "v"(r));
     else
       there = r;
@@ -92,14 +88,14 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
   std::size_t i = 0;
   // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
   for (; i + 4 * each <= count; i += 4 * each) {
-    fetch_ahead(first + i, 4 * 64, plan.first);
-    fetch_ahead(second + i, 4 * 64, plan.second);
+    prefetch_ahead(first + i, 4 * 64, plan.first);
+    prefetch_ahead(second + i, 4 * 64, plan.second);
     vector w, x, y, z;
     reduce(w, i);
     reduce(x, i + each);
     reduce(y, i + 2 * each);
     reduce(z, i + 3 * each);
-    const auto store_all = [&](T * place, store_kind how) __attribute__((target("avx512f"), always_inline)) {
+    const auto store_all = [&](T * place, memory_access how) __attribute__((target("avx512f"), always_inline)) {
       store(place, w, how);
       store(place + each, x, how);
       store(place + 2 * each, y, how);
@@ -134,9 +130,9 @@ __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* f
     else
       r = ((a > b) | (a != a)) ? a : b;
   };
-  const auto store = [=](T * place, const vector& r, store_kind how) __attribute__((target("avx2"), always_inline)) {
+  const auto store = [=](T * place, const vector& r, memory_access how) __attribute__((target("avx2"), always_inline)) {
     vector& there = *reinterpret_cast<vector*>(place);
-    if (how == store_kind::streaming)
+    if (how == memory_access::non_temporal)
       asm volatile("vmovntps %1, %0" : "=m"(there) : "x"(r));
     else
       there = r;
@@ -144,14 +140,14 @@ __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* f
   std::size_t i = 0;
   // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
   for (; i + 4 * each <= count; i += 4 * each) {
-    fetch_ahead(first + i, 4 * 32, plan.first);
-    fetch_ahead(second + i, 4 * 32, plan.second);
+    prefetch_ahead(first + i, 4 * 32, plan.first);
+    prefetch_ahead(second + i, 4 * 32, plan.second);
     vector w, x, y, z;
     reduce(w, i);
     reduce(x, i + each);
     reduce(y, i + 2 * each);
     reduce(z, i + 3 * each);
-    const auto store_all = [&](T * place, store_kind how) __attribute__((target("avx2"), always_inline)) {
+    const auto store_all = [&](T * place, memory_access how) __attribute__((target("avx2"), always_inline)) {
       store(place, w, how);
       store(place + each, x, how);
       store(place + 2 * each, y, how);
@@ -177,21 +173,21 @@ template <class T>
   const bool beyond_caches = count * sizeof(T) >= least_beyond_caches;
   const auto fetched = [=](const T* source) {
     switch (by) {
-      case memory_access::temporal: return fetch_kind::none;
+      case memory_access::temporal: return memory_access::temporal;
       case memory_access::prefetch:
-      case memory_access::non_temporal: return fetch_kind::to_read;
+      case memory_access::non_temporal: return memory_access::prefetch;
       default: break;
     }
-    if (by == memory_access::prefetch_exclusive && is_destination(source)) return fetch_kind::to_write;
+    if (by == memory_access::prefetch_exclusive && is_destination(source)) return memory_access::prefetch_exclusive;
     // Two sources and two destinations are more streams than a copy: reading out of caches is slower for a fetch.
-    if (beyond_caches) return fetch_kind::to_read;
+    if (beyond_caches) return memory_access::prefetch;
     // Of two destinations one is a peer's; a single one is mostly this rank's, and what it holds is already here.
-    return also_to != nullptr && is_destination(source) ? fetch_kind::to_write : fetch_kind::none;
+    return also_to != nullptr && is_destination(source) ? memory_access::prefetch_exclusive : memory_access::temporal;
   };
   const auto stored = [=](int destination) {
     const bool around =
         by == memory_access::non_temporal || (by == memory_access::non_temporal_remote && destination != own);
-    return around ? store_kind::streaming : store_kind::cached;
+    return around ? memory_access::non_temporal : memory_access::temporal;
   };
   return {stored(0), stored(1), fetched(first), fetched(second)};
 }
@@ -217,20 +213,20 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
       const auto misaligned = [=](const T* p) { return reinterpret_cast<std::uintptr_t>(p) & (width - 1); };
       T* const other = also_to == nullptr ? to : also_to;
       reduction_plan plan = plan_reduction<T>(to, also_to, first, second, count, by, own);
-      const bool to_streams = plan.to == store_kind::streaming, other_streams = plan.also_to == store_kind::streaming;
+      const bool to_streams = plan.to == memory_access::non_temporal, other_streams = plan.also_to == memory_access::non_temporal;
       T* const aligned = other_streams && !to_streams ? other : to;
       const std::size_t head =
           std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
       const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
       if (misaligned(aligned) % sizeof(T) != 0 ||
           (to_streams && other_streams && misaligned(other) != misaligned(to))) {
-        plan.to = plan.also_to = store_kind::cached;
+        plan.to = plan.also_to = memory_access::temporal;
       }
       any(0, head);
       (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head,
                                                                   body, plan);
       any(head + body, count - head - body);
-      if (plan.streams()) order_streaming_stores();
+      if (plan.non_temporal()) order_non_temporal_stores();
       return;
     }
   }

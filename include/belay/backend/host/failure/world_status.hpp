@@ -42,6 +42,8 @@ class world_status {
   [[nodiscard]] static std::uint64_t microseconds(clock::time_point at) noexcept { return flight_microseconds(at); }
 
   [[nodiscard]] const control_block& shared() const noexcept { return shared_; }
+  /// The memory access of copies on this machine, the same for all ranks.
+  [[nodiscard]] const copy_table& copies() const noexcept { return shared_.header().copies; }
   [[nodiscard]] int ranks() const noexcept { return shared_.shape().ranks; }
   [[nodiscard]] address_space space() const noexcept { return shared_.shape().space; }
   [[nodiscard]] clock::duration timeout() const noexcept {

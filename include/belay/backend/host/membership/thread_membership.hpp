@@ -118,6 +118,7 @@ class thread_membership final : public membership {
     shape.epoch = static_cast<std::uint32_t>(epochs_.size());
     if (!epochs_.empty()) shape.job = epochs_.front()->shared.shape().job;
     epochs_.push_back(std::make_shared<epoch>(shape, std::move(members)));
+    calibrate(epochs_.back()->shared, options_);
   }
 
   [[nodiscard]] epoch_view standing_in(const std::shared_ptr<epoch>& which, int number) const {

@@ -13,6 +13,7 @@
 #include <new>
 #include <string>
 
+#include "belay/backend/host/copy/calibration.hpp"
 #include "belay/backend/host/failure/abort_flag.hpp"
 #include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
@@ -95,7 +96,7 @@ struct shared_group_entry {
 
 struct control_header {
   static constexpr std::uint64_t right_magic = 0x62656c61795f6331ULL;
-  static constexpr std::uint32_t right_version = 3;
+  static constexpr std::uint32_t right_version = 4;
   static constexpr std::size_t most_groups = 1024;
 
   std::uint64_t magic = 0;
@@ -105,6 +106,7 @@ struct control_header {
 
   alignas(64) abort_flag<> abort;
   shared_cause cause;
+  copy_table copies;                       // of this machine, before any rank's body
   std::atomic<std::uint32_t> reported{0};  // somebody has told the user
 
   alignas(64) std::atomic<std::int32_t> cores{0};  // on which any rank may run; 0: not all have come

@@ -25,7 +25,9 @@
 #include "belay/backend/host/p2p/transfer.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/explain.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
+#include "belay/backend/host/tuning/variant_choice.hpp"
 #include "belay/backend/host/tuning/variant.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
@@ -51,6 +53,12 @@ class p2p_transport {
         cursors_(2 * members.size()) {
     const bool free = world.shared().shape().algorithm == static_cast<std::uint32_t>(algorithm::automatic);
     if (free && members.size() > 1) tuner_.emplace();
+  }
+
+  p2p_transport(const p2p_transport&) = delete;
+  p2p_transport& operator=(const p2p_transport&) = delete;
+  ~p2p_transport() {
+    if (tuner_) print_settled(*tuner_, size());
   }
 
   /// Runs this rank's transfers; returns when all have met their partners.
@@ -198,7 +206,7 @@ class p2p_transport {
         if (transfer.peer == me_) {  // (it may overlap)
           std::memmove(to, memory_->own(from), step.here);
         } else if (const std::byte* const seen = memory_->resolve(from)) {
-          copy_seen(to, seen, step.here);
+          copy_mapped(to, seen, step.here);
         } else {
           cannot_read(now, there, sender, transfer, EPERM);  // nobody has died
         }
@@ -218,13 +226,15 @@ class p2p_transport {
     fail(now);
   }
 
-  // What is seen of a peer, which nobody else copies: this rank tries by itself how.
-  void copy_seen(void* to, const std::byte* from, std::size_t bytes) {
-    if (bytes < least_tried_mapped || !tuner_) return fast_copy(to, from, bytes);
+  // Bytes that this rank has mapped. No other rank copies them: this one tunes alone.
+  void copy_mapped(void* to, const std::byte* from, std::size_t bytes) {
+    if (bytes < least_tried_mapped || !tuner_) return world_->copies().copy(to, from, bytes);
     const auto variants = variants_of({operation::exchange, size(), false, true});
-    const memory_access by = variants[tuner_->next(online_tuner::class_of(bytes) + 1, bytes, variants.size())].by;
+    const std::uint64_t head = call_descriptor::head_of({operation::exchange, reduction::none, {}, -1, 0, 0});
+    const std::uint64_t kind = tuning_kind(head | call_descriptor::loads_and_stores, bytes);
+    const memory_access by = variants[tuner_->next(kind, bytes, variants.size())].by;
     const world_status::clock::time_point began = world_status::clock::now();
-    copy_by(by, to, from, bytes);
+    world_->copies().copy_by(by, to, from, bytes);
     if (tuner_->timing())
       tuner_->done(std::chrono::duration<double, std::micro>(world_status::clock::now() - began).count());
   }

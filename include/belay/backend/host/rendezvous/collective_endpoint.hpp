@@ -69,6 +69,8 @@ class basic_collective_endpoint {
         variant_(size(), me, forced_) {}
 
   [[nodiscard]] int rank() const noexcept { return me_; }
+  /// The memory access of copies on this machine.
+  [[nodiscard]] const copy_table& copies() const noexcept { return world_->copies(); }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   /// The rank `k` places behind this one, in a circle, for k of 0 to size - 1.
   [[nodiscard]] int behind(int k) const noexcept { return rendezvous_.behind(k); }
@@ -154,7 +156,7 @@ class basic_collective_endpoint {
              memory_access by = memory_access::automatic) {
     if (bytes == 0) return;
     if (const std::byte* const seen = memory_->resolve(from)) {
-      copy_by(by, to, seen + offset, bytes);
+      world_->copies().copy_by(by, to, seen + offset, bytes);
     } else if (who == me_) {
       std::memcpy(to, reinterpret_cast<const std::byte*>(from.offset()) + offset, bytes);
     } else if (!read_process(world_->pid_of(world_rank(who)), from, offset, to, bytes)) {

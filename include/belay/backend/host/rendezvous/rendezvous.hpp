@@ -14,6 +14,7 @@
 #include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which way an operation's bytes go. All ways give the same bits; which is fastest depends on the size, on whether the
-// peers see the buffers, and on the machine. All ranks choose by the same numbers, so they choose the same.
+// The algorithms by which an operation's bytes go, and the static rules that choose one. All give the same bits. The
+// rules use only what all ranks know, so that all choose the same.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <algorithm>
@@ -11,18 +12,18 @@
 #include <string>
 #include <string_view>
 
-#include "belay/backend/host/copy/calibration.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// `line`: the data is in the line by which ranks meet (56 bytes or fewer). `page`: it is in shared memory behind the
-/// line, so that ranks meet once, not before and after. `one_shot`: every rank reduces everything
-/// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores it into its own,
-/// and all fetch the others'. `staged`: through staging in rounds, for buffers that peers cannot see. `kernel_copy`:
-/// the kernel copies what a peer cannot see. Operations that move push wherever these would store, all others fetch.
+/// `flag_line`: the data (56 bytes or fewer) is in the flag line that announces the call. `eager_buffer`: it is in
+/// shared memory behind the flag line, so that ranks wait for each other once. `one_shot`: every rank reduces everything
+/// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores the slice into its
+/// own output and fetches the others. `staged`: in rounds through bounce buffers, for buffers that peers have not
+/// mapped. `cma`: the kernel copies from such buffers (cross-memory attach). Operations that only move bytes store into
+/// peers' buffers with `push` and fetch with all others. `name` gives the values of BELAY_ALGORITHM.
 enum class algorithm : std::uint8_t { automatic, flag_line, eager_buffer, one_shot, push, pull, staged, cma };
 
 inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag_line, algorithm::eager_buffer,
@@ -43,7 +44,7 @@ inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag
   return "unknown";
 }
 
-/// Throws input_error, with all names, for what is none.
+/// Throws input_error, which lists all names.
 [[nodiscard]] inline algorithm algorithm_named(std::string_view text) {
   std::string known;
   for (const algorithm each : algorithms) {
@@ -131,62 +132,6 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
 inline constexpr std::size_t most_stored_by_root = 128 * 1024;
 /// The same of a root that has nothing to copy for itself: it and its peer are sooner done when each copies a part.
 inline constexpr std::size_t most_stored_by_free_root = 8 * 1024;
-
-/// Which copy for which size on this machine. Timed once a process, at the first copy that is large enough to differ.
-[[nodiscard]] inline const copy_choice& machine_copies() {
-  static const copy_choice timed = probe_copies();
-  return timed;
-}
-/// The same for copies of `least_large_copy` or more, at the first of them.
-[[nodiscard]] inline const copy_choice& large_machine_copies() {
-  static const copy_choice timed = probe_large_copies();
-  return timed;
-}
-
-/// From here on copies are timed; below they are chosen by what they cost between two cores, which a probe within one
-/// rank does not see. The library's is best below a few KiB, one string instruction while its start matters less than
-/// the lines that it does not read.
-inline constexpr std::size_t least_timed_copy = 128 * 1024, least_string_copy = 4 * 1024, most_string_copy = 16 * 1024;
-
-/// What was timed of copies of `bytes`, `least_timed_copy` or more.
-[[nodiscard]] inline const copy_choice& timed_copies(std::size_t bytes) {
-  return bytes >= least_large_copy ? large_machine_copies() : machine_copies();
-}
-/// Whether what each rank reads and writes `bytes` of is better stored around the caches.
-[[nodiscard]] inline bool stores_around(std::size_t bytes) {
-  return bytes >= least_timed_copy && timed_copies(bytes).streams(bytes);
-}
-
-/// What is fastest here for a copy of `bytes`.
-[[nodiscard]] inline copy_kind kind_of_copy(std::size_t bytes) {
-  if (bytes >= least_timed_copy) return timed_copies(bytes).of(bytes);
-  if (bytes < least_string_copy) return copy_kind::library;
-  return bytes <= most_string_copy && strings_take_lines() ? copy_kind::rep_movsb : copy_kind::wide;
-}
-
-/// Copies by what is fastest here; a piece of `whole_bytes` that are copied after each other.
-inline void fast_copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
-  copy_bytes(to, from, bytes, kind_of_copy(bytes), whole_bytes);
-}
-inline void fast_copy(void* to, const void* from, std::size_t bytes) { fast_copy(to, from, bytes, bytes); }
-
-/// From the second of these on what ranks store into each other's buffers does not fit into the caches next to the
-/// cores, up to the third it does into the one behind them. There, and up to the first, the string instruction takes
-/// lines over that vectors would read first.
-inline constexpr std::size_t most_short_push = 32 * 1024, least_string_push = 512 * 1024,
-                             most_string_push = 4 * 1024 * 1024;
-
-/// Copies as `fast_copy` a piece of the `moved` bytes that a rank stores into its peers' and its own buffers, out of
-/// `read` ones of its own.
-inline void push_copy(void* to, const void* from, std::size_t bytes, std::size_t read, std::size_t moved) {
-  // A copy of n bytes reads as many as it stores.
-  copy_kind how = kind_of_copy((read + moved) / 2);
-  const bool takes_over = moved <= most_short_push || (moved >= least_string_push && moved < most_string_push);
-  if (takes_over && how != copy_kind::streaming && bytes >= least_string_copy && strings_take_lines()) {
-    how = copy_kind::rep_movsb;
-  }
-  copy_bytes(to, from, bytes, how, moved);
-}
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

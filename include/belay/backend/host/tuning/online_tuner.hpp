@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which manner of an operation is fastest, found by doing it. For each kind of call the first rank of a group does each
-// manner a few times in a row, from when all ranks have entered until all have left, and stays with the best for as
-// long as that takes about what it took; its offer tells the others which one it is. Nobody can time this alone: what a
-// line costs depends on which core had it last, and on whether that wrote it, read it or stored it around its caches.
-// (Who receives from a peer copies alone, and tries alone.)
+// Which variant of an operation is fastest, found by running it. For each kind of call the first rank of a group runs
+// each variant a few times in a row, timed from the moment when all ranks have entered until all have left, and stays
+// with the best for as long as that takes about what it took. Its call descriptor tells the others which one it is. No
+// rank can time this alone: what a line costs depends on the core that had it last. (A receive is a copy by one rank,
+// which tunes it alone.)
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "belay/core/config.hpp"
@@ -19,53 +21,62 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// The trials of one rank. Kinds of calls are numbers other than 0.
+/// One rank's measurements. Kinds of calls are numbers other than 0.
 class online_tuner {
  public:
   static constexpr std::size_t most_variants = 8, most_kinds = 128;
-  /// Of one kind, until its manner is found.
+  /// Of one kind, until its variant is found.
   static constexpr int most_calls = 36;
-  /// So many calls in a row that take less than half or more than twice of what was found let a kind be tried anew.
+  /// After this many calls in a row that take less than half or more than twice of what was found, a kind is tried anew.
   static constexpr int least_drift = 16;
 
-  /// Room for `most_kinds`; what comes after them is done in the first manner.
+  /// Room for `most_kinds`; kinds beyond them use the first variant.
   online_tuner() : kinds_(most_kinds) {}
   online_tuner(const online_tuner&) = delete;
   online_tuner& operator=(const online_tuner&) = delete;
 
-  /// The manner of the next call of this kind, of `manners` (at most `most_variants`). While `timing`, the caller says
+  /// The variant of the next call of this kind, of `variants` (at most `most_variants`). While `timing`, the caller says
   /// `done` afterwards.
   [[nodiscard]] std::size_t next(std::uint64_t kind, std::size_t bytes, std::size_t variants) noexcept {
     timed_ = find(kind);
     if (timed_ == nullptr) return 0;
-    bytes_ = bytes;
-    manners_ = variants;
+    timed_->bytes = bytes;
+    variants_ = variants;
     return timed_->variant;
   }
   [[nodiscard]] bool timing() const noexcept { return timed_ != nullptr; }
-  /// Whether the manner of the call is what was found, and none that is tried.
+  /// Whether the variant of the call is the one that was found.
   [[nodiscard]] bool settled() const noexcept { return timed_ == nullptr || timed_->settled; }
 
   /// The call took so long.
   void done(double us) noexcept {
     entry& now = *timed_;
-    const auto cost = static_cast<float>(us / static_cast<double>(bytes_));
+    const auto cost = static_cast<float>(us / static_cast<double>(now.bytes));
     if (now.settled) return watch(now, cost);
-    // The first finds the caches as another manner has left them.
+    // The first run finds the caches as another variant has left them.
     float& best = now.costs[now.variant];
     if (now.run == 1 || (now.run > 1 && cost < best)) best = cost;
-    if (++now.run < runs_of(bytes_)) return;
+    if (++now.run < runs_of(now.bytes)) return;
     now.run = 0;
-    if (++now.variant < manners_) return;
-    const auto end = now.costs.begin() + static_cast<std::ptrdiff_t>(manners_);
+    if (++now.variant < variants_) return;
+    const auto end = now.costs.begin() + static_cast<std::ptrdiff_t>(variants_);
     const auto least = std::min_element(now.costs.begin(), end);
-    // Less than that is chance.
+    // A smaller difference is noise.
     now.variant =
         *least < margin * now.costs[0] ? static_cast<std::uint8_t>(least - now.costs.begin()) : std::uint8_t{0};
     now.settled = true;
   }
 
-  /// A number for sizes in which one manner is best: powers of two to 32 MiB, and what is more. Less than 15.
+  /// Calls `f(kind, bytes, variant, costs)` for each kind whose variant is found: the bytes of its last call and each
+  /// variant's microseconds a byte.
+  template <class F>
+  void for_each_settled(F f) const {
+    for (const entry& each : kinds_) {
+      if (each.kind != 0 && each.settled) f(each.kind, each.bytes, std::size_t{each.variant}, std::span(each.costs));
+    }
+  }
+
+  /// A number for sizes that share a variant: powers of two to 32 MiB, and what is more. Less than 15.
   [[nodiscard]] static constexpr std::uint64_t class_of(std::size_t bytes) noexcept {
     constexpr std::size_t least = 4 * 1024, most = 32 * 1024 * 1024;
     return static_cast<std::uint64_t>(std::bit_width(std::clamp(bytes, least, most)) - std::bit_width(least));
@@ -76,16 +87,17 @@ class online_tuner {
 
   struct entry {
     std::uint64_t kind = 0;
+    std::size_t bytes = 0;                     // of its last call
     std::array<float, most_variants> costs{};  // microseconds a byte
     std::uint8_t variant = 0;                  // tried now, or found
     std::uint8_t run = 0;
     bool settled = false;
-    std::uint8_t rounds = 0;  // of trials, after the first
-    std::uint16_t drift = 0;  // calls in a row, at the end, that took unlike what was found
+    std::uint8_t rounds = 0;  // tried anew this often
+    std::uint16_t drift = 0;  // the latest calls in a row that took unlike what was found
   };
 
-  // Cores move, and what was tried in a loop is called with work in between: then all is tried anew. Each time it takes
-  // twice as many calls to be sure.
+  // Cores move, and what was tried in a loop is called with work in between: then all is tried anew, each time after
+  // twice as many calls.
   static void watch(entry& now, float cost) noexcept {
     const float found = now.costs[now.variant];
     now.drift = cost > 2 * found || cost < found / 2 ? static_cast<std::uint16_t>(now.drift + 1) : std::uint16_t{0};
@@ -97,7 +109,7 @@ class online_tuner {
     now.settled = false;
   }
 
-  // The shorter a call, the more of it is chance.
+  // The shorter a call, the noisier it is.
   [[nodiscard]] static constexpr int runs_of(std::size_t bytes) noexcept {
     return bytes < 1024 * 1024 ? 6 : bytes < 32 * 1024 * 1024 ? 5 : 3;
   }
@@ -117,8 +129,7 @@ class online_tuner {
 
   std::vector<entry> kinds_;
   entry* timed_ = nullptr;
-  std::size_t bytes_ = 0;
-  std::size_t manners_ = 0;
+  std::size_t variants_ = 0;
 };
 
 }  // namespace host

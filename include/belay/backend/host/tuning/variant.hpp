@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The manners in which an operation can be done: which way its bytes go, and how memory is touched on that way. All
-// give the same bits. Which is fastest depends on the machine, on where its ranks run and on what their caches hold, so
-// a group tries them (see trials.hpp).
+// The variants of an operation: an algorithm and a memory access. All give the same bits. Which is fastest depends on
+// the machine, on the cores of its ranks and on what their caches hold, so a group tries them (see online_tuner.hpp).
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "belay/backend/host/copy/memory_access.hpp"
 #include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
@@ -16,49 +17,28 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// `usual`: as one rank's copies are fastest on this machine. `cached`: through the caches. `fetched`: what is read is
-/// fetched ahead. `owned`: what is read and then written is fetched ahead to be written. `around`: stores go around the
-/// caches; `around_peers`: those into peers' buffers do. `string`: by one string instruction. `library`: by the C
-/// library.
-enum class memory_access : std::uint8_t {
-  automatic,
-  temporal,
-  prefetch,
-  prefetch_exclusive,
-  non_temporal,
-  non_temporal_remote,
-  rep_movsb,
-  libc
-};
-
-[[nodiscard]] constexpr const char* name(memory_access how) noexcept {
-  constexpr const char* names[] = {"automatic",           "temporal",  "prefetch", "prefetch_exclusive", "non_temporal",
-                                   "non_temporal_remote", "rep_movsb", "libc"};
-  return names[static_cast<std::size_t>(how)];
-}
-
 struct variant {
-  algorithm how = algorithm::automatic;  // what `choose` says
+  algorithm how = algorithm::automatic;  // by the static rules
   memory_access by = memory_access::automatic;
 
   [[nodiscard]] bool operator==(const variant&) const = default;
 };
 
-/// From so many bytes of the larger buffer on manners are tried, where peers see it and where not. Below caches hold
-/// what was moved last: calls in a loop that never changes its input would teach what is wrong for all others.
+/// From this many bytes of the larger buffer on variants are tried, for buffers that peers have mapped and for others.
+/// Below, caches hold what was moved last: a loop that never changes its input would teach what is wrong elsewhere.
 inline constexpr std::size_t least_tried_mapped = 4 * 1024 * 1024, least_tried_unmapped = 16 * 1024;
 
-/// What is known of a larger operation before ranks have met.
+/// What is known of a call before its ranks have met.
 struct call_kind {
   operation what = operation::none;
   int ranks = 1;
-  bool by_vectors = false;  // reductions are, see reduce_two
-  bool direct = false;      // ranks see each other's buffers
-  bool cma_possible = false;
+  bool by_vectors = false;    // a reduction by reduce_two
+  bool direct = false;        // every rank has every buffer mapped
+  bool cma_possible = false;  // the kernel lets ranks read each other's memory
   bool in_place = false;
 };
 
-/// What comes into question, the usual manner first.
+/// The variants of a call; the first is that of the static rules.
 [[nodiscard]] inline std::span<const variant> variants_of(const call_kind& call) noexcept {
   using enum memory_access;
   constexpr auto push = algorithm::push, pull = algorithm::pull, usually = algorithm::automatic;
@@ -106,31 +86,6 @@ struct call_kind {
     case operation::exchange: return receipts;
     default: return usual_only;
   }
-}
-
-/// The kind of copy that a manner other than the usual one asks for.
-[[nodiscard]] constexpr copy_kind kind_of_copy(memory_access by) noexcept {
-  switch (by) {
-    case memory_access::rep_movsb: return copy_kind::rep_movsb;
-    case memory_access::non_temporal: return copy_kind::streaming;
-    case memory_access::libc: return copy_kind::library;
-    default: return copy_kind::wide;
-  }
-}
-/// `fast_copy` in the usual manner, or another.
-inline void copy_by(memory_access by, void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
-  copy_bytes(to, from, bytes, by == memory_access::automatic ? kind_of_copy(bytes) : kind_of_copy(by), whole_bytes);
-}
-inline void copy_by(memory_access by, void* to, const void* from, std::size_t bytes) {
-  copy_by(by, to, from, bytes, bytes);
-}
-/// The same of `push_copy`.
-inline void push_by(memory_access by, void* to, const void* from, std::size_t bytes, std::size_t read,
-                    std::size_t moved) {
-  if (by == memory_access::automatic)
-    push_copy(to, from, bytes, read, moved);
-  else
-    copy_bytes(to, from, bytes, kind_of_copy(by), moved);
 }
 
 }  // namespace host

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The texts of BELAY_TUNING=print.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "belay/backend/host/rendezvous/call_descriptor.hpp"
+#include "belay/backend/host/tuning/explain.hpp"
+#include "belay/backend/host/tuning/variant.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// "4 KiB", "96 B"
+[[nodiscard]] BELAY_DECL std::string size_text(std::size_t bytes) {
+  if (bytes >= (std::size_t{1} << 20)) return std::to_string(bytes >> 20) + " MiB";
+  return bytes >= 1024 ? std::to_string(bytes >> 10) + " KiB" : std::to_string(bytes) + " B";
+}
+/// `text` and spaces up to `columns`.
+[[nodiscard]] BELAY_DECL std::string column(std::string text, std::size_t columns) {
+  text.resize(text.size() < columns ? columns : text.size() + 1, ' ');
+  return text;
+}
+
+BELAY_DECL bool prints_tuning() {
+  const char* const text = std::getenv("BELAY_TUNING");
+  if (text == nullptr || *text == '\0') return false;
+  if (std::string_view(text) != "print") {
+    throw input_error("BELAY_TUNING=" + std::string(text) + ": there is print");
+  }
+  return true;
+}
+
+BELAY_DECL std::string rules_text(int ranks, algorithm forced, const copy_table& copies) {
+  constexpr std::size_t sizes[] = {8,         56,         256,         1024,        2048,       16 * 1024,
+                                   64 * 1024, 256 * 1024, 1024 * 1024, 4096 * 1024, 64 << 20};
+  struct row {
+    operation what;
+    eager_traffic traffic;
+    bool parts;  // what a rank gives is its part of the larger buffer
+  };
+  constexpr row rows[] = {
+      {operation::all_reduce, eager_traffic::all, false},  {operation::reduce_scatter, eager_traffic::all_in_parts, false},
+      {operation::all_gather, eager_traffic::all, true},   {operation::broadcast, eager_traffic::root, false},
+      {operation::reduce, eager_traffic::root, false},     {operation::gather, eager_traffic::root, true},
+      {operation::scatter, eager_traffic::root, false}};
+  std::string out = "belay tuning: rules for " + std::to_string(ranks) + " ranks";
+  if (forced != algorithm::automatic) out += ", BELAY_ALGORITHM=" + std::string(name(forced));
+  out += "\n  bytes of the larger buffer, mapped by peers (and where not: in place of push and one_shot)\n  " +
+         column("operation", 16);
+  for (const std::size_t bytes : sizes) out += column(size_text(bytes), 11);
+  for (const row& each : rows) {
+    out += "\n  " + column(name(each.what), 16);
+    for (const std::size_t bytes : sizes) {
+      const std::size_t given = each.parts ? bytes / static_cast<std::size_t>(ranks) : bytes;
+      const algorithm small = choose_small(forced, given, 1, ranks, each.traffic);
+      selection_input mapped, unmapped;
+      mapped.forced = unmapped.forced = forced;
+      unmapped.direct = false;
+      unmapped.cma_possible = true;
+      unmapped.slices = each.what == operation::all_reduce;
+      unmapped.root_reduces = each.what == operation::reduce;
+      std::string cell = name(small);
+      if (small == algorithm::automatic) {
+        cell = std::string(name(choose(mapped, bytes))).substr(0, 4) + "/" +
+               std::string(name(choose(unmapped, bytes))).substr(0, 6);
+      }
+      out += column(cell, 11);
+    }
+  }
+  out += "\n  " + column("copy", 16);
+  for (const std::size_t bytes : sizes) {
+    const std::string_view how = name(copies.access_of(bytes));
+    out += column(std::string(how.substr(0, 9)), 11);
+  }
+  return out + "\n";
+}
+
+BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks) {
+  std::string out;
+  tuner.for_each_settled([&](std::uint64_t kind, std::size_t bytes, std::size_t chosen, std::span<const float> costs) {
+    const call_kind call = call_descriptor::kind_of(kind, ranks);
+    const std::span<const variant> variants = variants_of(call);
+    if (chosen >= variants.size()) return;
+    const auto text = [](const variant& one) {
+      if (one == variant{}) return std::string("rules");
+      return (one.how == algorithm::automatic ? std::string() : std::string(name(one.how)) + " ") +
+             (one.by == memory_access::automatic ? "" : name(one.by));
+    };
+    out += "  " + column(name(call.what), 18) + column(size_text(bytes), 10) +
+           column(std::string(call.direct ? "mapped" : "unmapped") + (call.in_place ? ", in place" : ""), 20) +
+           column(text(variants[chosen]), 28);
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      char us[48];
+      std::snprintf(us, sizeof us, "%s %.1f us", i == 0 ? "(" : ",", static_cast<double>(costs[i]) * static_cast<double>(bytes));
+      out += std::string(us + (i == 0 ? 0 : 0)) + " " + text(variants[i]);
+    }
+    out += ")\n";
+  });
+  if (out.empty()) return out;
+  return "belay tuning: settled variants of a group of " + std::to_string(ranks) + " ranks\n" + out;
+}
+
+BELAY_DECL void print_rules(int ranks, algorithm forced, const copy_table& copies) noexcept {
+  try {
+    if (prints_tuning()) std::fputs(rules_text(ranks, forced, copies).c_str(), stderr);
+  } catch (...) {  // checked when the world was made
+  }
+}
+BELAY_DECL void print_settled(const online_tuner& tuner, int ranks) noexcept {
+  try {
+    if (prints_tuning()) std::fputs(settled_text(tuner, ranks).c_str(), stderr);
+  } catch (...) {
+  }
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
