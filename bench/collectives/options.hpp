@@ -40,6 +40,7 @@ struct options {
   std::vector<std::string> notes;  // what a user should know before it runs
   bool check = false;
   bool limits = false;
+  bool explain = false;
   std::vector<std::string> beside;
   std::string json;
 
@@ -124,6 +125,9 @@ inline void choose_algorithm(options& out, bool given) {
       ->capture_default_str();
   app.add_flag("--check", out.check, "compare every result with the ordered reference, bit for bit");
   app.add_flag("--limits", out.limits, "also measure the concurrent copy of the same bytes");
+  app.add_flag("--explain", out.explain,
+               "also print, to standard error, the static rules at the start and the settled variants at the end, as "
+               "BELAY_TUNING=print does");
   app.add_option("--beside", out.beside,
                  "contenders in the same run: mpi, twin (a hand-written baseline), bare (without fingerprint, recorder "
                  "and deadline)")
@@ -141,6 +145,7 @@ inline void choose_algorithm(options& out, bool given) {
     code = 2;
     return std::nullopt;
   };
+  if (out.explain) ::setenv("BELAY_TUNING", "print", 1);
   const auto wanted = parse_ops(ops);
   if (!wanted) return refuse("--op " + ops + ": there are " + CLI::detail::join(op_names, " ") + ", and all");
   out.ops = *wanted;

@@ -21,8 +21,8 @@ __attribute__((target("avx512f"))) inline void copy_64(std::byte* to, const std:
                                                      memory_access how, std::size_t ahead) noexcept {
   for (std::size_t i = 0; i < bytes; i += 256) {
     for (std::size_t line = 0; line < 256 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
-    const auto* const source = reinterpret_cast<const bytes_64*>(from + i);
-    auto* const target = reinterpret_cast<bytes_64*>(to + i);
+    const bytes_64* const source = reinterpret_cast<const bytes_64*>(from + i);
+    bytes_64* const target = reinterpret_cast<bytes_64*>(to + i);
     const bytes_64 a = source[0], b = source[1], c = source[2], d = source[3];
     if (how == memory_access::temporal) {
       target[0] = a;
@@ -41,8 +41,8 @@ __attribute__((target("avx2"))) inline void copy_32(std::byte* to, const std::by
                                                      memory_access how, std::size_t ahead) noexcept {
   for (std::size_t i = 0; i < bytes; i += 128) {
     for (std::size_t line = 0; line < 128 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
-    const auto* const source = reinterpret_cast<const bytes_32*>(from + i);
-    auto* const target = reinterpret_cast<bytes_32*>(to + i);
+    const bytes_32* const source = reinterpret_cast<const bytes_32*>(from + i);
+    bytes_32* const target = reinterpret_cast<bytes_32*>(to + i);
     const bytes_32 a = source[0], b = source[1], c = source[2], d = source[3];
     if (how == memory_access::temporal) {
       target[0] = a;

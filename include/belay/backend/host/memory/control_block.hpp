@@ -131,6 +131,7 @@ class control_block {
     header.version = control_header::right_version;
     header.bytes = bytes_for(shape);
     header.shape = shape;
+    header.copies = copy_table();
     header.magic = control_header::right_magic;
     return control_block(memory, shape);
   }
