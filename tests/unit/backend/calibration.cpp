@@ -22,12 +22,8 @@ constexpr std::size_t kib = 1024, mib = 1024 * kib;
 // libc, rep_movsb, temporal, non_temporal in each class.
 copy_times some_machine() {
   copy_times out;
-  out.us = {{{1, 2, 1.5, 3},
-             {4, 6, 3, 9},
-             {30, 40, 20, 50},
-             {90, 95, 91, 80},
-             {130, 140, 135, 110},
-             {400, 410, 405, 300}}};
+  out.us = {
+      {{1, 2, 1.5, 3}, {4, 6, 3, 9}, {30, 40, 20, 50}, {90, 95, 91, 80}, {130, 140, 135, 110}, {400, 410, 405, 300}}};
   return out;
 }
 
@@ -83,8 +79,7 @@ TEST_CASE("classes that were not timed are libc's") {
 
 TEST_CASE("all classes that fit are timed, and what was timed were copies") {
   std::vector<std::byte> to(300 * kib), from(300 * kib);
-  const copy_times times =
-      belay::host::time_copies(std::span(to), std::span(from), std::chrono::microseconds(0));
+  const copy_times times = belay::host::time_copies(std::span(to), std::span(from), std::chrono::microseconds(0));
   for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) {
     for (const double us : times.us[i]) CHECK((us > 0) == (copy_times::sizes[i] <= to.size()));
   }

@@ -33,7 +33,7 @@ TEST_CASE("the rules name an algorithm for every operation and size") {
   const std::string all_reduce = line_with(text, "all_reduce");
   CHECK(all_reduce.find("line") < all_reduce.find("page"));
   CHECK(all_reduce.find("page") < all_reduce.find("push"));
-  for (const char* what : {"reduce_scatter", "all_gather", "broadcast", "reduce ", "gather", "scatter", "copy"}) {
+  for (const char* what : {"reduce_scatter,", "all_gather,", "broadcast,", "reduce,", "gather,", "scatter,", "copy"}) {
     CAPTURE(what);
     CHECK(line_with(text, what) != "");
   }
@@ -46,7 +46,8 @@ TEST_CASE("a settled kind is told with its variant and the times of all") {
   online_tuner tuner;
   CHECK(belay::host::settled_text(tuner, 2) == "");
   const std::size_t bytes = 8 << 20;
-  const belay::fingerprint print{operation::broadcast, belay::reduction::none, belay::element_code_of<float>(), 0, 1, 0};
+  const belay::fingerprint print{
+      operation::broadcast, belay::reduction::none, belay::element_code_of<float>(), 0, 1, 0};
   const std::uint64_t kind =
       belay::host::tuning_kind(call_descriptor::head_of(print) | call_descriptor::loads_and_stores, bytes);
   const auto variants = belay::host::variants_of(call_descriptor::kind_of(kind, 2));

@@ -29,7 +29,7 @@ struct buffers {
   std::span<float> part, whole, result;  // one rank's elements, those of all, and room for as many
 };
 
-/// Calls it until its manner is found: what was asked for each time, and whether all gave the bits of the first.
+/// Calls it until its variant is found: what was asked for each time, and whether all gave the bits of the first.
 template <class Group, class Call>
 std::string all_alike(const Group& group, const buffers& memory, std::size_t kinds, Call call) {
   std::vector<variant> seen;
@@ -47,17 +47,17 @@ std::string all_alike(const Group& group, const buffers& memory, std::size_t kin
     std::memcpy(memory.whole.data(), input.data(), memory.whole.size_bytes());
     if (!alike) return std::string("other bits: ") + name(seen.back().how) + ", " + name(seen.back().by);
   }
-  if (seen.size() != kinds) return std::to_string(seen.size()) + " manners of " + std::to_string(kinds);
+  if (seen.size() != kinds) return std::to_string(seen.size()) + " variants of " + std::to_string(kinds);
   return "alike";
 }
 
-struct expected_manners {
+struct expected_variants {
   std::size_t sums, sums_in_place, parts, parts_in_place, moves, moves_in_place, rooted;
 };
 
-/// Every collective in every manner; a line for each that is not as it should be.
+/// Every collective in every variant; a line for each that is not as it should be.
 template <class Group>
-std::string all_collectives_alike(const Group& group, const buffers& memory, const expected_manners& kinds) {
+std::string all_collectives_alike(const Group& group, const buffers& memory, const expected_variants& kinds) {
   const std::span<float> part = memory.part, whole = memory.whole, result = memory.result;
   const auto rank = static_cast<std::size_t>(group.rank());
   for (std::size_t i = 0; i < part.size(); ++i) part[i] = static_cast<float>(i % 61 + rank) / 8;
@@ -103,7 +103,7 @@ std::string all_collectives_alike(const Group& group, const buffers& memory, con
 
 }  // namespace
 
-TEST_CASE("an operation has the same bits in every manner, on memory that all see") {
+TEST_CASE("an operation has the same bits in every variant, on memory that all see") {
   for (int ranks : {2, 3}) {
     CAPTURE(ranks);
     const auto body = [](auto& rank) {
@@ -115,7 +115,7 @@ TEST_CASE("an operation has the same bits in every manner, on memory that all se
         return std::span(reinterpret_cast<float*>(heap.lease(elements * sizeof(float), tag).local()), elements);
       };
       const buffers memory{lease(count, "part"), lease(n * count, "whole"), lease(n * count, "result")};
-      const expected_manners of_two{5, 5, 4, 5, 7, 1, 4}, of_more{2, 2, 1, 1, 7, 1, 4};
+      const expected_variants of_two{5, 5, 4, 5, 7, 1, 4}, of_more{2, 2, 1, 1, 7, 1, 4};
       return all_collectives_alike(rank.world(), memory, n == 2 ? of_two : of_more);
     };
     for (const std::string& found : belay::host::world{ranks}.run(body)) CHECK(found == "");
@@ -131,15 +131,15 @@ TEST_CASE("an operation has the same bits through staging and by the kernel's co
       const std::size_t count = 40'003;
       std::vector<float> part(count), whole(n * count), result(n * count);
       const std::size_t each = belay::host::may_read_processes() ? 4 : 2;
-      // (The usual manner is one of the two others under another name.)
+      // (The variant of the rules is one of the two others under another name.)
       return all_collectives_alike(rank.world(), {part, whole, result},
-                                   expected_manners{each, each, each, each, each, 2, each});
+                                   expected_variants{each, each, each, each, each, 2, each});
     };
     for (const std::string& found : belay::host::processes{ranks}.run(body)) CHECK(found == "");
   }
 }
 
-TEST_CASE("what is received is the same in every manner") {
+TEST_CASE("what is received is the same in every variant") {
   const auto body = [](auto& rank) {
     const std::size_t bytes = belay::host::least_tried_mapped + 77;
     belay::symmetric_heap heap(rank.world(), {.bytes = 2 * bytes + 65536});
@@ -163,7 +163,7 @@ TEST_CASE("what is received is the same in every manner") {
   for (int wrong : belay::host::processes{3}.run(body)) CHECK(wrong == 0);
 }
 
-TEST_CASE("what has one manner is not tried") {
+TEST_CASE("what has one variant is not tried") {
   const auto variants = [](call_kind call) { return variants_of(call).size(); };
   using belay::operation;
   CHECK(variants({operation::all_reduce, 1, false, true}) == 1);
@@ -184,7 +184,7 @@ TEST_CASE("what has one manner is not tried") {
 
 namespace {
 
-/// Calls of a kind until it is settled, each manner as long as told: what it settles for.
+/// Calls of a kind until it is settled, each variant as long as told: what it settles for.
 std::size_t settle(online_tuner& tried, std::uint64_t kind, std::size_t bytes, const std::vector<double>& us) {
   for (int i = 0; i < online_tuner::most_calls; ++i) {
     const std::size_t now = tried.next(kind, bytes, us.size());
@@ -196,7 +196,7 @@ std::size_t settle(online_tuner& tried, std::uint64_t kind, std::size_t bytes, c
 
 }  // namespace
 
-TEST_CASE("the fastest manner is found, and the usual one kept where none is clearly faster") {
+TEST_CASE("the fastest variant is found, and the rules kept where none is clearly faster") {
   online_tuner tried;
   CHECK(settle(tried, 1, 1 << 20, {10, 12, 7, 9}) == 2);
   CHECK(settle(tried, 2, 1 << 20, {10, 12, 9.8, 11}) == 0);
@@ -237,7 +237,7 @@ TEST_CASE("what takes twice as long, or half, for long enough is tried anew, and
   CHECK(calls_until_tried(1) == 4 * online_tuner::least_drift);
 }
 
-TEST_CASE("the first run of a manner does not count, nor does one that was disturbed") {
+TEST_CASE("the first run of a variant does not count, nor does one that was disturbed") {
   online_tuner tried;
   std::size_t last = 9;
   std::size_t run = 0;
@@ -246,13 +246,13 @@ TEST_CASE("the first run of a manner does not count, nor does one that was distu
     if (tried.settled()) break;
     run = now == last ? run + 1 : 0;
     last = now;
-    // Manner 1 would be best by its first run, manner 2 worst by its second.
+    // Variant 1 would be best by its first run, variant 2 worst by its second.
     tried.done(now == 0 ? 10 : now == 1 ? (run == 0 ? 1 : 20) : (run == 1 ? 100 : 5));
   }
   CHECK(tried.next(5, 8 << 20, 3) == 2);
 }
 
-TEST_CASE("kinds beyond the room are done in the usual manner") {
+TEST_CASE("kinds beyond the room are done by the rules") {
   online_tuner tried;
   std::size_t refused = 0;
   for (std::uint64_t kind = 1; kind <= 3 * online_tuner::most_kinds; ++kind) {

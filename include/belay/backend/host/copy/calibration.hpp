@@ -20,7 +20,7 @@ namespace host {
 
 /// Microseconds of each copy access, the best of a few, in classes of size; 0: not measured.
 struct copy_times {
-  static constexpr std::array<std::size_t, 6> sizes{std::size_t{4} << 10,  std::size_t{32} << 10, std::size_t{256} << 10,
+  static constexpr std::array<std::size_t, 6> sizes{std::size_t{4} << 10, std::size_t{32} << 10, std::size_t{256} << 10,
                                                     std::size_t{1} << 20, std::size_t{3} << 19,  std::size_t{4} << 20};
 
   std::array<std::array<double, std::size(copy_accesses)>, sizes.size()> us{};
@@ -67,7 +67,8 @@ class copy_table {
   }
   void copy(void* to, const void* from, std::size_t bytes) const noexcept { copy(to, from, bytes, bytes); }
   /// The same by `how`; automatic: by the access of `bytes`.
-  void copy_by(memory_access how, void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) const noexcept {
+  void copy_by(memory_access how, void* to, const void* from, std::size_t bytes,
+               std::size_t whole_bytes) const noexcept {
     copy_bytes(to, from, bytes, how == memory_access::automatic ? access_of(bytes) : as_copy(how), whole_bytes);
   }
   void copy_by(memory_access how, void* to, const void* from, std::size_t bytes) const noexcept {
@@ -77,7 +78,8 @@ class copy_table {
   /// own.
   void push_by(memory_access how, void* to, const void* from, std::size_t bytes, std::size_t read,
                std::size_t moved) const noexcept {
-    copy_bytes(to, from, bytes, how == memory_access::automatic ? push_access(bytes, read, moved) : as_copy(how), moved);
+    copy_bytes(to, from, bytes, how == memory_access::automatic ? push_access(bytes, read, moved) : as_copy(how),
+               moved);
   }
 
  private:
@@ -95,7 +97,8 @@ class copy_table {
   }
   // Between two classes the boundary is their geometric mean.
   [[nodiscard]] static constexpr std::size_t least_of_class(std::size_t i) noexcept {
-    constexpr std::array<std::size_t, copy_times::sizes.size()> least{0, 11'586, 92'682, 512 * 1024, 1'284'239, 2'568'477};
+    constexpr std::array<std::size_t, copy_times::sizes.size()> least{0,          11'586,    92'682,
+                                                                      512 * 1024, 1'284'239, 2'568'477};
     return least[i];
   }
 

@@ -41,7 +41,8 @@ BELAY_DECL copy_table::copy_table(const copy_times& times) noexcept : copy_table
   }
 }
 
-BELAY_DECL copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from, std::chrono::microseconds budget) {
+BELAY_DECL copy_times time_copies(std::span<std::byte> to, std::span<std::byte> from,
+                                  std::chrono::microseconds budget) {
   using clock = std::chrono::steady_clock;
   const clock::time_point start = clock::now();
   copy_times out;

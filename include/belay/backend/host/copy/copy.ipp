@@ -18,7 +18,7 @@ typedef long long bytes_32 __attribute__((vector_size(32), aligned(1), may_alias
 // Whole blocks of four registers; `to` is aligned to a register for non-temporal stores. The source is prefetched
 // `ahead` bytes, which the processor itself does not do across the end of a page.
 __attribute__((target("avx512f"))) inline void copy_64(std::byte* to, const std::byte* from, std::size_t bytes,
-                                                     memory_access how, std::size_t ahead) noexcept {
+                                                       memory_access how, std::size_t ahead) noexcept {
   for (std::size_t i = 0; i < bytes; i += 256) {
     for (std::size_t line = 0; line < 256 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
     const bytes_64* const source = reinterpret_cast<const bytes_64*>(from + i);
@@ -38,7 +38,7 @@ __attribute__((target("avx512f"))) inline void copy_64(std::byte* to, const std:
   }
 }
 __attribute__((target("avx2"))) inline void copy_32(std::byte* to, const std::byte* from, std::size_t bytes,
-                                                     memory_access how, std::size_t ahead) noexcept {
+                                                    memory_access how, std::size_t ahead) noexcept {
   for (std::size_t i = 0; i < bytes; i += 128) {
     for (std::size_t line = 0; line < 128 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
     const bytes_32* const source = reinterpret_cast<const bytes_32*>(from + i);

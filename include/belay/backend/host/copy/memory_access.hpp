@@ -28,8 +28,8 @@ enum class memory_access : std::uint8_t {
 };
 
 [[nodiscard]] constexpr const char* name(memory_access how) noexcept {
-  constexpr const char* names[] = {"automatic",    "temporal",            "prefetch",  "prefetch_exclusive",
-                                   "non_temporal", "non_temporal_remote", "rep_movsb", "libc"};
+  constexpr const char* names[] = {"automatic",           "temporal",  "prefetch", "prefetch_exclusive", "non_temporal",
+                                   "non_temporal_remote", "rep_movsb", "libc"};
   return names[static_cast<std::size_t>(how)];
 }
 

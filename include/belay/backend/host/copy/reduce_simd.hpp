@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The reduction of two ranks' float or double arrays by vector registers, straight from the sources into one or two
-// destinations: no block in between, and stores that may go around the caches. The bits are those of
-// `reduce_elements`; what has no vector form here goes there.
+// destinations: without a block in between, and with stores that may bypass the caches. The bits are those of
+// `reduce_elements`, which does what has no vector form here.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <algorithm>
@@ -48,7 +49,7 @@ struct lanes<double> {
   typedef double of_32 __attribute__((vector_size(32), aligned(8), may_alias));
 };
 
-/// Of a source, what comes so long after the `bytes` at `from`.
+/// Prefetches a source behind the `bytes` at `from`.
 inline void prefetch_ahead(const void* from, std::size_t bytes, memory_access how) noexcept {
   const auto* const first = static_cast<const std::byte*>(from);
   if (how == memory_access::prefetch_exclusive) prefetch_for_write(first + exclusive_prefetch_distance, bytes);
@@ -57,8 +58,8 @@ inline void prefetch_ahead(const void* from, std::size_t bytes, memory_access ho
 }
 
 // (`auto` would drop the alignment of one element.)
-// `count` is a multiple of the lanes; a destination that is streamed to is aligned to a register. The two
-// functions differ in the register only, which a template cannot be told.
+// `count` is a multiple of the lanes; a non-temporal destination is aligned to a register. The two functions differ in
+// the register alone, which a template cannot be told.
 template <class Op, class T>
 __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second,
                                                       std::size_t count, reduction_plan plan) noexcept {
@@ -78,7 +79,8 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
     else
       r = ((a > b) | (a != a)) ? a : b;
   };
-  const auto store = [=](T * place, const vector& r, memory_access how) __attribute__((target("avx512f"), always_inline)) {
+  const auto store = [=](T * place, const vector& r, memory_access how)
+      __attribute__((target("avx512f"), always_inline)) {
     vector& there = *reinterpret_cast<vector*>(place);
     if (how == memory_access::non_temporal)
       asm volatile("vmovntps %1, %0" : "=m"(there) : "v"(r));
@@ -86,7 +88,7 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
       there = r;
   };
   std::size_t i = 0;
-  // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
+  // A block is read before any of it is stored: reads from a peer and stores into it do not wait for each other.
   for (; i + 4 * each <= count; i += 4 * each) {
     prefetch_ahead(first + i, 4 * 64, plan.first);
     prefetch_ahead(second + i, 4 * 64, plan.second);
@@ -138,7 +140,7 @@ __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* f
       there = r;
   };
   std::size_t i = 0;
-  // Of a block all is read before any is stored: to read from a peer and to store into it do not wait for each other.
+  // A block is read before any of it is stored: reads from a peer and stores into it do not wait for each other.
   for (; i + 4 * each <= count; i += 4 * each) {
     prefetch_ahead(first + i, 4 * 32, plan.first);
     prefetch_ahead(second + i, 4 * 32, plan.second);
@@ -171,7 +173,7 @@ template <class T>
                                             std::size_t count, memory_access by, int own) noexcept {
   const auto is_destination = [=](const T* source) { return source == to || source == also_to; };
   const bool beyond_caches = count * sizeof(T) >= least_beyond_caches;
-  const auto fetched = [=](const T* source) {
+  const auto read = [=](const T* source) {
     switch (by) {
       case memory_access::temporal: return memory_access::temporal;
       case memory_access::prefetch:
@@ -179,22 +181,22 @@ template <class T>
       default: break;
     }
     if (by == memory_access::prefetch_exclusive && is_destination(source)) return memory_access::prefetch_exclusive;
-    // Two sources and two destinations are more streams than a copy: reading out of caches is slower for a fetch.
+    // Two sources and two destinations are more streams than a copy: within the caches a prefetch slows them down.
     if (beyond_caches) return memory_access::prefetch;
-    // Of two destinations one is a peer's; a single one is mostly this rank's, and what it holds is already here.
+    // Of two destinations one is a peer's. A single one is mostly this rank's, and its lines are already here.
     return also_to != nullptr && is_destination(source) ? memory_access::prefetch_exclusive : memory_access::temporal;
   };
   const auto stored = [=](int destination) {
-    const bool around =
+    const bool bypasses =
         by == memory_access::non_temporal || (by == memory_access::non_temporal_remote && destination != own);
-    return around ? memory_access::non_temporal : memory_access::temporal;
+    return bypasses ? memory_access::non_temporal : memory_access::temporal;
   };
-  return {stored(0), stored(1), fetched(first), fetched(second)};
+  return {stored(0), stored(1), read(first), read(second)};
 }
 
 /// `to[i]` and, unless it is null, `also_to[i]` become the reduction of `first[i]` and `second[i]`, in this order, as
 /// of two ranks; `own` is the destination that is this rank's, 0 or 1. Destinations may be sources at the same index,
-/// not shifted. What was streamed is ordered before later stores of this thread.
+/// not shifted. Non-temporal stores are ordered before later stores of this thread.
 template <class Op, class T>
 void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t count,
                 memory_access by = memory_access::automatic, int own = 0) noexcept {
@@ -208,18 +210,19 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
     const auto width = static_cast<std::size_t>(vector_bytes());
     if (width > 0) {
-      // Up to the first whole register of the destination that is streamed to; two that lie otherwise cannot both be.
-      // (The width is a power of two; a division takes longer than a small reduction.)
+      // Up to the first whole register of the non-temporal destination; two that are aligned differently are temporal.
+      // (The width is a power of two.)
       const auto misaligned = [=](const T* p) { return reinterpret_cast<std::uintptr_t>(p) & (width - 1); };
       T* const other = also_to == nullptr ? to : also_to;
       reduction_plan plan = plan_reduction<T>(to, also_to, first, second, count, by, own);
-      const bool to_streams = plan.to == memory_access::non_temporal, other_streams = plan.also_to == memory_access::non_temporal;
-      T* const aligned = other_streams && !to_streams ? other : to;
+      const bool to_bypasses = plan.to == memory_access::non_temporal,
+                 other_bypasses = plan.also_to == memory_access::non_temporal;
+      T* const aligned = other_bypasses && !to_bypasses ? other : to;
       const std::size_t head =
           std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
       const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
       if (misaligned(aligned) % sizeof(T) != 0 ||
-          (to_streams && other_streams && misaligned(other) != misaligned(to))) {
+          (to_bypasses && other_bypasses && misaligned(other) != misaligned(to))) {
         plan.to = plan.also_to = memory_access::temporal;
       }
       any(0, head);

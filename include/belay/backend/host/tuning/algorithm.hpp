@@ -19,11 +19,11 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// `flag_line`: the data (56 bytes or fewer) is in the flag line that announces the call. `eager_buffer`: it is in
-/// shared memory behind the flag line, so that ranks wait for each other once. `one_shot`: every rank reduces everything
-/// for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores the slice into its
-/// own output and fetches the others. `staged`: in rounds through bounce buffers, for buffers that peers have not
-/// mapped. `cma`: the kernel copies from such buffers (cross-memory attach). Operations that only move bytes store into
-/// peers' buffers with `push` and fetch with all others. `name` gives the values of BELAY_ALGORITHM.
+/// shared memory behind the flag line, so that ranks wait for each other once. `one_shot`: every rank reduces
+/// everything for itself. `push`: every rank reduces a slice and stores it into all outputs. `pull`: it stores the
+/// slice into its own output and fetches the others. `staged`: in rounds through bounce buffers, for buffers that peers
+/// have not mapped. `cma`: the kernel copies from such buffers (cross-memory attach). Operations that only move bytes
+/// store into peers' buffers with `push` and fetch with all others. `name` gives the values of BELAY_ALGORITHM.
 enum class algorithm : std::uint8_t { automatic, flag_line, eager_buffer, one_shot, push, pull, staged, cma };
 
 inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag_line, algorithm::eager_buffer,

@@ -38,46 +38,44 @@ BELAY_DECL bool prints_tuning() {
 }
 
 BELAY_DECL std::string rules_text(int ranks, algorithm forced, const copy_table& copies) {
-  constexpr std::size_t sizes[] = {8,         56,         256,         1024,        2048,       16 * 1024,
+  constexpr std::size_t sizes[] = {8,         56,         256,         1024,        2048,    16 * 1024,
                                    64 * 1024, 256 * 1024, 1024 * 1024, 4096 * 1024, 64 << 20};
   struct row {
     operation what;
     eager_traffic traffic;
     bool parts;  // what a rank gives is its part of the larger buffer
   };
-  constexpr row rows[] = {
-      {operation::all_reduce, eager_traffic::all, false},  {operation::reduce_scatter, eager_traffic::all_in_parts, false},
-      {operation::all_gather, eager_traffic::all, true},   {operation::broadcast, eager_traffic::root, false},
-      {operation::reduce, eager_traffic::root, false},     {operation::gather, eager_traffic::root, true},
-      {operation::scatter, eager_traffic::root, false}};
+  constexpr row rows[] = {{operation::all_reduce, eager_traffic::all, false},
+                          {operation::reduce_scatter, eager_traffic::all_in_parts, false},
+                          {operation::all_gather, eager_traffic::all, true},
+                          {operation::broadcast, eager_traffic::root, false},
+                          {operation::reduce, eager_traffic::root, false},
+                          {operation::gather, eager_traffic::root, true},
+                          {operation::scatter, eager_traffic::root, false}};
   std::string out = "belay tuning: rules for " + std::to_string(ranks) + " ranks";
   if (forced != algorithm::automatic) out += ", BELAY_ALGORITHM=" + std::string(name(forced));
-  out += "\n  bytes of the larger buffer, mapped by peers (and where not: in place of push and one_shot)\n  " +
-         column("operation", 16);
-  for (const std::size_t bytes : sizes) out += column(size_text(bytes), 11);
+  constexpr std::size_t title = 28, cell = 13;
+  out += "\n  " + column("bytes of the whole buffer", title);
+  for (const std::size_t bytes : sizes) out += column(size_text(bytes), cell);
   for (const row& each : rows) {
-    out += "\n  " + column(name(each.what), 16);
-    for (const std::size_t bytes : sizes) {
-      const std::size_t given = each.parts ? bytes / static_cast<std::size_t>(ranks) : bytes;
-      const algorithm small = choose_small(forced, given, 1, ranks, each.traffic);
-      selection_input mapped, unmapped;
-      mapped.forced = unmapped.forced = forced;
-      unmapped.direct = false;
-      unmapped.cma_possible = true;
-      unmapped.slices = each.what == operation::all_reduce;
-      unmapped.root_reduces = each.what == operation::reduce;
-      std::string cell = name(small);
-      if (small == algorithm::automatic) {
-        cell = std::string(name(choose(mapped, bytes))).substr(0, 4) + "/" +
-               std::string(name(choose(unmapped, bytes))).substr(0, 6);
+    for (const bool mapped : {true, false}) {
+      out += "\n  " + column(name(each.what) + std::string(mapped ? ", mapped" : ", not mapped"), title);
+      selection_input known;
+      known.forced = forced;
+      known.direct = mapped;
+      known.cma_possible = true;
+      known.slices = each.what == operation::all_reduce;
+      known.root_reduces = each.what == operation::reduce;
+      for (const std::size_t bytes : sizes) {
+        const std::size_t given = each.parts ? bytes / static_cast<std::size_t>(ranks) : bytes;
+        const algorithm small = choose_small(forced, given, 1, ranks, each.traffic);
+        out += column(name(small == algorithm::automatic ? choose(known, bytes) : small), cell);
       }
-      out += column(cell, 11);
     }
   }
-  out += "\n  " + column("copy", 16);
+  out += "\n  " + column("copy of one rank", title);
   for (const std::size_t bytes : sizes) {
-    const std::string_view how = name(copies.access_of(bytes));
-    out += column(std::string(how.substr(0, 9)), 11);
+    out += column(name(copies.access_of(bytes)), cell);
   }
   return out + "\n";
 }
@@ -98,8 +96,9 @@ BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks) {
            column(text(variants[chosen]), 28);
     for (std::size_t i = 0; i < variants.size(); ++i) {
       char us[48];
-      std::snprintf(us, sizeof us, "%s %.1f us", i == 0 ? "(" : ",", static_cast<double>(costs[i]) * static_cast<double>(bytes));
-      out += std::string(us + (i == 0 ? 0 : 0)) + " " + text(variants[i]);
+      const double cost = static_cast<double>(costs[i]) * static_cast<double>(bytes);
+      std::snprintf(us, sizeof us, "%s%.1f us ", i == 0 ? "(" : ", ", cost);
+      out += us + text(variants[i]);
     }
     out += ")\n";
   });

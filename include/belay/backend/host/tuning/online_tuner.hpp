@@ -27,7 +27,8 @@ class online_tuner {
   static constexpr std::size_t most_variants = 8, most_kinds = 128;
   /// Of one kind, until its variant is found.
   static constexpr int most_calls = 36;
-  /// After this many calls in a row that take less than half or more than twice of what was found, a kind is tried anew.
+  /// After this many calls in a row that take less than half or more than twice of what was found, a kind is tried
+  /// anew.
   static constexpr int least_drift = 16;
 
   /// Room for `most_kinds`; kinds beyond them use the first variant.
@@ -35,8 +36,8 @@ class online_tuner {
   online_tuner(const online_tuner&) = delete;
   online_tuner& operator=(const online_tuner&) = delete;
 
-  /// The variant of the next call of this kind, of `variants` (at most `most_variants`). While `timing`, the caller says
-  /// `done` afterwards.
+  /// The variant of the next call of this kind, of `variants` (at most `most_variants`). While `timing`, the caller
+  /// says `done` afterwards.
   [[nodiscard]] std::size_t next(std::uint64_t kind, std::size_t bytes, std::size_t variants) noexcept {
     timed_ = find(kind);
     if (timed_ == nullptr) return 0;

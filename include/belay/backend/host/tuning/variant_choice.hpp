@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "belay/backend/host/rendezvous/call_descriptor.hpp"
-#include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/backend/host/tuning/explain.hpp"
+#include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/backend/host/tuning/variant.hpp"
 #include "belay/core/config.hpp"
 
@@ -41,8 +41,8 @@ class variant_choice {
     if (tuner_) print_settled(*tuner_, ranks_);
   }
 
-  /// Before this rank publishes its descriptor: the bits of `head` for the variant it asks for, of a call with `bytes` in
-  /// its larger buffer.
+  /// Before this rank publishes its descriptor: the bits of `head` for the variant it asks for, of a call with `bytes`
+  /// in its larger buffer.
   [[nodiscard, gnu::always_inline]] inline std::uint64_t ask(std::uint64_t head, std::size_t bytes) {
     timing_ = false;
     const std::size_t least =
