@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "belay/backend/mpi/failure/world_status.hpp"
-#include "belay/backend/mpi/progress/control_channel.hpp"
+#include "belay/backend/mpi/progress/message_queue.hpp"
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -28,11 +28,9 @@ namespace mpi {
 class out_of_band {
  public:
   out_of_band(MPI_Comm comm, int ranks, int number, world_status& world)
-      : comm_(comm), number_(number), world_(&world), answers_(static_cast<std::size_t>(ranks)) {}
+      : messages_(comm, tag), number_(number), world_(&world), answers_(static_cast<std::size_t>(ranks)) {}
   out_of_band(const out_of_band&) = delete;
   out_of_band& operator=(const out_of_band&) = delete;
-
-  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
 
   /// Sends all other ranks why the world stopped.
   void send_abort(const abort_cause& why) {
@@ -41,7 +39,7 @@ class out_of_band {
     for (int rank = 0; rank < static_cast<int>(answers_.size()); ++rank) {
       if (rank == number_) continue;
       try {
-        sends_.send(comm_, rank, tag, text);
+        messages_.send(rank, text);
       } catch (const mpi_error&) {
         // It may be the one that is gone; the others are still sent to.
       }
@@ -52,7 +50,7 @@ class out_of_band {
   void ask(int rank, lane which) {
     const std::lock_guard lock(mutex_);
     answers_[static_cast<std::size_t>(rank)].clear();
-    sends_.send(comm_, rank, tag, packed(kind::ask, which, {}, {}));
+    messages_.send(rank, packed(kind::ask, which, {}, {}));
   }
   /// Its answer; empty where it has not come.
   [[nodiscard]] std::string answer(int rank) const {
@@ -64,26 +62,13 @@ class out_of_band {
   void poll() {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return;
-    if (!sends_.empty()) sends_.release_completed();
-    while (true) {
-      int there = 0;
-      MPI_Message message;
-      MPI_Status status;
-      expect(MPI_Improbe(MPI_ANY_SOURCE, tag, comm_, &there, &message, &status), "MPI_Improbe");
-      if (there == 0) return;
-      int size = 0;
-      MPI_Get_count(&status, MPI_BYTE, &size);
-      std::vector<std::byte> bytes(static_cast<std::size_t>(size));
-      expect(MPI_Mrecv(bytes.data(), size, MPI_BYTE, &message, &status), "MPI_Mrecv", status.MPI_SOURCE);
-      read(status.MPI_SOURCE, bytes);
-    }
+    messages_.poll([this](int from, std::span<const std::byte> bytes) { read(from, bytes); });
   }
 
   /// Whether the library is done with everything sent.
   [[nodiscard]] bool drained() {
     const std::lock_guard lock(mutex_);
-    if (!sends_.empty()) sends_.release_completed();
-    return sends_.empty();
+    return messages_.drained();
   }
 
  private:
@@ -138,8 +123,7 @@ class out_of_band {
         const flight_record last = world_->recorder(head.which).last();
         const flight_record aside = world_->recorder(called ? lane::stream : lane::caller).last();
         const std::string text = text_of(last, aside, called ? "started" : "called");
-        sends_.send(comm_, from, tag,
-                    packed(kind::answer, head.which, {comm_fault::revoked, {}, text, last.site}, last));
+        messages_.send(from, packed(kind::answer, head.which, {comm_fault::revoked, {}, text, last.site}, last));
         break;
       }
       case kind::answer: {
@@ -153,11 +137,10 @@ class out_of_band {
     }
   }
 
-  MPI_Comm comm_;
+  message_queue messages_;
   int number_;
   world_status* world_;
   mutable std::mutex mutex_;
-  send_queue sends_;
   std::vector<std::string> answers_;
 };
 

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -21,82 +21,32 @@
 
 #include "belay/backend/mpi/failure/peer_history.hpp"
 #include "belay/backend/mpi/progress/control_message.hpp"
-#include "belay/backend/mpi/progress/mpi_runtime.hpp"
+#include "belay/backend/mpi/progress/message_queue.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
-
-/// Messages that were sent and may still be read by the MPI library: they stay here until it is done with them.
-class send_queue {
- public:
-  send_queue() = default;
-  send_queue(const send_queue&) = delete;
-  send_queue& operator=(const send_queue&) = delete;
-  // After a failure the library may still read what is not complete: that memory is never freed.
-  ~send_queue() {
-    for (sent& one : sent_) static_cast<void>(one.bytes.release());
-  }
-
-  void send(MPI_Comm over, int to, int tag, std::vector<std::byte> bytes) {
-    sent_.push_back({MPI_REQUEST_NULL, std::make_unique<std::vector<std::byte>>(std::move(bytes))});
-    sent& last = sent_.back();
-    const int code =
-        MPI_Isend(last.bytes->data(), static_cast<int>(last.bytes->size()), MPI_BYTE, to, tag, over, &last.request);
-    if (code == MPI_SUCCESS) return;
-    sent_.pop_back();
-    throw mpi_error("MPI_Isend", code, to);
-  }
-  void release_completed() {
-    for (std::size_t i = 0; i < sent_.size();) {
-      int complete = 0;
-      expect(MPI_Test(&sent_[i].request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
-      if (complete == 0) {
-        ++i;
-        continue;
-      }
-      std::swap(sent_[i], sent_.back());
-      sent_.pop_back();
-    }
-  }
-  [[nodiscard]] bool empty() const noexcept { return sent_.empty(); }
-
- private:
-  struct sent {
-    MPI_Request request;
-    std::unique_ptr<std::vector<std::byte>> bytes;
-  };
-  std::vector<sent> sent_;
-};
 
 /// Belongs to the thread of its lane.
 class control_channel {
  public:
   /// Adds what peers have entered to `history`.
   control_channel(MPI_Comm comm, int ranks, peer_history& history)
-      : comm_(comm), world_(group_key::of_world(ranks)), history_(&history), peers_(static_cast<std::size_t>(ranks)) {}
+      : messages_(comm, control_tag),
+        world_(group_key::of_world(ranks)),
+        history_(&history),
+        peers_(static_cast<std::size_t>(ranks)) {}
   control_channel(const control_channel&) = delete;
   control_channel& operator=(const control_channel&) = delete;
 
-  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
+  [[nodiscard]] MPI_Comm comm() const noexcept { return messages_.comm(); }
 
-  void post(int to, const control_message& what) { sends_.send(comm_, to, control_tag, what.packed()); }
+  void post(int to, const control_message& what) { messages_.send(to, what.packed()); }
 
   /// Takes what has arrived.
   void poll() {
-    if (!sends_.empty()) sends_.release_completed();
-    while (true) {
-      int there = 0;
-      MPI_Message message;
-      MPI_Status status;
-      expect(MPI_Improbe(MPI_ANY_SOURCE, control_tag, comm_, &there, &message, &status), "MPI_Improbe");
-      if (there == 0) return;
-      int size = 0;
-      MPI_Get_count(&status, MPI_BYTE, &size);
-      buffer_.resize(static_cast<std::size_t>(size));
-      expect(MPI_Mrecv(buffer_.data(), size, MPI_BYTE, &message, &status), "MPI_Mrecv", status.MPI_SOURCE);
-      deliver(status.MPI_SOURCE, control_message::unpacked(buffer_));
-    }
+    messages_.poll(
+        [this](int from, std::span<const std::byte> bytes) { deliver(from, control_message::unpacked(bytes)); });
   }
 
   /// The oldest message of this kind and group from this rank of the world; null where none has arrived.
@@ -128,7 +78,7 @@ class control_channel {
   }
 
   /// Whether the library is done with everything posted.
-  [[nodiscard]] bool drained() const noexcept { return sends_.empty(); }
+  [[nodiscard]] bool drained() { return messages_.drained(); }
 
  private:
   static constexpr int control_tag = 1;
@@ -157,11 +107,9 @@ class control_channel {
     queues_[{what.group, what.kind, from}].push_back(std::move(what));
   }
 
-  MPI_Comm comm_;
+  message_queue messages_;
   group_key world_;
   peer_history* history_;
-  send_queue sends_;
-  std::vector<std::byte> buffer_;
   std::vector<peer> peers_;
   std::map<std::tuple<group_key, control_message_kind, int>, std::deque<control_message>> queues_;
 };
