@@ -108,4 +108,9 @@ class group : public basic_group<group, collectives> {
 static_assert(has_all_operations<group> && directly_addressable<group>);
 
 }  // namespace host
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template class async_stream<host::world_status>;  // see group.ipp
+#endif
+
 }  // namespace belay::inline BELAY_ABI

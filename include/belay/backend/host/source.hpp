@@ -6,6 +6,7 @@
 #pragma once
 
 #include "belay/backend/host.hpp"
+#include "belay/backend/host/group.ipp"
 #include "belay/backend/host/processes.hpp"
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
