@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What is known of a world of ranks when it stopped: why, how each rank is, and what each did last. A backend fills it
-// in: from recorders that all ranks share, or from its own one and what the others have told.
+// What is known of a world of ranks when it stopped: why, the state of each rank, and its last operations. A backend
+// fills it in: from recorders that all ranks share, or from its own one and the messages of the others.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// How a rank is: `left` has ended its body, `gone` has lost its process before that, `absent` has not had one yet;
-/// `unknown` runs on a machine of which nothing is known here.
+/// The state of a rank: `left` has ended its body, `gone` has lost its process before that, `absent` has not had one
+/// yet; `unknown` runs on a machine of which nothing is known here.
 enum class rank_state { running, stopped, gone, left, absent, unknown };
 
 [[nodiscard]] constexpr const char* name(rank_state state) noexcept {
@@ -40,34 +40,34 @@ struct known_group {
   std::vector<int> members;
 };
 
-/// The operations of one rank in one lane: its recorder, which must outlive this, or what was heard of them.
+/// The operations of one rank in one lane: its recorder, which must outlive this, or what its messages said.
 class flight_history {
  public:
   flight_history() = default;
   explicit flight_history(const flight_recorder<>& own) noexcept : recorder_(&own) {}
   /// The latest ones of `count`, the oldest first.
   flight_history(std::vector<flight_record> records, std::uint64_t count) noexcept
-      : heard_(std::move(records)), count_(count) {}
+      : records_(std::move(records)), count_(count) {}
 
   /// Operations so far, and the oldest that may be kept.
   [[nodiscard]] std::uint64_t count() const noexcept { return recorder_ != nullptr ? recorder_->count() : count_; }
   [[nodiscard]] std::uint64_t first() const noexcept {
-    const std::uint64_t kept = recorder_ != nullptr ? recorder_->capacity() : heard_.size();
+    const std::uint64_t kept = recorder_ != nullptr ? recorder_->capacity() : records_.size();
     return count() > kept ? count() - kept : 0;
   }
-  /// Operation `turn`; an empty record when it is not kept.
-  [[nodiscard]] flight_record operator[](std::uint64_t turn) const {
-    if (recorder_ != nullptr) return (*recorder_)[turn];
-    return turn < first() || turn >= count_ ? flight_record{} : heard_[turn - first()];
+  /// Operation `number`; an empty record when it is not kept.
+  [[nodiscard]] flight_record operator[](std::uint64_t number) const {
+    if (recorder_ != nullptr) return (*recorder_)[number];
+    return number < first() || number >= count_ ? flight_record{} : records_[number - first()];
   }
   [[nodiscard]] flight_record last() const {
     if (recorder_ != nullptr) return recorder_->last();
-    return heard_.empty() ? flight_record{} : heard_.back();
+    return records_.empty() ? flight_record{} : records_.back();
   }
 
  private:
   const flight_recorder<>* recorder_ = nullptr;
-  std::vector<flight_record> heard_;
+  std::vector<flight_record> records_;
   std::uint64_t count_ = 0;
 };
 
@@ -79,12 +79,12 @@ struct flight_rank {
   [[nodiscard]] const flight_history& of(lane which) const noexcept { return which == lane::caller ? called : started; }
 };
 
-/// A world as whoever tells of it sees it.
+/// A world as the process that reports sees it.
 struct flight_snapshot {
   std::uint64_t job = 0;
   std::uint64_t epoch = 0;  // how often survivors went on without others
   std::string transport;    // "threads", "processes", "mpi"
-  int told_by = -1;         // the rank that knows its own operations, and of others what it heard; -1: all are known
+  int told_by = -1;  // the rank that reports, with its own operations and the messages of others; -1: all are known
   std::optional<abort_cause> cause;
   std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
   std::vector<flight_rank> ranks;
