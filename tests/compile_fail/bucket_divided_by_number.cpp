@@ -18,7 +18,7 @@ struct group {
 using buckets = belay::gradient_buckets<float, group>;
 using optimizer = belay::adamw<float, group>;
 
-// The divisor is the number of target tokens of the global batch, said so.
+// The divisor is the number of target tokens of the global batch, and its type says so.
 void divide(buckets& b, std::size_t micro_batches) {
 #ifdef BELAY_BROKEN
   static_cast<void>(b.finish(micro_batches));

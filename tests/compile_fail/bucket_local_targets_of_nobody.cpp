@@ -19,7 +19,7 @@ struct group {
 };
 using buckets = belay::gradient_buckets<float, group>;
 
-// Each rank knows its own count only: whoever sums them must be said.
+// Each rank knows only its own count: the group that sums them is an argument.
 void divide(buckets& b, const group& replicas, int ranks) {
 #ifdef BELAY_BROKEN
   static_cast<void>(replicas);

@@ -81,7 +81,7 @@ finding run_steps(std::size_t steps, policy how) {
       if (shared(report_table::peak_device) != shared(report_table::planned_device)) found.as_planned = false;
       if (shared(report_table::peak_host) != shared(report_table::planned_host)) found.as_planned = false;
       if (result.replays > 0) found.as_planned = false;
-      world.barrier();  // while rank 0 looks, nobody works
+      world.barrier();  // while rank 0 measures, the others wait
       if (rank.number() == 0 && (step < 5 || step % 100 == 0)) {
         // Looking at /proc allocates; what it allocates is taken out again.
         footprint now;

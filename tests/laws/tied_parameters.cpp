@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A parameter that two layers share, over any number of ranks and micro-batches, trains as one rank does whose single
+// A parameter that two layers share, over any number of ranks and micro-batches, trains as on one rank whose single
 // backward adds both parts. Gradients are whole numbers here, so that no order of addition changes a bit.
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a first user of the buckets gets wrong: each slip is named, with the parameter.
+// Likely mistakes of a first user of the buckets: each is reported with the parameter.
 #include <doctest/doctest.h>
 
 #include <limits>

@@ -40,7 +40,7 @@ struct job {
   std::size_t k = 2;
   std::size_t capacity = 0;            // 0: room for all
   std::vector<std::size_t> rows{9};    // of each rank
-  double router_bias_to_expert_0 = 0;  // large: everybody visits expert 0 first
+  double router_bias_to_expert_0 = 0;  // large: every token visits expert 0 first
   double balance_scale = 0.25;
 };
 

@@ -122,7 +122,7 @@ TEST_CASE("a frozen lower part needs no backward: it is observed, and owes nothi
   auto features = belay::observe(step, base, x);
   auto out = belay::forward(step, head, features.out());
   CHECK(engine.obligations().open_count() == 1);
-  static_cast<void>(std::move(out).backward(x));  // the features' gradient is for nobody
+  static_cast<void>(std::move(out).backward(x));  // the features' gradient is not used
   CHECK(grad == 2 * 1 + 4 * 2);
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);

@@ -14,7 +14,7 @@ namespace {
 using tensor = belay::view<double, 3>;
 using constant_tensor = belay::view<const double, 3>;
 
-// y = weight * x; the weight is somebody else's, so that several layers may share it.
+// y = weight * x. The weight is the caller's, so that several layers can share it.
 class scaling {
  public:
   struct residue {

@@ -54,8 +54,8 @@ struct ended {
   [[nodiscard]] bool says(const std::string& words) const { return said.find(words) != std::string::npos; }
 };
 
-// Runs `body` in a child whose SIGSEGV is handled by nobody (neither by doctest nor by a sanitizer), and reads what it
-// says.
+// Runs `body` in a child process without a handler of SIGSEGV (neither of doctest nor of a sanitizer), and returns what it
+// prints.
 template <class Body>
 ended in_child(Body body) {
   std::array<int, 2> pipe{};
@@ -194,7 +194,7 @@ TEST_CASE("whoever handled the signal before handles it still, and has it back a
       if (segv_is_default()) ::_exit(4);
     }
     if (!segv_is_default()) ::_exit(5);
-    // A handler that was put on top stays: it is somebody's.
+    // A handler that the program has installed on top stays.
     {
       belay::step step{one};
       struct sigaction ignored = {};

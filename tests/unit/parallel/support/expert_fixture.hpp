@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One rank's place in a test of an expert exchange: heap, engine, exchange and the memory of one invocation.
+// What one rank needs in a test of an expert exchange: heap, engine, exchange and the memory of one invocation.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ using test_frame = belay::frame<belay::host_engine>;
 template <class T, class Group = group>
 using exchange_type = belay::expert_exchange<T, Group>;
 
-// What one rank needs beside its group, and a count of everything that must be given back.
+// `leases` counts the slots that must be free at the end of a test.
 template <class T, class Group = group>
 struct expert_fixture {
   belay::tier_meter meter;
