@@ -19,28 +19,28 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Compares words between the ranks of a group. Its memory grows at first use and is used again.
+/// Compares words between the ranks of a group. Its memory is allocated at first use and kept.
 class rank_comparison {
  public:
-  /// Said by a rank that has no opinion: it agrees with all.
+  /// The word of a rank that has none: it agrees with every other.
   static constexpr std::uint64_t abstains = ~std::uint64_t{0};
 
-  /// Whether some rank says something else. Collective over `group`, every rank with equally many words; all ranks
-  /// get the same answer.
+  /// Whether the words of any two ranks differ. Collective over `group`, every rank with the same number of words. All
+  /// ranks get the same answer.
   template <can_all_gather<std::uint64_t> Group>
   [[nodiscard]] bool differ(const Group& group, std::span<const std::uint64_t> own, where at) {
     const auto ranks = static_cast<std::size_t>(group.size());
-    said_.resize(ranks * own.size());
+    words_.resize(ranks * own.size());
     count_ = own.size();
     first_ = 0;
     if (ranks < 2 || own.empty()) return false;
-    group.all_gather(own, std::span<std::uint64_t>(said_), at);
+    group.all_gather(own, std::span<std::uint64_t>(words_), at);
     for (; first_ < count_; ++first_) {
       std::uint64_t agreed = abstains;
-      for (std::size_t i = first_; i < said_.size(); i += count_) {
-        if (said_[i] == abstains || said_[i] == agreed) continue;
+      for (std::size_t i = first_; i < words_.size(); i += count_) {
+        if (words_[i] == abstains || words_[i] == agreed) continue;
         if (agreed != abstains) return true;
-        agreed = said_[i];
+        agreed = words_[i];
       }
     }
     return false;
@@ -49,42 +49,43 @@ class rank_comparison {
   /// The first word in which ranks differed.
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
 
-  /// "rank 1: 10; ranks 0, 2: 30" of the word in which they differed, as ranks of the world where the group knows them.
+  /// "rank 1: 10; ranks 0, 2: 30": the first word in which ranks differ. They are ranks of the world where the group
+  /// knows these.
   template <class Group>
   [[nodiscard]] std::string text(const Group& group) const {
-    return camps(
+    return each_word(
         group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
   }
-  /// "rank 1 and ranks 0, 2", where the words themselves say nothing to a reader.
+  /// "rank 1 and ranks 0, 2", without the words, for hashes.
   template <class Group>
   [[nodiscard]] std::string ranks(const Group& group) const {
-    return camps(
+    return each_word(
         group, [](std::uint64_t) { return std::string(); }, " and ");
   }
 
  private:
   template <class Group, class Describe>
-  [[nodiscard]] std::string camps(const Group& group, Describe describe, const char* between) const {
+  [[nodiscard]] std::string each_word(const Group& group, Describe describe, const char* between) const {
     std::vector<int> numbers(static_cast<std::size_t>(group.size()));
     std::iota(numbers.begin(), numbers.end(), 0);
     if constexpr (requires { group.members(); }) numbers.assign(group.members().begin(), group.members().end());
     std::string out;
-    std::vector<bool> told(numbers.size());
+    std::vector<bool> listed(numbers.size());
     for (std::size_t r = 0; r < numbers.size(); ++r) {
-      const std::uint64_t word = said_[r * count_ + first_];
-      if (told[r] || word == abstains) continue;
-      std::vector<int> camp;
+      const std::uint64_t word = words_[r * count_ + first_];
+      if (listed[r] || word == abstains) continue;
+      std::vector<int> agreeing;
       for (std::size_t other = r; other < numbers.size(); ++other) {
-        if (said_[other * count_ + first_] != word) continue;
-        told[other] = true;
-        camp.push_back(numbers[other]);
+        if (words_[other * count_ + first_] != word) continue;
+        listed[other] = true;
+        agreeing.push_back(numbers[other]);
       }
-      out += (out.empty() ? "" : between) + ranks_text(camp) + describe(word);
+      out += (out.empty() ? "" : between) + ranks_text(agreeing) + describe(word);
     }
     return out;
   }
 
-  std::vector<std::uint64_t> said_;  // by rank, `count_` words each
+  std::vector<std::uint64_t> words_;  // by rank, `count_` words each
   std::size_t count_ = 0;
   std::size_t first_ = 0;
 };

@@ -89,12 +89,12 @@ struct exchange_gradients {
       T total = 0;
       if (row != nullptr) {
         const T weight = weights[token * slots.k + j];
-        // Fixed lanes vectorise without allowing the compiler to reorder sums.
-        constexpr std::size_t lanes = 16;
-        T partial[lanes] = {};
+        // A fixed number of partial sums vectorises without allowing the compiler to reorder sums.
+        constexpr std::size_t sums = 16;
+        T partial[sums] = {};
         std::size_t i = 0;
-        for (; i + lanes <= hidden; i += lanes) {
-          for (std::size_t lane = 0; lane < lanes; ++lane) {
+        for (; i + sums <= hidden; i += sums) {
+          for (std::size_t lane = 0; lane < sums; ++lane) {
             partial[lane] += gradient[i + lane] * row[i + lane];
             row[i + lane] = weight * gradient[i + lane];
           }
@@ -103,7 +103,7 @@ struct exchange_gradients {
           total += gradient[i] * row[i];
           row[i] = weight * gradient[i];
         }
-        for (std::size_t lane = 0; lane < lanes; ++lane) total += partial[lane];
+        for (std::size_t lane = 0; lane < sums; ++lane) total += partial[lane];
       }
       dweights[token * slots.k + j] = total;
     }
