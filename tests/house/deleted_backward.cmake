@@ -8,6 +8,14 @@ file(REMOVE_RECURSE "${work_dir}")
 file(WRITE "${work_dir}/flags.rsp" "\"-I${source_dir}/include\"\n\"-I${source_dir}/examples\"\n'-DBELAY_SOURCE_DIR=\"${source_dir}\"'\n")
 list(GET clang 0 clangxx)
 cmake_path(GET example FILENAME name)
+# What the example includes is the same in all of its forms: read once.
+file(STRINGS "${example}" includes REGEX "^#include ")
+list(JOIN includes "\n" text)
+file(WRITE "${work_dir}/includes.hpp" "${text}\n")
+execute_process(COMMAND ${clangxx} -std=c++20 "-I${source_dir}/include" "-I${source_dir}/examples"
+    -x c++-header "${work_dir}/includes.hpp" -o "${work_dir}/includes.pch"
+  COMMAND_ERROR_IS_FATAL ANY)
+file(APPEND "${work_dir}/flags.rsp" "\"-include-pch\"\n\"${work_dir}/includes.pch\"\n")
 
 # Sets `failed` and `output` to what belay_check_backward says about <file>.
 function(check file)
