@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # The documentation cannot rot where it quotes and points: a block of C++ that begins with "// from PATH" stands in
-# that file line by line (indented as a whole or not), a relative link leads to a file, and every public header is
-# named in docs/reference.
+# that file line by line (indented as a whole or not), a relative link leads to a file, every public header is named in
+# docs/reference, and a header that a page names exists.
 cmake_minimum_required(VERSION 3.25)
 
 # Text in which CMake sees no lists: its own separators become characters that no source here has.
@@ -108,6 +108,21 @@ function(check_links root page out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
+# Adds to <out> the headers that <page> names and that do not exist.
+function(check_named_headers root page out)
+  set(found "${${out}}")
+  read_text("${root}/${page}" text)
+  string(REGEX MATCHALL "`belay/[a-z_/]+\\.(hpp|ipp|cuh)`" names "${text}")
+  list(REMOVE_DUPLICATES names)
+  foreach(name IN LISTS names)
+    string(REPLACE "`" "" header "${name}")
+    if(NOT EXISTS "${root}/include/${header}")
+      list(APPEND found "${page}: there is no ${header}")
+    endif()
+  endforeach()
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()
+
 # Adds to <out> the public headers that no page of the reference names.
 function(check_headers root out)
   set(found "${${out}}")
@@ -133,6 +148,7 @@ function(check_documentation root out)
   foreach(page IN ITEMS README.md LISTS pages)
     check_blocks("${root}" "${page}" found)
     check_links("${root}" "${page}" found)
+    check_named_headers("${root}" "${page}" found)
   endforeach()
   check_headers("${root}" found)
   set(${out} "${found}" PARENT_SCOPE)
@@ -144,19 +160,19 @@ if(wrong)
   message(FATAL_ERROR "documentation that does not fit:\n  ${text}")
 endif()
 
-# The test must be able to fail: three quotations, three links, one header, of which four are wrong.
+# The test must be able to fail: three quotations, three links, three headers, of which five are wrong.
 set(planted "${work_dir}/planted")
 file(REMOVE_RECURSE "${planted}")
 file(WRITE "${planted}/code.cpp" "int f() {\n  int a[] = {1; 2};\n    return a[0];\n}\n")
 file(WRITE "${planted}/include/belay/named.hpp" "")
 file(WRITE "${planted}/include/belay/forgotten.hpp" "")
-file(WRITE "${planted}/docs/reference/room.md" "`belay/named.hpp` [up](../../README.md#top) [away](https://example.org) [nowhere](gone.md)\n")
+file(WRITE "${planted}/docs/reference/room.md" "`belay/named.hpp` `belay/gone.hpp` [up](../../README.md#top) [away](https://example.org) [nowhere](gone.md)\n")
 file(WRITE "${planted}/README.md"
   "```cpp\n// from code.cpp\nint a[] = {1; 2};\n  return a[0];\n```\n\n```cpp\n// from code.cpp\nreturn a[1];\n```\n\n"
   "```cpp\n// from missing.cpp\nint x;\n```\n\n```cpp\nint free;  // [not a](link)\n```\n[here](docs/reference/room.md)\n")
 check_documentation("${planted}" wrong)
 list(LENGTH wrong count)
-if(NOT count EQUAL 4)
+if(NOT count EQUAL 5)
   list(JOIN wrong "\n  " text)
-  message(FATAL_ERROR "4 mistakes were planted, ${count} were found:\n  ${text}")
+  message(FATAL_ERROR "5 mistakes were planted, ${count} were found:\n  ${text}")
 endif()
