@@ -15,7 +15,7 @@ namespace belay::inline BELAY_ABI {
 enum class lane : std::uint8_t { caller, stream };
 
 inline constexpr std::size_t lane_count = 2;
-inline constexpr lane lanes[] = {lane::caller, lane::stream};
+inline constexpr lane all_lanes[] = {lane::caller, lane::stream};
 
 [[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
 

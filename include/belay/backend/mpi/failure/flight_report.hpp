@@ -137,7 +137,7 @@ class flight_reporter {
       return std::find_if(out.begin(), out.end(), [&](const known_group& each) { return each.number == number; });
     };
     for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
-      for (lane which : lanes) {
+      for (lane which : all_lanes) {
         for (std::uint32_t number : world_->history(which).groups_with(rank)) {
           if (find(number) == out.end()) out.push_back({number, {number_}});
           std::vector<int>& members = find(number)->members;  // of one that this rank has made all are there

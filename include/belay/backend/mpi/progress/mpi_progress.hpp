@@ -67,7 +67,7 @@ class mpi_progress {
     for (const rank_info& each : all) processes_.push_back(each.identity);
     oversubscribed_ = is_oversubscribed(self.identity);
     reporter_ = std::make_unique<flight_reporter>(status_, processes_, number_, all.front().now);
-    for (lane which : lanes) {
+    for (lane which : all_lanes) {
       channels_[index(which)] = std::make_unique<control_channel>(comms_[index(which)], ranks_, status_.history(which));
     }
     out_of_band_ = std::make_unique<out_of_band>(comms_[2], ranks_, number_, status_);
@@ -160,7 +160,7 @@ class mpi_progress {
   /// that has stopped keeps them: late messages of it must not be taken for those of another. There is no deadline,
   /// since a rank may go on without this one; one that dies or hangs in an operation ends the wait.
   void close(const call_site& call) {
-    for (lane which : lanes) {
+    for (lane which : all_lanes) {
       if (aborted()) return;
       const auto remaining = [&](auto report) {
         for (int rank = 0; rank < ranks_; ++rank) {
@@ -181,7 +181,7 @@ class mpi_progress {
       }
     }
     for (int rank = 0; rank < ranks_; ++rank) {
-      for (lane which : lanes) {
+      for (lane which : all_lanes) {
         if (rank != number_ && !channel(which).returned(rank)) return;  // the cause of its abort is in transit
       }
     }
