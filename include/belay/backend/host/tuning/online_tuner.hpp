@@ -26,7 +26,7 @@ class online_tuner {
  public:
   static constexpr std::size_t most_variants = 8, most_kinds = 128;
   /// Of one kind, until its variant is found.
-  static constexpr int most_calls = 36;
+  static constexpr int most_calls = 25;
   /// After this many calls in a row that take less than half or more than twice of what was found, a kind is tried
   /// anew.
   static constexpr int least_drift = 16;

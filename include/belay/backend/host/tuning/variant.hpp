@@ -46,22 +46,13 @@ struct call_kind {
   static constexpr variant unseen[] = {
       {}, {algorithm::staged, automatic}, {algorithm::staged, non_temporal}, {algorithm::cma, automatic}};
   static constexpr variant only_staged[] = {{}, {algorithm::staged, non_temporal}};
-  static constexpr variant sums[] = {
-      {}, {usually, temporal}, {usually, prefetch}, {usually, non_temporal_remote}, {usually, non_temporal}};
-  static constexpr variant sums_in_place[] = {
-      {}, {usually, temporal}, {usually, prefetch}, {usually, prefetch_exclusive}, {usually, non_temporal}};
+  static constexpr variant sums[] = {{}, {usually, temporal}, {usually, non_temporal_remote}, {usually, non_temporal}};
+  static constexpr variant sums_in_place[] = {{}, {usually, temporal}};
   static constexpr variant parts[] = {{}, {usually, temporal}, {usually, prefetch}, {usually, non_temporal}};
   static constexpr variant other_sums[] = {{}, {pull, automatic}};
-  static constexpr variant moves[] = {{},
-                                      {push, temporal},
-                                      {push, rep_movsb},
-                                      {push, non_temporal},
-                                      {pull, temporal},
-                                      {pull, rep_movsb},
-                                      {pull, non_temporal}};
-  static constexpr variant rooted_moves[] = {{}, {usually, temporal}, {usually, rep_movsb}, {usually, non_temporal}};
-  static constexpr variant receipts[] = {
-      {}, {usually, temporal}, {usually, rep_movsb}, {usually, non_temporal}, {usually, libc}};
+  static constexpr variant moves[] = {{}, {push, rep_movsb}, {push, non_temporal}, {pull, rep_movsb}};
+  static constexpr variant rooted_moves[] = {{}, {usually, rep_movsb}, {usually, non_temporal}};
+  static constexpr variant receipts[] = {{}, {usually, temporal}, {usually, rep_movsb}, {usually, non_temporal}};
   const bool moves_bytes = call.what != operation::make_symmetric && call.what != operation::barrier;
   if (call.ranks < 2 || !moves_bytes) return usual_only;
   const bool exchanges_in_place =
