@@ -13,10 +13,10 @@
 
 #include "belay/backend/host/collectives.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/memory/address_map.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
-#include "belay/backend/host/rendezvous/collective_endpoint.hpp"
+#include "belay/backend/host/rendezvous/eager_endpoint.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/where.hpp"
 #include "collectives/operation.hpp"
@@ -39,33 +39,38 @@ class unchecked_baseline {
   [[nodiscard]] int rank() const noexcept { return state_->endpoint.rank(); }
   [[nodiscard]] int size() const noexcept { return state_->endpoint.size(); }
 
-  void barrier(belay::where at = belay::where::current()) const { belay::host::barrier(here(), at); }
-  template <belay::reducible T, belay::reduction_tag Op>
-  void all_reduce(std::span<T> inout, Op op, belay::where at = belay::where::current()) const {
-    belay::host::all_reduce<T>(here(), inout, inout, op, at);
+  void barrier(belay::where at = belay::where::current()) const {
+    state_->endpoint.eager_round(belay::host::algorithm::flag_line,
+                                 {belay::operation::barrier, belay::reduction::none, {}, -1, 0, 0}, nullptr, 0, {}, at);
   }
   template <belay::reducible T, belay::reduction_tag Op>
-  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+  void all_reduce(std::span<T> inout, Op op, belay::where at = belay::where::current()) const {
+    all_reduce<T>(inout, inout, op, at);
+  }
+  template <belay::reducible T, belay::reduction_tag Op>
+  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
                   belay::where at = belay::where::current()) const {
-    belay::host::all_reduce<T>(here(), in, out, op, at);
+    belay::check_length(out.size(), in.size(), "all_reduce: the output", at);
+    belay::check_overlap(in, out, out.data(), "all_reduce", at);
+    const belay::fingerprint print{
+        belay::operation::all_reduce, Op::code, belay::element_code_of<T>(), -1, out.size(), 0};
+    belay::host::all_reduce_eagerly<Op, T>(state_->endpoint, {}, belay::host::algorithm::flag_line, print, in, out, at);
   }
 
  private:
-  using unguarded_endpoint = belay::host::basic_collective_endpoint<belay::host::unguarded>;
+  using unguarded_endpoint = belay::host::basic_eager_endpoint<belay::host::unguarded>;
 
   struct state {
     state(std::byte* memory, int rank, int ranks)
         : members(static_cast<std::size_t>(ranks)),
           status(belay::host::control_block::make(memory, shape(ranks))),  // all write the same
-          map(belay::host::address_space::several),
-          endpoint(status, map, numbered(members), belay::lane::caller, 0U, rank,
+          endpoint(status, numbered(members), belay::lane::caller, 0U, rank,
                    {memory + belay::host::control_block::bytes_for(shape(ranks)), ranks}) {
-      status.shared().header().cores.store(ranks, std::memory_order_relaxed);  // nobody arrives, to tell theirs
+      status.shared().header().cores.store(ranks, std::memory_order_relaxed);  // no rank arrives, which would say so
     }
 
     std::vector<int> members;
     belay::host::world_status status;
-    belay::host::address_map map;
     unguarded_endpoint endpoint;
   };
 
@@ -79,12 +84,7 @@ class unchecked_baseline {
     std::iota(members.begin(), members.end(), 0);
     return members;
   }
-  [[nodiscard]] belay::host::basic_collective_context<unguarded_endpoint> here() const noexcept {
-    return {&state_->endpoint, limit_};
-  }
-
   std::shared_ptr<state> state_;
-  belay::host::world_status::clock::duration limit_{};
 };
 
 static_assert(belay::communicator<unchecked_baseline> && belay::can_all_reduce<unchecked_baseline, float>);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How ranks go through operations together: the lines and their two slots, the rounds of staging and its two halves,
-// the use of each other's buffers, and what happens to all of that when the world stops in between.
+// How ranks go through operations together: flag lines and their two slots, rounds through the two halves of bounce
+// buffers, the access to each other's buffers, and what happens to all of that when the world is aborted in between.
 #include "belay/backend/host/rendezvous/rendezvous.hpp"
 
 #include <doctest/doctest.h>
@@ -22,8 +22,8 @@ using doorbell = belay::event_count<belay::sharing::several_processes, model::at
 
 constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-// Where a place has one line instead of two.
-struct narrow_place : belay::host::peer_flags<model::atomics> {
+// Flags with one line instead of two.
+struct one_line_flags : belay::host::peer_flags<model::atomics> {
   [[nodiscard]] line& flag_line_of(std::uint32_t) noexcept { return lines[0]; }
   [[nodiscard]] const line& flag_line_of(std::uint32_t) const noexcept { return lines[0]; }
   void publish(belay::host::flag_word word) noexcept { lines[0].word.store(word.bits(), std::memory_order_seq_cst); }
@@ -40,33 +40,33 @@ struct narrow_place : belay::host::peer_flags<model::atomics> {
   }
 };
 
-// What a group shares.
-template <class Place>
-struct shared_floor {
+// What a group shares in one lane.
+template <class Flags>
+struct shared_lane {
   int ranks;
   address_space space;
-  std::array<Place, 3> all_flags{};
+  std::array<Flags, 3> all_flags{};
   std::array<doorbell, 4> doorbells{};
-  belay::host::abort_flag<model::atomics> word{};
+  belay::host::abort_flag<model::atomics> flag{};
 
-  void stop() {
-    word.abort([] {},
+  void abort() {
+    flag.abort([] {},
                [&] {
                  for (int q = 0; q < ranks; ++q) doorbells[at(q)].notify_all();
                });
   }
 };
 
-template <class Place>
-struct floor_hall {
-  shared_floor<Place>* shared;
+template <class Flags>
+struct checked_lane_view {
+  shared_lane<Flags>* shared;
   int number;
 
   [[nodiscard]] int me() const { return number; }
   [[nodiscard]] int size() const { return shared->ranks; }
-  [[nodiscard]] Place& flags_of(int who) const { return shared->all_flags[at(who)]; }
+  [[nodiscard]] Flags& flags_of(int who) const { return shared->all_flags[at(who)]; }
   [[nodiscard]] doorbell& doorbell_of(int who) const { return shared->doorbells[at(who)]; }
-  [[nodiscard]] bool aborted(std::memory_order order) const { return shared->word.aborted(order); }
+  [[nodiscard]] bool aborted(std::memory_order order) const { return shared->flag.aborted(order); }
   [[nodiscard]] address_space space() const { return shared->space; }
   static void yield() { model::atomics::yield(); }
 
@@ -78,68 +78,70 @@ struct floor_hall {
   }
 };
 
-// Small operations: the data is in the lines. Every second one fills its line.
-template <class Place = belay::host::peer_flags<model::atomics>>
-struct swaps {
-  int turns;
-  shared_floor<Place> shared;
+// Eager rounds: the data is in the lines. Every second one is published as a full line.
+template <class Flags = belay::host::peer_flags<model::atomics>>
+struct eager_rounds {
+  int operations;
+  shared_lane<Flags> shared;
   std::array<std::array<model::plain<int>, 2>, 3> payload{};
 
-  swaps(int ranks, int n) : turns(n), shared{ranks, address_space::one} {}
+  eager_rounds(int ranks, int n) : operations(n), shared{ranks, address_space::one} {}
   [[nodiscard]] model::cast_list cast() const { return {shared.ranks, 0, 0}; }
-  [[nodiscard]] model::plain<int>& line(int who, const belay::host::rendezvous<floor_hall<Place>>& way) {
-    return payload[at(who)][&way.flag_line_of(who) == &shared.all_flags[at(who)].lines[0] ? 0 : 1];
+  [[nodiscard]] model::plain<int>& line(int who, const belay::host::rendezvous<checked_lane_view<Flags>>& steps) {
+    return payload[at(who)][&steps.flag_line_of(who) == &shared.all_flags[at(who)].lines[0] ? 0 : 1];
   }
   void run(int me) {
-    const floor_hall<Place> lane_view{&shared, me};
-    belay::host::rendezvous way(lane_view);
-    for (int operation_number = 1; operation_number <= turns; ++operation_number) {
-      way.next_operation();
-      line(me, way).write(10 * me + operation_number);
+    const checked_lane_view<Flags> lane_view{&shared, me};
+    belay::host::rendezvous steps(lane_view);
+    for (int operation_number = 1; operation_number <= operations; ++operation_number) {
+      steps.next_operation();
+      line(me, steps).write(10 * me + operation_number);
       if (operation_number % 2 == 1)
-        way.publish(static_cast<std::uint32_t>(70 + operation_number));
+        steps.publish(static_cast<std::uint32_t>(70 + operation_number));
       else
-        way.publish_full(static_cast<std::uint32_t>(70 + operation_number));
-      const auto there = way.await_flag_lines(static_cast<std::uint32_t>(70 + operation_number), lane_view.wait());
+        steps.publish_full(static_cast<std::uint32_t>(70 + operation_number));
+      const auto there = steps.await_flag_lines(static_cast<std::uint32_t>(70 + operation_number), lane_view.wait());
       model::expect(there == belay::host::flag_lines::alike,
-                    "stopped without a reason, or a line of another operation");
+                    "aborted without a reason, or a line of another operation");
       for (int q = 0; q < shared.ranks; ++q) {
-        model::expect(way.fingerprint_of(q) == static_cast<std::uint32_t>(70 + operation_number),
+        model::expect(steps.fingerprint_of(q) == static_cast<std::uint32_t>(70 + operation_number),
                       "a line of another operation");
-        model::expect(line(q, way).read() == 10 * q + operation_number, "another operation's data");
+        model::expect(line(q, steps).read() == 10 * q + operation_number, "another operation's data");
       }
     }
   }
   void check() const {}
 };
 
-// Larger ones: each uses the other's buffers, through two halves of staging in rounds, and directly with stores that
-// go around the caches.
-struct uses {
+// Larger operations: each uses the other's buffers, through two halves of bounce buffers in rounds, and directly with
+// stores that go around the caches.
+struct accesses {
   using peer_flags = belay::host::peer_flags<model::atomics>;
-  int turns;
+  int operations;
   int rounds;
   int halves;
-  shared_floor<peer_flags> shared;
+  shared_lane<peer_flags> shared;
   std::array<model::plain<int>, 3> in{model::plain<int>{"an input"}, model::plain<int>{"an input"},
                                       model::plain<int>{"an input"}};
   std::array<std::array<model::plain<int>, 3>, 3> out{};
   std::array<std::array<model::plain<int>, 2>, 3> half{};
 
-  uses(int ranks, int n, int r, int h = 2) : turns(n), rounds(r), halves(h), shared{ranks, address_space::one} {}
+  accesses(int ranks, int n, int r, int h = 2)
+      : operations(n), rounds(r), halves(h), shared{ranks, address_space::one} {}
   [[nodiscard]] model::cast_list cast() const { return {shared.ranks, 0, 0}; }
   void run(int me) {
-    const floor_hall<peer_flags> lane_view{&shared, me};
-    belay::host::rendezvous way(lane_view);
-    for (int operation_number = 1; operation_number <= turns; ++operation_number) {
-      way.next_operation();
+    const checked_lane_view<peer_flags> lane_view{&shared, me};
+    belay::host::rendezvous steps(lane_view);
+    for (int operation_number = 1; operation_number <= operations; ++operation_number) {
+      steps.next_operation();
       in[at(me)].write(10 * me + operation_number);
-      way.publish_full(7);
-      model::expect(way.await_flag_lines(7, lane_view.wait()) == belay::host::flag_lines::alike && way.begin_access(),
-                    "stopped without a reason");
+      steps.publish_full(7);
+      model::expect(
+          steps.await_flag_lines(7, lane_view.wait()) == belay::host::flag_lines::alike && steps.begin_access(),
+          "aborted without a reason");
       for (int round = 0; round < rounds; ++round) {
         half[at(me)][at(round % halves)].write(100 * operation_number + 10 * me + round);
-        model::expect(way.meet(lane_view.wait()), "stopped without a reason");
+        model::expect(steps.pass_round(lane_view.wait()), "aborted without a reason");
         for (int q = 0; q < shared.ranks; ++q) {
           model::expect(half[at(q)][at(round % halves)].read() == 100 * operation_number + 10 * q + round,
                         "another round's data");
@@ -147,7 +149,7 @@ struct uses {
       }
       for (int q = 0; q < shared.ranks; ++q) out[at(q)][at(me)].stream(in[at(q)].read());
       model::order_streaming_stores();
-      model::expect(way.exit(lane_view.wait()), "stopped without a reason");
+      model::expect(steps.exit(lane_view.wait()), "aborted without a reason");
       for (int q = 0; q < shared.ranks; ++q)
         model::expect(out[at(me)][at(q)].read() == 10 * me + operation_number, "a part of the output");
     }
@@ -155,55 +157,55 @@ struct uses {
   void check() const {}
 };
 
-// Somebody stops the world while the ranks use each other's inputs. Who gets an error changes its input at once. Among
-// threads nobody may read it then; between processes nobody may believe what it read.
+// The world is aborted while the ranks use each other's inputs. A rank that gets an error changes its input at once.
+// Among threads no peer may read it then; between processes no peer may return success with what it read.
 template <address_space Space>
-struct stopped_while_used {
+struct aborted_while_used {
   using peer_flags = belay::host::peer_flags<model::atomics>;
-  int turns;
-  shared_floor<peer_flags> shared;
-  std::array<model::plain<int>, 3> seen_input{model::plain<int>{"an input"}, model::plain<int>{"an input"},
-                                              model::plain<int>{"an input"}};
+  int operations;
+  shared_lane<peer_flags> shared;
+  std::array<model::plain<int>, 3> mapped_input{model::plain<int>{"an input"}, model::plain<int>{"an input"},
+                                                model::plain<int>{"an input"}};
   std::array<model::atomic<int>, 3> bytes{};
 
-  stopped_while_used(int ranks, int n) : turns(n), shared{ranks, Space} {}
+  aborted_while_used(int ranks, int n) : operations(n), shared{ranks, Space} {}
   // The last thread is no rank of the group.
   [[nodiscard]] model::cast_list cast() const { return {shared.ranks + 1, 0, 0}; }
 
   void write(int who, int value) {
     if constexpr (Space == address_space::one)
-      seen_input[at(who)].write(value);
+      mapped_input[at(who)].write(value);
     else
       bytes[at(who)].store(value, std::memory_order_relaxed);
   }
   [[nodiscard]] int read(int who) {
     if constexpr (Space == address_space::one)
-      return seen_input[at(who)].read();
+      return mapped_input[at(who)].read();
     else
       return bytes[at(who)].load(std::memory_order_relaxed);
   }
-  [[nodiscard]] bool cross(belay::host::rendezvous<floor_hall<peer_flags>>& way,
-                           const floor_hall<peer_flags>& lane_view, int operation_number) {
-    way.next_operation();
+  [[nodiscard]] bool run_operation(belay::host::rendezvous<checked_lane_view<peer_flags>>& steps,
+                                   const checked_lane_view<peer_flags>& lane_view, int operation_number) {
+    steps.next_operation();
     write(lane_view.me(), 10 * lane_view.me() + operation_number);
-    way.publish_full(7);
-    if (way.await_flag_lines(7, lane_view.wait()) != belay::host::flag_lines::alike || !way.begin_access())
+    steps.publish_full(7);
+    if (steps.await_flag_lines(7, lane_view.wait()) != belay::host::flag_lines::alike || !steps.begin_access())
       return false;
     std::array<int, 3> got{};
     for (int q = 0; q < shared.ranks; ++q) got[at(q)] = q == lane_view.me() ? 10 * q + operation_number : read(q);
-    if (!way.exit(lane_view.wait())) return false;
+    if (!steps.exit(lane_view.wait())) return false;
     for (int q = 0; q < shared.ranks; ++q)
       model::expect(got[at(q)] == 10 * q + operation_number, "success with other bytes");
     return true;
   }
   void run(int me) {
-    if (me == shared.ranks) return shared.stop();
-    const floor_hall<peer_flags> lane_view{&shared, me};
-    belay::host::rendezvous way(lane_view);
-    for (int operation_number = 1; operation_number <= turns; ++operation_number) {
+    if (me == shared.ranks) return shared.abort();
+    const checked_lane_view<peer_flags> lane_view{&shared, me};
+    belay::host::rendezvous steps(lane_view);
+    for (int operation_number = 1; operation_number <= operations; ++operation_number) {
       if (lane_view.aborted(std::memory_order_acquire)) return;
-      if (cross(way, lane_view, operation_number)) continue;
-      way.drain_access();
+      if (run_operation(steps, lane_view, operation_number)) continue;
+      steps.drain_access();
       write(me, 99);
       return;
     }
@@ -218,33 +220,33 @@ auto of(Numbers... numbers) {
 
 }  // namespace
 
-TEST_CASE("ranks meet, use each other's buffers and part; a stop in between harms nobody") {
-  model::study rendezvous("crossing");
+TEST_CASE("ranks enter, use each other's buffers and exit; an abort in between leaves no buffer in use") {
+  model::study rendezvous("rendezvous");
   const model::bounds two = model::bound_of(2);
-  using in_threads = stopped_while_used<address_space::one>;
-  using in_processes = stopped_while_used<address_space::several>;
-  rendezvous.holds<swaps<>>("swap lines", 2, 3, two, of<swaps<>>(2, 3));
-  rendezvous.holds<swaps<>>("swap lines", 3, 2, model::bound_of(1), of<swaps<>>(3, 2));
-  rendezvous.holds<uses>("use buffers", 2, 2, two, of<uses>(2, 2, 0));
-  rendezvous.holds<uses>("use buffers, staging", 2, 1, two, of<uses>(2, 1, 3));
-  rendezvous.holds<uses>("use buffers, staging", 3, 1, model::bound_of(1), of<uses>(3, 1, 1));
-  rendezvous.holds<uses>("use buffers, staging", 3, 2, model::bound_of(0), of<uses>(3, 2, 1));
-  rendezvous.holds<in_threads>("stopped, threads", 2, 1, two, of<in_threads>(2, 1));
-  rendezvous.holds<in_processes>("stopped, processes", 2, 1, two, of<in_processes>(2, 1));
-  rendezvous.holds<in_threads>("stopped, threads", 2, 2, two, of<in_threads>(2, 2));
-  rendezvous.holds<in_threads>("stopped, threads", 3, 1, model::bound_of(1), of<in_threads>(3, 1));
-  rendezvous.holds<in_threads>("stopped, threads", 3, 2, model::bound_of(0), of<in_threads>(3, 2));
-  rendezvous.holds<in_processes>("stopped, processes", 2, 2, two, of<in_processes>(2, 2));
-  rendezvous.holds<in_processes>("stopped, processes", 3, 2, model::bound_of(0), of<in_processes>(3, 2));
+  using in_threads = aborted_while_used<address_space::one>;
+  using in_processes = aborted_while_used<address_space::several>;
+  rendezvous.holds<eager_rounds<>>("eager rounds", 2, 3, two, of<eager_rounds<>>(2, 3));
+  rendezvous.holds<eager_rounds<>>("eager rounds", 3, 2, model::bound_of(1), of<eager_rounds<>>(3, 2));
+  rendezvous.holds<accesses>("access buffers", 2, 2, two, of<accesses>(2, 2, 0));
+  rendezvous.holds<accesses>("access buffers, bounce", 2, 1, two, of<accesses>(2, 1, 3));
+  rendezvous.holds<accesses>("access buffers, bounce", 3, 1, model::bound_of(1), of<accesses>(3, 1, 1));
+  rendezvous.holds<accesses>("access buffers, bounce", 3, 2, model::bound_of(0), of<accesses>(3, 2, 1));
+  rendezvous.holds<in_threads>("aborted, threads", 2, 1, two, of<in_threads>(2, 1));
+  rendezvous.holds<in_processes>("aborted, processes", 2, 1, two, of<in_processes>(2, 1));
+  rendezvous.holds<in_threads>("aborted, threads", 2, 2, two, of<in_threads>(2, 2));
+  rendezvous.holds<in_threads>("aborted, threads", 3, 1, model::bound_of(1), of<in_threads>(3, 1));
+  rendezvous.holds<in_threads>("aborted, threads", 3, 2, model::bound_of(0), of<in_threads>(3, 2));
+  rendezvous.holds<in_processes>("aborted, processes", 2, 2, two, of<in_processes>(2, 2));
+  rendezvous.holds<in_processes>("aborted, processes", 3, 2, model::bound_of(0), of<in_processes>(3, 2));
   rendezvous.seed_mistakes(
-      {"crossing.hpp", "place.hpp", "crossing.cpp#order_streaming_stores", "stop_word.hpp#stopped_.store"},
-      {{"stopped_.store(1", "left out", "The world does not stop then: see stop, where it is caught."},
-       {"rounds.load(order)", " -> ",
-        "Who announces itself before the writer looks for sleepers is woken; who does after that sees the store by "
-        "that alone."},
-       {"outside.load(order)", " -> ", "The same."}});
-  using narrow = swaps<narrow_place>;
-  rendezvous.is_caught<narrow>("one line instead of two", two, of<narrow>(2, 3));
-  rendezvous.is_caught<uses>("one half of staging instead of two", two, of<uses>(2, 1, 2, 1));
+      {"rendezvous.hpp", "peer_flags.hpp", "rendezvous.cpp#order_streaming_stores", "abort_flag.hpp#aborted_.store"},
+      {{"aborted_.store(1", "left out", "The world is not aborted then: see abort_flag, where it is caught."},
+       {"round.load(order)", " -> ",
+        "A waiting rank that announces itself before the writer looks for sleepers is woken; one that does later sees "
+        "the store by that alone."},
+       {"access_ended.load(order)", " -> ", "The same."}});
+  using one_line = eager_rounds<one_line_flags>;
+  rendezvous.is_caught<one_line>("one line instead of two", two, of<one_line>(2, 3));
+  rendezvous.is_caught<accesses>("one half of a bounce buffer instead of two", two, of<accesses>(2, 1, 2, 1));
   rendezvous.sum_up();
 }

@@ -26,10 +26,6 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Chooses the function of a backend that runs an operation.
-template <operation What>
-using operation_tag = std::integral_constant<operation, What>;
-
 /// What a backend gives: the state of its world and of one rank's part in a group; what a collective runs in, of one
 /// lane; and `run(operation_tag<...>, context, arguments..., at)` for each operation that it offers. An exchange gets
 /// the state: `run(operation_tag<operation::exchange>, state, lane, limit, transfers, at)`.

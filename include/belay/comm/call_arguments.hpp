@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What is checked of a call, the same on every backend: what this rank was given, before it meets anybody; and where
-// ranks bring counts for each other, which of them do not fit.
+// What every backend checks of a call by itself: what this rank was given, before it waits for any other.
+// IWYU pragma: private, include "belay/belay.hpp"
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <functional>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,14 +20,14 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What each of `ranks` gets of `total`, rounded down. A power of two divides by a shift: a division takes as long as
-/// ranks take to meet.
+/// What each of `ranks` gets of `total`, rounded down. A power of two divides by a shift, because a division takes long
+/// beside a small operation.
 [[nodiscard]] constexpr std::size_t share_of(std::size_t total, int ranks) noexcept {
   const auto n = static_cast<unsigned>(ranks);
   return std::has_single_bit(n) ? total >> std::countr_zero(n) : total / n;
 }
 
-/// Elements of a buffer that has `each` of every rank.
+/// Elements of a buffer that holds `each` of every rank.
 [[nodiscard]] constexpr checked_size all_parts(std::size_t each, int ranks) noexcept {
   return checked_size(each) * static_cast<std::size_t>(ranks);
 }
@@ -43,7 +42,7 @@ template <class Count>
   return offset_of(counts, static_cast<int>(counts.size()));
 }
 
-/// The words of a refusal are put together away from the calls that are right, which are short.
+/// The text of an error is put together out of line, so that correct calls stay short.
 template <class Words>
 [[noreturn, gnu::cold, gnu::noinline]] void refuse_call(Words words, const where& at) {
   throw usage_error(words(), at);
@@ -54,7 +53,7 @@ template <class Words>
   throw size_error(words(), at);
 }
 
-/// The bytes of a buffer are a number: a span says whatever it was made with.
+/// The bytes of a buffer fit into a number. A span does not check what it was made with.
 template <class T>
 void check_bytes(std::span<T> buffer, const char* what, const where& at) {
   if (buffer.size() <= largest_size / sizeof(T)) return;
@@ -73,7 +72,7 @@ inline void check_length(std::size_t given, checked_size needed, const char* wha
   if (!needed.fits()) refuse_size(words, at);
   refuse_call([=] { return words() + " " + std::to_string(needed.saturated()); }, at);
 }
-/// One count for each rank, which together divide a buffer: then all offsets are inside of it.
+/// One count for each rank, which together divide a buffer: then all offsets lie within it.
 template <class T>
 void check_division(std::span<T> buffer, std::span<const std::size_t> counts, int ranks, const char* what,
                     const char* whose, const where& at) {
@@ -104,7 +103,7 @@ inline void check_root(int root, int ranks, const char* what, const where& at) {
   };
   refuse_call(words, at);
 }
-/// Input and output may be the same memory only where the operation says so.
+/// Input and output overlap only where the operation is in place.
 template <class In, class Out>
 void check_overlap(std::span<In> in, std::span<Out> out, const void* allowed, const char* what, const where& at) {
   check_bytes(in, what, at);
@@ -128,7 +127,7 @@ void check_all_to_all(std::span<const T> in, std::span<T> out, int ranks, const 
   };
   refuse_call(words, at);
 }
-/// In place where what goes to each rank is as much as what comes from it.
+/// In place where each rank is sent as much as it sends.
 template <class T>
 void check_all_to_all_v(std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
                         std::span<const std::size_t> receive_counts, int ranks, const where& at) {
@@ -138,7 +137,7 @@ void check_all_to_all_v(std::span<const T> in, std::span<const std::size_t> send
   check_overlap(in, out, exchanges ? out.data() : nullptr, "all_to_all_v", at);
 }
 
-/// Transfers with ranks of the group, whose bytes are a number. Returns it.
+/// Transfers with ranks of the group, whose bytes together fit into a number, which is returned.
 template <class Transfer>
 [[nodiscard]] std::size_t check_transfers(std::span<const Transfer> transfers, int ranks, const where& at) {
   checked_size bytes;
@@ -172,45 +171,6 @@ inline void check_members(std::span<const int> sorted, int ranks, int own, const
   if (!std::binary_search(sorted.begin(), sorted.end(), own)) {
     throw usage_error("rank " + std::to_string(own) + " makes a group that it is not in", at);
   }
-}
-
-/// Ranks of a group of which one sends another what it does not expect.
-struct unequal_pairs {
-  std::vector<int> culprits;  // who has the most pairs that do not fit
-  int from = 0, to = 0;       // the first pair of the first of them
-};
-
-/// Compares all pairs, as every rank does: nothing where what `sent(from, to)` gives is `expected(from, to)` for all.
-template <class Sent, class Expected>
-[[nodiscard]] std::optional<unequal_pairs> find_unequal_pairs(int ranks, Sent sent, Expected expected) {
-  bool fits = true;  // most often; only otherwise is counted whose pairs do not
-  for (int from = 0; from < ranks; ++from) {
-    for (int to = 0; to < ranks; ++to) fits = fits && sent(from, to) == expected(from, to);
-  }
-  if (fits) return std::nullopt;
-  const auto unequal = [&](int who) {
-    int out = 0;
-    for (int q = 0; q < ranks; ++q) out += (sent(who, q) != expected(who, q)) + (sent(q, who) != expected(q, who));
-    return out;
-  };
-  int most = 0;
-  for (int q = 0; q < ranks; ++q) most = std::max(most, unequal(q));
-  unequal_pairs out;
-  for (int q = 0; q < ranks; ++q) {
-    if (unequal(q) == most) out.culprits.push_back(q);
-  }
-  const int first = out.culprits.front();
-  for (int q = ranks - 1; q >= 0; --q) {
-    if (sent(q, first) != expected(q, first)) {
-      out.from = q;
-      out.to = first;
-    }
-    if (sent(first, q) != expected(first, q)) {
-      out.from = first;
-      out.to = q;
-    }
-  }
-  return out;
 }
 
 }  // namespace belay::inline BELAY_ABI

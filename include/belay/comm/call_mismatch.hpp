@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Ranks that met in one operation and call different things: which of them are culprits, and the message
-// of the error on all of them. The same on all backends.
-// IWYU pragma: private, include "belay/backend/host.hpp"
+// What ranks compare once each knows every other's call: whether all call the same, and whether counts fit. All come to
+// the same verdict before anything is written. The same on all backends.
+// IWYU pragma: private, include "belay/belay.hpp"
 #pragma once
 
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "belay/comm/call_arguments.hpp"
-#include "belay/comm/ranks_text.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -27,7 +24,7 @@ struct rank_call {
   std::string site;
 };
 
-/// `there`: the call site of the first culprit, where not all ranks are culprits.
+/// Ranks whose calls differ. `there`: the call site of the first culprit, where not all ranks are culprits.
 struct mismatch_report {
   std::vector<int> culprits;  // ranks of the world
   std::string message, there;
@@ -35,35 +32,17 @@ struct mismatch_report {
 
 /// Of `size` ranks of a group: `alike(a, b)` compares the calls of two, `call(q)` describes one. The ranks whose call
 /// fewer others share than the most common one are culprits; between equals all are.
-template <class Alike, class Call>
-[[nodiscard]] mismatch_report difference_among(int size, Alike alike, Call call) {
-  const auto like = [&](int which) {
-    int count = 0;
-    for (int q = 0; q < size; ++q) count += alike(q, which);
-    return count;
-  };
-  int most = 0;
-  for (int q = 0; q < size; ++q) most = std::max(most, like(q));
-  mismatch_report out;
-  std::vector<std::pair<std::string, std::vector<int>>> calls;  // equal ones are named once
-  for (int q = 0; q < size; ++q) {
-    const rank_call one = call(q);
-    const std::string text = one.text + " at " + one.site;
-    const auto known = std::find_if(calls.begin(), calls.end(), [&](const auto& each) { return each.first == text; });
-    if (known == calls.end())
-      calls.push_back({text, {one.rank}});
-    else
-      known->second.push_back(one.rank);
-    const bool fewer = like(q) < most;
-    if (fewer || 2 * most <= size) out.culprits.push_back(one.rank);
-    if (fewer && out.there.empty()) out.there = one.site;
-  }
-  for (const auto& [text, ranks] : calls) {
-    out.message +=
-        (out.message.empty() ? "" : ", ") + ranks_text(ranks) + (ranks.size() == 1 ? " calls " : " call ") + text;
-  }
-  return out;
-}
+[[nodiscard]] BELAY_DECL mismatch_report difference_among(int size, function_ref<bool(int, int)> alike,
+                                                          function_ref<rank_call(int)> call);
+
+/// Ranks of a group of which one sends another what it does not expect.
+struct unequal_pairs {
+  std::vector<int> culprits;  // the ranks with the most pairs that do not fit
+  int from = 0, to = 0;       // the first such pair of the first of them
+};
+/// Of `ranks` ranks of which some pairs do not fit.
+[[nodiscard]] BELAY_DECL unequal_pairs find_unequal_pairs(int ranks, function_ref<std::size_t(int, int)> sent,
+                                                          function_ref<std::size_t(int, int)> expected);
 
 /// One call of all ranks of a group, as a backend gives it to comparisons. `send_counts_of(q)` and
 /// `receive_counts_of(q)` are the count vectors of rank q, `call_text(q)` and `site_of(q)` what it calls and where;
@@ -80,8 +59,8 @@ concept exchanged_calls = requires(Calls& calls, int q, mismatch_report report) 
 };
 
 /// Refuses the call unless every rank is `alike` the first; `text(q)` says what rank q called.
-template <exchanged_calls Calls, class Alike, class Text>
-void expect_alike(Calls& calls, Alike alike, Text text) {
+template <exchanged_calls Calls>
+void expect_alike(Calls& calls, function_ref<bool(int, int)> alike, function_ref<std::string(int)> text) {
   bool same = true;
   for (int q = 1; q < calls.size(); ++q) same = same && alike(0, q);
   if (same) return;
@@ -94,34 +73,43 @@ void expect_alike(Calls& calls, Alike alike, Text text) {
 template <exchanged_calls Calls>
 void expect_same_counts(Calls& calls) {
   const auto first_difference = [&](int a, int b) {
-    const auto ours = calls.send_counts_of(a), theirs = calls.send_counts_of(b);
-    return std::mismatch(ours.begin(), ours.end(), theirs.begin()).first - ours.begin();
+    const std::span<const std::size_t> ours = calls.send_counts_of(a);
+    return static_cast<int>(std::mismatch(ours.begin(), ours.end(), calls.send_counts_of(b).begin()).first -
+                            ours.begin());
   };
   const auto alike = [&](int a, int b) { return first_difference(a, b) == calls.size(); };
   expect_alike(calls, alike, [&](int q) {
-    std::ptrdiff_t place = calls.size();
+    int place = calls.size();
     for (int other = 0; other < calls.size(); ++other) place = std::min(place, first_difference(0, other));
     return calls.call_text(q) + ", " + std::to_string(calls.send_counts_of(q)[static_cast<std::size_t>(place)]) +
-           " of them for rank " + std::to_string(calls.world_rank(static_cast<int>(place)));
+           " of them for rank " + std::to_string(calls.world_rank(place));
   });
 }
 
-/// What i sends to j must be what j expects of i. Every rank compares all pairs, so that all come to the same result
-/// before anything is written: the ranks with the most pairs that do not match are culprits.
+/// What rank i sends to rank j must be what j expects of i. The ranks with the most pairs that do not fit are the
+/// culprits.
 template <exchanged_calls Calls>
 void expect_equal_pairs(Calls& calls) {
   const auto sent = [&](int from, int to) { return calls.send_counts_of(from)[static_cast<std::size_t>(to)]; };
   const auto expected = [&](int from, int to) { return calls.receive_counts_of(to)[static_cast<std::size_t>(from)]; };
-  const std::optional<unequal_pairs> found = find_unequal_pairs(calls.size(), sent, expected);
-  if (!found) return;
-  const auto [ranks, from, to] = *found;
+  bool fits = true;
+  for (int from = 0; from < calls.size(); ++from) {
+    for (int to = 0; to < calls.size(); ++to) fits = fits && sent(from, to) == expected(from, to);
+  }
+  if (fits) return;
+  const unequal_pairs found = find_unequal_pairs(calls.size(), sent, expected);
   mismatch_report report;
-  for (int rank : ranks) report.culprits.push_back(calls.world_rank(rank));
-  report.there = calls.site_of(ranks.front());
-  report.message = "rank " + std::to_string(calls.world_rank(from)) + " sends " + std::to_string(sent(from, to)) +
-                   " elements to rank " + std::to_string(calls.world_rank(to)) + " at " + calls.site_of(from) +
-                   ", which expects " + std::to_string(expected(from, to)) + " at " + calls.site_of(to);
+  for (int rank : found.culprits) report.culprits.push_back(calls.world_rank(rank));
+  report.there = calls.site_of(found.culprits.front());
+  report.message =
+      "rank " + std::to_string(calls.world_rank(found.from)) + " sends " + std::to_string(sent(found.from, found.to)) +
+      " elements to rank " + std::to_string(calls.world_rank(found.to)) + " at " + calls.site_of(found.from) +
+      ", which expects " + std::to_string(expected(found.from, found.to)) + " at " + calls.site_of(found.to);
   calls.refuse(report);
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/call_mismatch.ipp"  // IWYU pragma: export
+#endif

@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The operations as free functions over any communicator. They take anything contiguous, and where a
-// communicator or an element type cannot do what is asked they say so in a sentence. For the contracts see
-// the operations of a group; these add nothing to them.
+// The collectives as free functions over any communicator, and the capability that each asks for. They take anything
+// contiguous; where a communicator or an element type cannot do what is asked, they say so in a sentence. The contracts
+// are those of a group's members; these functions add nothing to them.
+//
+//   std::vector<float> grad(1000);
+//   belay::all_reduce(group, grad, belay::average);                           // every rank has the average
+//   belay::pending sum = belay::start_all_reduce(group, grad, belay::sum);    // `grad` is in use
+//   std::move(sum).wait();                                                    // until here
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
@@ -37,14 +46,21 @@ concept contiguous_buffer = requires(Buffer& of) {
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
 
-// What a reduction needs, in words; what only the communicator lacks is said by the operation itself.
-template <class T, class Op>
-constexpr bool is_reduction() {
+// What a communicator lacks is said in words.
+template <bool Offered>
+constexpr bool is_offered() {
+  static_assert(Offered, "this communicator does not offer this operation for such elements");
+  return Offered;
+}
+// The same of a reduction; first what is none on any communicator.
+template <class T, class Op, bool Offered>
+constexpr bool is_offered_reduction() {
   static_assert(reduction_tag<Op>,
                 "a reduction is belay::sum, belay::product, belay::minimum, belay::maximum or belay::average");
   static_assert(reducible<T>,
                 "integers, float, double, bf16 and fp16 can be reduced; formats of 8 bits are moved, never reduced");
-  return reduction_tag<Op> && reducible<T>;
+  if constexpr (reduction_tag<Op> && reducible<T>) return is_offered<Offered>();
+  return false;
 }
 
 template <class Group>
@@ -52,91 +68,278 @@ void barrier(const Group& group, where at = where::current()) {
   static_assert(communicator<Group>, "barrier needs a group of ranks, such as rank.world() or mesh.data()");
   if constexpr (communicator<Group>) group.barrier(at);
 }
+template <class Group>
+pending start_barrier(const Group& group, where at = where::current()) {
+  static_assert(can_start_barrier<Group>, "this communicator does not offer started barriers");
+  if constexpr (can_start_barrier<Group>) return group.start_barrier(at);
+}
+
+// Each collective: the capability, called and started, and the two functions. What a started one is given stays as it
+// is until `wait()` returns.
+
+template <class C, class T, class Op = sum_t>
+concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
+  c.all_reduce(inout, op, at);
+};
+
+template <class C, class T, class Op = sum_t>
+concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
+  { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer Buffer, class Op>
 void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(!is_reduction<T, Op>() || can_all_reduce<Group, T, Op>,
-                "this communicator does not offer this operation for such elements");
-  if constexpr (can_all_reduce<Group, T, Op>) group.all_reduce(elements_of(inout), op, at);
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
+    group.all_reduce(elements_of(inout), op, at);
+  }
 }
+template <class Group, contiguous_buffer Buffer, class Op>
+pending start_all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_start_all_reduce<Group, element_of<Buffer>, Op>>()) {
+    return group.start_all_reduce(elements_of(inout), op, at);
+  }
+}
+
+template <class C, class T, class Op = sum_t>
+concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
+  c.reduce_scatter(in, out, op, at);
+};
+
+template <class C, class T, class Op = sum_t>
+concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
+  { c.start_reduce_scatter(in, out, op, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(!is_reduction<T, Op>() || can_reduce_scatter<Group, T, Op>,
-                "this communicator does not offer this operation for such elements");
-  if constexpr (can_reduce_scatter<Group, T, Op>) group.reduce_scatter(elements_of(in), elements_of(out), op, at);
+  if constexpr (is_offered_reduction<element_of<Out>, Op, can_reduce_scatter<Group, element_of<Out>, Op>>()) {
+    group.reduce_scatter(elements_of(in), elements_of(out), op, at);
+  }
 }
+template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
+pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
+  if constexpr (is_offered_reduction<element_of<Out>, Op, can_start_reduce_scatter<Group, element_of<Out>, Op>>()) {
+    return group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
+  }
+}
+
+template <class C, class T, class Op = sum_t>
+concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
+                                        where at) {
+  c.reduce_scatter_v(inout, counts, op, at);
+};
+
+template <class C, class T, class Op = sum_t>
+concept can_start_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
+                                              Op op, where at) {
+  { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                       where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(!is_reduction<T, Op>() || can_reduce_scatter_v<Group, T, Op>,
-                "this communicator does not offer this operation for such elements");
-  if constexpr (can_reduce_scatter_v<Group, T, Op>) group.reduce_scatter_v(elements_of(inout), counts, op, at);
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_reduce_scatter_v<Group, element_of<Buffer>, Op>>()) {
+    group.reduce_scatter_v(elements_of(inout), counts, op, at);
+  }
 }
+template <class Group, contiguous_buffer Buffer, class Op>
+pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
+                               where at = where::current()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     can_start_reduce_scatter_v<Group, element_of<Buffer>, Op>>()) {
+    return group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
+  }
+}
+
+template <class C, class T, class Op = sum_t>
+concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
+  c.reduce(inout, op, root, at);
+};
+
+template <class C, class T, class Op = sum_t>
+concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
+  { c.start_reduce(inout, op, root, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(!is_reduction<T, Op>() || can_reduce<Group, T, Op>,
-                "this communicator does not offer this operation for such elements");
-  if constexpr (can_reduce<Group, T, Op>) group.reduce(elements_of(inout), op, root, at);
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_reduce<Group, element_of<Buffer>, Op>>()) {
+    group.reduce(elements_of(inout), op, root, at);
+  }
 }
+template <class Group, contiguous_buffer Buffer, class Op>
+pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_start_reduce<Group, element_of<Buffer>, Op>>()) {
+    return group.start_reduce(elements_of(inout), op, root, at);
+  }
+}
+
+template <class C, class T>
+concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  c.all_gather(in, out, at);
+};
+
+template <class C, class T>
+concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  { c.start_all_gather(in, out, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_all_gather<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_all_gather<Group, T>) group.all_gather(elements_of(in), elements_of(out), at);
+  if constexpr (is_offered<can_all_gather<Group, element_of<Out>>>()) {
+    group.all_gather(elements_of(in), elements_of(out), at);
+  }
 }
+template <class Group, contiguous_buffer In, contiguous_buffer Out>
+pending start_all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
+  if constexpr (is_offered<can_start_all_gather<Group, element_of<Out>>>()) {
+    return group.start_all_gather(elements_of(in), elements_of(out), at);
+  }
+}
+
+template <class C, class T>
+concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
+  c.all_gather_v(inout, counts, at);
+};
+
+template <class C, class T>
+concept can_start_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
+                                          where at) {
+  { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer Buffer>
 void all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                   where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(can_all_gather_v<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_all_gather_v<Group, T>) group.all_gather_v(elements_of(inout), counts, at);
+  if constexpr (is_offered<can_all_gather_v<Group, element_of<Buffer>>>()) {
+    group.all_gather_v(elements_of(inout), counts, at);
+  }
 }
+template <class Group, contiguous_buffer Buffer>
+pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
+                           where at = where::current()) {
+  if constexpr (is_offered<can_start_all_gather_v<Group, element_of<Buffer>>>()) {
+    return group.start_all_gather_v(elements_of(inout), counts, at);
+  }
+}
+
+template <class C, class T>
+concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  c.all_to_all(in, out, at);
+};
+
+template <class C, class T>
+concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  { c.start_all_to_all(in, out, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_all_to_all<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_all_to_all<Group, T>) group.all_to_all(elements_of(in), elements_of(out), at);
+  if constexpr (is_offered<can_all_to_all<Group, element_of<Out>>>()) {
+    group.all_to_all(elements_of(in), elements_of(out), at);
+  }
 }
+template <class Group, contiguous_buffer In, contiguous_buffer Out>
+pending start_all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
+  if constexpr (is_offered<can_start_all_to_all<Group, element_of<Out>>>()) {
+    return group.start_all_to_all(elements_of(in), elements_of(out), at);
+  }
+}
+
+template <class C, class T>
+concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
+                                    std::span<const std::size_t> counts, where at) {
+  c.all_to_all_v(in, counts, out, counts, at);
+};
+
+template <class C, class T>
+concept can_start_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
+                                          std::span<const std::size_t> counts, where at) {
+  { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                   std::span<const std::size_t> receive_counts, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_all_to_all_v<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_all_to_all_v<Group, T>) {
+  if constexpr (is_offered<can_all_to_all_v<Group, element_of<Out>>>()) {
     group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
   }
 }
+template <class Group, contiguous_buffer In, contiguous_buffer Out>
+pending start_all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
+                           std::span<const std::size_t> receive_counts, where at = where::current()) {
+  if constexpr (is_offered<can_start_all_to_all_v<Group, element_of<Out>>>()) {
+    return group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
+  }
+}
+
+template <class C, class T>
+concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
+  c.broadcast(inout, root, at);
+};
+
+template <class C, class T>
+concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
+  { c.start_broadcast(inout, root, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer Buffer>
 void broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(can_broadcast<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_broadcast<Group, T>) group.broadcast(elements_of(inout), root, at);
+  if constexpr (is_offered<can_broadcast<Group, element_of<Buffer>>>()) {
+    group.broadcast(elements_of(inout), root, at);
+  }
 }
+template <class Group, contiguous_buffer Buffer>
+pending start_broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
+  if constexpr (is_offered<can_start_broadcast<Group, element_of<Buffer>>>()) {
+    return group.start_broadcast(elements_of(inout), root, at);
+  }
+}
+
+template <class C, class T>
+concept can_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+  c.gather(in, out, root, at);
+};
+
+template <class C, class T>
+concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+  { c.start_gather(in, out, root, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_gather<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_gather<Group, T>) group.gather(elements_of(in), elements_of(out), root, at);
+  if constexpr (is_offered<can_gather<Group, element_of<Out>>>()) {
+    group.gather(elements_of(in), elements_of(out), root, at);
+  }
 }
+template <class Group, contiguous_buffer In, contiguous_buffer Out>
+pending start_gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
+  if constexpr (is_offered<can_start_gather<Group, element_of<Out>>>()) {
+    return group.start_gather(elements_of(in), elements_of(out), root, at);
+  }
+}
+
+template <class C, class T>
+concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+  c.scatter(in, out, root, at);
+};
+
+template <class C, class T>
+concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+  { c.start_scatter(in, out, root, at) } -> std::same_as<pending>;
+};
 
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_scatter<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_scatter<Group, T>) group.scatter(elements_of(in), elements_of(out), root, at);
+  if constexpr (is_offered<can_scatter<Group, element_of<Out>>>()) {
+    group.scatter(elements_of(in), elements_of(out), root, at);
+  }
+}
+template <class Group, contiguous_buffer In, contiguous_buffer Out>
+pending start_scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
+  if constexpr (is_offered<can_start_scatter<Group, element_of<Out>>>()) {
+    return group.start_scatter(elements_of(in), elements_of(out), root, at);
+  }
 }
 
 template <class Group>
@@ -166,108 +369,25 @@ void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at 
   }
 }
 
-// The same started: what they are given stays as it is until `wait()` returns.
-
-template <class Group>
-pending start_barrier(const Group& group, where at = where::current()) {
-  static_assert(can_start_barrier<Group>, "this communicator does not offer started barriers");
-  if constexpr (can_start_barrier<Group>) return group.start_barrier(at);
-}
-
-template <class Group, contiguous_buffer Buffer, class Op>
-pending start_all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(!is_reduction<T, Op>() || can_start_all_reduce<Group, T, Op>,
-                "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_all_reduce<Group, T, Op>) return group.start_all_reduce(elements_of(inout), op, at);
-}
-
-template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
-pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(!is_reduction<T, Op>() || can_start_reduce_scatter<Group, T, Op>,
-                "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_reduce_scatter<Group, T, Op>) {
-    return group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
-  }
-}
-
-template <class Group, contiguous_buffer Buffer, class Op>
-pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
-                               where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(!is_reduction<T, Op>() || can_start_reduce_scatter_v<Group, T, Op>,
-                "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_reduce_scatter_v<Group, T, Op>) {
-    return group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
-  }
-}
-
-template <class Group, contiguous_buffer Buffer, class Op>
-pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(!is_reduction<T, Op>() || can_start_reduce<Group, T, Op>,
-                "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_reduce<Group, T, Op>) return group.start_reduce(elements_of(inout), op, root, at);
-}
-
-template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_start_all_gather<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_all_gather<Group, T>) return group.start_all_gather(elements_of(in), elements_of(out), at);
-}
-
-template <class Group, contiguous_buffer Buffer>
-pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
-                           where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(can_start_all_gather_v<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_all_gather_v<Group, T>) return group.start_all_gather_v(elements_of(inout), counts, at);
-}
-
-template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_start_all_to_all<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_all_to_all<Group, T>) return group.start_all_to_all(elements_of(in), elements_of(out), at);
-}
-
-template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
-                           std::span<const std::size_t> receive_counts, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_start_all_to_all_v<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_all_to_all_v<Group, T>) {
-    return group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
-  }
-}
-
-template <class Group, contiguous_buffer Buffer>
-pending start_broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
-  using T = element_of<Buffer>;
-  static_assert(can_start_broadcast<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_broadcast<Group, T>) return group.start_broadcast(elements_of(inout), root, at);
-}
-
-template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_start_gather<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_gather<Group, T>) return group.start_gather(elements_of(in), elements_of(out), root, at);
-}
-
-template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  using T = element_of<Out>;
-  static_assert(can_start_scatter<Group, T>, "this communicator does not offer this operation for such elements");
-  if constexpr (can_start_scatter<Group, T>) return group.start_scatter(elements_of(in), elements_of(out), root, at);
-}
-
 template <class Group>
 pending start_exchange(const Group& group, std::span<const p2p> transfers, where at = where::current()) {
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");
   if constexpr (can_start_exchange<Group>) return group.start_exchange(transfers, at);
 }
+
+/// Every operation, blocking and started, for elements of all kinds: what a backend's group asserts of itself.
+template <class C>
+concept has_all_operations =
+    communicator<C> && can_all_reduce<C, float> && can_all_reduce<C, bf16, maximum_t> && can_reduce_scatter<C, float> &&
+    can_reduce_scatter_v<C, double> && can_reduce<C, int, average_t> && can_all_gather<C, int> &&
+    can_all_gather_v<C, float> && can_all_to_all<C, float> && can_all_to_all_v<C, float> && can_broadcast<C, char> &&
+    can_gather<C, float> && can_scatter<C, float> && can_exchange<C> && can_start_barrier<C> &&
+    can_start_all_reduce<C, float> && can_start_reduce_scatter<C, float> && can_start_reduce_scatter_v<C, float> &&
+    can_start_reduce<C, float> && can_start_all_gather<C, float> && can_start_all_gather_v<C, float> &&
+    can_start_all_to_all<C, float> && can_start_all_to_all_v<C, float> && can_start_broadcast<C, float> &&
+    can_start_gather<C, float> && can_start_scatter<C, float> && can_start_exchange<C> &&
+    // Formats of 8 bits are moved, never reduced.
+    can_all_gather<C, fp8_e4m3> && !can_all_reduce<C, fp8_e4m3> &&
+    !can_reduce<C, fp8_e4m3> && !can_reduce_scatter<C, fp8_e4m3> && !can_all_reduce<C, bool>;
 
 }  // namespace belay::inline BELAY_ABI

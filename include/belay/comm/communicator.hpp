@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The concepts of a communicator: a minimum and one capability per operation, so that an algorithm asks only for what
-// it uses and a backend may lack some. A communicator is a *group*: the handle of one rank onto an ordered set of
-// ranks, copied freely. All ranks of a group call the same operations in the same order, one at a time; started
-// operations have an order of their own (see `pending`).
+// it uses and a backend may lack some; those of collectives are beside these (see collective.hpp). A communicator is a
+// *group*: the handle of one rank onto an ordered set of ranks, copied freely. All ranks of a group call the same
+// operations in the same order, one at a time; started operations have an order of their own (see `pending`).
 //
 //   template <belay::communicator Group>
 //   requires belay::can_all_reduce<Group, float>
@@ -83,63 +83,6 @@ concept moves_nothing = communicator<C> && requires {
   requires C::moves_nothing;
 };
 
-template <class C, class T, class Op = sum_t>
-concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
-  c.all_reduce(inout, op, at);
-};
-
-template <class C, class T, class Op = sum_t>
-concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
-  c.reduce_scatter(in, out, op, at);
-};
-
-template <class C, class T, class Op = sum_t>
-concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                                        where at) {
-  c.reduce_scatter_v(inout, counts, op, at);
-};
-
-template <class C, class T>
-concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
-  c.all_gather(in, out, at);
-};
-
-template <class C, class T>
-concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
-  c.all_gather_v(inout, counts, at);
-};
-
-template <class C, class T>
-concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
-  c.all_to_all(in, out, at);
-};
-
-template <class C, class T>
-concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
-                                    std::span<const std::size_t> counts, where at) {
-  c.all_to_all_v(in, counts, out, counts, at);
-};
-
-template <class C, class T>
-concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
-  c.broadcast(inout, root, at);
-};
-
-template <class C, class T, class Op = sum_t>
-concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
-  c.reduce(inout, op, root, at);
-};
-
-template <class C, class T>
-concept can_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
-  c.gather(in, out, root, at);
-};
-
-template <class C, class T>
-concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
-  c.scatter(in, out, root, at);
-};
-
 template <class C>
 concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
   c.exchange(transfers, at);
@@ -152,83 +95,10 @@ concept can_start_barrier = requires(const C& c, where at) {
   { c.start_barrier(at) } -> std::same_as<pending>;
 };
 
-template <class C, class T, class Op = sum_t>
-concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
-  { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
-  { c.start_reduce_scatter(in, out, op, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
-                                              Op op, where at) {
-  { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T>
-concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
-  { c.start_all_gather(in, out, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T>
-concept can_start_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
-                                          where at) {
-  { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T>
-concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
-  { c.start_all_to_all(in, out, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T>
-concept can_start_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
-                                          std::span<const std::size_t> counts, where at) {
-  { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T>
-concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
-  { c.start_broadcast(inout, root, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
-  { c.start_reduce(inout, op, root, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T>
-concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
-  { c.start_gather(in, out, root, at) } -> std::same_as<pending>;
-};
-
-template <class C, class T>
-concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
-  { c.start_scatter(in, out, root, at) } -> std::same_as<pending>;
-};
-
 template <class C>
 concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;
 };
-
-/// Every operation, blocking and started, for elements of all kinds: what a backend's group asserts of itself.
-template <class C>
-concept has_all_operations =
-    communicator<C> && can_all_reduce<C, float> && can_all_reduce<C, bf16, maximum_t> && can_reduce_scatter<C, float> &&
-    can_reduce_scatter_v<C, double> && can_reduce<C, int, average_t> && can_all_gather<C, int> &&
-    can_all_gather_v<C, float> && can_all_to_all<C, float> && can_all_to_all_v<C, float> && can_broadcast<C, char> &&
-    can_gather<C, float> && can_scatter<C, float> && can_exchange<C> && can_start_barrier<C> &&
-    can_start_all_reduce<C, float> && can_start_reduce_scatter<C, float> && can_start_reduce_scatter_v<C, float> &&
-    can_start_reduce<C, float> && can_start_all_gather<C, float> && can_start_all_gather_v<C, float> &&
-    can_start_all_to_all<C, float> && can_start_all_to_all_v<C, float> && can_start_broadcast<C, float> &&
-    can_start_gather<C, float> && can_start_scatter<C, float> && can_start_exchange<C> &&
-    // Formats of 8 bits are moved, never reduced.
-    can_all_gather<C, fp8_e4m3> && !can_all_reduce<C, fp8_e4m3> &&
-    !can_reduce<C, fp8_e4m3> && !can_reduce_scatter<C, fp8_e4m3> && !can_all_reduce<C, bool>;
 
 /// Peers' memory can be loaded and stored: the group makes memory that every rank sees (see symmetric.hpp).
 template <class C>

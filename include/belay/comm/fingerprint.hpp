@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What all ranks of a group must agree on before a byte moves. Each rank publishes the fingerprint of its
-// call; a difference stops everybody before any output is written. The call site is not part of it: the same
-// operation may be called from different lines.
+// What all ranks of a group must agree on before a byte moves. Each rank publishes the fingerprint of its call; a
+// difference aborts the world before any output is written. The call site is no part of it: the same operation may be
+// called from different lines.
+// IWYU pragma: private, include "belay/belay.hpp"
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
@@ -16,6 +18,7 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// What a rank calls. The codes stand in shared memory, in messages and in flight files: a new one goes to the end.
 enum class operation : std::uint8_t {
   none,
   barrier,
@@ -33,6 +36,11 @@ enum class operation : std::uint8_t {
   exchange,
   make_symmetric,
 };
+inline constexpr operation last_operation = operation::make_symmetric;
+
+/// Chooses the function of a backend that runs an operation.
+template <operation What>
+using operation_tag = std::integral_constant<operation, What>;
 
 [[nodiscard]] constexpr const char* name(operation which) noexcept {
   switch (which) {
@@ -55,7 +63,7 @@ enum class operation : std::uint8_t {
   return "unknown";
 }
 
-/// The type of the elements of a call: a `dtype` where it is one, else only a size in bytes.
+/// The type of a call's elements: a `dtype` where there is one, else only a size in bytes.
 struct element_code {
   static constexpr std::uint8_t opaque = 255;
   std::uint8_t kind = opaque;
@@ -82,8 +90,8 @@ template <class T>
   return hash.value();
 }
 
-/// One call, as far as all ranks must agree. `count` in elements as the caller gave it; `root` a rank of
-/// the group or -1; `shape` the hash of a count vector or 0.
+/// One call, as far as all ranks must agree. `count` is in elements as the caller gave it, `root` a rank of the group
+/// or -1, `shape` the hash of a count vector or 0.
 struct fingerprint {
   operation what = operation::none;
   reduction how = reduction::none;
@@ -96,28 +104,18 @@ struct fingerprint {
 
   [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(count) * type.bytes; }
 
-  /// "all_reduce of 12 x F32 (sum)"; of a count vector that the hash alone is known of, "with counts #" and its end.
-  [[nodiscard]] std::string text() const {
-    return call_text() + (shape == 0 ? std::string() : " with counts #" + std::to_string(shape % 1000000));
-  }
-  /// "all_gather_v of 6 x F32 with counts 1, 2, 3": of the first eight ranks.
-  template <class Counts>
-  [[nodiscard]] std::string text_with(const Counts& counts) const {
-    constexpr std::size_t most = 8;
-    std::string out = call_text() + " with counts";
-    for (std::size_t i = 0; i < counts.size() && i < most; ++i)
-      out += (i == 0 ? " " : ", ") + std::to_string(counts[i]);
-    return out + (counts.size() > most ? ", ..." : "");
-  }
+  /// "all_reduce of 12 x F32 (sum)"; where only the hash of a count vector is known, "with counts #" and its end.
+  [[nodiscard]] std::string text() const;
+  /// "all_gather_v of 6 x F32 with counts 1, 2, 3", with the counts of the first eight ranks; without a count vector as
+  /// `text()`.
+  [[nodiscard]] std::string text_with(std::span<const std::size_t> counts) const;
 
  private:
-  [[nodiscard]] std::string call_text() const {
-    std::string out = belay::name(what);
-    if (type.bytes > 0) out += " of " + std::to_string(count) + " x " + type.text();
-    if (how != reduction::none) out += std::string(" (") + belay::name(how) + ")";
-    if (root >= 0) out += " with root " + std::to_string(root);
-    return out;
-  }
+  [[nodiscard]] std::string call_text() const;
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/fingerprint.ipp"  // IWYU pragma: export
+#endif

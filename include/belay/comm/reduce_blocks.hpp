@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The arithmetic of a reduction over several ranks' memory. It works in blocks that stay in the first-level
-// cache: every source is read once and every destination written once, and since the block is nobody's
-// buffer, sources and destinations may be the same memory at the same index.
+// The arithmetic of a reduction over several ranks' memory, on every backend. It works in blocks that stay in the
+// first-level cache: every source is read once and every destination written once. Since the block is no rank's buffer,
+// sources and destinations may be the same memory at the same index.
+// IWYU pragma: private, include "belay/belay.hpp"
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <type_traits>
 
 #include "belay/comm/reduction.hpp"
@@ -25,25 +27,40 @@ void copy_elements(T* to, const T* from, std::size_t count) noexcept {
   if (count > 0 && to != from) std::memcpy(to, from, count * sizeof(T));
 }
 
-/// For i in [begin, begin + count): ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded to T once, is stored at
-/// index i of every destination. `source(q)` and `destination(d)` give the arrays.
-template <class Op, class T, class Source, class Destination>
-void reduce_elements(int sources, Source source, int destinations, Destination destination, std::size_t begin,
+/// Prefetches `bytes` at `first` of the destinations that are also sources, for writing, in a reduction of `all` bytes.
+inline void prefetch_reduced(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                             std::size_t first, std::size_t bytes, std::size_t all) noexcept {
+  if (bytes == 0 || all >= least_beyond_caches) return;
+  // Of several destinations each belongs to the rank of the source beside it; a single one may be any rank's.
+  for (std::size_t d = 0; d < destinations.size(); ++d) {
+    const std::byte* const place = destinations[d];
+    const bool is_source = destinations.size() > 1 ? d < sources.size() && sources[d] == place
+                                                   : std::find(sources.begin(), sources.end(), place) != sources.end();
+    if (is_source) prefetch_for_write(place + first, bytes);
+  }
+}
+
+/// For each element i < count: ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded to T once, is stored at index i of
+/// every destination. The arrays are of T.
+template <class Op, class T>
+void reduce_elements(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                      std::size_t count) noexcept {
   using accumulator = accumulator_of<T>;
   constexpr std::size_t block = 4096 / sizeof(accumulator);
   alignas(64) accumulator total[block];
   [[maybe_unused]] alignas(64) T rounded[block];
+  const auto source = [=](std::size_t q) { return reinterpret_cast<const T*>(sources[q]); };
 
   const auto one_block = [&](std::size_t first, std::size_t length) {
     const T* x = source(0) + first;
     for (std::size_t i = 0; i < length; ++i) total[i] = static_cast<accumulator>(x[i]);
-    for (int q = 1; q < sources; ++q) {
+    for (std::size_t q = 1; q < sources.size(); ++q) {
       const T* y = source(q) + first;
       for (std::size_t i = 0; i < length; ++i) total[i] = Op::apply(total[i], static_cast<accumulator>(y[i]));
     }
     if constexpr (finishing<Op>) {
-      for (std::size_t i = 0; i < length; ++i) total[i] = Op::finish(total[i], sources);
+      const int ranks = static_cast<int>(sources.size());
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::finish(total[i], ranks);
     }
     const T* result;
     if constexpr (std::is_same_v<accumulator, T>) {
@@ -52,34 +69,18 @@ void reduce_elements(int sources, Source source, int destinations, Destination d
       for (std::size_t i = 0; i < length; ++i) rounded[i] = static_cast<T>(total[i]);
       result = rounded;
     }
-    for (int d = 0; d < destinations; ++d) {
-      std::memcpy(destination(d) + first, result, length * sizeof(T));
-    }
+    for (std::byte* const to : destinations) std::memcpy(to + first * sizeof(T), result, length * sizeof(T));
   };
 
-  const std::size_t end = begin + count;
-  // Of several destinations each belongs to the rank of the source beside it; a single one may be any rank's.
-  const auto is_source = [&](const T* place, int d) {
-    if (destinations > 1) return d < sources && source(d) == place;
-    for (int q = 0; q < sources; ++q) {
-      if (source(q) == place) return true;
-    }
-    return false;
-  };
-  const auto fetch_block = [&](std::size_t first) {
-    if (first >= end || count * sizeof(T) >= least_beyond_caches) return;
-    for (int d = 0; d < destinations; ++d) {
-      const T* const place = destination(d);
-      if (is_source(place, d)) prefetch_for_write(place + first, std::min(block, end - first) * sizeof(T));
-    }
-  };
-  std::size_t first = begin;
-  fetch_block(first);
-  for (; first + block <= end; first += block) {
-    fetch_block(first + block);
+  std::size_t first = 0;
+  prefetch_reduced(sources, destinations, 0, std::min(block, count) * sizeof(T), count * sizeof(T));
+  for (; first + block <= count; first += block) {
+    const std::size_t next = first + block;
+    prefetch_reduced(sources, destinations, next * sizeof(T), std::min(block, count - next) * sizeof(T),
+                     count * sizeof(T));
     one_block(first, block);  // a constant trip count
   }
-  if (first < end) one_block(first, end - first);
+  if (first < count) one_block(first, count - first);
 }
 
 /// What is at `from_a` goes to `to_b` and what is at `from_b` to `to_a`. Of each block both are read before either is

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How contributions of several ranks become one. A reduction is a tag with its arithmetic; the arithmetic is
-// the same on every backend, ((x0 + x1) + x2) + ... in rank order, so that every rank gets the same bits and
-// a reduce_scatter is a slice of the all_reduce. Formats of 16 bits are added as float; what a reduction does
-// with its total (an average divides it) it does once, before the one rounding at the end.
+// Reductions: a tag with its arithmetic each. The arithmetic is the same on every backend, ((x0 + x1) + x2) + ... in rank
+// order, so that every rank gets the same bits and a reduce_scatter is a slice of the all_reduce. Formats of 16 bits are
+// added as float. What a reduction does with its total (an average divides it) it does once, before the one rounding at
+// the end.
+//
+//   std::vector<float> loss(1);
+//   belay::all_reduce(group, loss, belay::average);
 #pragma once
 
 #include <concepts>
@@ -16,6 +19,7 @@
 namespace belay::inline BELAY_ABI {
 
 enum class reduction : std::uint8_t { none, sum, minimum, maximum, product, average };
+inline constexpr reduction last_reduction = reduction::average;
 
 [[nodiscard]] constexpr const char* name(reduction which) noexcept {
   switch (which) {

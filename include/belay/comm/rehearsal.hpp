@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "belay/comm/buffers_in_flight.hpp"
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"

@@ -40,7 +40,7 @@ TEST_CASE("a receiver that joins when a part of its message is on its way gets t
       std::vector<int> got(count), got_next(count + 3);
       int token = 5;
       if (rank.number() == 0) {
-        // In this order: when rank 2 is told that its token was taken, the first letter to rank 1 has been posted.
+        // In this order: when rank 2 is told that its token was taken, the first message to rank 1 has been posted.
         const p2p both[] = {p2p::send(1, std::span(big)), p2p::receive(2, std::span(&token, 1))};
         world.exchange(both);
         world.send(1, std::span(next));
@@ -108,7 +108,7 @@ TEST_CASE("memory of a heap that a peer has given up can still be sent to it, an
   }
 }
 
-TEST_CASE("a letter that does not continue its transfer is a named error, and nothing is written") {
+TEST_CASE("a message that does not continue its transfer is a named error, and nothing is written") {
   using namespace belay::host;
   control_shape shape;
   shape.ranks = 2;
@@ -120,16 +120,16 @@ TEST_CASE("a letter that does not continue its transfer is a named error, and no
                                  {transfer_path::cma, 400, 0, 4096},
                                  {transfer_path::mapped, 400, 0, 0},
                                  {static_cast<transfer_path>(9), 400, 0, 400}};
-  for (const transfer_step& letter : wrong) {
-    CAPTURE(letter.here);
+  for (const transfer_step& step : wrong) {
+    CAPTURE(step.bytes);
     const memory_segment memory = memory_segment::create("test-control", control_block::bytes_for(shape));
     world_status world(control_block::make(memory.data(), shape));
     const address_map nothing(address_space::several);
     const group_layout group(world.shared().groups(), 2);
     p2p_transport receiver(world, nothing, members, belay::lane::caller, 0, 1, group);
-    mailbox& box = group.box(belay::lane::caller, 0, 1);
-    box.step = letter;
-    box.state.put();
+    mailbox& box = group.mailbox_of(belay::lane::caller, 0, 1);
+    box.step = step;
+    box.flag.post();
     std::vector<std::byte> got(8192, std::byte{7});
     const p2p transfer = p2p::receive(0, std::span(got).first(400));
     const auto receive = [&] { receiver.run(std::span(&transfer, 1), 20s, belay::where::current()); };

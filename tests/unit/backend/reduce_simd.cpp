@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -38,9 +39,10 @@ std::vector<T> numbers(std::size_t count, std::uint32_t seed) {
 template <class Op, class T>
 std::vector<T> expected(const std::vector<T>& first, const std::vector<T>& second) {
   std::vector<T> out(first.size());
-  const auto source = [&](int q) { return q == 0 ? first.data() : second.data(); };
-  const auto destination = [&](int) { return out.data(); };
-  belay::reduce_elements<Op, T>(2, source, 1, destination, 0, out.size());
+  const std::byte* const sources[] = {reinterpret_cast<const std::byte*>(first.data()),
+                                      reinterpret_cast<const std::byte*>(second.data())};
+  std::byte* const destination = reinterpret_cast<std::byte*>(out.data());
+  belay::reduce_elements<Op, T>(sources, std::span(&destination, 1), out.size());
   return out;
 }
 

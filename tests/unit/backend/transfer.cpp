@@ -26,14 +26,13 @@ TEST_CASE("both ends count the same bytes, by every path, whatever a peer can do
       for (int transfer = 0; transfer < 2; ++transfer) {
         std::uint64_t come = 0;
         for (bool over = false; !over;) {
-          const transfer_step letter =
-              sender.next(total, room, [&] { return come == 0 ? path : transfer_path::mapped; });
-          CHECK(letter.path == path);
-          CHECK(letter.before == come);
-          REQUIRE(receiver.continues(letter, total, room));
-          come += letter.here;
-          over = sender.advance(letter);
-          CHECK(receiver.advance(letter) == over);
+          const transfer_step step = sender.next(total, room, [&] { return come == 0 ? path : transfer_path::mapped; });
+          CHECK(step.path == path);
+          CHECK(step.offset == come);
+          REQUIRE(receiver.continues(step, total, room));
+          come += step.bytes;
+          over = sender.advance(step);
+          CHECK(receiver.advance(step) == over);
         }
         CHECK(come == total);
         CHECK(receiver.moved() == 0);
@@ -42,7 +41,7 @@ TEST_CASE("both ends count the same bytes, by every path, whatever a peer can do
   }
 }
 
-TEST_CASE("a letter that does not continue its transfer is seen, and none moves a receiver beyond the end") {
+TEST_CASE("a message that does not continue its transfer is seen, and none moves a receiver beyond the end") {
   constexpr std::uint64_t total = 1000, huge = std::numeric_limits<std::uint64_t>::max();
   transfer_end sender, receiver;
   const transfer_step first = sender.next(total, room, in_pieces);
@@ -64,10 +63,10 @@ TEST_CASE("a letter that does not continue its transfer is seen, and none moves 
       {transfer_path::mapped, total, 0, total},
       {static_cast<transfer_path>(7), total, room, room},
   };
-  for (const transfer_step& letter : wrong) {
-    CAPTURE(static_cast<int>(letter.path));
-    CAPTURE(letter.before);
-    CAPTURE(letter.here);
-    CHECK_FALSE(receiver.continues(letter, total, room));
+  for (const transfer_step& step : wrong) {
+    CAPTURE(static_cast<int>(step.path));
+    CAPTURE(step.offset);
+    CAPTURE(step.bytes);
+    CHECK_FALSE(receiver.continues(step, total, room));
   }
 }

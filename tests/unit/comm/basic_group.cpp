@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/error.hpp"
 

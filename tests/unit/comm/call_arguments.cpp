@@ -76,33 +76,6 @@ TEST_CASE("roots and members") {
   CHECK(contains(refused({0, 1}), "rank 2 makes a group that it is not in"));
 }
 
-TEST_CASE("who has the most pairs that do not fit is to blame, and its first pair is told") {
-  // sends[i][j] is what i sends to j; all expect 1 of everybody.
-  std::vector<counts> sends(4, counts(4, 1)), expects = sends;
-  const auto find = [&] {
-    return belay::find_unequal_pairs(
-        4, [&](int from, int to) { return sends[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)]; },
-        [&](int from, int to) { return expects[static_cast<std::size_t>(to)][static_cast<std::size_t>(from)]; });
-  };
-  CHECK_FALSE(find());
-  sends[2] = {1, 5, 1, 5};
-  auto found = find();
-  REQUIRE(found);
-  CHECK(found->culprits == std::vector<int>{2});
-  CHECK(found->from == 2);
-  CHECK(found->to == 1);
-  sends[2] = {1, 1, 1, 5};  // one pair: nobody knows which of the two is wrong
-  found = find();
-  REQUIRE(found);
-  CHECK(found->culprits == std::vector<int>{2, 3});
-  sends[2] = {1, 1, 5, 1};  // to itself
-  found = find();
-  REQUIRE(found);
-  CHECK(found->culprits == std::vector<int>{2});
-  CHECK(found->from == 2);
-  CHECK(found->to == 2);
-}
-
 TEST_CASE("counts that wrap round, and the rank whose count is too much") {
   const counts wrapping{SIZE_MAX, 1, 6}, late{2, std::size_t{1} << 61, std::size_t{1} << 61}, fine{1, 2, 3};
   std::vector<int> six(6);

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The collectives among ranks that can read and write each other's memory: meet, move, part. What one rank
-// stores no other rank touches until all have parted, which is why the operations may be in place.
+// The collectives among ranks that read and write each other's memory: enter, move, exit. What one rank stores no other
+// rank touches until all have exited, which is why the operations may be in place.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include "belay/backend/host/collectives/all_to_all.hpp"          // IWYU pragma: export
-#include "belay/backend/host/collectives/collective_context.hpp"  // IWYU pragma: export
-#include "belay/backend/host/collectives/moving.hpp"              // IWYU pragma: export
-#include "belay/backend/host/collectives/reducing.hpp"            // IWYU pragma: export
+#include "belay/backend/host/collectives/all_gather.hpp"      // IWYU pragma: export
+#include "belay/backend/host/collectives/all_reduce.hpp"      // IWYU pragma: export
+#include "belay/backend/host/collectives/all_to_all.hpp"      // IWYU pragma: export
+#include "belay/backend/host/collectives/barrier.hpp"         // IWYU pragma: export
+#include "belay/backend/host/collectives/broadcast.hpp"       // IWYU pragma: export
+#include "belay/backend/host/collectives/gather.hpp"          // IWYU pragma: export
+#include "belay/backend/host/collectives/reduce.hpp"          // IWYU pragma: export
+#include "belay/backend/host/collectives/reduce_scatter.hpp"  // IWYU pragma: export
+#include "belay/backend/host/collectives/scatter.hpp"         // IWYU pragma: export

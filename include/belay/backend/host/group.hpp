@@ -24,6 +24,7 @@
 #include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/comm/async_stream.hpp"
 #include "belay/comm/basic_group.hpp"
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/symmetric_region.hpp"
@@ -44,23 +45,14 @@ struct collectives {
     return {&state.collective_endpoint(which), limit};
   }
 
+  /// By the overload that the operation's own file has.
   template <operation What>
-  using tag = operation_tag<What>;
-  static void run(tag<operation::barrier>, const auto&... all) { host::barrier(all...); }
-  static void run(tag<operation::all_reduce>, const auto&... all) { host::all_reduce(all...); }
-  static void run(tag<operation::reduce_scatter>, const auto&... all) { host::reduce_scatter(all...); }
-  static void run(tag<operation::reduce_scatter_v>, const auto&... all) { host::reduce_scatter_v(all...); }
-  static void run(tag<operation::all_gather>, const auto&... all) { host::all_gather(all...); }
-  static void run(tag<operation::all_gather_v>, const auto&... all) { host::all_gather_v(all...); }
-  static void run(tag<operation::all_to_all>, const auto&... all) { host::all_to_all(all...); }
-  static void run(tag<operation::all_to_all_v>, const auto&... all) { host::all_to_all_v(all...); }
-  static void run(tag<operation::broadcast>, const auto&... all) { host::broadcast(all...); }
-  static void run(tag<operation::reduce>, const auto&... all) { host::reduce(all...); }
-  static void run(tag<operation::gather>, const auto&... all) { host::gather(all...); }
-  static void run(tag<operation::scatter>, const auto&... all) { host::scatter(all...); }
-  static void run(tag<operation::exchange>, group_state& state, lane which, duration limit,
+  static void run(operation_tag<What> what, const collective_context& context, const auto&... all) {
+    run_collective(what, context, all...);
+  }
+  static void run(operation_tag<operation::exchange>, group_state& state, lane which, duration limit,
                   std::span<const p2p> transfers, const where& at) {
-    state.exchange(which).run(transfers, limit, at);
+    state.transport(which).run(transfers, limit, at);
   }
 };
 

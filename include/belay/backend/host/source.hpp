@@ -13,3 +13,21 @@
 #error "belay/backend/host/source.hpp is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it \
 for every source of the program, or do not include this header"
 #endif
+
+#include "belay/backend/host/collectives/all_gather.ipp"
+#include "belay/backend/host/collectives/all_reduce.ipp"
+#include "belay/backend/host/collectives/all_to_all.ipp"
+#include "belay/backend/host/collectives/broadcast.ipp"
+#include "belay/backend/host/collectives/gather.ipp"
+#include "belay/backend/host/collectives/reduce.ipp"
+#include "belay/backend/host/collectives/reduce_scatter.ipp"
+#include "belay/backend/host/collectives/reduction_kernel.ipp"
+#include "belay/backend/host/collectives/scatter.ipp"
+#include "belay/backend/host/copy/calibration.ipp"
+#include "belay/backend/host/copy/copy.ipp"
+#include "belay/backend/host/p2p/p2p_transport.ipp"
+#include "belay/backend/host/rendezvous/collective_endpoint.ipp"
+#include "belay/backend/host/rendezvous/lane_endpoint.ipp"
+#include "belay/backend/host/tuning/explain.ipp"
+#include "belay/comm/call_mismatch.ipp"
+#include "belay/comm/fingerprint.ipp"

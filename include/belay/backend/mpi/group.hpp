@@ -15,6 +15,7 @@
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/async_stream.hpp"
 #include "belay/comm/basic_group.hpp"
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"

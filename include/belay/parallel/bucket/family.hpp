@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/parallel/bucket/layout.hpp"

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 
 namespace fake {

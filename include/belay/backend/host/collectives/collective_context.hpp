@@ -1,79 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rank at a meeting point, and what is checked there before anything is written: what only all contributions together
-// can tell.
+// What the collectives share: the endpoint and the limit of one call, how a buffer divides among ranks, and which
+// variant moves the bytes. Arguments are checked and small operations done in templates, where the type is a constant;
+// larger ones are done on bytes, in functions that are compiled once.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <string>
 
 #include "belay/backend/host/rendezvous/collective_endpoint.hpp"
+#include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/comm/call_arguments.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// A rank's place at a meeting point, and how long it waits there: all it takes to run a collective.
-template <class Endpoint>
-struct basic_collective_context {
-  Endpoint* endpoint;
+/// One rank's endpoint, and how long a call waits there.
+struct collective_context {
+  host::collective_endpoint* endpoint;
   world_status::clock::duration limit;
 
   [[nodiscard]] int rank() const noexcept { return endpoint->rank(); }
   [[nodiscard]] int size() const noexcept { return endpoint->size(); }
-  [[nodiscard]] const copy_table& copies() const noexcept { return endpoint->copies(); }
-  /// The rank `k` places behind this one, in a circle, for k of 0 to size - 1.
-  [[nodiscard]] int behind(int k) const noexcept { return endpoint->behind(k); }
-  /// What rank `who` payloads, where it is seen from here.
-  template <class T>
-  [[nodiscard]] const T* input_of(int who) const noexcept {
-    return reinterpret_cast<const T*>(endpoint->input_of(who));
+};
+
+[[nodiscard]] constexpr std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+template <class T>
+[[nodiscard]] const std::byte* bytes_of(std::span<const T> of) noexcept {
+  return reinterpret_cast<const std::byte*>(of.data());
+}
+template <class T>
+[[nodiscard]] std::byte* bytes_of(std::span<T> of) noexcept {
+  return reinterpret_cast<std::byte*>(of.data());
+}
+
+/// Where a part of a buffer lies.
+struct byte_range {
+  std::size_t first = 0;
+  std::size_t bytes = 0;
+};
+
+/// How a buffer divides among ranks: in parts of `each` bytes, or, where there are `counts`, in so many elements of
+/// `each` bytes.
+struct division {
+  std::size_t each = 0;
+  std::span<const std::size_t> counts = {};
+
+  [[nodiscard]] byte_range operator[](int rank) const noexcept {
+    const std::size_t q = index_of(rank);
+    if (counts.empty()) return {q * each, each};
+    return {offset_of(counts, rank) * each, counts[q] * each};
   }
-  template <class T>
-  [[nodiscard]] T* output_of(int who) const noexcept {
-    return reinterpret_cast<T*>(endpoint->output_of(who));
+  /// The bytes of the longest part.
+  [[nodiscard]] std::size_t longest(int ranks) const noexcept {
+    std::size_t out = 0;
+    for (int q = 0; q < ranks; ++q) out = std::max(out, counts.empty() ? each : counts[index_of(q)] * each);
+    return out;
   }
 };
 
-using collective_context = basic_collective_context<collective_endpoint>;
-
-/// A larger operation's buffers.
-template <class In, class Out>
-[[nodiscard]] call_buffers call_buffers_of(const fingerprint& print, std::span<In> in, std::span<Out> out) noexcept {
-  return {print, in.data(), in.size_bytes(), out.data(), out.size_bytes()};
+/// Where all buffers are mapped a rank stores its bytes into its peers' rather than that they fetch them: its own are
+/// in its cache, theirs would come out of it line by line.
+[[nodiscard]] inline bool stores_into_peers(algorithm how) noexcept {
+  return how == algorithm::push || how == algorithm::one_shot;
 }
-template <class In, class Out>
-[[nodiscard]] counted_call_buffers call_buffers_of(const fingerprint& print, std::span<In> in, std::span<Out> out,
-                                                   std::span<const std::size_t> send_counts,
-                                                   std::span<const std::size_t> receive_counts = {}) noexcept {
-  return {call_buffers_of(print, in, out), send_counts, receive_counts};
+/// The same for a root with one peer, up to `most` bytes. More peers fetch at the same time.
+[[nodiscard]] inline bool root_stores(const collective_endpoint& me, algorithm how, std::size_t bytes,
+                                      std::size_t most) noexcept {
+  return me.size() == 2 && bytes <= most && stores_into_peers(how);
 }
-
-/// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a
-/// buffer, the vectors themselves are compared.
-template <class Context>
-void expect_same_counts(Context me) {
-  const auto counts = [&](int q) { return me.endpoint->send_counts_of(q); };
-  const auto first_difference = [&](int a, int b) {
-    return std::mismatch(counts(a).begin(), counts(a).end(), counts(b).begin()).first - counts(a).begin();
-  };
-  const auto alike = [&](int a, int b) { return first_difference(a, b) == me.size(); };
-  me.endpoint->expect_alike(alike, [&](int q) {
-    std::ptrdiff_t place = me.size();
-    for (int other = 0; other < me.size(); ++other) place = std::min(place, first_difference(0, other));
-    return me.endpoint->call_text(q) + ", " + std::to_string(counts(q)[static_cast<std::size_t>(place)]) +
-           " of them for rank " + std::to_string(me.endpoint->world_rank(static_cast<int>(place)));
-  });
+/// Of more than `most_unshared` bytes that go between each peer and a root that has nothing to copy for itself: how
+/// many the peer copies. The root copies the end of each part, which its caches may still hold.
+[[nodiscard]] inline std::size_t copied_by_peers(const collective_endpoint& me, algorithm how, std::size_t bytes,
+                                                 std::size_t most_unshared) noexcept {
+  if (bytes <= most_unshared || !stores_into_peers(how)) return bytes;
+  return (bytes - share_of(bytes, me.size())) / 64 * 64;
 }
 
-template <class Context>
-void barrier(Context me, const where& at) {
-  me.endpoint->eager_round(algorithm::flag_line, {operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0,
-                           me.limit, at);
+/// The variant of an operation of `bytes` a rank, once all have entered; `kind` is what is special about it.
+[[nodiscard]] inline variant variant_of(const collective_endpoint& me, std::size_t bytes, selection_input kind = {}) {
+  variant out = me.chosen();
+  if (out.how != algorithm::automatic) return out;
+  kind.forced = me.forced_algorithm();
+  kind.direct = me.all_direct();
+  kind.cma_possible = me.all_copy();
+  kind.in_place = me.any_in_place();
+  out.how = choose(kind, bytes);
+  return out;
 }
 
 }  // namespace host

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "belay/backend/host/copy/copy.hpp"
@@ -202,9 +203,11 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
                 memory_access by = memory_access::automatic, int own = 0) noexcept {
   const auto any = [=](std::size_t begin, std::size_t length) {
     if (length == 0) return;
-    const auto source = [=](int q) { return q == 0 ? first : second; };
-    const auto destination = [=](int d) { return d == 0 ? to : also_to; };
-    reduce_elements<Op, T>(2, source, also_to == nullptr ? 1 : 2, destination, begin, length);
+    const auto at = [=](const T* array) { return reinterpret_cast<const std::byte*>(array + begin); };
+    const auto to_at = [=](T* array) { return reinterpret_cast<std::byte*>(array + begin); };
+    const std::byte* const sources[] = {at(first), at(second)};
+    std::byte* const destinations[] = {to_at(to), also_to == nullptr ? nullptr : to_at(also_to)};
+    reduce_elements<Op, T>(sources, std::span(destinations).first(also_to == nullptr ? 1 : 2), length);
   };
 #if defined(__x86_64__)
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {

@@ -96,7 +96,7 @@ struct shared_group_entry {
 
 struct control_header {
   static constexpr std::uint64_t right_magic = 0x62656c61795f6331ULL;
-  static constexpr std::uint32_t right_version = 4;
+  static constexpr std::uint32_t right_version = 5;
   static constexpr std::size_t most_groups = 1024;
 
   std::uint64_t magic = 0;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a rank brings to an operation, as it stands in its line. A small operation, with 56 bytes or fewer of each
-// rank, is its own offer: 32 bits say exactly what it is and the payload is its data. Of a larger one the payload says
-// what it is and where its buffers are.
+// What a rank says of its call in its flag line. Of a small operation, with 56 bytes or fewer of each rank, the word's
+// 32 bits say exactly what it is and the payload is its data. Of a larger one the payload is a descriptor: what the
+// call is and where its buffers are.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <cstddef>
@@ -19,10 +20,10 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// The payload of a larger operation's line. Whole words: they are stored and loaded one by one where they lie, and
-/// nobody waits for small stores to be put together.
+/// The payload of a larger operation's line. Whole words: they are stored and loaded one by one where they lie, so that
+/// no load waits for smaller stores to be put together.
 struct call_descriptor {
-  std::uint64_t head = 0;  // operation, reduction, kind of element, ways, bytes of an element
+  std::uint64_t head = 0;  // operation, reduction, kind of element, flags, variant, bytes of an element
   std::int64_t root = -1;
   std::uint64_t count = 0;
   std::uint64_t shape = 0;
@@ -38,16 +39,17 @@ struct call_descriptor {
     return {head_of(print), print.root, print.count, print.shape, {}, {}};
   }
 
-  /// Bits of `head` that are no part of the call.
+  /// Bits of `head` that are no part of the call: how the buffers can be reached, and the variant asked for.
   static constexpr std::uint64_t loads_and_stores = std::uint64_t{1} << 24, cma_possible = std::uint64_t{2} << 24,
                                  in_place = std::uint64_t{4} << 24, in_eager_buffer = std::uint64_t{8} << 24;
   static constexpr int first_variant_bit = 28;
   static constexpr std::uint64_t variant_bits = std::uint64_t{15} << first_variant_bit;
-  static constexpr std::uint64_t ways = loads_and_stores | cma_possible | in_place | in_eager_buffer | variant_bits;
+  static constexpr std::uint64_t not_compared =
+      loads_and_stores | cma_possible | in_place | in_eager_buffer | variant_bits;
 
   [[nodiscard]] bool is_same_call(const call_descriptor& other) const noexcept {
-    return (((head ^ other.head) & ~ways) | static_cast<std::uint64_t>(root ^ other.root) | (count ^ other.count) |
-            (shape ^ other.shape)) == 0;
+    return (((head ^ other.head) & ~not_compared) | static_cast<std::uint64_t>(root ^ other.root) |
+            (count ^ other.count) | (shape ^ other.shape)) == 0;
   }
   [[nodiscard]] fingerprint print() const noexcept {
     return {static_cast<operation>(head & 0xff),
@@ -57,7 +59,7 @@ struct call_descriptor {
             count,
             shape};
   }
-  /// What the head of the first of `ranks` ranks tells of the call.
+  /// What the tuner knows of a call by its head, in a group of `ranks`.
   [[nodiscard]] static call_kind kind_of(std::uint64_t head, int ranks) noexcept {
     const fingerprint call = call_descriptor{head, -1, 0, 0, {}, {}}.print();
     const bool floats =
@@ -69,11 +71,11 @@ struct call_descriptor {
             (head & cma_possible) != 0,
             (head & in_place) != 0};
   }
-  /// Peers load from and store to its buffers.
-  [[nodiscard]] bool is_seen() const noexcept { return (head & loads_and_stores) != 0; }
-  /// Its output is its input, and there is some.
+  /// Peers load from its buffers and store to them.
+  [[nodiscard]] bool is_direct() const noexcept { return (head & loads_and_stores) != 0; }
+  /// Its output is its input, and is not empty.
   [[nodiscard]] bool is_in_place() const noexcept { return (head & in_place) != 0; }
-  /// Of which of `variants_of` it shall be done.
+  /// Which of `variants_of` the rank asks for.
   [[nodiscard]] std::size_t variant_index() const noexcept { return head >> first_variant_bit & 15; }
   [[nodiscard]] static constexpr std::uint64_t variant_of_index(std::size_t index) noexcept {
     return std::uint64_t{index} << first_variant_bit;
@@ -81,7 +83,7 @@ struct call_descriptor {
 };
 static_assert(sizeof(call_descriptor) <= peer_flags<>::flag_payload_bytes);
 
-/// What a rank brings to a larger operation. The buffers are valid from `enter` to `leave`.
+/// The buffers of a larger call. They are valid from `enter_rendezvous` to `exit_rendezvous`.
 struct call_buffers {
   fingerprint print;
   const void* input = nullptr;
@@ -89,10 +91,9 @@ struct call_buffers {
   void* output = nullptr;
   std::size_t output_bytes = 0;
 
-  /// As an offer, which tells how peers get at the buffers and this rank at theirs.
-  [[nodiscard, gnu::always_inline]] inline call_descriptor as_descriptor(const address_map& memory,
-                                                                         const rank_set& peers,
-                                                                         bool reads_others) const {
+  /// As a descriptor, which also says how peers reach the buffers and whether this rank reads theirs by the kernel.
+  [[nodiscard]] call_descriptor as_descriptor(const address_map& memory, const rank_set& peers,
+                                              bool reads_others) const {
     const memory_reference in = memory.refer(input, input_bytes, peers),
                            out = memory.refer(output, output_bytes, peers);
     const bool in_place = in == out && input_bytes > 0 && output_bytes > 0;
@@ -108,54 +109,81 @@ struct call_buffers {
 struct counted_call_buffers : call_buffers {
   std::span<const std::size_t> send_counts = {};
   std::span<const std::size_t> receive_counts = {};
-  std::size_t eager_bytes = 0;  // of the input, which also go along in this rank's page
+  std::size_t eager_bytes = 0;  // of the input, which also go into this rank's eager buffer
 };
 
-/// What all ranks payloads to a small operation, or have in their pages in a larger one: peers' as far apart from rank
-/// to rank, this rank's where its caller has it. (What a rank has just published a peer may have taken into its own
-/// cache; to read it back would cost as much as to read the peer's.)
+/// The data of all ranks in a small operation, or in the eager buffers of a larger one. Peers' data lies `stride` bytes
+/// apart; this rank's is read from its caller's buffer, because a peer may just have taken the published copy into its
+/// own cache.
 struct peer_payloads {
   const std::byte* first = nullptr;
-  std::size_t apart = 0;
+  std::size_t stride = 0;
   int me = 0;
   const std::byte* own = nullptr;
 
   [[nodiscard]] const std::byte* operator()(int who) const noexcept {
-    return who == me ? own : first + static_cast<std::size_t>(who) * apart;
+    return who == me ? own : first + static_cast<std::size_t>(who) * stride;
   }
 };
 
-/// The word of a small operation says exactly what it is: operation, reduction, type, bytes, root.
+/// The layout of the word of a small operation, from the lowest bit: operation, reduction, type, bytes, root + 1.
+/// A type is a dtype's code, or, where it is none, the size of an element, which no line holds more of than 56.
+struct inline_layout {
+  static constexpr int what_bits = 5, how_bits = 4, type_bits = 7, bytes_bits = 6, root_bits = 9;
+  static constexpr int how_at = what_bits, type_at = how_at + how_bits, bytes_at = type_at + type_bits,
+                       root_at = bytes_at + bytes_bits;
+  static constexpr std::uint32_t opaque_type = std::uint32_t{1} << (type_bits - 1);
+
+  [[nodiscard]] static constexpr std::uint32_t field(std::uint32_t word, int at, int bits) noexcept {
+    return word >> at & ((std::uint32_t{1} << bits) - 1);
+  }
+};
+static_assert(inline_layout::root_at + inline_layout::root_bits <= 32);
+
+/// The word of a larger operation only says that the payload is a descriptor.
+inline constexpr std::uint32_t descriptor_follows = (1U << inline_layout::what_bits) - 1;
+
+static_assert(static_cast<std::uint32_t>(last_operation) < descriptor_follows,
+              "the operations no longer fit into the word of a flag line: give inline_layout::what_bits one more bit");
+static_assert(static_cast<std::uint32_t>(last_reduction) < (1U << inline_layout::how_bits),
+              "the reductions no longer fit into the word of a flag line: give inline_layout::how_bits one more bit");
+static_assert(dtype_count <= inline_layout::opaque_type,
+              "the dtypes no longer fit into the word of a flag line: give inline_layout::type_bits one more bit");
+static_assert(flag_payload_bytes < inline_layout::opaque_type && flag_payload_bytes < 1U << inline_layout::bytes_bits,
+              "the sizes that a flag line holds no longer fit into its word");
+
+/// The word of a small operation.
 [[nodiscard, gnu::always_inline]] constexpr std::uint32_t inline_fingerprint(const fingerprint& print) noexcept {
-  const auto what = static_cast<std::uint32_t>(print.what);
-  const auto how = static_cast<std::uint32_t>(print.how);
+  using at = inline_layout;
   const bool opaque = print.type.kind == element_code::opaque;
-  const std::uint32_t kind = opaque ? 15 : print.type.kind;
-  const std::uint32_t element_bytes = opaque ? print.type.bytes & 63 : 0;
-  const auto bytes = static_cast<std::uint32_t>(print.count * print.type.bytes) & 63;
-  const auto root = static_cast<std::uint32_t>(print.root + 1) & 511;
-  return what | how << 4 | kind << 7 | element_bytes << 11 | bytes << 17 | root << 23;
+  const std::uint32_t type = opaque ? at::opaque_type | (print.type.bytes & (at::opaque_type - 1)) : print.type.kind;
+  const auto bytes = static_cast<std::uint32_t>(print.count * print.type.bytes) & ((1U << at::bytes_bits) - 1);
+  const auto root = static_cast<std::uint32_t>(print.root + 1) & ((1U << at::root_bits) - 1);
+  return static_cast<std::uint32_t>(print.what) | static_cast<std::uint32_t>(print.how) << at::how_at |
+         type << at::type_at | bytes << at::bytes_at | root << at::root_at;
 }
-/// The word of a larger one only says that it is; what, the payload says.
-inline constexpr std::uint32_t descriptor_follows = 15;
 
 [[nodiscard]] constexpr operation operation_of_word(std::uint32_t word) noexcept {
-  return static_cast<operation>(word & 15);
+  return static_cast<operation>(inline_layout::field(word, 0, inline_layout::what_bits));
 }
-[[nodiscard]] constexpr std::size_t bytes_of_word(std::uint32_t word) noexcept { return word >> 17 & 63; }
+[[nodiscard]] constexpr std::size_t bytes_of_word(std::uint32_t word) noexcept {
+  return inline_layout::field(word, inline_layout::bytes_at, inline_layout::bytes_bits);
+}
 
-[[nodiscard]] inline fingerprint fingerprint_of_word(std::uint32_t word) noexcept {
+/// What `inline_fingerprint` was given, but for elements of no bytes, whose count no word holds.
+[[nodiscard]] constexpr fingerprint fingerprint_of_word(std::uint32_t word) noexcept {
+  using at = inline_layout;
   fingerprint out;
   out.what = operation_of_word(word);
-  out.how = static_cast<reduction>(word >> 4 & 7);
-  const std::uint32_t kind = word >> 7 & 15;
-  if (kind == 15) {
-    out.type = {element_code::opaque, word >> 11 & 63};
+  out.how = static_cast<reduction>(at::field(word, at::how_at, at::how_bits));
+  const std::uint32_t type = at::field(word, at::type_at, at::type_bits);
+  if ((type & at::opaque_type) != 0) {
+    out.type = {element_code::opaque, type & (at::opaque_type - 1)};
   } else {
-    out.type = {static_cast<std::uint8_t>(kind), static_cast<std::uint32_t>(size_bytes(static_cast<dtype>(kind)))};
+    out.type = {static_cast<std::uint8_t>(type), static_cast<std::uint32_t>(size_bytes(static_cast<dtype>(type)))};
   }
   out.count = out.type.bytes == 0 ? 0 : bytes_of_word(word) / out.type.bytes;
-  out.root = static_cast<std::int32_t>(word >> 23) - 1;
+  out.root = static_cast<std::int32_t>(at::field(word, at::root_at, at::root_bits)) - 1;
   return out;
 }
 

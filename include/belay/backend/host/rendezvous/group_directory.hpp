@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where the ranks of a group find what they share. Ranks create groups independently; the k-th group that a rank
-// makes of a set of members is the k-th that every other member makes of it. Whoever comes first takes the memory.
+// The directory in which the ranks of a group find the memory that they share. Ranks create groups independently; the
+// k-th group that a rank makes of a set of members is the k-th that every other member makes of it. The first of them
+// takes the memory.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <sched.h>
@@ -60,23 +62,23 @@ class group_directory {
     return {found, memory};
   }
 
-  /// The last share gives the memory to whoever takes it next.
+  /// The last share to be released frees the memory for another group.
   static void release(const share& mine) noexcept {
     const std::uint32_t size = mine.entry->size;
     if (mine.entry->released.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
-      mine.entry->state.store(given_back, std::memory_order_release);
+      mine.entry->state.store(free_again, std::memory_order_release);
     }
   }
 
  private:
-  enum : std::uint32_t { unused = 0, in_use = 1, given_back = 2 };
+  enum : std::uint32_t { unused = 0, in_use = 1, free_again = 2 };
 
-  // Held for a moment only. A process may die in it; then the world stops and nobody waits for it any more.
+  // Held briefly. A process may die while it holds the lock; then the world is aborted and no rank waits for it.
   class directory_lock {
    public:
     directory_lock(world_status& world, where at) : lock_(&world.shared().header().registry_lock) {
       for (std::uint32_t free = 0; !lock_->compare_exchange_weak(free, 1, std::memory_order_acquire); free = 0) {
-        if (world.aborted() && given_up(world)) world.raise({operation::none, 0, 0, 0, at});
+        if (world.aborted() && holder_is_dead(world)) world.raise({operation::none, 0, 0, 0, at});
         ::sched_yield();
       }
     }
@@ -85,16 +87,16 @@ class group_directory {
     ~directory_lock() { lock_->store(0, std::memory_order_release); }
 
    private:
-    // Whoever lives gives it back in a moment; a thread always does.
-    [[nodiscard]] bool given_up(const world_status& world) noexcept {
+    // A live process releases the lock shortly; a thread always does.
+    [[nodiscard]] bool holder_is_dead(const world_status& world) noexcept {
       if (world.space() == address_space::one) return false;
       const auto now = world_status::clock::now();
-      if (stopped_since_ == world_status::clock::time_point{}) stopped_since_ = now;
-      return now - stopped_since_ > std::chrono::milliseconds(200);
+      if (aborted_since_ == world_status::clock::time_point{}) aborted_since_ = now;
+      return now - aborted_since_ > std::chrono::milliseconds(200);
     }
 
     std::atomic<std::uint32_t>* lock_;
-    world_status::clock::time_point stopped_since_{};
+    world_status::clock::time_point aborted_since_{};
   };
 
   [[nodiscard]] shared_group_entry* find(const std::vector<int>& key, std::uint64_t generation) const {
@@ -118,7 +120,7 @@ class group_directory {
     shared_group_entry* chosen = nullptr;
     for (shared_group_entry& each : header.groups) {
       const std::uint32_t state = each.state.load(std::memory_order_acquire);
-      if (state == given_back && each.bytes == needed) {
+      if (state == free_again && each.bytes == needed) {
         chosen = &each;
         break;
       }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One rank's part in a group: its views of what the members share. Copies of a group handle hold it together.
+// One rank's part in a group: its endpoints in what the members share. Copies of a group handle own it together.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <memory>
@@ -18,7 +19,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Everything is allocated here; an operation allocates nothing.
+/// Everything is allocated here: an operation allocates nothing.
 class group_state {
  public:
   group_state(std::shared_ptr<world_status> world, std::shared_ptr<region_provider> regions, std::vector<int> members,
@@ -27,8 +28,8 @@ class group_state {
         regions_(std::move(regions)),
         members_(std::move(members)),
         share_(shared),
-        meetings_{meeting_of(lane::caller, me), meeting_of(lane::stream, me)},
-        exchanges_{exchange_of(lane::caller, me), exchange_of(lane::stream, me)} {}
+        endpoints_{endpoint_of(lane::caller, me), endpoint_of(lane::stream, me)},
+        transports_{transport_of(lane::caller, me), transport_of(lane::stream, me)} {}
   group_state(const group_state&) = delete;
   group_state& operator=(const group_state&) = delete;
   ~group_state() {
@@ -40,24 +41,24 @@ class group_state {
   [[nodiscard]] std::uint32_t id() const noexcept { return share_.entry->id; }
   [[nodiscard]] world_status& world() const noexcept { return *world_; }
   [[nodiscard]] const std::shared_ptr<region_provider>& regions() const noexcept { return regions_; }
-  [[nodiscard]] host::collective_endpoint& collective_endpoint(lane which) noexcept { return meetings_[index(which)]; }
-  [[nodiscard]] p2p_transport& exchange(lane which) noexcept { return exchanges_[index(which)]; }
+  [[nodiscard]] host::collective_endpoint& collective_endpoint(lane which) noexcept { return endpoints_[index(which)]; }
+  [[nodiscard]] p2p_transport& transport(lane which) noexcept { return transports_[index(which)]; }
 
  private:
-  [[nodiscard]] group_layout memory() const noexcept { return {share_.memory, size()}; }
-  [[nodiscard]] host::collective_endpoint meeting_of(lane which, int me) const {
-    return {*world_, regions_->memory(), members_, which, id(), me, memory()};
+  [[nodiscard]] group_layout layout() const noexcept { return {share_.memory, size()}; }
+  [[nodiscard]] host::collective_endpoint endpoint_of(lane which, int me) const {
+    return {*world_, regions_->memory(), members_, which, id(), me, layout()};
   }
-  [[nodiscard]] p2p_transport exchange_of(lane which, int me) const {
-    return {*world_, regions_->memory(), members_, which, id(), me, memory()};
+  [[nodiscard]] p2p_transport transport_of(lane which, int me) const {
+    return {*world_, regions_->memory(), members_, which, id(), me, layout()};
   }
 
   std::shared_ptr<world_status> world_;
   std::shared_ptr<region_provider> regions_;
   std::vector<int> members_;
   group_directory::share share_;
-  host::collective_endpoint meetings_[lane_count];
-  p2p_transport exchanges_[lane_count];
+  host::collective_endpoint endpoints_[lane_count];
+  p2p_transport transports_[lane_count];
 };
 
 }  // namespace host

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where the ranks of a group meet in one lane, as one of them sees it.
+// The flags, doorbells and abort flag of a group in one lane, as one of its ranks sees them.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,8 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a group shares in one lane, as the steps of a meeting use it.
+/// What the steps of `rendezvous` act on. It only forwards, so that the model checker can put its own view in its
+/// place.
 class lane_view {
  public:
   lane_view(world_status* world, std::span<const int> members, lane which, int me, peer_flags<>* all_flags) noexcept
@@ -47,7 +49,7 @@ class lane_view {
   lane lane_;
   int me_;
   peer_flags<>* flags_;
-  doorbell* own_doorbell_;  // rung in every operation
+  doorbell* own_doorbell_;  // used in every operation
 };
 
 }  // namespace host

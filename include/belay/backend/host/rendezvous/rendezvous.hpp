@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The steps by which one rank goes through an operation together with its group: publish and await, step inside, come
-// to a round, step outside, or withdraw when the world has stopped. Nothing else is here, so that a model checker can
-// run exactly these steps.
+// The steps by which one rank goes through an operation together with its group: publish its flag line and await all,
+// begin an access, pass a round, end the access, or drain it when the world has been aborted. Nothing else is here, so
+// that the model checker runs exactly these steps.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <atomic>
@@ -19,14 +20,14 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// How the lines of an operation were found. `missing`: the wait for one ended before it was there.
+/// What a wait for all flag lines found. `missing`: the wait for one ended before it was there.
 enum class flag_lines : std::uint8_t { missing, different, alike };
 
-/// One rank's way through its operations. `Hall` is what the group shares, as this rank sees it:
-///   int me(), size(); place<Atomics>& place_of(int); event_count<...>& bell_of(int); bool stopped(memory_order);
-///   address_space space(); void yield();
-/// A `wait(who, done)` handed in waits on the bell of rank `who` until `done(memory_order)`; it returns false, or
-/// throws, when the world stopped first.
+/// One rank's operations in one lane of a group. `LaneView` is what the group shares, as this rank sees it:
+///   int me(), size(); peer_flags<Atomics>& flags_of(int); event_count<...>& doorbell_of(int);
+///   bool aborted(memory_order); address_space space(); void yield();
+/// A `wait(who, done)` that a step is given waits at the doorbell of rank `who` until `done(memory_order)`; when the
+/// world is aborted first, it returns false or throws.
 template <class LaneView>
 class rendezvous {
  public:
@@ -44,30 +45,30 @@ class rendezvous {
   [[nodiscard]] std::uint32_t fingerprint_of(int who) const noexcept {
     return lane_.flags_of(who).fingerprint_of(operation_number_);
   }
-  /// The rank `k` places behind this one, in a circle. Loops over all peers begin at the first of them: for two ranks
-  /// they end where they began, which a processor guesses right however long a call has not been made.
-  [[nodiscard]] int behind(int k) const noexcept {
+  /// The rank `k` after this one, in a ring. Loops over all peers begin with the first of them: for two ranks such a
+  /// loop ends where it began, which a branch predictor guesses right however long ago the last call was.
+  [[nodiscard]] int ring_peer(int k) const noexcept {
     const int q = lane_.me() + k;
     return q < lane_.size() ? q : q - lane_.size();
   }
-  [[nodiscard]] bool has_come(int who) const noexcept { return lane_.flags_of(who).has_come(operation_number_); }
+  [[nodiscard]] bool has_reached(int who) const noexcept { return lane_.flags_of(who).has_reached(operation_number_); }
 
-  /// This rank's line, written before, is there.
+  /// Publishes this rank's line, whose payload was written before.
   void publish(std::uint32_t print) noexcept {
     mine_->publish({operation_number_, print});
     lane_.doorbell_of(lane_.me()).notify_sleepers();
   }
-  /// The same where the line is full. A peer that looks for it takes it away between its last bytes and an exchange,
-  /// which waits for them; a store follows them at once.
+  /// The same where the payload is long. An exchange would wait for the payload's last bytes, and a peer's look could
+  /// take the line away meanwhile; a releasing store follows them at once.
   void publish_full(std::uint32_t print) noexcept {
     mine_->release({operation_number_, print});
-    ring();
+    notify();
   }
-  /// Before this rank's line is written, while there is time: gets it back from peers.
+  /// Before this rank's payload is written: gets the line back from peers' caches.
   void prepare_to_publish() const noexcept { prefetch_for_write(&mine_->flag_line_of(operation_number_)); }
-  /// Between `publish` and `leave`, while there is time: gets back from peers what `leave` will write.
-  void prepare_to_leave() const noexcept {
-    if (early_fetches_pay()) prefetch_for_write(&mine_->outside);
+  /// Between `publish` and `exit`: gets back from peers' caches what `exit` will write.
+  void prepare_to_exit() const noexcept {
+    if (early_fetches_pay()) prefetch_for_write(&mine_->access_ended);
   }
   /// Returns when all lines are there, with whether all call what this rank's does.
   template <class Wait>
@@ -75,7 +76,7 @@ class rendezvous {
     const flag_word mine{operation_number_, print};
     flag_lines out = flag_lines::alike;
     for (int k = 1; k < lane_.size(); ++k) {
-      const int q = behind(k);
+      const int q = ring_peer(k);
       const auto& other = lane_.flags_of(q);
       if (other.calls(mine)) continue;
       const auto arrived = [&other, operation_number = operation_number_](std::memory_order order) {
@@ -87,60 +88,62 @@ class rendezvous {
     return out;
   }
 
-  /// Before this rank touches what belongs to others. False: it must not, because the world has stopped.
+  /// Before this rank touches peers' buffers. False: it must not, because the world has been aborted.
   [[nodiscard]] bool begin_access() noexcept {
     if (lane_.space() == address_space::one)
-      mine_->begin_access(operation_number_);  // nobody waits for a process; see withdraw
+      mine_->begin_access(operation_number_);  // a process is not waited for; see drain_access
     return !lane_.aborted(std::memory_order_seq_cst);
   }
-  /// Returns when all ranks, each inside, have called it as often.
+  /// A barrier within the access: returns when all ranks have called it as often.
   template <class Wait>
-  bool meet(Wait wait) {
+  bool pass_round(Wait wait) {
     mine_->enter_round(++rounds_);
-    ring();
-    return await(wait, [round = rounds_](const auto& other, auto order) { return other.is_past(round, order); });
+    notify();
+    return await_peers(
+        wait, [round = rounds_](const auto& peer, auto order) { return peer.has_entered_round(round, order); });
   }
-  /// Returns when all have left: nobody touches what belongs to others any more. False between processes if the world
-  /// has stopped: a peer that did not wait for this rank may have changed what it read.
+  /// Ends the access and returns when all ranks have ended theirs: no buffer is touched by a peer any more. False
+  /// between processes if the world has been aborted: a peer that did not wait for this rank may have changed what it
+  /// read.
   template <class Wait>
   [[nodiscard]] bool exit(Wait wait) {
     end_access();
     if (early_fetches_pay()) prefetch_for_write(&mine_->flag_line_of(operation_number_ + 1));
-    const auto outside = [operation_number = operation_number_](const auto& other, auto order) {
-      return other.has_ended_access(operation_number, order);
+    const auto ended = [operation_number = operation_number_](const auto& peer, auto order) {
+      return peer.has_ended_access(operation_number, order);
     };
-    if (!await(wait, outside)) return false;
+    if (!await_peers(wait, ended)) return false;
     return lane_.space() == address_space::one || !lane_.aborted(std::memory_order_seq_cst);
   }
 
-  /// Instead of `leave` in a turn in which nobody touched more than lines and pages, which wait for the turn after
-  /// next.
+  /// Instead of `exit` in an operation in which no rank touched more than flag lines and eager buffers. Their next use
+  /// is the operation after the next, which waits by itself.
   void exit_without_wait() noexcept {
     if (lane_.space() == address_space::one) mine_->end_access(operation_number_);
   }
 
-  /// After the world has stopped, instead of `leave`. Among threads: returns when nobody uses what this rank payloads.
-  /// A process does not wait, because who is inside may have died there.
+  /// Instead of `exit` after the world has been aborted. Among threads: returns when no peer uses this rank's buffers.
+  /// A process does not wait, because a peer with a begun access may have died.
   void drain_access() noexcept {
     if (lane_.space() != address_space::one) return;
     end_access();
     for (int k = 1; k < lane_.size(); ++k) {
-      while (lane_.flags_of(behind(k)).is_accessing(operation_number_)) lane_.yield();
+      while (lane_.flags_of(ring_peer(k)).is_accessing(operation_number_)) lane_.yield();
     }
   }
 
  private:
-  void ring() const noexcept { lane_.doorbell_of(lane_.me()).notify_after_release(); }
+  void notify() const noexcept { lane_.doorbell_of(lane_.me()).notify_after_release(); }
   void end_access() noexcept {
     mine_->end_access(operation_number_);
-    ring();
+    notify();
   }
-  template <class Wait, class There>
-  bool await(Wait& wait, There there) const {
+  template <class Wait, class Reached>
+  bool await_peers(Wait& wait, Reached reached) const {
     for (int k = 1; k < lane_.size(); ++k) {
-      const int q = behind(k);
-      const auto& other = lane_.flags_of(q);
-      const auto done = [&](std::memory_order order) { return there(other, order); };
+      const int q = ring_peer(k);
+      const auto& peer = lane_.flags_of(q);
+      const auto done = [&](std::memory_order order) { return reached(peer, order); };
       if (!done(std::memory_order_acquire) && !wait(q, done)) return false;
     }
     return true;

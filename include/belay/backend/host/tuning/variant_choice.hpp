@@ -23,7 +23,7 @@ namespace host {
 [[nodiscard]] inline std::uint64_t tuning_kind(std::uint64_t head, std::size_t bytes) noexcept {
   const std::uint64_t buffers =
       head & (call_descriptor::loads_and_stores | call_descriptor::cma_possible | call_descriptor::in_place);
-  return (head & ~call_descriptor::ways) | buffers |
+  return (head & ~call_descriptor::not_compared) | buffers |
          (online_tuner::class_of(bytes) + 1) << call_descriptor::first_variant_bit;
 }
 

@@ -48,5 +48,8 @@ void all_gather_v(collective_context me, std::span<T> inout, std::span<const std
   me.leave();
 }
 
+inline void run_collective(operation_tag<operation::all_gather>, const auto&... all) { all_gather(all...); }
+inline void run_collective(operation_tag<operation::all_gather_v>, const auto&... all) { all_gather_v(all...); }
+
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

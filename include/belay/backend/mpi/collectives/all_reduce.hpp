@@ -39,5 +39,7 @@ void all_reduce(collective_context me, std::span<const T> in, std::span<T> out, 
   me.leave();
 }
 
+inline void run_collective(operation_tag<operation::all_reduce>, const auto&... all) { all_reduce(all...); }
+
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

@@ -49,5 +49,8 @@ void all_to_all_v(collective_context me, std::span<const T> in, std::span<const 
   me.leave();
 }
 
+inline void run_collective(operation_tag<operation::all_to_all>, const auto&... all) { all_to_all(all...); }
+inline void run_collective(operation_tag<operation::all_to_all_v>, const auto&... all) { all_to_all_v(all...); }
+
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

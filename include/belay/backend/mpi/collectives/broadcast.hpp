@@ -28,5 +28,7 @@ void broadcast(collective_context me, std::span<T> inout, int root, const where&
   me.leave();
 }
 
+inline void run_collective(operation_tag<operation::broadcast>, const auto&... all) { broadcast(all...); }
+
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

@@ -33,6 +33,7 @@ inline void barrier(collective_context me, const where& at) {
   me.enter({operation::barrier, reduction::none, {}, -1, 0, 0}, {}, {}, at);
   me.leave();
 }
+inline void run_collective(operation_tag<operation::barrier>, const auto&... all) { barrier(all...); }
 
 /// What a group runs: the functions in collectives/ and the exchange.
 struct collectives {
@@ -44,21 +45,12 @@ struct collectives {
     return collective_context(state, which, limit);
   }
 
+  /// By the overload that the operation's own file has.
   template <operation What>
-  using tag = operation_tag<What>;
-  static void run(tag<operation::barrier>, const auto&... all) { mpi::barrier(all...); }
-  static void run(tag<operation::all_reduce>, const auto&... all) { mpi::all_reduce(all...); }
-  static void run(tag<operation::reduce_scatter>, const auto&... all) { mpi::reduce_scatter(all...); }
-  static void run(tag<operation::reduce_scatter_v>, const auto&... all) { mpi::reduce_scatter_v(all...); }
-  static void run(tag<operation::all_gather>, const auto&... all) { mpi::all_gather(all...); }
-  static void run(tag<operation::all_gather_v>, const auto&... all) { mpi::all_gather_v(all...); }
-  static void run(tag<operation::all_to_all>, const auto&... all) { mpi::all_to_all(all...); }
-  static void run(tag<operation::all_to_all_v>, const auto&... all) { mpi::all_to_all_v(all...); }
-  static void run(tag<operation::broadcast>, const auto&... all) { mpi::broadcast(all...); }
-  static void run(tag<operation::reduce>, const auto&... all) { mpi::reduce(all...); }
-  static void run(tag<operation::gather>, const auto&... all) { mpi::gather(all...); }
-  static void run(tag<operation::scatter>, const auto&... all) { mpi::scatter(all...); }
-  static void run(tag<operation::exchange>, group_state& state, lane which, duration limit,
+  static void run(operation_tag<What> what, const collective_context& context, const auto&... all) {
+    run_collective(what, context, all...);
+  }
+  static void run(operation_tag<operation::exchange>, group_state& state, lane which, duration limit,
                   std::span<const p2p> transfers, const where& at) {
     exchange_run(state, which, transfers, limit, at).run();
   }

@@ -37,5 +37,7 @@ void gather(collective_context me, std::span<const T> in, std::span<T> out, int 
   me.leave();
 }
 
+inline void run_collective(operation_tag<operation::gather>, const auto&... all) { gather(all...); }
+
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

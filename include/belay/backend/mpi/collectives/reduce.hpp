@@ -47,5 +47,7 @@ void reduce(collective_context me, std::span<const T> in, std::span<T> out, Op, 
   me.leave();
 }
 
+inline void run_collective(operation_tag<operation::reduce>, const auto&... all) { reduce(all...); }
+
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

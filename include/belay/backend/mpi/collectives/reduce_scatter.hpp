@@ -47,5 +47,8 @@ void reduce_scatter_v(collective_context me, std::span<T> inout, std::span<const
   me.leave();
 }
 
+inline void run_collective(operation_tag<operation::reduce_scatter>, const auto&... all) { reduce_scatter(all...); }
+inline void run_collective(operation_tag<operation::reduce_scatter_v>, const auto&... all) { reduce_scatter_v(all...); }
+
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "belay/backend/mpi/collectives/collective_context.hpp"
@@ -36,10 +37,12 @@ void reduce_ranges(collective_context& me, const T* in, Range range, T* out) {
     with.send(in + begin, length);
     with.receive(place(q), count);
   });
-  const T* const mine = in + first;
-  const auto source = [&](int q) { return q == me.rank() ? mine : static_cast<const T*>(place(q)); };
-  const auto destination = [&](int) { return out; };
-  reduce_elements<Op, T>(me.size(), source, 1, destination, 0, count);
+  std::vector<const std::byte*> sources(static_cast<std::size_t>(me.size()));
+  for (int q = 0; q < me.size(); ++q) {
+    sources[static_cast<std::size_t>(q)] = reinterpret_cast<const std::byte*>(q == me.rank() ? in + first : place(q));
+  }
+  std::byte* const destination = reinterpret_cast<std::byte*>(out);
+  reduce_elements<Op, T>(sources, std::span(&destination, 1), count);
 }
 
 /// Cuts `counts` ranges, one per rank, into rounds of at most `room` elements each: `round(range_of)` is called for

@@ -37,5 +37,7 @@ void scatter(collective_context me, std::span<const T> in, std::span<T> out, int
   me.leave();
 }
 
+inline void run_collective(operation_tag<operation::scatter>, const auto&... all) { scatter(all...); }
+
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI
