@@ -10,12 +10,9 @@
 #include <functional>
 #include <numeric>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -42,66 +39,28 @@ template <class Count>
   return offset_of(counts, static_cast<int>(counts.size()));
 }
 
-/// The text of an error is put together out of line, so that correct calls stay short.
-template <class Words>
-[[noreturn, gnu::cold, gnu::noinline]] void refuse_call(Words words, const where& at) {
-  throw usage_error(words(), at);
-}
-
-template <class Words>
-[[noreturn, gnu::cold, gnu::noinline]] void refuse_size(Words words, const where& at) {
-  throw size_error(words(), at);
-}
+// What refuses a call is compiled once and out of line, so that correct calls stay short.
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_bytes(std::size_t given, std::size_t element_bytes, const char* what,
+                                                     const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_length(std::size_t given, checked_size needed, const char* what,
+                                                      const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_root(int root, int ranks, const char* what, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_overlap(const char* what, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_parts(std::size_t given, int ranks, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_peer(int peer, int ranks, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_transfers(std::size_t bytes, int peer, const where& at);
 
 /// The bytes of a buffer fit into a number. A span does not check what it was made with.
 template <class T>
 void check_bytes(std::span<T> buffer, const char* what, const where& at) {
-  if (buffer.size() <= largest_size / sizeof(T)) return;
-  const auto words = [given = buffer.size(), what] {
-    return std::string(what) + ": a buffer of " + std::to_string(given) + " elements of " + std::to_string(sizeof(T)) +
-           " bytes is";
-  };
-  refuse_size(words, at);
+  if (buffer.size() > largest_size / sizeof(T)) refuse_bytes(buffer.size(), sizeof(T), what, at);
 }
 /// A buffer of `given` elements is as long as the call needs it.
 inline void check_length(std::size_t given, checked_size needed, const char* what, const where& at) {
-  if (given == needed.saturated()) return;
-  const auto words = [=] {
-    return std::string(what) + " holds " + std::to_string(given) + " elements; this call needs";
-  };
-  if (!needed.fits()) refuse_size(words, at);
-  refuse_call([=] { return words() + " " + std::to_string(needed.saturated()); }, at);
-}
-/// One count for each rank, which together divide a buffer: then all offsets lie within it.
-template <class T>
-void check_division(std::span<T> buffer, std::span<const std::size_t> counts, int ranks, const char* what,
-                    const char* whose, const where& at) {
-  if (counts.size() != static_cast<std::size_t>(ranks)) {
-    const auto words = [given = counts.size(), ranks, what] {
-      return std::string(what) + ": " + std::to_string(given) + " counts for a group of " + std::to_string(ranks) +
-             " ranks";
-    };
-    refuse_call(words, at);
-  }
-  checked_size total;
-  for (std::size_t count : counts) total += count;
-  if (!(total * sizeof(T)).fits()) {
-    const auto words = [=] {
-      std::size_t rank = 0;
-      for (checked_size so_far = counts[0]; (so_far * sizeof(T)).fits(); so_far += counts[rank]) ++rank;
-      return std::string(what) + ": the counts up to that of rank " + std::to_string(rank) + ", which is " +
-             std::to_string(counts[rank]) + " elements of " + std::to_string(sizeof(T)) + " bytes, are together";
-    };
-    refuse_size(words, at);
-  }
-  check_length(buffer.size(), total, whose, at);
+  if (given != needed.saturated()) refuse_length(given, needed, what, at);
 }
 inline void check_root(int root, int ranks, const char* what, const where& at) {
-  if (root >= 0 && root < ranks) return;
-  const auto words = [=] {
-    return std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks);
-  };
-  refuse_call(words, at);
+  if (root < 0 || root >= ranks) refuse_root(root, ranks, what, at);
 }
 /// Input and output overlap only where the operation is in place.
 template <class In, class Out>
@@ -112,20 +71,23 @@ void check_overlap(std::span<In> in, std::span<Out> out, const void* allowed, co
   const auto* a = reinterpret_cast<const std::byte*>(in.data());
   const auto* b = reinterpret_cast<const std::byte*>(out.data());
   const std::less<const std::byte*> before;
-  if (!before(a, b + out.size_bytes()) || !before(b, a + in.size_bytes())) return;
-  refuse_call([what] { return std::string(what) + ": input and output overlap other than in place"; }, at);
+  if (before(a, b + out.size_bytes()) && before(b, a + in.size_bytes())) refuse_overlap(what, at);
+}
+
+/// One count for each rank, which together divide a buffer of `length` elements: then all offsets lie within it.
+BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
+                             int ranks, const char* what, const char* whose, const where& at);
+template <class T>
+void check_division(std::span<T> buffer, std::span<const std::size_t> counts, int ranks, const char* what,
+                    const char* whose, const where& at) {
+  check_counts(buffer.size(), sizeof(T), counts, ranks, what, whose, at);
 }
 
 template <class T>
 void check_all_to_all(std::span<const T> in, std::span<T> out, int ranks, const where& at) {
   check_length(out.size(), in.size(), "all_to_all: the output", at);
   check_overlap(in, out, out.data(), "all_to_all", at);
-  if (share_of(in.size(), ranks) * static_cast<std::size_t>(ranks) == in.size()) return;
-  const auto words = [given = in.size(), ranks] {
-    return "all_to_all: " + std::to_string(given) + " elements do not divide among " + std::to_string(ranks) +
-           " ranks; use all_to_all_v";
-  };
-  refuse_call(words, at);
+  if (share_of(in.size(), ranks) * static_cast<std::size_t>(ranks) != in.size()) refuse_parts(in.size(), ranks, at);
 }
 /// In place where each rank is sent as much as it sends.
 template <class T>
@@ -141,36 +103,21 @@ void check_all_to_all_v(std::span<const T> in, std::span<const std::size_t> send
 template <class Transfer>
 [[nodiscard]] std::size_t check_transfers(std::span<const Transfer> transfers, int ranks, const where& at) {
   checked_size bytes;
+  const Transfer* most = nullptr;  // the first that is too much
   for (const Transfer& transfer : transfers) {
     bytes += transfer.bytes;
-    if (transfer.peer >= 0 && transfer.peer < ranks) continue;
-    const auto words = [peer = transfer.peer, ranks] {
-      return "exchange: peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(ranks);
-    };
-    refuse_call(words, at);
+    if (!bytes.fits() && most == nullptr) most = &transfer;
+    if (transfer.peer < 0 || transfer.peer >= ranks) refuse_peer(transfer.peer, ranks, at);
   }
-  if (bytes.fits()) return bytes.saturated();
-  const auto words = [&] {
-    std::size_t first = 0;
-    for (checked_size so_far = transfers[0].bytes; so_far.fits(); so_far += transfers[first].bytes) ++first;
-    return "exchange: " + std::to_string(transfers[first].bytes) + " bytes with rank " +
-           std::to_string(transfers[first].peer) + " are, with those before,";
-  };
-  refuse_size(words, at);
+  if (most != nullptr) refuse_transfers(most->bytes, most->peer, at);
+  return bytes.saturated();
 }
 
 /// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
-inline void check_members(std::span<const int> sorted, int ranks, int own, const where& at) {
-  if (sorted.empty()) throw usage_error("a group needs at least one rank", at);
-  if (sorted.front() < 0 || sorted.back() >= ranks) {
-    throw usage_error("a group names a rank outside of the world of " + std::to_string(ranks), at);
-  }
-  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    throw usage_error("a group names a rank twice", at);
-  }
-  if (!std::binary_search(sorted.begin(), sorted.end(), own)) {
-    throw usage_error("rank " + std::to_string(own) + " makes a group that it is not in", at);
-  }
-}
+BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/call_arguments.ipp"  // IWYU pragma: export
+#endif
