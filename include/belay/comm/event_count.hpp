@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A word that threads, of one process or of several that share its memory, sleep on. Waiting spins for a moment,
-// because a peer is usually about to arrive, and then sleeps on the futex, because it may need our core. The word
-// is a bell and carries no state: whoever changes the state looks for sleepers and rings; whoever waits announces
-// itself, looks at the state again and sleeps unless it rang. Both sides' looks are sequentially consistent, or change
-// one word, so that at least one of them sees the other and no wake-up is lost.
+// An event count: what a thread sleeps on, of one process or of several that share its memory. A wait first spins,
+// because a peer is usually about to arrive, and then sleeps on a futex, because the peer may need this core. The event
+// count holds no state of its own. A notifier changes the state, then checks for sleepers and notifies. A waiter
+// announces itself, checks the state again, and sleeps unless it was notified since. Both checks are sequentially
+// consistent, or change one word, so at least one side sees the other and no wake-up is lost.
+//
+//   belay::event_count changed;                         // the waiter:
+//   const bool done = belay::wait_until(changed, {.spins = 400},
+//       [&](std::memory_order order) { return flag.load(order) != 0; }, [] { return false; });
+//
+//   flag.store(1, std::memory_order_seq_cst);           // the notifier:
+//   changed.notify_sleepers();
 #pragma once
 
 #include <linux/futex.h>
@@ -13,6 +20,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdint>
 
@@ -21,10 +29,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Who may sleep on a word. The kernel keeps the sleepers of one process cheaper.
+/// Which threads may sleep on a word. The kernel is faster where they are of one process.
 enum class sharing { one_process, several_processes };
 
-/// The kernel's sleep on a word of four bytes.
+/// Sleep and wake-up of the kernel, on a word of four bytes.
 template <sharing Sharing>
 struct futex {
   /// Returns at once unless the word still holds `expected`; 0 nanoseconds: until it is woken. May return early.
@@ -36,7 +44,7 @@ struct futex {
 
  private:
   static constexpr int flag = Sharing == sharing::one_process ? FUTEX_PRIVATE_FLAG : 0;
-  // (Out of the way of those who find nobody asleep.)
+  // Out of line: a notifier that finds no sleeper stays short.
   [[gnu::cold, gnu::noinline]] static void call(std::atomic<std::uint32_t>& word, int what, std::uint32_t value,
                                                 const timespec* slice) noexcept {
     ::syscall(SYS_futex, &word, what | flag, value, slice, nullptr, 0);
@@ -46,32 +54,32 @@ struct futex {
 template <sharing Sharing = sharing::one_process, class Atomics = std_atomics, class Kernel = futex<Sharing>>
 class event_count {
  public:
-  /// The bell's present count.
+  /// To be read before the state is checked, and passed to `wait_unless`.
   [[nodiscard]] std::uint32_t key() const noexcept { return notifications_.load(std::memory_order_acquire); }
 
-  /// Wakes all who sleep. Everything written before is seen by who waits.
+  /// Wakes all sleepers. They see everything written before.
   void notify_all() noexcept {
     notifications_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) != 0) Kernel::wake_all(notifications_);
   }
 
-  /// The same for a caller that has just changed the state by a sequentially consistent store: no more than one load
-  /// where nobody sleeps.
+  /// The same for a caller that has just changed the state by a sequentially consistent store: one load where no thread
+  /// sleeps.
   void notify_sleepers() noexcept {
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
     wake();
   }
-  /// The same for a caller that has just changed the state by a store that releases. Of this and the sleeper's
-  /// announcement, which change one word, the later one sees the earlier: the store need not wait for those before it.
+  /// The same for a caller that has just changed the state by a release store. This read-modify-write and the sleeper's
+  /// announcement change one word, so the later one sees the earlier: the store need not be sequentially consistent.
   void notify_after_release() noexcept {
     if (sleepers_.fetch_add(0, std::memory_order_release) != 0) wake();
   }
 
-  /// Sleeps until the bell has rung since `heard`, or for `slice_ns` nanoseconds (0: until it rings); not at all when
-  /// `done(order)`, asked once the sleeper is announced, says that there is nothing to wait for. May return early.
+  /// Sleeps until a notification later than `key`, or for `slice_ns` nanoseconds (0: without limit); not at all when
+  /// `done(order)`, asked once this sleeper is announced, is true. May return early.
   template <class Done>
   void wait_unless(Done done, std::uint32_t key, long slice_ns) {
-    const announcement mine(sleepers_);  // also where the look throws
+    const announcement mine(sleepers_);  // also withdrawn where `done` throws
     if (!done(std::memory_order_seq_cst)) Kernel::sleep(notifications_, key, slice_ns);
   }
   void sleep(std::uint32_t key, long slice_ns) noexcept {
@@ -105,20 +113,23 @@ class event_count {
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Tells the core that this is a spin.
+/// Tells the core that this thread spins.
 inline void relax() noexcept { std_atomics::relax(); }
 
-/// A sleep is cut into slices of this length, so that a peer's death or a deadline is seen without a ring.
+/// A sleep is cut into slices of this length, so that a peer's death or a deadline is seen without a notification.
 inline constexpr long wait_slice_ns = 50'000'000L;
 
-/// How long a wait looks before it sleeps: `spins` looks, then `yields` more that give the core away in between.
+/// How long a wait polls before it sleeps: `spins` times, then `yields` times more with the core given away in between.
 struct spin_policy {
   int spins = 0;
   int yields = 0;
 };
 
-/// Returns when `done(order)`, which looks with that memory order: first in patience, then asleep on `bell`. Before
-/// each sleep `interrupted()` is asked; when it says true, the wait ends with the last look.
+/// Polls of a spin that take `time` on this machine: the pause instruction differs much between processors.
+[[nodiscard]] BELAY_DECL int spins_in(std::chrono::nanoseconds time) noexcept;
+
+/// Returns true when `done(order)`, which loads with that memory order, is true: polls by the spin policy first, then
+/// sleeps on `doorbell`. Before each sleep `interrupted()` is asked; where it is true, the wait ends with a last poll.
 template <sharing Sharing, class Atomics, class Kernel, class Done, class Interrupted>
 [[nodiscard]] bool wait_until(event_count<Sharing, Atomics, Kernel>& doorbell, spin_policy before_sleep, Done done,
                               Interrupted interrupted) {
@@ -139,3 +150,7 @@ template <sharing Sharing, class Atomics, class Kernel, class Done, class Interr
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/event_count.ipp"  // IWYU pragma: export
+#endif

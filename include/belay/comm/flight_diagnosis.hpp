@@ -1,183 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One sentence about why a world stopped: who never came to which operation, where it is instead, and who waits for it.
-// The first cause says what one rank saw; the recorders say what all did.
+// One sentence about why a world stopped: which rank never entered which operation, what it does instead, and which
+// ranks wait for it. The first cause says what one rank saw; the recorders say what all did.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <string>
-#include <vector>
 
-#include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
-#include "belay/comm/ranks_text.hpp"
-#include "belay/comm/signal_name.hpp"
-#include "belay/comm/stalled_operations.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 /// "12 us", "3.4 ms", "0.21 s"; nothing for 0.
-[[nodiscard]] inline std::string duration_text(std::uint64_t us) {
-  char out[32] = "";
-  const auto value = static_cast<double>(us);
-  if (us >= 100'000)
-    std::snprintf(out, sizeof out, us < 10'000'000 ? "%.2f s" : "%.0f s", value * 1e-6);
-  else if (us >= 1'000)
-    std::snprintf(out, sizeof out, "%.1f ms", value * 1e-3);
-  else if (us > 0)
-    std::snprintf(out, sizeof out, "%.0f us", value);
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::string duration_text(std::uint64_t us);
 
 /// "all_gather #118", "started all_gather #118 of group 2"; exchanges are counted by each rank for itself.
-[[nodiscard]] inline std::string operation_text(const flight_record& call, lane which) {
-  std::string out = std::string(which == lane::stream ? "started " : "") + name(call.what);
-  if (call.what != operation::exchange) out += " #" + std::to_string(call.number);
-  return call.group == 0 ? out : out + " of group " + std::to_string(call.group);
-}
-
-/// Makes the sentence of a world, which outlives it. Reads who waits where once, when it is made.
-class flight_diagnosis {
- public:
-  explicit flight_diagnosis(const flight_snapshot& world)
-      : world_(&world), open_(open_operations(world)), cause_(world.cause.value_or(abort_cause{})) {}
-
-  [[nodiscard]] std::string text() const {
-    if (!world_->cause) return "no rank has failed" + after("; ", waits());
-    switch (cause_.fault) {
-      case comm_fault::mismatch: return mismatch();
-      case comm_fault::peer_failed: return ended() + after("; ", waits());
-      case comm_fault::timeout: {
-        const std::string seen = absences();
-        return seen.empty() ? cause_.message : seen;
-      }
-      case comm_fault::revoked: break;
-    }
-    return (cause_.message.empty() ? "the group was given up" : cause_.message) + after("; ", waits());
-  }
-
- private:
-  [[nodiscard]] static std::string after(const char* joint, const std::string& text) {
-    return text.empty() ? text : joint + text;
-  }
-  [[nodiscard]] bool blamed(int rank) const {
-    return std::find(cause_.culprits.begin(), cause_.culprits.end(), rank) != cause_.culprits.end();
-  }
-  [[nodiscard]] static bool holds(const std::vector<int>& ranks, int rank) {
-    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-  }
-
-  // "ranks 0, 1 have waited there for 0.21 s"; "rank 0 waits there" where nobody slept.
-  [[nodiscard]] std::string waiting(const std::vector<int>& ranks, const open_operation& call,
-                                    const std::string& place) const {
-    const std::uint64_t end = world_->until_us;
-    const bool one = ranks.size() == 1, slept = call.since_us > 0 && end > call.since_us;
-    const char* const verb = slept ? (one ? " has waited " : " have waited ") : (one ? " waits " : " wait ");
-    return ranks_text(ranks) + verb + place + (slept ? " for " + duration_text(end - call.since_us) : "");
-  }
-  [[nodiscard]] static std::string place_of(const open_operation& call) {
-    return operation_text(call.call, call.which) + " at " + call.call.site;
-  }
-
-  // "ranks 0, 1 have waited in all_gather #118 at train.cpp:88 for 0.21 s; ...", without those who are to blame.
-  [[nodiscard]] std::string waits() const {
-    std::string out;
-    for (const open_operation& call : open_) {
-      std::vector<int> innocent;
-      for (int rank : call.inside) {
-        if (!world_->cause || !blamed(rank)) innocent.push_back(rank);
-      }
-      if (innocent.empty()) continue;
-      out += (out.empty() ? "" : "; ") + waiting(innocent, call, "in " + place_of(call));
-    }
-    return out;
-  }
-
-  // Who never entered what, and what those ranks do who wait nowhere.
-  [[nodiscard]] std::string absences() const {
-    std::string out;
-    std::vector<int> elsewhere;
-    for (const open_operation& call : open_) {
-      const bool exchange = call.call.what == operation::exchange;
-      if (call.missing.empty() && !exchange) continue;
-      out += out.empty() ? "" : "; ";
-      out += exchange ? waiting(call.inside, call, "for others in " + place_of(call))
-                      : ranks_text(call.missing) + " never entered " + place_of(call) + "; " +
-                            waiting(call.inside, call, "there");
-      for (int rank : exchange ? cause_.culprits : call.missing) {
-        if (!waits_somewhere(rank) && !holds(elsewhere, rank)) elsewhere.push_back(rank);
-      }
-    }
-    for (int rank = 0; rank < world_->size(); ++rank) {  // also one that was stopped inside of an operation
-      if (world_->rank(rank).state == rank_state::stopped && !holds(elsewhere, rank)) elsewhere.push_back(rank);
-    }
-    std::sort(elsewhere.begin(), elsewhere.end());
-    if (!out.empty() && elsewhere.empty() && open_.size() > 1) out += "; they wait for each other";
-    for (std::size_t i = 0; i < elsewhere.size() && i < most_told; ++i) out += "; " + whereabouts(elsewhere[i]);
-    if (elsewhere.size() > most_told) out += "; and " + std::to_string(elsewhere.size() - most_told) + " more";
-    return out;
-  }
-
-  [[nodiscard]] bool waits_somewhere(int rank) const {
-    return std::any_of(open_.begin(), open_.end(),
-                       [&](const open_operation& call) { return holds(call.inside, rank); });
-  }
-
-  // "rank 2 is running, after all_gather #117 at train.cpp:87"
-  [[nodiscard]] std::string whereabouts(int rank) const {
-    const char* how = "is running";
-    switch (world_->rank(rank).state) {
-      case rank_state::running: break;
-      case rank_state::stopped: how = "is stopped"; break;
-      case rank_state::gone: how = "is gone"; break;
-      case rank_state::left: how = "has left"; break;
-      case rank_state::absent: how = "has not come"; break;
-      case rank_state::unknown: how = "cannot be seen from here"; break;
-    }
-    return "rank " + std::to_string(rank) + " " + how + ", " + world_->rank(rank).called.last().text();
-  }
-
-  [[nodiscard]] std::string ended() const {
-    if (cause_.culprits.empty()) return cause_.message;
-    const int rank = cause_.culprits.front();
-    const std::string where_it_was = world_->rank(rank).called.last().text();
-    if (cause_.signal > 0) {
-      return "rank " + std::to_string(rank) + " was ended by " + signal_name(cause_.signal) + " " + where_it_was;
-    }
-    const std::string code = cause_.exit_code >= 0 ? "exited with code " + std::to_string(cause_.exit_code) : "";
-    if (cause_.message.empty()) {
-      return "rank " + std::to_string(rank) + " " + (code.empty() ? "failed" : code) + " " + where_it_was;
-    }
-    return cause_.message +
-           (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
-  }
-
-  [[nodiscard]] std::string mismatch() const {
-    for (const open_operation& call : open_) {
-      if (call.call.what == operation::exchange || cause_.culprits.empty() ||
-          !holds(call.inside, cause_.culprits.front())) {
-        continue;
-      }
-      const std::string group = call.call.group == 0 ? "" : " of group " + std::to_string(call.call.group);
-      return "the ranks do not agree on operation #" + std::to_string(call.call.number) + group + ": " + cause_.message;
-    }
-    return "the ranks do not agree: " + cause_.message;
-  }
-
-  static constexpr std::size_t most_told = 8;
-
-  const flight_snapshot* world_;
-  std::vector<open_operation> open_;
-  abort_cause cause_;
-};
+[[nodiscard]] BELAY_DECL std::string operation_text(const flight_record& call, lane which);
 
 /// Why the world stopped, in one sentence; which ranks wait where when it has not.
-[[nodiscard]] inline std::string verdict(const flight_snapshot& world) { return flight_diagnosis(world).text(); }
+[[nodiscard]] BELAY_DECL std::string verdict(const flight_snapshot& world);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/flight_diagnosis.ipp"  // IWYU pragma: export
+#endif

@@ -34,48 +34,21 @@ struct flight_record {
 
   /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "last seen in barrier #3 at
   /// train.cpp:88" where it is heard, "before its first operation"; group 0 is the world.
-  [[nodiscard]] std::string text() const {
-    if (what == operation::none) return "before its first operation";
-    return std::string(reported   ? "last seen in "
-                       : finished ? "after "
-                                  : "in ") +
-           name(what) + " #" + std::to_string(number) +
-           (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + site;
-  }
+  [[nodiscard]] std::string text() const;
 };
 
 /// What a rank does by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in started
 /// barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
-[[nodiscard]] inline std::string text_of(const flight_record& here, const flight_record& aside,
-                                         const char* kind_aside) {
-  std::string out = here.text();
-  const auto is_open = [](const flight_record& last) { return last.what != operation::none && !last.finished; };
-  if (is_open(aside) && !is_open(here)) out += std::string(", and in ") + kind_aside + aside.text().substr(2);
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
+                                             const char* kind_aside);
 
 /// "train.cpp:88" as it is kept: the end of a long path, which is what tells files apart. A line of an object that the
 /// standard library made for the user is said to be one.
 struct call_line {
   char characters[112] = {};
 
-  void set(const char* file, int line) noexcept {
-    char digits[16];
-    std::size_t count = 0;
-    for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
-      digits[count++] = static_cast<char>('0' + rest % 10);
-    }
-    const char* const note = where{file, "", line}.in_standard_library() ? " (the standard library)" : "";
-    const std::size_t room = sizeof characters - 1 - count - 1 - std::strlen(note);
-    const std::size_t length = std::strlen(file);
-    const std::size_t kept = length < room ? length : room;
-    std::memset(characters, 0, sizeof characters);
-    std::memcpy(characters, file + (length - kept), kept);
-    characters[kept] = ':';
-    for (std::size_t i = 0; i < count; ++i) characters[kept + 1 + i] = digits[count - 1 - i];
-    std::memcpy(characters + kept + 1 + count, note, std::strlen(note));
-  }
-  [[nodiscard]] std::string get() const { return std::string(characters, ::strnlen(characters, sizeof characters)); }
+  void set(const char* file, int line) noexcept;
+  [[nodiscard]] std::string get() const;
 };
 
 /// The text of the call sites of one rank: each is written once, by that rank, and never changes.
@@ -120,29 +93,9 @@ class site_table {
 class latest_site {
  public:
   /// The writer: from operation `turn` on, counted from 1.
-  void set(std::uint64_t turn, const char* file, int line) noexcept {
-    call_line text;
-    text.set(file, line);
-    since_.store(0, std::memory_order_relaxed);
-    // Whoever reads one of these words sees, in the word that tells the turn, that they are being written.
-    for (std::size_t i = 0; i < words; ++i) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, text.characters + i * sizeof word, sizeof word);
-      text_[i].store(word, std::memory_order_release);
-    }
-    since_.store(turn, std::memory_order_release);
-  }
+  void set(std::uint64_t turn, const char* file, int line) noexcept;
   /// The site of operation `turn`, if it is the one kept.
-  [[nodiscard]] std::string of(std::uint64_t turn) const {
-    const std::uint64_t since = since_.load(std::memory_order_acquire);
-    call_line text;
-    for (std::size_t i = 0; i < words; ++i) {
-      const std::uint64_t word = text_[i].load(std::memory_order_acquire);
-      std::memcpy(text.characters + i * sizeof word, &word, sizeof word);
-    }
-    const bool kept = since != 0 && since <= turn && since == since_.load(std::memory_order_relaxed);
-    return kept ? text.get() : "a site that was not kept";
-  }
+  [[nodiscard]] std::string of(std::uint64_t turn) const;
 
  private:
   static constexpr std::size_t words = sizeof(call_line) / sizeof(std::uint64_t);
@@ -251,3 +204,7 @@ class flight_recorder {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/flight_recorder.ipp"  // IWYU pragma: export
+#endif

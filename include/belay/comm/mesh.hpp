@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Ranks in a grid of four axes. The expert axis also replicates dense parameters, so what a dense parameter
-// is reduced over (`replicas`) is data x expert. The arithmetic is plain and constexpr; the class adds the
-// groups of one rank.
+// Ranks in a grid of four axes. The expert axis also replicates dense parameters, so a dense parameter is reduced over
+// data x expert (`replicas`). The arithmetic is constexpr; the class adds the groups of one rank.
+//
+//   belay::mesh mesh(rank, {.data = 2, .expert = 2});
+//   belay::all_reduce(mesh.replicas(), gradients, belay::sum);
+//   const int stage = mesh.coordinate().pipeline;
 #pragma once
 
 #include <concepts>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -34,10 +35,7 @@ struct axes {
     return static_cast<long long>(all.fits() ? all.saturated() : largest_size);
   }
   /// "pipeline 2 x data 1 x expert 2 x tensor 1"
-  [[nodiscard]] std::string text() const {
-    return "pipeline " + std::to_string(pipeline) + " x data " + std::to_string(data) + " x expert " +
-           std::to_string(expert) + " x tensor " + std::to_string(tensor);
-  }
+  [[nodiscard]] std::string text() const;
 };
 
 /// A rank's place along each axis.
@@ -67,6 +65,15 @@ struct coordinate {
   return place;
 }
 
+/// The ranks that differ from `place` along one axis of that length only, in the order of that axis.
+[[nodiscard]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, int coordinate::*axis,
+                                                      int length);
+/// The ranks that replicate the dense parameters of the one at `place`: data x expert, data slowest.
+[[nodiscard]] BELAY_DECL std::vector<int> replicas_of(const axes& shape, coordinate place);
+
+/// `shape` itself. Throws `usage_error` if the axes do not multiply to the world's size.
+BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
+
 /// What a mesh needs of a rank: its place in the world and groups of any members.
 template <class Rank>
 concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
@@ -94,11 +101,11 @@ class mesh {
         shape_(checked_shape(shape, rank.size(), at)),
         place_(coordinate_of(shape, rank.number())),
         world_(rank.world()),
-        pipeline_(make(members_along([](place_type& c) -> int& { return c.pipeline; }, shape.pipeline), at)),
-        data_(make(members_along([](place_type& c) -> int& { return c.data; }, shape.data), at)),
-        expert_(make(members_along([](place_type& c) -> int& { return c.expert; }, shape.expert), at)),
-        tensor_(make(members_along([](place_type& c) -> int& { return c.tensor; }, shape.tensor), at)),
-        replicas_(make(replica_members(), at)) {}
+        pipeline_(rank.group(ranks_along(shape, place_, &place_type::pipeline, shape.pipeline), at)),
+        data_(rank.group(ranks_along(shape, place_, &place_type::data, shape.data), at)),
+        expert_(rank.group(ranks_along(shape, place_, &place_type::expert, shape.expert), at)),
+        tensor_(rank.group(ranks_along(shape, place_, &place_type::tensor, shape.tensor), at)),
+        replicas_(rank.group(replicas_of(shape, place_), at)) {}
 
   [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
   [[nodiscard]] const axes& shape() const noexcept { return shape_; }
@@ -115,38 +122,6 @@ class mesh {
   [[nodiscard]] const group_type& replicas() const noexcept { return replicas_; }
 
  private:
-  static axes checked_shape(axes shape, int size, where at) {
-    if (!shape.valid()) throw usage_error("a mesh needs at least one rank along each axis: " + shape.text(), at);
-    if (shape.ranks() != size) {
-      throw usage_error("a mesh of " + shape.text() + " needs " + std::to_string(shape.ranks()) +
-                            " ranks; this world has " + std::to_string(size),
-                        at);
-    }
-    return shape;
-  }
-
-  template <class Axis>
-  std::vector<int> members_along(Axis axis, int length) const {
-    std::vector<int> members;
-    place_type place = place_;
-    for (int i = 0; i < length; ++i) {
-      axis(place) = i;
-      members.push_back(rank_at(shape_, place));
-    }
-    return members;
-  }
-
-  std::vector<int> replica_members() const {
-    std::vector<int> members;
-    place_type place = place_;
-    for (place.data = 0; place.data < shape_.data; ++place.data) {
-      for (place.expert = 0; place.expert < shape_.expert; ++place.expert) members.push_back(rank_at(shape_, place));
-    }
-    return members;
-  }
-
-  group_type make(const std::vector<int>& members, where at) { return rank_->group(members, at); }
-
   Rank* rank_;
   axes shape_;
   place_type place_;
@@ -164,3 +139,7 @@ template <class Rank>
 mesh(Rank&, axes, where) -> mesh<Rank>;
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/mesh.ipp"  // IWYU pragma: export
+#endif

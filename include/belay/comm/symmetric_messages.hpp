@@ -32,25 +32,7 @@ class put_queue {
   explicit put_queue(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
 
   /// Queues `bytes` from `data` for `peer`, to be stored at `offset` of that side.
-  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes) {
-    if (bytes == 0) return;
-    queue& to = queues_[static_cast<std::size_t>(peer)];
-    // Rows that lie side by side become one range.
-    if (to.last != nowhere) {
-      range before = read(to.bytes.data() + to.last);
-      if (before.side == side && before.offset + before.bytes == offset) {
-        before.bytes += bytes;
-        std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
-        to.bytes.insert(to.bytes.end(), data, data + bytes);
-        return;
-      }
-    }
-    to.last = to.bytes.size();
-    const range head{side, offset, bytes};
-    const auto* raw = reinterpret_cast<const std::byte*>(&head);
-    to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
-    to.bytes.insert(to.bytes.end(), data, data + bytes);
-  }
+  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes);
 
   /// Sends what is queued for the ranks `to` and stores what comes from the ranks `from`; each of those calls the
   /// same with this rank on its other list. Throws like an exchange.
@@ -126,3 +108,7 @@ class put_queue {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/symmetric_messages.ipp"  // IWYU pragma: export
+#endif

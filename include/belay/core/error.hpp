@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Errors are of three kinds. What the compiler can see does not compile. A programmer's slip is a
-// `usage_error`. The world's fault (a peer, a file, too little memory) is one of the typed exceptions
-// below; each carries what the reader of the message needs to act: ranks, operation, bytes, file, site.
+// Errors are of three kinds. What the compiler can see does not compile. A programmer's slip is a `usage_error`. A
+// fault of the world (a peer, a file, too little memory) is one of the typed exceptions below; each carries what its
+// reader needs to act: ranks, operation, bytes, file, call site.
+//
+//   try {
+//     belay::all_reduce(group, values, belay::sum);
+//   } catch (const belay::comm_error& problem) {
+//     for (int rank : problem.about().culprits) std::printf("rank %d\n", rank);
+//   }
 #pragma once
 
 #include <cstddef>
@@ -10,27 +16,21 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "belay/core/config.hpp"
-#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 /// What an exception says; "(no text)" where it says nothing.
-[[nodiscard]] inline const char* message_of(const std::exception& problem) noexcept {
-  const char* const text = problem.what();
-  return text == nullptr || *text == '\0' ? "(no text)" : text;
-}
+[[nodiscard]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept;
 
 /// Base of every exception Belay throws. `what()` begins with the site and holds nothing that a terminal would obey but
 /// the newlines of our own lists and tables.
 class error : public std::runtime_error {
  public:
-  error(const std::string& message, where at)
-      : std::runtime_error((at.line == 0 ? "belay: " : at.text() + ": belay: ") + printable_lines(message)), at_(at) {}
+  error(const std::string& message, where at);
 
   [[nodiscard]] where at() const noexcept { return at_; }
 
@@ -48,18 +48,13 @@ class usage_error : public error {
 /// `what()` is one line of printable text.
 class input_error : public error {
  public:
-  explicit input_error(const std::string& message, where at = {}) : error(printable(message), at) {}
+  explicit input_error(const std::string& message, where at = {});
 };
 
 /// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
 class budget_error : public error {
  public:
-  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at)
-      : error(tier + " tier: " + std::to_string(requested_bytes) + " bytes requested, " +
-                  std::to_string(available_bytes) + " bytes left in the budget",
-              at),
-        requested_bytes_(requested_bytes),
-        available_bytes_(available_bytes) {}
+  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at);
 
   [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
   [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
@@ -74,10 +69,7 @@ class budget_error : public error {
 /// text, `path()` is as it was given.
 class file_error : public error {
  public:
-  file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {})
-      : error(printable(path + ": " + message) + (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"), at),
-        path_(path),
-        offset_(offset) {}
+  file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {});
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
@@ -119,30 +111,22 @@ class comm_error : public error {
     int exit_code = -1;  // the first culprit's, where a parent knows it; -1: none or not known
   };
 
-  explicit comm_error(details what) : error(text(what), what.here), details_(std::move(what)) {}
+  explicit comm_error(details what);
 
   [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
   [[nodiscard]] const details& about() const noexcept { return details_; }
 
  private:
-  static std::string text(const details& d) {
-    std::string message = name(d.fault);
-    message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
-    if (!d.culprits.empty()) message.append(d.culprits.size() == 1 ? ", rank " : ", ranks ");
-    for (std::size_t i = 0; i < d.culprits.size(); ++i)
-      message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));
-    if (!d.there.empty()) message.append(" at ").append(d.there);
-    if (!d.message.empty()) message.append(": ").append(d.message);
-    return printable(message);
-  }
+  static std::string text(const details& d);
 
   details details_;
 };
 
 /// What an exception says, for a terminal: escaped, and one line unless it is ours, whose lists and tables have more.
-[[nodiscard]] inline std::string printable_what(const std::exception& problem) {
-  const char* const what = message_of(problem);
-  return dynamic_cast<const error*>(&problem) != nullptr ? what : printable(what);
-}
+[[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/error.ipp"  // IWYU pragma: export
+#endif

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which process something belongs to. A forked child of a rank has a copy of all that the rank has, shared memory and
-// sockets included, and is no rank: it must not speak for it.
+// The process that something belongs to. A forked child of a rank has a copy of all that the rank has, shared memory
+// and sockets included, but is no rank: it must not act as one.
+//
+//   const belay::own_process home;
+//   if (::fork() == 0) assert(!home.here());
 #pragma once
 
-#include <sys/mman.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <cstddef>
-#include <cstdio>
 
 #include "belay/core/config.hpp"
 
@@ -17,21 +19,10 @@ namespace belay::inline BELAY_ABI {
 /// The process in which it was made. `here()` costs a load: the kernel wipes the page in a forked child.
 class own_process {
  public:
-  own_process() noexcept : number_(::getpid()), bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
-    void* const page = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) return;
-    if (::madvise(page, bytes_, MADV_WIPEONFORK) != 0) {  // a kernel before 4.14
-      ::munmap(page, bytes_);
-      return;
-    }
-    mark_ = static_cast<volatile unsigned char*>(page);
-    *mark_ = 1;
-  }
+  own_process() noexcept;
   own_process(const own_process&) = delete;
   own_process& operator=(const own_process&) = delete;
-  ~own_process() {
-    if (mark_ != nullptr) ::munmap(const_cast<unsigned char*>(mark_), bytes_);
-  }
+  ~own_process();
 
   /// False in a forked child.
   [[nodiscard]] bool here() const noexcept { return mark_ != nullptr ? *mark_ != 0 : ::getpid() == number_; }
@@ -43,14 +34,12 @@ class own_process {
   volatile unsigned char* mark_ = nullptr;
 };
 
-/// A forked child has come to the end of a rank's body, which the rank itself will return from: says so and ends it,
-/// without anything that its parent will still do.
-[[noreturn]] inline void end_forked_child(int rank, const char* problem) noexcept {
-  std::fprintf(stderr,
-               "belay: a forked child of rank %d has left the body%s%s; it is no rank and is ended here (call exec or "
-               "_exit in a child)\n",
-               rank, *problem == '\0' ? "" : " by an exception: ", problem);
-  ::_exit(1);
-}
+/// A forked child has come to the end of a rank's body, which the rank itself will return from: prints that and ends
+/// the child, without what its parent will still do.
+[[noreturn]] BELAY_DECL void end_forked_child(int rank, const char* problem) noexcept;
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/own_process.ipp"  // IWYU pragma: export
+#endif

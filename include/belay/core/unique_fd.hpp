@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A file descriptor with one owner, and what is said where there is none left.
+// A file descriptor with one owner, and what an error says when no descriptor is left.
+//
+//   const belay::unique_fd file(::open(path, O_RDONLY | O_CLOEXEC));
+//   if (!file) throw belay::file_error(path, 0, belay::error_text(errno));
 #pragma once
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -41,20 +42,10 @@ class unique_fd {
 };
 
 /// "RLIMIT_NOFILE of this process is 1024"
-[[nodiscard]] inline std::string descriptor_limit_text() {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "RLIMIT_NOFILE of this process is not known";
-  return "RLIMIT_NOFILE of this process is " +
-         (limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : std::to_string(limit.rlim_cur));
-}
+[[nodiscard]] BELAY_DECL std::string descriptor_limit_text();
 
 /// What the system calls an error; where descriptors have run out, also the limit that was met.
-[[nodiscard]] inline std::string error_text(int error) {
-  const std::string words = std::strerror(error);
-  if (error == EMFILE) return words + ": " + descriptor_limit_text();
-  if (error == ENFILE) return words + ": /proc/sys/fs/file-max of this machine is reached";
-  return words;
-}
+[[nodiscard]] BELAY_DECL std::string error_text(int error);
 
 /// Whether `error` tells of this process's or the machine's want, and nothing of what was asked for.
 [[nodiscard]] inline bool is_shortage(int error) noexcept {
@@ -62,3 +53,7 @@ class unique_fd {
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/unique_fd.ipp"  // IWYU pragma: export
+#endif

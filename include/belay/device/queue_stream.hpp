@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A stream that really runs beside its caller: one thread, a fixed ring of small closures, and events that order
-// streams among each other as on a device. Queueing allocates nothing; a full ring makes the caller wait instead of
-// growing.
+// A stream that runs beside its caller: one thread, a fixed ring of small closures, and events that order streams among
+// each other as on a device. Queueing allocates nothing; a full ring makes the caller wait instead of growing.
+//
+//   belay::queue_stream copies, compute;
+//   copies.run([=] { std::memcpy(to, from, bytes); });
+//   compute.wait(copies.record());  // what is queued from here on begins after the copy
+//   compute.run([=] { use(to); });
+//   compute.synchronize();
 #pragma once
 
 #include <array>
@@ -67,14 +72,7 @@ class queue_stream {
   queue_stream(const queue_stream&) = delete;  // a stream is one thread
   queue_stream& operator=(const queue_stream&) = delete;
   /// Runs what is queued, then ends the thread. An exception that nobody fetched by `synchronize` is dropped.
-  ~queue_stream() {
-    {
-      const std::lock_guard lock(progress_->mutex);
-      ending_ = true;
-    }
-    progress_->changed.notify_all();
-    thread_.join();
-  }
+  ~queue_stream();
 
   /// Queues `work()`: small and trivially copyable, because it is kept by value until it has run. What it points to
   /// lives until then. After a piece of work has thrown, later ones are skipped until `synchronize`.
@@ -108,11 +106,7 @@ class queue_stream {
   }
 
   /// Returns when all queued work is over; rethrows the first exception of it.
-  void synchronize() {
-    record().synchronize();
-    const std::lock_guard lock(progress_->mutex);
-    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
-  }
+  void synchronize();
 
  private:
   struct closure {
@@ -132,31 +126,7 @@ class queue_stream {
     progress_->changed.notify_all();
   }
 
-  void serve() {
-    for (std::uint64_t next = 0;; ++next) {
-      bool skip = false;
-      {
-        std::unique_lock lock(progress_->mutex);
-        progress_->changed.wait(lock, [&] { return queued_ > next || ending_; });
-        if (queued_ == next) return;
-        skip = failure_ != nullptr;
-      }
-      std::exception_ptr thrown;
-      if (!skip) {
-        try {
-          ring_[next % capacity].call(ring_[next % capacity]);
-        } catch (...) {
-          thrown = std::current_exception();
-        }
-      }
-      {
-        const std::lock_guard lock(progress_->mutex);
-        if (thrown) failure_ = thrown;
-        progress_->done = next + 1;
-      }
-      progress_->changed.notify_all();
-    }
-  }
+  void serve();
 
   std::shared_ptr<progress> progress_;
   std::array<closure, capacity> ring_;
@@ -169,3 +139,7 @@ class queue_stream {
 static_assert(stream<queue_stream>);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/device/queue_stream.ipp"  // IWYU pragma: export
+#endif

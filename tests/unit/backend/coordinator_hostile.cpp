@@ -7,6 +7,7 @@
 #include <random>
 
 #include "belay/backend/host/bootstrap/coordinator.hpp"
+#include "belay/core/process_identity.hpp"
 #include "unit/backend/test_world.hpp"
 
 using namespace belay::host;
@@ -27,7 +28,7 @@ message hello_for(const bootstrap_socket& door, int rank, int ranks, std::uint64
   message hello;
   hello.kind = message_kind::hello;
   hello.rank = rank;
-  hello.numbers = {static_cast<std::uint64_t>(ranks), nonce, look_at_process(::getpid())->start_time};
+  hello.numbers = {static_cast<std::uint64_t>(ranks), nonce, belay::read_process_status(::getpid())->start_time};
   hello.secret = door.secret();
   return hello;
 }

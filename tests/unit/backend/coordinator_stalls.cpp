@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/failure/process_identity.hpp"
 #include "belay/backend/host/failure/stall_watch.hpp"
+#include "belay/core/process_identity.hpp"
 #include "unit/backend/forked.hpp"
 
 using namespace belay::host;
@@ -141,8 +141,8 @@ TEST_CASE("one that a debugger holds is not stopped") {
   REQUIRE(::ptrace(PTRACE_INTERRUPT, one.pid(), nullptr, nullptr) == 0);
   int status = 0;
   REQUIRE(::waitpid(one.pid(), &status, __WALL) == one.pid());
-  CHECK(look_at_process(one.pid())->state == 't');
-  CHECK(state_of_process(one.pid()) == process_state::running);
+  CHECK(belay::read_process_status(one.pid())->letter == 't');
+  CHECK(belay::state_of_process(one.pid()) == belay::process_state::running);
   all.go_on_for(1h);
   CHECK(all.told.empty());
 }

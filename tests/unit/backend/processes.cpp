@@ -217,7 +217,7 @@ TEST_CASE("a deadline before the stall limit: who is stopped is blamed, not who 
     if (rank.number() == 2) ::raise(SIGSTOP);
     // Rank 1 waits for the stopped one, rank 0 for rank 1, and gives up first.
     if (rank.number() == 1) return rank.group(std::vector<int>{1, 2}).barrier();
-    while (belay::host::state_of_process(pids[2]) != belay::host::process_state::stopped) std::this_thread::yield();
+    while (belay::state_of_process(pids[2]) != belay::process_state::stopped) std::this_thread::yield();
     rank.group(std::vector<int>{0, 1}).within(1500ms).barrier();
   };
   try {

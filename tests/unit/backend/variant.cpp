@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/failure/process_identity.hpp"
 #include "belay/backend/host/processes.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/backend/host/world.hpp"

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/core/process_identity.hpp"
 #include "unit/backend/forked.hpp"
 
 struct outcome {
@@ -93,8 +93,7 @@ class launched {
 }
 
 [[nodiscard]] inline bool is_stopped(pid_t pid) {
-  const auto seen = belay::host::look_at_process(pid);
-  return seen && seen->state == 'T';
+  return belay::state_of_process(pid) == belay::process_state::stopped;
 }
 
 // The state follows the signal, but not at once.

@@ -16,15 +16,16 @@
 #include <cstdlib>
 #include <string>
 
-#include "belay/backend/host/failure/process_identity.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/group_directory.hpp"
 #include "belay/backend/host/tuning/algorithm.hpp"
 #include "belay/backend/host/tuning/explain.hpp"
 #include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/event_count.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 

@@ -27,6 +27,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/hexadecimal.hpp"
+#include "belay/core/process_identity.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
@@ -119,7 +120,7 @@ class bootstrap_file {
       any = true;
     }
     if (!any) {
-      const auto parent = look_at_process(::getppid());
+      const auto parent = read_process_status(::getppid());
       told += "/" + std::to_string(::getppid()) + "/" + std::to_string(parent ? parent->start_time : 0);
     }
     std::string name(prefix);

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The health of a world of ranks: the first thing that went wrong, who has left, how long to wait. The first
-// cause is kept for good; everybody who waits, and everybody who calls later, gets it with his own call site.
+// The health of a world: why it stopped, which ranks have left, how long a wait takes at most. The first cause is kept:
+// every waiting rank, and every later call, gets it with its own call site.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "belay/backend/host/failure/process_identity.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/event_count.hpp"
@@ -23,15 +20,15 @@
 #include "belay/comm/flight_snapshot.hpp"
 #include "belay/comm/lane.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/own_process.hpp"
-#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// The shared health of one run, seen from one rank or from who watches over it.
+/// The shared health of one world, as a rank or a coordinator sees it.
 class world_status {
  public:
   using clock = std::chrono::steady_clock;
@@ -53,27 +50,27 @@ class world_status {
     return std::chrono::nanoseconds(shared_.shape().stall_ns);
   }
 
-  /// There are fewer cores than ranks: who waits has most likely what its peer needs.
+  /// There are fewer cores than ranks: a waiting rank most likely has the core that its peer needs.
   [[nodiscard]] bool shares_cores() const noexcept {
     return shared_.header().cores.load(std::memory_order_relaxed) < ranks();
   }
-  /// How long a wait looks before it sleeps: some 20 microseconds where a core is free for each rank, since then a
-  /// peer is about to arrive; where not, it gives the core away between looks.
+  /// How long a wait spins before it sleeps: the time that a peer takes to arrive where each rank has a core; else it
+  /// yields the core between polls.
   [[nodiscard]] spin_policy before_sleep(lane which) const noexcept {
     if (shares_cores()) return {which == lane::caller ? 1 : 4, which == lane::caller ? 60 : 0};
     return {which == lane::caller ? spins_ : spins_ / 10, 0};
   }
 
-  /// Looks whether `done(order)` for as long as peers may take to move `bytes`, and returns whether it was: to wake up
-  /// from a sleep takes longer than most operations. A peer that died meanwhile is seen after one wait's spin.
+  /// Polls `done(order)` for as long as peers may take to move `bytes`, and returns whether it became true: waking up
+  /// from a sleep takes longer than most operations. A peer that has died meanwhile is seen after one wait's spin.
   template <class Done>
   [[nodiscard, gnu::noinline]] bool spin_while_moved(std::size_t bytes, lane which, Done done) const {
-    constexpr std::size_t least_moved = 64 * 1024;  // in the time that a wait spins for, unless that is set to be long
+    constexpr std::size_t least_moved = 64 * 1024;  // in the time of one wait's spin, unless that is set to be long
     constexpr std::size_t most = std::size_t{64} << 20;
     if (shares_cores()) return false;
-    const int looks = std::min(before_sleep(which).spins, 2000);
+    const int polls = std::min(before_sleep(which).spins, 2000);
     for (std::size_t moved = 0; moved < std::min(bytes, most) && !aborted(); moved += least_moved) {
-      for (int i = 0; i < looks; ++i) {
+      for (int i = 0; i < polls; ++i) {
         if (done(std::memory_order_acquire)) return true;
         relax();
       }
@@ -81,26 +78,11 @@ class world_status {
     return false;
   }
 
-  /// This process's or thread's rank has come: what its peers need to know. `spins` is how many looks take the time
-  /// that a wait shall spin for.
-  void arrive(int rank, pid_t pid, const core_set& cores, int spins) noexcept {
-    spins_ = spins;
-    home_ = std::make_shared<const own_process>();
-    rank_block& seat = shared_.seat(rank);
-    seat.reads_others.store(pid != 0 && may_read_processes(), std::memory_order_relaxed);
-    for (std::size_t i = 0; i < core_set::words; ++i) seat.cores[i].store(cores.bits[i], std::memory_order_relaxed);
-    seat.pid.store(pid, std::memory_order_relaxed);
-    seat.core_count.store(static_cast<std::uint32_t>(cores.count()), std::memory_order_seq_cst);
-    core_set all;
-    for (int q = 0; q < ranks(); ++q) {
-      const rank_block& other = shared_.seat(q);
-      if (other.core_count.load(std::memory_order_seq_cst) == 0) return;  // a later one will count
-      for (std::size_t i = 0; i < core_set::words; ++i) all.bits[i] |= other.cores[i].load(std::memory_order_relaxed);
-    }
-    shared_.header().cores.store(all.count(), std::memory_order_relaxed);
-  }
+  /// Publishes what peers need to know of this process's or thread's rank. `spins`: polls in the time that a wait
+  /// spins for.
+  void arrive(int rank, pid_t pid, const core_set& cores, int spins) noexcept;
 
-  /// The process that arrived here, or null; false in a forked child of it.
+  /// The process that called `arrive`, or null. `in_own_process` is false in a forked child of it.
   [[nodiscard]] const std::shared_ptr<const own_process>& home() const noexcept { return home_; }
   [[nodiscard]] bool in_own_process() const noexcept { return home_ == nullptr || home_->here(); }
 
@@ -109,72 +91,22 @@ class world_status {
   }
 
   /// Stops the world, unless it has stopped already; true when `why` became the first cause.
-  bool abort(const abort_cause& why) noexcept {
-    const auto write = [&, &cause = shared_.header().cause] {
-      cause.fault = static_cast<std::uint32_t>(why.fault);
-      cause.culprit_count =
-          static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
-      for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
-      cause.signal = why.signal;
-      cause.exit_code = why.exit_code;
-      cause.at_us = microseconds(clock::now());
-      cause.message.set(why.message);
-      cause.there.set(why.there);
-    };
-    return shared_.header().abort.abort(write, [this] { notify_all_ranks(); });
-  }
+  bool abort(const abort_cause& why) noexcept;
 
   /// The survivors have gone on elsewhere: from now on every call here ends in `revoked`.
-  void revoke() noexcept {
-    shared_.header().abort.revoke();
-    abort({comm_fault::revoked, {}, "the world was given up by all its ranks", ""});
-    notify_all_ranks();
-  }
+  void revoke() noexcept;
 
-  /// The first cause, or, once the survivors have gone on elsewhere, that. Only after `aborted()`, or a `stop` that
+  /// The first cause, or, once the survivors have gone on elsewhere, that. Only after `aborted()`, or an `abort` that
   /// came too late.
-  [[nodiscard]] abort_cause cause() const {
-    abort_cause out = original_cause();
-    if (shared_.header().abort.revoked() && out.fault != comm_fault::revoked) {
-      out.message =
-          "the survivors have gone on in a new world after " + std::string(name(out.fault)) + ": " + out.message;
-      out.fault = comm_fault::revoked;
-    }
-    return out;
-  }
-  /// The first cause for who is no rank, whatever the survivors did then.
-  [[nodiscard]] abort_cause original_cause() const {
-    control_header& header = shared_.header();
-    abort_cause out;
-    // Another rank may be writing it; or have been killed at it.
-    const auto patient_until = clock::now() + std::chrono::milliseconds(200);
-    if (!header.abort.is_told([&] { return clock::now() < patient_until; })) {
-      out.message = "the rank that stopped the world ended before it could say why";
-      return out;
-    }
-    const shared_cause& cause = header.cause;
-    out.fault = static_cast<comm_fault>(std::min(cause.fault, static_cast<std::uint32_t>(comm_fault::revoked)));
-    out.culprits.assign(cause.culprits, cause.culprits + std::min(cause.culprit_count, shared_cause::most_culprits));
-    out.signal = cause.signal;
-    out.exit_code = cause.exit_code;
-    out.at_us = cause.at_us;
-    out.message = cause.message.get();
-    out.there = cause.there.get();
-    return out;
-  }
+  [[nodiscard]] abort_cause cause() const;
+  /// The first cause, whatever the survivors did then: for a process that is no rank.
+  [[nodiscard]] abort_cause original_cause() const;
 
   /// The first cause as an error of this call. Only after `aborted()`.
-  [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
-    raise_cause(cause(), mine, seconds_waited);
-  }
+  [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const;
 
   /// `rank` will never again enter an operation of this lane.
-  void leave(int rank, lane which) noexcept {
-    rank_block& seat = shared_.seat(rank);
-    seat.left[index(which)].store(1, std::memory_order_seq_cst);
-    seat.doorbells[index(which)].notify_all();
-    notify_all_ranks();
-  }
+  void leave(int rank, lane which) noexcept;
   [[nodiscard]] bool left(int rank, lane which) const noexcept {
     return shared_.seat(rank).left[index(which)].load(std::memory_order_acquire) != 0;
   }
@@ -182,48 +114,27 @@ class world_status {
   [[nodiscard]] flight_recorder<>& recorder(int rank, lane which) const noexcept {
     return shared_.seat(rank).recorders[index(which)];
   }
-  /// Rung by `rank` when it has published something in this lane.
+  /// Notified by `rank` when it has published something in this lane.
   [[nodiscard]] doorbell& doorbell_of(int rank, lane which) const noexcept {
     return shared_.seat(rank).doorbells[index(which)];
   }
 
   /// "rank 2 (in barrier #3 at train.cpp:88)", "rank 2 (stopped, after barrier #2 at train.cpp:80, and in started
-  /// barrier #0 at train.cpp:85)": what it does in the other lane matters when it does nothing in this one.
-  [[nodiscard]] std::string whereabouts(int rank, lane which) const {
-    const flight_record here = recorder(rank, which).last(), aside = recorder(rank, other(which)).last();
-    return "rank " + std::to_string(rank) + " (" +
-           (is_stopped(rank)  ? "stopped, "
-            : is_absent(rank) ? "has not come, "
-                              : "") +
-           text_of(here, aside, which == lane::caller ? "started" : "called") + ")";
-  }
+  /// barrier #0 at train.cpp:85)": the other lane is named where this one is idle and the other is not.
+  [[nodiscard]] std::string whereabouts(int rank, lane which) const;
   /// Where it made its last call of this lane; of the other one, where it has made none here.
-  [[nodiscard]] std::string site_of(int rank, lane which) const {
-    const flight_record here = recorder(rank, which).last();
-    return here.what != operation::none ? here.site : recorder(rank, other(which)).last().site;
-  }
+  [[nodiscard]] std::string site_of(int rank, lane which) const;
   /// Why rank `reader` could not read `bytes` of the memory of rank `owner`, where that failed with `error`. Unless the
-  /// kernel forbids it the owner has died, and who watches it is about to tell how: returns when the world has stopped,
+  /// kernel forbids it the owner has died, and its coordinator is about to say how: returns when the world has stopped,
   /// after a second otherwise.
-  [[nodiscard]] abort_cause unreadable(int reader, int owner, lane which, std::size_t bytes, int error) const {
-    const auto patient_until = clock::now() + std::chrono::seconds(1);
-    while (error != EPERM && !aborted() && clock::now() < patient_until) std_atomics::yield();
-    return {comm_fault::peer_failed,
-            {owner},
-            "rank " + std::to_string(reader) + " cannot read " + std::to_string(bytes) + " bytes of " +
-                whereabouts(owner, which),
-            ""};
-  }
+  [[nodiscard]] abort_cause unreadable(int reader, int owner, lane which, std::size_t bytes, int error) const;
 
-  /// Whether no process has come as `rank` yet.
+  /// Whether no process has joined as `rank` yet.
   [[nodiscard]] bool is_absent(int rank) const noexcept {
     return space() == address_space::several && pid_of(rank) == 0 && recorder(rank, lane::caller).count() == 0;
   }
-  /// Whether the process of `rank` has been stopped by a signal.
-  [[nodiscard]] bool is_stopped(int rank) const noexcept {
-    const pid_t pid = pid_of(rank);
-    return pid > 0 && state_of_process(pid) == process_state::stopped;
-  }
+  /// Whether the process of `rank` is stopped by a signal.
+  [[nodiscard]] bool is_stopped(int rank) const noexcept;
 
   [[nodiscard]] pid_t pid_of(int rank) const noexcept { return shared_.seat(rank).pid.load(std::memory_order_relaxed); }
   /// Whether the kernel lets `rank` read ordinary memory of its peers.
@@ -231,32 +142,19 @@ class world_status {
     return shared_.seat(rank).reads_others.load(std::memory_order_relaxed) != 0;
   }
 
-  void notify_all_ranks() const noexcept {
-    for (int q = 0; q < ranks(); ++q) {
-      for (doorbell& each : shared_.seat(q).doorbells) each.notify_all();
-    }
-  }
+  void notify_all_ranks() const noexcept;
 
  private:
-  [[nodiscard]] static constexpr lane other(lane which) noexcept {
-    return which == lane::caller ? lane::stream : lane::caller;
-  }
-
   control_block shared_;
   std::shared_ptr<const own_process> home_;
   int spins_ = 400;
 };
 
 /// The cause of a world that stopped because a body threw.
-[[nodiscard]] inline abort_cause thrown_by(const world_status& world, int number, const char* what) {
-  const flight_record last = world.recorder(number, lane::caller).last();
-  return {comm_fault::peer_failed,
-          {number},
-          "rank " + std::to_string(number) + " threw " + last.text() + ": " + what,
-          last.site};
-}
+[[nodiscard]] BELAY_DECL abort_cause thrown_by(const world_status& world, int number, const char* what);
 
-/// The deadline of one wait. The clock is first read when the wait is about to sleep, and the recorder told.
+/// The deadline of one wait. It first reads the clock when the wait is about to sleep, and notes that time in the
+/// flight recorder.
 class deadline {
  public:
   deadline(world_status::clock::duration timeout, flight_recorder<>& recorder) noexcept
@@ -290,3 +188,7 @@ class deadline {
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/backend/host/failure/world_status.ipp"  // IWYU pragma: export
+#endif

@@ -24,11 +24,11 @@
 
 #include "belay/backend/host/bootstrap/client.hpp"
 #include "belay/backend/host/failure/flight_dump.hpp"
-#include "belay/backend/host/failure/process_identity.hpp"
 #include "belay/backend/host/membership/membership.hpp"
 #include "belay/backend/host/memory/memory_segment.hpp"
 #include "belay/backend/host/memory/region_provider.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How a rank gets at what its peers have. Threads see each other's memory as it is. Processes name a buffer by the
-// region of symmetric memory that it lies in and the offset there, because each maps the region elsewhere; memory
-// outside of any region is ordinary: others cannot see it, and the kernel has to copy it for them.
+// The memory of peers, as a rank reaches it. Threads see each other's memory as it is. Processes name a buffer by the
+// region of symmetric memory that it lies in and the offset there, because each maps the region elsewhere. Memory
+// outside of any region is ordinary: no peer maps it, and the kernel has to copy it (cross-memory attach).
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <sys/types.h>
-#include <sys/uio.h>
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
-#include "belay/backend/host/memory/control_block.hpp"
+#include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/memory/rank_set.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -63,31 +61,10 @@ class address_map {
   [[nodiscard]] address_space space() const noexcept { return space_; }
 
   /// Of nobody but this rank until it is shared. Throws usage_error when there are too many.
-  void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at) {
-    for (std::size_t i = 0; i < most_regions; ++i) {
-      entry& each = table_[i];
-      if (each.bytes.load(std::memory_order_relaxed) != 0) continue;
-      each.first.store(first, std::memory_order_relaxed);
-      each.region.store(region, std::memory_order_relaxed);
-      each.share({});
-      each.bytes.store(bytes, std::memory_order_release);
-      if (i >= used_.load(std::memory_order_relaxed)) used_.store(i + 1, std::memory_order_release);
-      return;
-    }
-    throw usage_error("more than " + std::to_string(most_regions) + " regions of symmetric memory at once", at);
-  }
+  void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at);
   /// All of `who` have mapped the region that begins at `first`.
-  void share(const std::byte* first, const rank_set& who) noexcept {
-    for (entry& each : table_) {
-      const bool here = each.bytes.load(std::memory_order_relaxed) != 0;
-      if (here && each.first.load(std::memory_order_relaxed) == first) each.share(who);
-    }
-  }
-  void remove(std::uint16_t region) noexcept {
-    for (entry& each : table_) {
-      if (each.region.load(std::memory_order_relaxed) == region) each.bytes.store(0, std::memory_order_release);
-    }
-  }
+  void share(const std::byte* first, const rank_set& who) noexcept;
+  void remove(std::uint16_t region) noexcept;
 
   /// What this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of them have mapped
   /// is ordinary memory to them.
@@ -154,25 +131,16 @@ class address_map {
 
 /// Reads `bytes` at `offset` of what another process published, its ordinary memory, into ours. False, with errno, when
 /// the kernel does not let us, or it is no ordinary memory.
-[[nodiscard]] inline bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
-                                       std::size_t bytes) noexcept {
-  if (from.region() != 0) {
-    errno = EPERM;
-    return false;
-  }
-  std::uint64_t address = from.offset() + offset;
-  while (bytes > 0) {
-    const iovec here{to, bytes};
-    const iovec there{reinterpret_cast<void*>(address), bytes};
-    const ssize_t moved = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved <= 0) return false;
-    to = static_cast<std::byte*>(to) + moved;
-    address += static_cast<std::uint64_t>(moved);
-    bytes -= static_cast<std::size_t>(moved);
-  }
-  return true;
-}
+[[nodiscard]] BELAY_DECL bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
+                                           std::size_t bytes) noexcept;
+
+/// Whether the kernel lets this process read ordinary memory of others that were started beside it: asked of its
+/// parent, at an address that is never mapped.
+[[nodiscard]] BELAY_DECL bool may_read_processes() noexcept;
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/backend/host/memory/address_map.ipp"  // IWYU pragma: export
+#endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The memory that the ranks of a world share: who they are, how they are, what they did last, and the meeting points
-// of their groups. It holds no pointers, because each process maps it elsewhere, and its first state is all zeros,
-// which is what fresh pages are. Threads share it as anonymous memory, processes as a sealed segment.
+// The memory that the ranks of a world share: who they are, their health, their flight recorders and the state of their
+// groups. It holds no pointers, because each process maps it elsewhere. Its first state is all zeros, which is what
+// fresh pages are. Threads share it as anonymous memory, processes as a sealed segment.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +11,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <string>
 
 #include "belay/backend/host/copy/calibration.hpp"
@@ -20,9 +20,7 @@
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/lane.hpp"
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -126,26 +124,9 @@ class control_block {
   /// More than any memory holds where the shape says so, which what is not of this process may.
   [[nodiscard]] static std::size_t bytes_for(const control_shape& shape) noexcept { return parts_of(shape).end; }
   /// Over fresh, zeroed memory of `bytes_for(shape)` bytes.
-  [[nodiscard]] static control_block make(std::byte* memory, const control_shape& shape) noexcept {
-    auto& header = *reinterpret_cast<control_header*>(memory);
-    header.version = control_header::right_version;
-    header.bytes = bytes_for(shape);
-    header.shape = shape;
-    header.copies = copy_table();
-    header.magic = control_header::right_magic;
-    return control_block(memory, shape);
-  }
+  [[nodiscard]] static control_block make(std::byte* memory, const control_shape& shape) noexcept;
   /// Over memory that another process made. Throws input_error if it is anything else.
-  [[nodiscard]] static control_block attach(std::byte* memory, std::size_t bytes) {
-    const auto& header = *reinterpret_cast<const control_header*>(memory);
-    if (bytes < sizeof(control_header) || header.magic != control_header::right_magic ||
-        header.version != control_header::right_version || header.bytes > bytes || header.shape.ranks < 1 ||
-        header.shape.ranks > most_ranks || bytes_for(header.shape) != header.bytes) {
-      throw input_error("a segment of " + std::to_string(bytes) +
-                        " bytes is no control segment of this version of Belay");
-    }
-    return control_block(memory, header.shape);
-  }
+  [[nodiscard]] static control_block attach(std::byte* memory, std::size_t bytes);
 
   [[nodiscard]] explicit operator bool() const noexcept { return memory_ != nullptr; }
   [[nodiscard]] const control_shape& shape() const noexcept { return shape_; }
@@ -164,16 +145,7 @@ class control_block {
   struct parts {
     std::size_t seats = 0, staging = 0, groups = 0, end = 0;
   };
-  [[nodiscard]] static parts parts_of(const control_shape& shape) noexcept {
-    const auto up = [](checked_size bytes) { return bytes.rounded_up(4096).saturated(); };
-    const auto ranks = static_cast<std::size_t>(shape.ranks);
-    parts out;
-    out.seats = up(sizeof(control_header));
-    out.staging = up(out.seats + checked_size(ranks) * sizeof(rank_block));
-    out.groups = up(out.staging + checked_size(ranks) * lane_count * shape.staging_bytes);
-    out.end = up(checked_size(out.groups) + shape.group_bytes);
-    return out;
-  }
+  [[nodiscard]] static parts parts_of(const control_shape& shape) noexcept;
 
   control_block(std::byte* memory, const control_shape& shape) noexcept
       : memory_(memory), shape_(shape), parts_(parts_of(shape)) {}
@@ -185,3 +157,7 @@ class control_block {
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/backend/host/memory/control_block.ipp"  // IWYU pragma: export
+#endif

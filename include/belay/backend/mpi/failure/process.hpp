@@ -10,19 +10,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
+#include "belay/core/process_identity.hpp"
+#include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
-
-enum class process_state { unknown, running, stopped, gone };
 
 /// A process among those of all machines. Trivially copyable: ranks send it to each other.
 struct process {
@@ -41,8 +39,8 @@ struct process {
     struct stat space {};
     if (::stat("/proc/self/ns/pid", &space) == 0) hash.add(space.st_ino);
     out.machine = length == 0 ? 0 : hash.value();
-    char state = '?';
-    if (!read_state(out.number, state, out.start)) out.machine = 0;
+    out.start = start_time_of_process(static_cast<pid_t>(out.number));
+    if (out.start == 0) out.machine = 0;
     cpu_set_t cores;
     CPU_ZERO(&cores);
     if (::sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) == 1) {
@@ -56,10 +54,9 @@ struct process {
   /// Its state, where it runs on the machine of `here`.
   [[nodiscard]] process_state state_seen_from(const process& here) const noexcept {
     if (machine == 0 || machine != here.machine) return process_state::unknown;
-    char state = '?';
-    std::uint64_t began = 0;
-    if (!read_state(number, state, began) || began != start || state == 'Z' || state == 'X') return process_state::gone;
-    return state == 'T' || state == 't' ? process_state::stopped : process_state::running;
+    const auto seen = read_process_status(static_cast<pid_t>(number));
+    if (!seen) return is_shortage(errno) ? process_state::running : process_state::gone;
+    return seen->start_time == start ? seen->state() : process_state::gone;
   }
 
  private:
@@ -71,25 +68,6 @@ struct process {
     const std::size_t length = got > 0 ? static_cast<std::size_t>(got) : 0;
     into[length] = '\0';
     return length;
-  }
-
-  // "1234 (name) S ppid ...": the state follows the last bracket, the start is the 22nd field.
-  static bool read_state(std::int64_t number, char& state, std::uint64_t& start) noexcept {
-    char text[1024];
-    char path[64];
-    std::snprintf(path, sizeof path, "/proc/%lld/stat", static_cast<long long>(number));
-    if (read_file(path, text, sizeof text) == 0) return false;
-    const char* at = std::strrchr(text, ')');
-    if (at == nullptr || at[1] != ' ') return false;
-    at += 2;
-    state = *at;
-    for (int field = 3; field < 22 && at != nullptr; ++field) {
-      at = std::strchr(at, ' ');
-      if (at != nullptr) ++at;
-    }
-    if (at == nullptr) return false;
-    start = std::strtoull(at, nullptr, 10);
-    return true;
   }
 };
 

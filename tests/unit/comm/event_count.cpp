@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/host/failure/process_identity.hpp"
+#include "belay/comm/event_count.hpp"
 
 #include <doctest/doctest.h>
 
 #include <chrono>
 
-using belay::host::spins_in;
+using belay::spins_in;
 
-TEST_CASE("a spin is as many looks as its time takes, also where that is seconds") {
+TEST_CASE("a spin is as many polls as its time takes, also where that is seconds") {
   const int least = spins_in(std::chrono::microseconds(20));
   CHECK(least > 20);  // no machine's hint takes a microsecond
   CHECK(spins_in(std::chrono::seconds(2)) > 5'000 * least);

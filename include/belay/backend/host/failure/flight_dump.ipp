@@ -1,45 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a world of this machine shows when it stopped. Read from the shared block alone, so that whoever holds it can
-// tell a dead rank's part too.
+// Reading a world's state out of its control block.
 #pragma once
 
 #include <sched.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/failure/process_identity.hpp"
-#include "belay/backend/host/failure/world_status.hpp"
+#include "belay/backend/host/failure/flight_dump.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/flight_snapshot.hpp"
-#include "belay/core/config.hpp"
+#include "belay/core/process_identity.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-[[nodiscard]] inline rank_state state_of(const world_status& world, int rank) noexcept {
+[[gnu::cold]] BELAY_DECL rank_state state_of(const world_status& world, int rank) noexcept {
   if (world.left(rank, lane::caller)) return rank_state::left;
   const pid_t pid = world.pid_of(rank);
   if (pid == 0) return world.is_absent(rank) ? rank_state::absent : rank_state::running;  // a thread
   switch (state_of_process(pid)) {
     case process_state::stopped: return rank_state::stopped;
     case process_state::gone: return rank_state::gone;
-    case process_state::running: break;
+    case process_state::running:
+    case process_state::unknown: break;
   }
   return rank_state::running;
 }
 
-/// The groups that ranks have made, as far as their memory was not given to others since.
-[[nodiscard]] inline std::vector<known_group> groups_of(const world_status& world) {
+// The groups that ranks have made, but for those whose memory has been given to others since.
+[[nodiscard, gnu::cold]] BELAY_DECL std::vector<known_group> groups_of(const world_status& world) {
   control_header& header = world.shared().header();
-  // Entries change under this lock. Who holds it may be dead: then nobody changes them any more.
+  // Entries change under this lock. Its holder may be dead; then they change no more.
   std::uint32_t free = 0;
   bool locked = false;
   for (int attempt = 0; attempt < 1000 && !locked; ++attempt, free = 0) {
@@ -52,7 +50,7 @@ namespace host {
     const std::uint64_t room = world.shared().shape().group_bytes;
     if (each.size == 0 || each.size > static_cast<std::uint32_t>(world.ranks()) || each.offset > room ||
         each.bytes > room - each.offset) {
-      continue;  // the memory of a process that wrote where it should not
+      continue;  // a process has written where it should not
     }
     const std::int32_t* members =
         group_layout(world.shared().groups() + each.offset, static_cast<int>(each.size)).members();
@@ -62,8 +60,7 @@ namespace host {
   return out;
 }
 
-/// The whole world; its recorders are read when the scene is. `world`'s block must outlive it.
-[[nodiscard]] inline flight_snapshot scene_of(const world_status& world) {
+[[gnu::cold]] BELAY_DECL flight_snapshot snapshot_of(const world_status& world) {
   const control_shape& shape = world.shared().shape();
   flight_snapshot out;
   out.job = shape.job;
@@ -78,6 +75,19 @@ namespace host {
   }
   out.groups = groups_of(world);
   return out;
+}
+
+[[gnu::cold]] BELAY_DECL std::string verdict(const world_status& world) { return belay::verdict(snapshot_of(world)); }
+
+[[gnu::cold]] BELAY_DECL void report_failure(const world_status& world) noexcept {
+  try {
+    if (const std::optional<std::string> folder = flight_folder()) report_flight(snapshot_of(world), *folder);
+  } catch (...) {  // too little memory for words: the ranks' own errors say it
+  }
+}
+
+[[gnu::cold]] BELAY_DECL void report_failure_once(const world_status& world) noexcept {
+  if (world.shared().header().reported.exchange(1, std::memory_order_relaxed) == 0) report_failure(world);
 }
 
 }  // namespace host

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What the exceptions say.
+#pragma once
+
+#include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept {
+  const char* const text = problem.what();
+  return text == nullptr || *text == '\0' ? "(no text)" : text;
+}
+
+[[gnu::cold]] BELAY_DECL error::error(const std::string& message, where at)
+    : std::runtime_error((at.line == 0 ? "belay: " : at.text() + ": belay: ") + printable_lines(message)), at_(at) {}
+
+[[gnu::cold]] BELAY_DECL input_error::input_error(const std::string& message, where at)
+    : error(printable(message), at) {}
+
+[[gnu::cold]] BELAY_DECL budget_error::budget_error(const std::string& tier, std::size_t requested_bytes,
+                                                    std::size_t available_bytes, where at)
+    : error(tier + " tier: " + std::to_string(requested_bytes) + " bytes requested, " +
+                std::to_string(available_bytes) + " bytes left in the budget",
+            at),
+      requested_bytes_(requested_bytes),
+      available_bytes_(available_bytes) {}
+
+[[gnu::cold]] BELAY_DECL file_error::file_error(const std::string& path, std::uint64_t offset,
+                                                const std::string& message, where at)
+    : error(printable(path + ": " + message) + (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"), at),
+      path_(path),
+      offset_(offset) {}
+
+[[gnu::cold]] BELAY_DECL comm_error::comm_error(details what)
+    : error(text(what), what.here), details_(std::move(what)) {}
+
+[[gnu::cold]] BELAY_DECL std::string comm_error::text(const details& d) {
+  std::string message = name(d.fault);
+  message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
+  if (!d.culprits.empty()) message.append(d.culprits.size() == 1 ? ", rank " : ", ranks ");
+  for (std::size_t i = 0; i < d.culprits.size(); ++i)
+    message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));
+  if (!d.there.empty()) message.append(" at ").append(d.there);
+  if (!d.message.empty()) message.append(": ").append(d.message);
+  return printable(message);
+}
+
+[[gnu::cold]] BELAY_DECL std::string printable_what(const std::exception& problem) {
+  const char* const what = message_of(problem);
+  return dynamic_cast<const error*>(&problem) != nullptr ? what : printable(what);
+}
+
+}  // namespace belay::inline BELAY_ABI

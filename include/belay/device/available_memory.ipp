@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Reading /proc/meminfo and the control groups.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <system_error>
+
+#include "belay/core/unique_fd.hpp"
+#include "belay/device/available_memory.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::string kernel_file(const std::string& path) {
+  const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  if (!file) return text;
+  char part[4096];
+  while (text.size() < (std::size_t{64} << 10)) {
+    const ssize_t got = ::read(file.get(), part, sizeof part);
+    if (got <= 0) break;
+    text.append(part, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+[[gnu::cold]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
+                                                                   std::string_view key) noexcept {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.substr(0, key.size()) != key) continue;
+    line.remove_prefix(key.size());
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    std::uint64_t value = 0;
+    if (std::from_chars(line.data(), line.data() + line.size(), value).ec == std::errc{}) return value;
+  }
+  return std::nullopt;
+}
+
+[[gnu::cold]] BELAY_DECL std::uint64_t left_in_control_groups(const std::string& groups, const std::string& root) {
+  std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
+  const auto look = [&](const std::string& folder, const char* limit, const char* usage, const char* inactive) {
+    const auto most = number_after(kernel_file(folder + limit), "");  // "max" is no number: no limit
+    const auto used = number_after(kernel_file(folder + usage), "");
+    if (!most || !used) return;
+    const std::uint64_t unused_files = number_after(kernel_file(folder + "/memory.stat"), inactive).value_or(0);
+    const std::uint64_t kept = *used - std::min(*used, unused_files);
+    left = std::min(left, *most - std::min(*most, kept));
+  };
+  for (std::size_t begin = 0; begin < groups.size();) {
+    const std::size_t end = std::min(groups.find('\n', begin), groups.size());
+    const std::string line = groups.substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find(",memory,") == std::string::npos) continue;
+    std::string path = line.substr(second + 1);
+    while (true) {
+      if (path == "/") path.clear();
+      if (unified)
+        look(root + path, "/memory.max", "/memory.current", "inactive_file ");
+      else
+        look(root + "/memory" + path, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file ");
+      if (path.empty()) break;
+      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+    }
+  }
+  return left;
+}
+
+[[gnu::cold]] BELAY_DECL std::size_t available_memory() {
+  constexpr std::uint64_t kept_free = std::uint64_t{64} << 20;
+  std::uint64_t free = std::numeric_limits<std::uint64_t>::max();
+  if (const auto kilobytes = number_after(kernel_file("/proc/meminfo"), "MemAvailable:")) free = *kilobytes * 1024;
+  free = std::min(free, left_in_control_groups());
+  return static_cast<std::size_t>(free - std::min(free, kept_free));
+}
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# Separate compilation: source.hpp includes every .ipp, each of which its header includes otherwise. Two translation
+# units that only see declarations link with the one that includes source.hpp, and with no other.
+include(${CMAKE_CURRENT_LIST_DIR}/all_headers.cmake)
+set(source_hpp "belay/backend/host/source.hpp")
+file(REMOVE_RECURSE "${work_dir}")
+file(MAKE_DIRECTORY "${work_dir}")
+
+# Sets <out> to what is wrong below <root>.
+function(find_omissions root out)
+  set(wrong "")
+  file(GLOB_RECURSE definitions RELATIVE "${root}" "${root}/belay/*.ipp")
+  list(FILTER definitions EXCLUDE REGEX "^belay/backend/mpi/")
+  file(STRINGS "${root}/${source_hpp}" lines REGEX "^#include \".*\\.ipp\"")
+  list(TRANSFORM lines REPLACE "^#include \"(.*)\".*" "\\1")
+  foreach(name IN LISTS definitions)
+    if(NOT name IN_LIST lines)
+      list(APPEND wrong "${source_hpp} does not include ${name}")
+    endif()
+    string(REGEX REPLACE "ipp$" "hpp" header "${name}")
+    set(text "")
+    if(EXISTS "${root}/${header}")
+      file(READ "${root}/${header}" text)
+    endif()
+    string(FIND "${text}" "\n#if !defined(BELAY_SEPARATE_COMPILATION)\n#include \"${name}\"" at)
+    if(at EQUAL -1)
+      list(APPEND wrong "${header} does not include ${name} where BELAY_SEPARATE_COMPILATION is not defined")
+    endif()
+  endforeach()
+  set(sorted ${lines})
+  list(SORT sorted)
+  if(NOT sorted STREQUAL lines)
+    list(APPEND wrong "the lines of ${source_hpp} are not sorted")
+  endif()
+  set(${out} "${wrong}" PARENT_SCOPE)
+endfunction()
+
+find_omissions("${root}" wrong)
+if(wrong)
+  list(JOIN wrong "\n  " text)
+  message(SEND_ERROR "${text}")
+endif()
+# The test must be able to fail.
+set(planted "${work_dir}/planted")
+file(WRITE "${planted}/${source_hpp}" "#include \"belay/core/b.ipp\"\n#include \"belay/core/a.ipp\"\n")
+foreach(name a b forgotten)
+  file(WRITE "${planted}/belay/core/${name}.ipp" "")
+  file(WRITE "${planted}/belay/core/${name}.hpp" "\n#if !defined(BELAY_SEPARATE_COMPILATION)\n#include \"belay/core/${name}.ipp\"\n#endif\n")
+endforeach()
+file(WRITE "${planted}/belay/core/a.hpp" "#include \"belay/core/a.ipp\"\n")
+find_omissions("${planted}" wrong)
+list(LENGTH wrong count)
+if(NOT count EQUAL 3)
+  message(SEND_ERROR "3 omissions were planted, ${count} were found: ${wrong}")
+endif()
+
+set(separate -DBELAY_SEPARATE_COMPILATION -DBELAY_CHECKS=1 -c)
+file(WRITE "${work_dir}/first.cpp" "#include \"belay/backend/host.hpp\"
+int other();
+int main() {
+  belay::host::world(2).run([](belay::host::rank& self) { belay::barrier(self.world()); });
+  return other();
+}
+")
+file(WRITE "${work_dir}/second.cpp" "#include \"belay/backend/host.hpp\"
+#include \"belay/backend/host/processes.hpp\"
+#include \"belay/belay.hpp\"
+int other();
+int other() {
+  int failed = 0;
+  for (const int sum : belay::host::world(2).run([](belay::host::rank& self) {
+         int one[] = {1};
+         belay::all_reduce(self.world(), one, belay::sum);
+         return one[0];
+       }))
+    failed += sum != 2 ? 1 : 0;
+  return failed;
+}
+")
+file(WRITE "${work_dir}/source.cpp" "#include \"${source_hpp}\"\n")
+foreach(name first second source)
+  compile(${compiler} "${work_dir}/${name}.cpp" ${separate} -o "${work_dir}/${name}.o")
+endforeach()
+list(GET ${compiler} 0 linker)
+function(link out)
+  list(TRANSFORM ARGN PREPEND "${work_dir}/")
+  execute_process(COMMAND ${linker} ${ARGN} -pthread -o "${work_dir}/separate"
+    RESULT_VARIABLE failed ERROR_VARIABLE diagnostics)
+  set(${out} ${failed} PARENT_SCOPE)
+  set(diagnostics "${diagnostics}" PARENT_SCOPE)
+endfunction()
+link(failed first.o second.o source.o)
+if(failed)
+  message(SEND_ERROR "declarations and source.hpp do not link:\n${diagnostics}")
+else()
+  execute_process(COMMAND "${work_dir}/separate" RESULT_VARIABLE failed)
+  if(failed)
+    message(SEND_ERROR "the separately compiled program returned ${failed}")
+  endif()
+endif()
+link(failed first.o second.o)
+if(NOT failed)
+  message(SEND_ERROR "without source.hpp the program links too: headers define what they should declare")
+endif()
+
+# Another level of checking is another library.
+compile(${compiler} "${work_dir}/first.cpp" ${separate} -UBELAY_CHECKS -DBELAY_CHECKS=2 -o "${work_dir}/other_level.o")
+link(failed other_level.o second.o source.o)
+if(NOT failed OR NOT diagnostics MATCHES "v0_checks2")
+  message(SEND_ERROR "a unit of another level of checking links with source.hpp:\n${diagnostics}")
+endif()
+
+# Without the macro the header says what to do.
+execute_process(COMMAND ${${compiler}} -std=c++20 "-I${root}" -fsyntax-only "${work_dir}/source.cpp"
+  RESULT_VARIABLE failed ERROR_VARIABLE diagnostics)
+if(NOT failed OR NOT diagnostics MATCHES "is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it for every source")
+  message(SEND_ERROR "source.hpp without BELAY_SEPARATE_COMPILATION says:\n${diagnostics}")
+endif()
