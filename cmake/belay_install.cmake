@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 
 set(belay_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/belay)
 
-install(TARGETS belay EXPORT belayTargets FILE_SET HEADERS COMPONENT devel)
+install(TARGETS belay EXPORT belayTargets FILE_SET HEADERS COMPONENT devel FILE_SET separate COMPONENT devel)
 install(EXPORT belayTargets NAMESPACE belay:: DESTINATION ${belay_package_dir} COMPONENT devel)
 
 configure_package_config_file(cmake/belayConfig.cmake.in belayConfig.cmake INSTALL_DESTINATION ${belay_package_dir})
@@ -16,6 +16,7 @@ install(FILES
     ${CMAKE_CURRENT_BINARY_DIR}/belayConfigVersion.cmake
     cmake/belay_check_backward.cmake
     cmake/belay_check_backward_run.cmake
+    cmake/belay_host_compiled.cmake
   DESTINATION ${belay_package_dir} COMPONENT devel)
 
 # The MPI backend needs no MPI to be installed: its users have it.
