@@ -31,7 +31,7 @@ namespace belay::inline BELAY_ABI {
     out.push_back({which, call, {}, {}, 0});
     return out.back();
   };
-  for (lane which : {lane::caller, lane::stream}) {
+  for (lane which : all_lanes) {
     for (int rank = 0; rank < world.size(); ++rank) {
       const flight_record last = world.rank(rank).of(which).last();
       if (last.what == operation::none || last.finished || last.reported) continue;
