@@ -61,6 +61,9 @@ else()
     -Dbelay_source_dir=${source_dir} -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})
   run(${CMAKE_COMMAND} --build ${work_dir}/build)
   run(${work_dir}/build/consumer)
+  if(mode MATCHES "add_subdirectory|find_package")
+    run(${work_dir}/build/consumer_compiled)
+  endif()
 endif()
 
 # While the version is 0.x, another minor version is another library.
