@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How a world stops: several ranks find something wrong at once, others wait; one of them may be killed at any point.
+// How a world stops: several ranks abort it at once, others wait; one of them may be killed at any point.
 #include "belay/backend/host/failure/abort_flag.hpp"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using doorbell = belay::event_count<belay::sharing::several_processes, model::atomics, model::kernel>;
 
-// What health does with the word: the cause is plain memory, all bells are rung.
+// What world_status does with the flag: the cause is plain memory, all ranks are notified.
 struct world {
   int ranks;
   belay::host::abort_flag<model::atomics> word;
@@ -42,15 +42,15 @@ struct world {
   }
 };
 
-// The last `waiting` ranks only wait, the others stop the world; then everybody asks why, with endless patience or not.
+// The last `waiting` ranks only wait, the others stop the world; then all ranks read the cause, some with a limit.
 struct several_stop {
   int ranks;
   int waiting;
-  int spin_policy;  // 1: without end
+  int answers;  // to "go on?"; 1: always yes
   world shared{ranks, {}, model::plain<int>{"the cause"}, {}};
   std::array<int, 3> told{-1, -1, -1};
 
-  several_stop(int n, int w, int p) : ranks(n), waiting(w), spin_policy(p) {}
+  several_stop(int n, int w, int a) : ranks(n), waiting(w), answers(a) {}
   [[nodiscard]] model::cast_list cast() const { return {ranks, 0, 0}; }
   void run(int me) {
     if (me < ranks - waiting) {
@@ -58,8 +58,8 @@ struct several_stop {
     } else {
       shared.await_stop(me == 0 ? 0 : me - 1);
     }
-    const bool there = shared.word.is_told([&] { return model::now().pick(spin_policy) == 0; });
-    model::expect(there || spin_policy > 1, "stopped, and no cause");
+    const bool there = shared.word.cause_is_written([&] { return model::now().pick(answers) == 0; });
+    model::expect(there || answers > 1, "stopped, and no cause");
     told[static_cast<std::size_t>(me)] = there ? shared.cause.read() : 0;
   }
   void check() const {
@@ -90,9 +90,9 @@ struct one_dies {
       shared.await_stop(0);
     }
     model::expect(shared.word.aborted(), "all is said, and the world goes on");
-    // The search decides when patience is over; at the latest when rank 0 has ended.
-    const bool there =
-        shared.word.is_told([&] { return ended.load(std::memory_order_acquire) == 0 && model::now().pick(2) == 0; });
+    // The search decides how long to wait; no longer than until rank 0 has ended.
+    const bool there = shared.word.cause_is_written(
+        [&] { return ended.load(std::memory_order_acquire) == 0 && model::now().pick(2) == 0; });
     told[static_cast<std::size_t>(me)] = there ? shared.cause.read() : 0;
   }
   void check() const {
@@ -109,7 +109,7 @@ struct one_says_later {
       shared.stop_and_say_later(100);
     else
       shared.await_stop(0);
-    model::expect(shared.word.is_told([] { return true; }), "stopped, and no cause");
+    model::expect(shared.word.cause_is_written([] { return true; }), "stopped, and no cause");
     model::expect(shared.cause.read() == 100, "another cause");
   }
   void check() const {}
@@ -132,7 +132,7 @@ struct given_up {
       shared.stop(102);
       return;
     }
-    model::expect(shared.word.is_told([] { return true; }), "stopped, and no cause");
+    model::expect(shared.word.cause_is_written([] { return true; }), "stopped, and no cause");
     const int why = shared.cause.read();
     model::expect(why == 100 || (why == 102 && ranks == 3), "another cause");
     if (me == 0) model::expect(shared.word.revoked(), "given up, and not revoked");
@@ -143,25 +143,25 @@ struct given_up {
 
 }  // namespace
 
-TEST_CASE("the first cause is one, and everybody who stops or waits gets it") {
-  model::study stop("stop");
-  const auto several = [](int ranks, int waiting, int spin_policy = 1) {
-    return [=](std::optional<several_stop>& it) { it.emplace(ranks, waiting, spin_policy); };
+TEST_CASE("there is one first cause, and every rank that aborts or waits gets it") {
+  model::study stop("abort_flag");
+  const auto several = [](int ranks, int waiting, int answers = 1) {
+    return [=](std::optional<several_stop>& it) { it.emplace(ranks, waiting, answers); };
   };
-  stop.holds<several_stop>("two stop at once", 2, 1, {}, several(2, 0));
-  stop.holds<several_stop>("one stops, one waits", 2, 1, {}, several(2, 1));
-  stop.holds<several_stop>("two stop, without patience", 2, 1, {}, several(2, 0, 2));
+  stop.holds<several_stop>("two abort at once", 2, 1, {}, several(2, 0));
+  stop.holds<several_stop>("one aborts, one waits", 2, 1, {}, several(2, 1));
+  stop.holds<several_stop>("two abort, without polling", 2, 1, {}, several(2, 0, 2));
   const model::bounds bound = model::bound_of(2);
-  stop.holds<several_stop>("two stop, one waits", 3, 1, bound, several(3, 1));
-  stop.holds<several_stop>("three stop at once", 3, 1, bound, several(3, 0));
-  stop.holds<one_dies>("one stops and may be killed", 2, 1, {}, [](std::optional<one_dies>& it) { it.emplace(2); });
+  stop.holds<several_stop>("two abort, one waits", 3, 1, bound, several(3, 1));
+  stop.holds<several_stop>("three abort at once", 3, 1, bound, several(3, 0));
+  stop.holds<one_dies>("one aborts and may be killed", 2, 1, {}, [](std::optional<one_dies>& it) { it.emplace(2); });
   stop.holds<one_dies>("killed, another waits", 3, 1, bound, [](std::optional<one_dies>& it) { it.emplace(3); });
   stop.holds<given_up>("given up", 2, 1, {}, [](std::optional<given_up>& it) { it.emplace(2); });
-  stop.holds<given_up>("given up, and stopped", 3, 1, bound, [](std::optional<given_up>& it) { it.emplace(3); });
+  stop.holds<given_up>("given up, and aborted", 3, 1, bound, [](std::optional<given_up>& it) { it.emplace(3); });
   stop.seed_mistakes(
-      {"stop_word.hpp"},
-      {{"stopped_.store(1", "seq_cst -> release",
-        "Those who wait are woken by the bells. Who needs it is a rank that steps inside: there it is caught."},
+      {"abort_flag.hpp"},
+      {{"aborted_.store(1", "seq_cst -> release",
+        "Waiting ranks are woken by notifications. A rank that begins an access needs it: there it is caught."},
        {"void revoke()", "release -> relaxed",
         "Nothing is written before it, and the world is stopped after it, in order with everything."},
        {"void revoke()", "after the next operation", "That one claims the cause; the world is stopped later."},

@@ -10,26 +10,6 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// The variables of one launcher; null where it has none for that number.
-struct launcher_variables {
-  const char* launcher;
-  const char* rank;
-  const char* size;
-  const char* local_rank;
-  const char* local_size;
-};
-
-/// In order of precedence. Two of them that disagree are an error.
-inline constexpr launcher_variables known_launchers[] = {
-    {"belay-run", "BELAY_RANK", "BELAY_SIZE", "BELAY_RANK", "BELAY_SIZE"},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"pmi", "PMI_RANK", "PMI_SIZE", nullptr, nullptr},
-};
-/// Comes last, and conflicts with none: a launcher inside an allocation inherits it.
-inline constexpr launcher_variables slurm_variables{"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr};
-
 /// Reads one launcher's set from the environment.
 class launch_reader {
  public:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The protocol by which a world stops: one caller becomes the first to say why, writes it, and only then is the world
-// stopped for everybody; who comes later gets what the first one wrote.
+// The protocol by which a world stops: one caller becomes the first, writes the cause, and only then is the world
+// stopped for all ranks. A later caller gets the cause that the first one wrote.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <atomic>
@@ -20,35 +21,35 @@ class abort_flag {
     return aborted_.load(order) != 0;
   }
 
-  /// `write()` writes why, if nobody has stopped the world before: true when that has become the first cause. `ring()`
-  /// wakes all who wait. On return the world is stopped, also if the one who was first has been killed at it.
-  template <class Write, class Ring>
-  bool abort(Write write, Ring ring) noexcept {
-    std::uint32_t state = untold;
-    bool first = cause_.compare_exchange_strong(state, being_told, std::memory_order_relaxed);
+  /// `write()` writes the cause, unless the world has stopped before: true when it has become the first cause.
+  /// `notify()` wakes all waiting ranks. On return the world is stopped, also if the first caller was killed in here.
+  template <class Write, class Notify>
+  bool abort(Write write, Notify notify) noexcept {
+    std::uint32_t state = none;
+    bool first = cause_.compare_exchange_strong(state, being_written, std::memory_order_relaxed);
     if (first) {
       write();
-      state = being_told;
-      first = cause_.compare_exchange_strong(state, told, std::memory_order_release, std::memory_order_relaxed);
+      state = being_written;
+      first = cause_.compare_exchange_strong(state, written, std::memory_order_release, std::memory_order_relaxed);
     }
     aborted_.store(1, std::memory_order_seq_cst);
-    ring();
+    notify();
     return first;
   }
 
-  /// Why the world stopped has been written, and may be read. While somebody still writes it, `patient()` is asked;
-  /// when that says false, he is taken for dead, and nobody ever gets a cause.
-  template <class Patient>
-  [[nodiscard]] bool is_told(Patient patient) noexcept {
+  /// Whether the cause has been written, and may be read. While its writer is at it, `go_on()` is asked; when that is
+  /// false, the writer is taken for dead, and no rank ever gets a cause.
+  template <class GoOn>
+  [[nodiscard]] bool cause_is_written(GoOn go_on) noexcept {
     std::uint32_t state = cause_.load(std::memory_order_acquire);
-    while (state == being_told && patient()) {
+    while (state == being_written && go_on()) {
       Atomics::yield();
       state = cause_.load(std::memory_order_acquire);
     }
-    if (state == being_told) {
+    if (state == being_written) {
       cause_.compare_exchange_strong(state, lost, std::memory_order_acquire);
     }
-    return state == told;
+    return state == written;
   }
 
   /// The survivors have gone on elsewhere. Before the world is stopped, or afterwards.
@@ -56,10 +57,10 @@ class abort_flag {
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire) != 0; }
 
  private:
-  enum : std::uint32_t { untold, being_told, told, lost };
+  enum : std::uint32_t { none, being_written, written, lost };
 
   typename Atomics::template atomic<std::uint32_t> aborted_{0};
-  typename Atomics::template atomic<std::uint32_t> cause_{untold};
+  typename Atomics::template atomic<std::uint32_t> cause_{none};
   typename Atomics::template atomic<std::uint32_t> revoked_{0};
 };
 

@@ -66,7 +66,7 @@ namespace host {
   abort_cause out;
   // Another rank may be writing it, or have been killed while it did.
   const auto patient_until = clock::now() + std::chrono::milliseconds(200);
-  if (!header.abort.is_told([&] { return clock::now() < patient_until; })) {
+  if (!header.abort.cause_is_written([&] { return clock::now() < patient_until; })) {
     out.message = "the rank that stopped the world ended before it could say why";
     return out;
   }
