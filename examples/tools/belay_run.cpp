@@ -76,7 +76,7 @@ class started_world : public world_monitor {
     const rlimit most{files_.rlim_max, files_.rlim_max};
     ::setrlimit(RLIMIT_NOFILE, &most);
     signals_.reset(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!signals_) throw belay::file_error("signalfd", 0, error_text(errno));
+    if (!signals_) throw belay::file_error("signalfd", 0, belay::error_text(errno));
   }
 
   /// Of the rank that caused the others' failure, where the world knows; else of the first that failed.

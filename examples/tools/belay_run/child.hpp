@@ -126,7 +126,7 @@ inline void adopt_orphans() noexcept { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 inline void end_all_children() {
   const std::string list = "/proc/self/task/" + std::to_string(::getpid()) + "/children";
   while (true) {
-    const std::string children = belay::host::kernel_file(list);
+    const std::string children = belay::kernel_file(list);
     for (const char* next = children.data(); next < children.data() + children.size();) {
       pid_t child = 0;
       const auto [end, wrong] = std::from_chars(next, children.data() + children.size(), child);
