@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Reductions: a tag with its arithmetic each. The arithmetic is the same on every backend, ((x0 + x1) + x2) + ... in rank
-// order, so that every rank gets the same bits and a reduce_scatter is a slice of the all_reduce. Formats of 16 bits are
-// added as float. What a reduction does with its total (an average divides it) it does once, before the one rounding at
-// the end.
+// Reductions: a tag with its arithmetic each. The arithmetic is the same on every backend, ((x0 + x1) + x2) + ... in
+// rank order, so that every rank gets the same bits and a reduce_scatter is a slice of the all_reduce. Formats of 16
+// bits are added as float. What a reduction does with its total (an average divides it) it does once, before the one
+// rounding at the end.
 //
 //   std::vector<float> loss(1);
 //   belay::all_reduce(group, loss, belay::average);
@@ -46,7 +46,7 @@ concept reducible = has_reductions<T>;
 template <class T>
 concept transferable = std::is_trivially_copyable_v<T> && !std::is_const_v<T>;
 
-/// What a reduction of `T` is kept in until it is rounded once at the end.
+/// The type that holds the total of a reduction of `T` until it is rounded once at the end.
 template <reducible T>
 using accumulator_of = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
 
