@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "belay/comm/collective.hpp"
-#include "belay/comm/communicator.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/checked_size.hpp"
