@@ -2,12 +2,15 @@
 #include "belay/backend/host/memory/memory_segment.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "belay/device/available_memory.hpp"
 #include "unit/backend/forked.hpp"
 
 using belay::host::memory_segment;
