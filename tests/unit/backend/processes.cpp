@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "belay/comm.hpp"
+#include "belay/core/process_identity.hpp"
 #include "unit/backend/forked.hpp"
 
 using belay::host::processes;

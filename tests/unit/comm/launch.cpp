@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+#include "belay/core/error.hpp"
+
 namespace {
 
 using variables = std::map<std::string, std::string>;
