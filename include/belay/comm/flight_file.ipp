@@ -97,10 +97,10 @@ class flight_writer {
     std::uint64_t kept = 0;
     key(lane_name, "");
     text_ += "{\"entries\": [";
-    for (std::uint64_t turn = from.first(); turn < end; ++turn) {
-      const flight_record entry = from[turn];
+    for (std::uint64_t position = from.first(); position < end; ++position) {
+      const flight_record entry = from[position];
       if (entry.what == operation::none) continue;
-      number("n", turn, kept++ == 0 ? "\n{" : ",\n{");
+      number("n", position, kept++ == 0 ? "\n{" : ",\n{");
       text("op", belay::name(entry.what));
       number("group", entry.group);
       number("number", entry.number);

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The last operations of a rank, so that an error can say what a missing peer was doing, and a dead rank's history
-// outlives it. One thread writes, any other, of any process that maps the memory, may read at any time: an entry tells
-// its turn, and is looked at before and after, so that words of different operations are not taken for one. Call sites
-// are kept as text beside the entries, once each, because a pointer means nothing to another process. No clock is read:
-// an operation that does not wait must not pay for one.
+// The flight recorder of a rank: a ring of its last operations. An error can say what a missing peer was doing, and a
+// dead rank's history outlives it. One thread writes; any other, of any process that maps the memory, may read at any
+// time. Each entry holds its position, which a reader loads before and after the rest, so that words of different
+// operations are not taken for one. Call sites are kept as text, once each, because a pointer means nothing to another
+// process. No clock is read: an operation that does not wait must not pay for one.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "belay/comm/fingerprint.hpp"
@@ -30,10 +29,10 @@ struct flight_record {
   std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
   std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
   std::string site;              // "train.cpp:88"
-  bool reported = false;         // known by the rank's letter alone: it has entered, and may be through
+  bool reported = false;         // known by a control message of the rank alone: it has entered, and may be through
 
   /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "last seen in barrier #3 at
-  /// train.cpp:88" where it is heard, "before its first operation"; group 0 is the world.
+  /// train.cpp:88" where it is `reported`, "before its first operation"; group 0 is the world.
   [[nodiscard]] std::string text() const;
 };
 
@@ -92,10 +91,10 @@ class site_table {
 /// The site called last of those for which the table has no room: overwritten by the next one.
 class latest_site {
  public:
-  /// The writer: from operation `turn` on, counted from 1.
-  void set(std::uint64_t turn, const char* file, int line) noexcept;
-  /// The site of operation `turn`, if it is the one kept.
-  [[nodiscard]] std::string of(std::uint64_t turn) const;
+  /// The writer: from operation `position` on, counted from 1.
+  void set(std::uint64_t position, const char* file, int line) noexcept;
+  /// The site of operation `position`, if it is the one kept.
+  [[nodiscard]] std::string of(std::uint64_t position) const;
 
  private:
   static constexpr std::size_t words = sizeof(call_line) / sizeof(std::uint64_t);
@@ -109,18 +108,18 @@ class flight_recorder {
  public:
   void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes, const char* file,
              int line) noexcept {
-    const std::uint64_t turn = written_.load(std::memory_order_relaxed);
+    const std::uint64_t position = written_.load(std::memory_order_relaxed);
     if (file != last_file_ || line != last_line_) remember_site(file, line);
-    open_ = &ring_[turn % Capacity];
-    // The word that tells the turn is first, and each is stored before the next: who reads in the meantime finds out.
+    open_ = &ring_[position % Capacity];
+    // The word with the position is first, and each is stored before the next: a reader in the meantime finds out.
     open_->what.store(
-        stamp_of(turn) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
+        stamp_of(position) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
         std::memory_order_release);
     open_->number.store(number, std::memory_order_release);
     open_->bytes.store(bytes, std::memory_order_release);
     open_->end.store(0, std::memory_order_release);
-    written_.store(turn + 1, std::memory_order_release);
-    __builtin_prefetch(&ring_[(turn + 4) % Capacity], 1);  // who comes seldom finds the ring gone from its caches
+    written_.store(position + 1, std::memory_order_release);
+    __builtin_prefetch(&ring_[(position + 4) % Capacity], 1);  // a seldom caller finds the ring evicted from its caches
   }
 
   /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
@@ -130,7 +129,7 @@ class flight_recorder {
   /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.
   void leave(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
 
-  /// For the writer: the number of the site of the operation entered last, and anybody's text of it.
+  /// For the writer: the number of the site of the operation entered last. Any thread may ask for its text.
   [[nodiscard]] std::uint16_t last_site() const noexcept {
     return count() == 0 ? site_table<>::unknown : static_cast<std::uint16_t>(last_site_);
   }
@@ -140,33 +139,33 @@ class flight_recorder {
   [[nodiscard]] std::uint64_t count() const noexcept { return written_.load(std::memory_order_acquire); }
   [[nodiscard]] static constexpr std::size_t capacity() noexcept { return Capacity; }
 
-  /// Operation `turn` (from 0); an empty record when it is no longer, or not yet, in the ring.
-  [[nodiscard]] flight_record operator[](std::uint64_t turn) const {
-    if (turn >= count()) return {};
-    const entry& slot = ring_[turn % Capacity];
+  /// Operation `position` (from 0); an empty record when it is no longer, or not yet, in the ring.
+  [[nodiscard, gnu::cold]] flight_record operator[](std::uint64_t position) const {
+    if (position >= count()) return {};
+    const entry& slot = ring_[position % Capacity];
     const std::uint64_t what = slot.what.load(std::memory_order_acquire);
     flight_record out;
     out.number = slot.number.load(std::memory_order_acquire);
     out.bytes = slot.bytes.load(std::memory_order_acquire);
     const std::uint64_t end = slot.end.load(std::memory_order_acquire);
-    // Had one of them been of a later turn, the word that tells the turn would be too by now.
-    if (what >> 48 != stamp_of(turn) >> 48 || what != slot.what.load(std::memory_order_relaxed)) return {};
-    // That word tells the turn but for multiples of 65,536; who is kept from reading for so long sees it here.
-    if (count() > turn + Capacity) return {};
+    // Had one of them been of a later operation, the word with the position would be too by now.
+    if (what >> 48 != stamp_of(position) >> 48 || what != slot.what.load(std::memory_order_relaxed)) return {};
+    // That word has the position modulo 65,536; a reader that was delayed for so many operations sees it here.
+    if (count() > position + Capacity) return {};
     out.what = static_cast<operation>(what & 0xff);
     out.group = static_cast<std::uint32_t>(what >> 24 & 0xffffff);
     out.finished = (end & 1) != 0;
     (out.finished ? out.waited_us : out.waiting_us) = end >> 1;
-    out.site = text_of(static_cast<std::uint16_t>(what >> 8), turn + 1);
+    out.site = text_of(static_cast<std::uint16_t>(what >> 8), position + 1);
     return out;
   }
 
   /// The operation entered last; an empty record before the first.
-  [[nodiscard]] flight_record last() const {
+  [[nodiscard, gnu::cold]] flight_record last() const {
     for (int attempt = 0; attempt < 3; ++attempt) {
-      const std::uint64_t turn = count();
-      if (turn == 0) return {};
-      flight_record out = (*this)[turn - 1];
+      const std::uint64_t position = count();
+      if (position == 0) return {};
+      flight_record out = (*this)[position - 1];
       if (out.what != operation::none) return out;
     }
     return {};
@@ -174,13 +173,16 @@ class flight_recorder {
 
  private:
   struct entry {
-    std::atomic<std::uint64_t> what{0};  // operation, site, group, and in the upper 16 bits the turn, counted from 1
+    std::atomic<std::uint64_t> what{
+        0};  // operation, site, group, and in the upper 16 bits the position, counted from 1
     std::atomic<std::uint64_t> number{0};
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> end{0};  // microseconds, and whether it is over: slept, or since when it sleeps
   };
 
-  [[nodiscard]] static constexpr std::uint64_t stamp_of(std::uint64_t turn) noexcept { return (turn + 1) << 48; }
+  [[nodiscard]] static constexpr std::uint64_t stamp_of(std::uint64_t position) noexcept {
+    return (position + 1) << 48;
+  }
   // Of an operation that enters.
   [[gnu::cold, gnu::noinline]] void remember_site(const char* file, int line) noexcept {
     last_site_ = sites_.number_of(file, line);
@@ -188,8 +190,8 @@ class flight_recorder {
     last_line_ = line;
     if (last_site_ == site_table<>::unknown) latest_.set(written_.load(std::memory_order_relaxed) + 1, file, line);
   }
-  [[nodiscard]] std::string text_of(std::uint16_t site, std::uint64_t turn) const {
-    return site == site_table<>::unknown ? latest_.of(turn) : sites_.text(site);
+  [[nodiscard]] std::string text_of(std::uint16_t site, std::uint64_t position) const {
+    return site == site_table<>::unknown ? latest_.of(position) : sites_.text(site);
   }
 
   std::atomic<std::uint64_t> written_{0};

@@ -47,27 +47,27 @@ namespace belay::inline BELAY_ABI {
   return std::string(characters, ::strnlen(characters, sizeof characters));
 }
 
-[[gnu::cold]] BELAY_DECL void latest_site::set(std::uint64_t turn, const char* file, int line) noexcept {
+[[gnu::cold]] BELAY_DECL void latest_site::set(std::uint64_t position, const char* file, int line) noexcept {
   call_line text;
   text.set(file, line);
   since_.store(0, std::memory_order_relaxed);
-  // Whoever reads one of these words sees, in the word that tells the turn, that they are being written.
+  // Whoever reads one of these words sees, in the word that tells the position, that they are being written.
   for (std::size_t i = 0; i < words; ++i) {
     std::uint64_t word = 0;
     std::memcpy(&word, text.characters + i * sizeof word, sizeof word);
     text_[i].store(word, std::memory_order_release);
   }
-  since_.store(turn, std::memory_order_release);
+  since_.store(position, std::memory_order_release);
 }
 
-[[gnu::cold]] BELAY_DECL std::string latest_site::of(std::uint64_t turn) const {
+[[gnu::cold]] BELAY_DECL std::string latest_site::of(std::uint64_t position) const {
   const std::uint64_t since = since_.load(std::memory_order_acquire);
   call_line text;
   for (std::size_t i = 0; i < words; ++i) {
     const std::uint64_t word = text_[i].load(std::memory_order_acquire);
     std::memcpy(text.characters + i * sizeof word, &word, sizeof word);
   }
-  const bool kept = since != 0 && since <= turn && since == since_.load(std::memory_order_relaxed);
+  const bool kept = since != 0 && since <= position && since == since_.load(std::memory_order_relaxed);
   return kept ? text.get() : "a site that was not kept";
 }
 

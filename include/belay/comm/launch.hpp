@@ -55,8 +55,8 @@ using environment = function_ref<const char*(const char* name)>;
 /// Which rank this process is, by the first of belay-run, torchrun, Open MPI, PMI and Slurm that has left its
 /// variables; one rank where none has. BELAY_LAUNCHER=name asks that one alone ("none": a single rank). Throws
 /// input_error for a set that is incomplete or impossible, for an unknown name, and where torchrun, Open MPI and PMI
-/// disagree on rank or size, or where PMIx alone tells a rank and nobody a size. Slurm conflicts with none: a launcher
-/// inside an allocation inherits its variables.
+/// disagree on rank or size, or where only PMIx names a rank and no variable a size. Slurm conflicts with none: a
+/// launcher inside an allocation inherits its variables.
 [[nodiscard]] BELAY_DECL launch find_launch(environment variable);
 
 /// The same of this process's environment.

@@ -11,8 +11,8 @@
 namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL flight_record last_like(const flight_history& from, const flight_record& call) {
-  for (std::uint64_t turn = from.count(); turn > from.first(); --turn) {
-    flight_record found = from[turn - 1];
+  for (std::uint64_t position = from.count(); position > from.first(); --position) {
+    flight_record found = from[position - 1];
     const bool like = (found.what == operation::exchange) == (call.what == operation::exchange);
     if (found.what != operation::none && found.group == call.group && like) return found;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Finds ranks whose process is stopped for too long. Nothing tells of a stop but a look.
+// Finds ranks whose process is stopped for too long, by polling: the kernel reports no stop of another process.
+// IWYU pragma: private, include "belay/backend/host/processes.hpp"
 #pragma once
 
 #include <algorithm>

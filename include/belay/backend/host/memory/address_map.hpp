@@ -22,7 +22,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// A place in some rank's memory, as all ranks may read it: 16 bits of region (0: ordinary memory, or anything among
+/// A place in some rank's memory, as all ranks name it: 16 bits of region (0: ordinary memory, or anything among
 /// threads) and 48 of offset or address.
 class memory_reference {
  public:
@@ -60,7 +60,7 @@ class address_map {
 
   [[nodiscard]] address_space space() const noexcept { return space_; }
 
-  /// Of nobody but this rank until it is shared. Throws usage_error when there are too many.
+  /// Only of this rank until it is shared. Throws usage_error when there are too many.
   void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at);
   /// All of `who` have mapped the region that begins at `first`.
   void share(const std::byte* first, const rank_set& who) noexcept;
@@ -83,7 +83,7 @@ class address_map {
     return {0, address};
   }
 
-  /// The address here of what a peer published; null when this process does not see it.
+  /// The address here of what a peer published; null when this process has not mapped it.
   [[nodiscard]] std::byte* resolve(memory_reference what) const noexcept {
     if (space_ == address_space::one) return reinterpret_cast<std::byte*>(what.offset());
     if (what.region() == 0) return nullptr;
@@ -108,7 +108,7 @@ class address_map {
     std::atomic<std::byte*> first{nullptr};
     std::atomic<std::size_t> bytes{0};
     std::atomic<std::uint16_t> region{0};
-    std::atomic<std::uint32_t> group{rank_set::nobody};  // an audience
+    std::atomic<std::uint32_t> group{rank_set::nobody};  // of a rank_set
     std::atomic<std::uint64_t> ranks{0};
 
     void share(const rank_set& who) noexcept {

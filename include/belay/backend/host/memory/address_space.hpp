@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Threads share an address space, processes do not: what every protocol of this backend asks before it believes an
-// address, or waits for who may have died.
+// Threads share an address space, processes do not: every protocol of this backend asks before it uses an address of a
+// peer, or waits for a peer that may have died.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <cstdint>

@@ -55,15 +55,15 @@ struct shared_cause {
   shared_text<256> there;
 };
 
-/// One rank, as its peers see it. A bell is rung by its owner, when what it published may be waited for. The owner
-/// changes it in every call, from a thread for each lane: nothing else is near.
+/// One rank, as its peers see it. Its owner notifies a doorbell when it has published what peers may wait for. That
+/// happens in every call, from a thread for each lane: nothing else is in the same cache lines.
 struct alignas(cache_line_pair_bytes) rank_block {
   struct alignas(cache_line_pair_bytes) lane_doorbell : doorbell {};
   lane_doorbell doorbells[lane_count];
   std::atomic<std::uint32_t> left[lane_count] = {};
   alignas(64) std::atomic<std::int32_t> pid{0};  // 0: a thread
   std::atomic<std::uint32_t> reads_others{0};    // the kernel lets it read its peers' ordinary memory
-  std::atomic<std::uint32_t> core_count{0};      // 0: it has not come yet
+  std::atomic<std::uint32_t> core_count{0};      // 0: it has not joined yet
   std::atomic<std::uint64_t> cores[16] = {};     // on which it may run, one bit each
   flight_recorder<> recorders[lane_count];
 };
@@ -73,7 +73,7 @@ struct control_shape {
   std::int32_t ranks = 1;
   address_space space = address_space::one;
   std::uint64_t staging_bytes = 0;  // of each rank and lane, for buffers that peers cannot see
-  std::uint64_t group_bytes = 0;    // for the meeting points of all groups together
+  std::uint64_t group_bytes = 0;    // for the state of all groups together
   std::int64_t timeout_ns = 0;
   std::int64_t stall_ns = 0;
   std::uint64_t job = 0;    // names the run in files
@@ -105,23 +105,23 @@ struct control_header {
   alignas(64) abort_flag<> abort;
   shared_cause cause;
   copy_table copies;                       // of this machine, before any rank's body
-  std::atomic<std::uint32_t> reported{0};  // somebody has told the user
+  std::atomic<std::uint32_t> reported{0};  // the failure has been reported to the user
 
-  alignas(64) std::atomic<std::int32_t> cores{0};  // on which any rank may run; 0: not all have come
+  alignas(64) std::atomic<std::int32_t> cores{0};  // on which any rank may run; 0: not all have joined
   alignas(64) std::atomic<std::uint32_t> registry_lock{0};
   std::uint32_t next_group = 0;
   std::uint64_t groups_used = 0;
   shared_group_entry groups[most_groups];
 };
 
-/// A control block as this process sees it. A plain view: whoever mapped the memory keeps it.
+/// A control block as this process sees it. A plain view: the memory has another owner.
 class control_block {
  public:
   static constexpr std::int32_t most_ranks = 1 << 16;
 
   control_block() = default;
 
-  /// More than any memory holds where the shape says so, which what is not of this process may.
+  /// More than any memory holds where the shape says so, as that of another process may.
   [[nodiscard]] static std::size_t bytes_for(const control_shape& shape) noexcept { return parts_of(shape).end; }
   /// Over fresh, zeroed memory of `bytes_for(shape)` bytes.
   [[nodiscard]] static control_block make(std::byte* memory, const control_shape& shape) noexcept;
@@ -134,7 +134,7 @@ class control_block {
   [[nodiscard]] rank_block& seat(int rank) const noexcept {
     return reinterpret_cast<rank_block*>(memory_ + parts_.seats)[rank];
   }
-  /// Where a rank puts what its peers cannot see; 64-byte aligned.
+  /// Bounce buffers of a rank, for what its peers cannot see; 64-byte aligned.
   [[nodiscard]] std::byte* staging(int rank, lane which) const noexcept {
     return memory_ + parts_.staging +
            (static_cast<std::size_t>(rank) * lane_count + index(which)) * shape_.staging_bytes;

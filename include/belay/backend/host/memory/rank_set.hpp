@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Who has mapped a region of symmetric memory: the ranks of the group that made it. To all others it is ordinary
-// memory.
+// The ranks that have mapped a region of symmetric memory: those of the group that made it. To all others it is
+// ordinary memory.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <cstdint>

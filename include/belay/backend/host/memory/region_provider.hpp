@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where the symmetric memory of a group comes from. Among threads one rank maps it and the others use the same
-// addresses; processes have a segment made by whoever holds them, and map it each for themselves.
+// The source of a group's symmetric memory. Among threads one rank maps it and the others use the same addresses. Among
+// processes the coordinator keeps a segment, and each rank maps it for itself.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <cstddef>
