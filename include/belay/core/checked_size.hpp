@@ -27,7 +27,7 @@ inline constexpr std::size_t largest_size = std::numeric_limits<std::size_t>::ma
 /// argument. The refused call has written and allocated nothing.
 class size_error : public usage_error {
  public:
-  size_error(const std::string& what, where at) : usage_error(what + " more than any memory holds", at) {}
+  size_error(const std::string& what, where at);
 };
 
 /// A size in bytes or elements. Operators saturate: a value too large for `std::size_t` stays too large, unless it is
@@ -80,3 +80,7 @@ class checked_size {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/checked_size.ipp"  // IWYU pragma: export
+#endif

@@ -7,10 +7,6 @@
 //   // "... No such file or directory (there is no folder /data/run7)"
 #pragma once
 
-#include <sys/stat.h>
-
-#include <cerrno>
-#include <cstddef>
 #include <string>
 
 #include "belay/core/config.hpp"
@@ -19,14 +15,10 @@ namespace belay::inline BELAY_ABI {
 
 /// " (there is no folder /where)" with the topmost folder of `path` that does not exist; "" where all of them do. It is
 /// appended to the system's message.
-[[nodiscard]] inline std::string missing_folder(const std::string& path) {
-  for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
-    const std::string folder = path.substr(0, end);
-    struct stat facts = {};
-    if (::stat(folder.c_str(), &facts) != 0) return errno == ENOENT ? " (there is no folder " + folder + ")" : "";
-    if (!S_ISDIR(facts.st_mode)) return " (" + folder + " is no folder)";
-  }
-  return "";
-}
+[[nodiscard]] BELAY_DECL std::string missing_folder(const std::string& path);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/missing_folder.ipp"  // IWYU pragma: export
+#endif

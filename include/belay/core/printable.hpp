@@ -13,8 +13,6 @@
 #include <string_view>
 
 #include "belay/core/config.hpp"
-#include "belay/core/hexadecimal.hpp"
-#include "belay/core/utf8.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -26,55 +24,20 @@ namespace belay::inline BELAY_ABI {
 }
 
 /// Appends a control character as it is written in a string literal: \n, \x1b, \u202e.
-inline void append_escaped(std::string& out, char32_t code) {
-  switch (code) {
-    case '\n': out += "\\n"; return;
-    case '\r': out += "\\r"; return;
-    case '\t': out += "\\t"; return;
-    default: break;
-  }
-  out += code < 0x80 ? "\\x" : "\\u";
-  append_hex(out, code, code < 0x80 ? 2 : 4);
-}
+BELAY_DECL void append_escaped(std::string& out, char32_t code);
 
 /// `text` as one line that a terminal only shows. Control characters are escaped, and a byte that is no UTF-8 becomes
 /// U+FFFD. The result is its own printable form.
-[[nodiscard]] inline std::string printable(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const std::string_view character = text.substr(0, length);
-    if (length == 0)
-      out += "\xef\xbf\xbd";
-    else if (const char32_t code = utf8_code_point(character); is_control(code))
-      append_escaped(out, code);
-    else
-      out += character;
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::string printable(std::string_view text);
 
 /// The same for text of several lines, which stay lines.
-[[nodiscard]] inline std::string printable_lines(std::string_view text) {
-  std::string out;
-  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
-    out += printable(text.substr(0, end)) + '\n';
-    text.remove_prefix(end + 1);
-  }
-  return out + printable(text);
-}
+[[nodiscard]] BELAY_DECL std::string printable_lines(std::string_view text);
 
 /// The printable form of the whole characters in the first `most` bytes of `text`. "..." is added where there was more.
-[[nodiscard]] inline std::string printable_start(std::string_view text, std::size_t most) {
-  std::size_t end = 0;
-  while (end < text.size()) {
-    const std::size_t length = utf8_length(text.substr(end));
-    if (end + (length == 0 ? 1 : length) > most) break;
-    end += length == 0 ? 1 : length;
-  }
-  return printable(text.substr(0, end)) + (end < text.size() ? "..." : "");
-}
+[[nodiscard]] BELAY_DECL std::string printable_start(std::string_view text, std::size_t most);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/printable.ipp"  // IWYU pragma: export
+#endif

@@ -8,7 +8,6 @@
 //   at.text();       // "train.cpp:88"
 #pragma once
 
-#include <cstring>
 #include <string>
 
 #include "belay/core/config.hpp"
@@ -29,21 +28,14 @@ struct where {
   }
 
   /// Whether the call was made by a header of the standard library on the user's behalf: `emplace`, `make_unique`.
-  [[nodiscard]] bool in_standard_library() const noexcept {
-    const char* const folder = std::strstr(file, "/include/c++/");  // 12/bits/stl_construct.h, v1/optional
-    if (folder == nullptr) return false;
-    const char* const version = folder + sizeof("/include/c++/") - 1;
-    const char first = *version == 'v' ? version[1] : *version;
-    return first >= '0' && first <= '9';
-  }
+  [[nodiscard]] bool in_standard_library() const noexcept;
 
   /// "file:line", as compilers print it. For a line of the standard library it also says how to get the user's line.
-  [[nodiscard]] std::string text() const {
-    const std::string place = std::string(file) + ":" + std::to_string(line);
-    if (!in_standard_library()) return place;
-    return place +
-           " (an object made by the standard library: belay::where::current() as its last argument names your line)";
-  }
+  [[nodiscard]] std::string text() const;
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/where.ipp"  // IWYU pragma: export
+#endif
