@@ -2,7 +2,7 @@
 //
 // Separate compilation. Every source of a program is compiled with BELAY_SEPARATE_COMPILATION, and one of them includes
 // this header: it defines what the headers of core, device, comm and backend/host then only declare. The CMake target
-// belay::host_compiled does both. BELAY_CHECKS must be the same in all of them: the linker finds nothing otherwise.
+// belay::host_compiled does both. BELAY_CHECKS must be the same in all of them; a mixture does not link.
 #pragma once
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
