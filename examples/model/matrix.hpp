@@ -44,11 +44,11 @@ struct matrix {
   matrix(T* first, std::size_t row_count, std::size_t column_count)
       : matrix(first, row_count, column_count, column_count) {}
   template <class U>
-  requires std::is_convertible_v<U*, T*> matrix(view<U, 2> whole)
-      : matrix(whole.data(), whole.extent(0), whole.extent(1)) {}
+  requires std::is_convertible_v<U*, T*>
+  matrix(view<U, 2> whole) : matrix(whole.data(), whole.extent(0), whole.extent(1)) {}
   template <class U>
-  requires(std::is_same_v<const U, T> && !std::is_const_v<U>) matrix(const matrix<U>& other)
-      : matrix(other.data, other.rows, other.columns, other.stride) {
+  requires(std::is_same_v<const U, T> && !std::is_const_v<U>)
+  matrix(const matrix<U>& other) : matrix(other.data, other.rows, other.columns, other.stride) {
     read_as = static_cast<reading>(other.read_as);
   }
 

@@ -33,7 +33,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
 
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
-  BELAY_OPENS saved(Engine & engine, Layer & layer, const Input& input, const invocation& call)
+  BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
     const offset_allocator& leases = engine.activations().offsets();
     const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
@@ -41,7 +41,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
   }
 
-  BELAY_OPENS saved(saved && other) noexcept
+  BELAY_OPENS saved(saved&& other) noexcept
       : engine_(other.engine_),
         layer_(other.layer_),
         input_(other.input_),
@@ -67,7 +67,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the backward: adds to the layer's parameter gradients, and returns the gradient of the input, or nothing
   /// where the input has none. Afterwards all memory of this invocation is free. A second call is a usage_error in
   /// checked builds; in release builds it computes nothing, and the step refuses to commit.
-  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current())&& {
+  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current()) && {
     // The obligation stays open while the layer runs, so that a recompute is recorded as its child. In release builds a
     // handle that owes nothing computes nothing: the step will refuse.
     const bool owed = owes();
@@ -93,13 +93,13 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
   template <class Dout>
-  void backward(const Dout&)& {
+  void backward(const Dout&) & {
     static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
   }
 
   /// Ends the obligation without a backward; `why` is for the reader of the code. A layer that has a `discard` ends the
   /// obligations of its residue there.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& {
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && {
     if constexpr (discarding_layer<Layer, Engine, Input>) {
       call_.parent = obligation_.index;
       if (owes()) {
@@ -113,7 +113,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Returns a named handle from a function: `return std::move(handle).hand_over();`. Clang's analysis would take
   /// `return handle;` for a lost one.
-  BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS saved hand_over() && { return saved{std::move(*this)}; }
 
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
