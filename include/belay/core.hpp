@@ -3,13 +3,13 @@
 // Door of the core room: the types that all other rooms use.
 #pragma once
 
-#include "belay/core/checked_size.hpp"
-#include "belay/core/config.hpp"
-#include "belay/core/dtype.hpp"
-#include "belay/core/error.hpp"
-#include "belay/core/ledger.hpp"
-#include "belay/core/missing_folder.hpp"
-#include "belay/core/obligation.hpp"
-#include "belay/core/policies.hpp"
-#include "belay/core/view.hpp"
-#include "belay/core/where.hpp"
+#include "belay/core/checked_size.hpp"    // IWYU pragma: export
+#include "belay/core/config.hpp"          // IWYU pragma: export
+#include "belay/core/dtype.hpp"           // IWYU pragma: export
+#include "belay/core/error.hpp"           // IWYU pragma: export
+#include "belay/core/ledger.hpp"          // IWYU pragma: export
+#include "belay/core/missing_folder.hpp"  // IWYU pragma: export
+#include "belay/core/obligation.hpp"      // IWYU pragma: export
+#include "belay/core/policies.hpp"        // IWYU pragma: export
+#include "belay/core/view.hpp"            // IWYU pragma: export
+#include "belay/core/where.hpp"           // IWYU pragma: export

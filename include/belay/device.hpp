@@ -3,8 +3,8 @@
 // Door of the device room: memory and streams of one device.
 #pragma once
 
-#include "belay/device/arena.hpp"
-#include "belay/device/memory.hpp"
-#include "belay/device/offset_allocator.hpp"
-#include "belay/device/stream.hpp"
-#include "belay/device/tier.hpp"
+#include "belay/device/arena.hpp"             // IWYU pragma: export
+#include "belay/device/memory.hpp"            // IWYU pragma: export
+#include "belay/device/offset_allocator.hpp"  // IWYU pragma: export
+#include "belay/device/stream.hpp"            // IWYU pragma: export
+#include "belay/device/tier.hpp"              // IWYU pragma: export

@@ -4,10 +4,10 @@
 // device, a stream or a rank.
 #pragma once
 
-#include "belay/kernel/elementwise.hpp"
-#include "belay/kernel/for_each.hpp"
-#include "belay/kernel/math.hpp"
-#include "belay/kernel/optimizer.hpp"
-#include "belay/kernel/quantize.hpp"
-#include "belay/kernel/reduce.hpp"
-#include "belay/kernel/rows.hpp"
+#include "belay/kernel/elementwise.hpp"  // IWYU pragma: export
+#include "belay/kernel/for_each.hpp"     // IWYU pragma: export
+#include "belay/kernel/math.hpp"         // IWYU pragma: export
+#include "belay/kernel/optimizer.hpp"    // IWYU pragma: export
+#include "belay/kernel/quantize.hpp"     // IWYU pragma: export
+#include "belay/kernel/reduce.hpp"       // IWYU pragma: export
+#include "belay/kernel/rows.hpp"         // IWYU pragma: export

@@ -3,14 +3,14 @@
 // Door of the parallel room: sharded parameters and tensors, gradient buckets, pipelines and expert dispatch.
 #pragma once
 
-#include "belay/parallel/bucket.hpp"
-#include "belay/parallel/experts.hpp"
-#include "belay/parallel/parameter.hpp"
-#include "belay/parallel/pipeline.hpp"
-#include "belay/parallel/placement.hpp"
-#include "belay/parallel/proof.hpp"
-#include "belay/parallel/redistribute.hpp"
-#include "belay/parallel/routing.hpp"
-#include "belay/parallel/schedule.hpp"
-#include "belay/parallel/sharded.hpp"
-#include "belay/parallel/vote.hpp"
+#include "belay/parallel/bucket.hpp"        // IWYU pragma: export
+#include "belay/parallel/experts.hpp"       // IWYU pragma: export
+#include "belay/parallel/parameter.hpp"     // IWYU pragma: export
+#include "belay/parallel/pipeline.hpp"      // IWYU pragma: export
+#include "belay/parallel/placement.hpp"     // IWYU pragma: export
+#include "belay/parallel/proof.hpp"         // IWYU pragma: export
+#include "belay/parallel/redistribute.hpp"  // IWYU pragma: export
+#include "belay/parallel/routing.hpp"       // IWYU pragma: export
+#include "belay/parallel/schedule.hpp"      // IWYU pragma: export
+#include "belay/parallel/sharded.hpp"       // IWYU pragma: export
+#include "belay/parallel/vote.hpp"          // IWYU pragma: export

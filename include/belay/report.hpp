@@ -5,10 +5,10 @@
 // chart takes plain numbers, so that a trainer with steps of its own can use it too.
 #pragma once
 
-#include "belay/report/json_line.hpp"
-#include "belay/report/memory_picture.hpp"
-#include "belay/report/output.hpp"
-#include "belay/report/plan_table.hpp"
-#include "belay/report/schedule_chart.hpp"
-#include "belay/report/step_line.hpp"
-#include "belay/report/trace.hpp"
+#include "belay/report/json_line.hpp"       // IWYU pragma: export
+#include "belay/report/memory_picture.hpp"  // IWYU pragma: export
+#include "belay/report/output.hpp"          // IWYU pragma: export
+#include "belay/report/plan_table.hpp"      // IWYU pragma: export
+#include "belay/report/schedule_chart.hpp"  // IWYU pragma: export
+#include "belay/report/step_line.hpp"       // IWYU pragma: export
+#include "belay/report/trace.hpp"           // IWYU pragma: export

@@ -3,14 +3,14 @@
 // Door of the step room: the lifetimes of one step.
 #pragma once
 
-#include "belay/step/commit.hpp"
-#include "belay/step/engine.hpp"
-#include "belay/step/frame.hpp"
-#include "belay/step/gradient.hpp"
-#include "belay/step/layer.hpp"
-#include "belay/step/observed.hpp"
-#include "belay/step/recompute.hpp"
-#include "belay/step/rehearsal_watch.hpp"
-#include "belay/step/saved.hpp"
-#include "belay/step/step.hpp"
-#include "belay/step/tape.hpp"
+#include "belay/step/commit.hpp"           // IWYU pragma: export
+#include "belay/step/engine.hpp"           // IWYU pragma: export
+#include "belay/step/frame.hpp"            // IWYU pragma: export
+#include "belay/step/gradient.hpp"         // IWYU pragma: export
+#include "belay/step/layer.hpp"            // IWYU pragma: export
+#include "belay/step/observed.hpp"         // IWYU pragma: export
+#include "belay/step/recompute.hpp"        // IWYU pragma: export
+#include "belay/step/rehearsal_watch.hpp"  // IWYU pragma: export
+#include "belay/step/saved.hpp"            // IWYU pragma: export
+#include "belay/step/step.hpp"             // IWYU pragma: export
+#include "belay/step/tape.hpp"             // IWYU pragma: export

@@ -4,7 +4,7 @@
 // files.
 #pragma once
 
-#include "belay/train/clip.hpp"
-#include "belay/train/optimizer.hpp"
-#include "belay/train/plan.hpp"
-#include "belay/train/safetensors.hpp"
+#include "belay/train/clip.hpp"         // IWYU pragma: export
+#include "belay/train/optimizer.hpp"    // IWYU pragma: export
+#include "belay/train/plan.hpp"         // IWYU pragma: export
+#include "belay/train/safetensors.hpp"  // IWYU pragma: export

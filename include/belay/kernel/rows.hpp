@@ -8,7 +8,7 @@
 //   belay::kernel::for_each_row(rows, belay::kernel::softmax_rows<float>{out, out, width});
 #pragma once
 
-#include "belay/kernel/rows/permute.hpp"
-#include "belay/kernel/rows/rms_norm.hpp"
-#include "belay/kernel/rows/rotary.hpp"
-#include "belay/kernel/rows/softmax.hpp"
+#include "belay/kernel/rows/permute.hpp"   // IWYU pragma: export
+#include "belay/kernel/rows/rms_norm.hpp"  // IWYU pragma: export
+#include "belay/kernel/rows/rotary.hpp"    // IWYU pragma: export
+#include "belay/kernel/rows/softmax.hpp"   // IWYU pragma: export

@@ -11,9 +11,9 @@
 //   out.commit();
 #pragma once
 
-#include "belay/train/safetensors/file.hpp"
-#include "belay/train/safetensors/header.hpp"
-#include "belay/train/safetensors/layout.hpp"
-#include "belay/train/safetensors/reader.hpp"
-#include "belay/train/safetensors/stored_type.hpp"
-#include "belay/train/safetensors/writer.hpp"
+#include "belay/train/safetensors/file.hpp"         // IWYU pragma: export
+#include "belay/train/safetensors/header.hpp"       // IWYU pragma: export
+#include "belay/train/safetensors/layout.hpp"       // IWYU pragma: export
+#include "belay/train/safetensors/reader.hpp"       // IWYU pragma: export
+#include "belay/train/safetensors/stored_type.hpp"  // IWYU pragma: export
+#include "belay/train/safetensors/writer.hpp"       // IWYU pragma: export
