@@ -148,8 +148,7 @@ class gradient_buckets {
     return divide(divisor, changed, at);
   }
 
-  /// The same where each rank knows only its own targets: they are summed over `batch_ranks`, the ranks that divide the
-  /// batch. Collective over them.
+  /// The same with this rank's targets only, summed over `batch_ranks`, the ranks that divide the batch. Collective.
   template <class BatchRanks>
   [[nodiscard]] reduced_gradients<T> finish(local_targets own, const BatchRanks& batch_ranks,
                                             where at = where::current()) {
