@@ -58,14 +58,20 @@ concept exchanged_calls = requires(Calls& calls, int q, mismatch_report report) 
   calls.refuse(report);
 };
 
-/// Refuses the call unless every rank is `alike` the first; `text(q)` says what rank q called.
+/// Refuses a call that not all ranks make alike; `text(q)` says what rank q called.
 template <exchanged_calls Calls>
-void expect_alike(Calls& calls, function_ref<bool(int, int)> alike, function_ref<std::string(int)> text) {
-  bool same = true;
-  for (int q = 1; q < calls.size(); ++q) same = same && alike(0, q);
-  if (same) return;
+[[gnu::cold, gnu::noinline]] void refuse_unequal(Calls& calls, function_ref<bool(int, int)> alike,
+                                                 function_ref<std::string(int)> text) {
   const auto call = [&](int q) { return rank_call{calls.world_rank(q), text(q), calls.site_of(q)}; };
   calls.refuse(difference_among(calls.size(), alike, call));
+}
+
+/// Refuses the call unless every rank is `alike` the first; `text(q)` says what rank q called.
+template <exchanged_calls Calls, class Alike>
+void expect_alike(Calls& calls, Alike alike, function_ref<std::string(int)> text) {
+  bool same = true;
+  for (int q = 1; q < calls.size(); ++q) same = same && alike(0, q);
+  if (!same) refuse_unequal(calls, alike, text);
 }
 
 /// Vectors of counts that differ may still have the same hash: where every rank gives the whole division of a buffer,

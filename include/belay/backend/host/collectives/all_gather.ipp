@@ -21,9 +21,9 @@ enum class gathered_from : std::uint8_t { own_buffers, own_parts };
 
 BELAY_DECL void gather_parts(collective_endpoint& me, const std::byte* in, std::byte* out, std::size_t bytes,
                              division parts, gathered_from where_parts_lie) {
-  const auto input_at = [&](int q) { return where_parts_lie == gathered_from::own_parts ? parts[q].first : 0; };
+  const bool from_parts = where_parts_lie == gathered_from::own_parts;
   const byte_range own = parts[me.rank()];
-  const std::byte* const mine = in + input_at(me.rank());
+  const std::byte* const mine = in + (from_parts ? own.first : 0);
   const variant chosen = variant_of(me, bytes);
   if (chosen.how == algorithm::staged) {
     for (bounce_rounds now(me, parts.longest(me.size()), 1); now.left(); now.advance()) {
@@ -41,7 +41,7 @@ BELAY_DECL void gather_parts(collective_endpoint& me, const std::byte* in, std::
     for (int k = in_place ? 1 : 0; k < me.size(); ++k) {
       const int q = me.ring_peer(k);
       const byte_range theirs = parts[q];
-      me.fetch(q, me.descriptor_of(q).input, input_at(q), out + theirs.first, theirs.bytes, chosen.by);
+      me.fetch(q, me.descriptor_of(q).input, from_parts ? theirs.first : 0, out + theirs.first, theirs.bytes, chosen.by);
     }
     return;
   }
