@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Starts the ranks of a world as processes of this machine: belay-run -n 4 program arguments. It holds what they share,
-// and when one fails the others learn it, have a moment to say so, and are ended.
+// Starts the ranks of a world as processes of this machine: belay-run -n 4 program arguments. It is their
+// coordinator, and when one fails the others are told, have some time to report it, and are ended.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -45,7 +45,7 @@ using clock = std::chrono::steady_clock;
 constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr int stopping[] = {SIGTSTP, SIGCONT};
 
-// What its ranks are told, where they join; nothing of it matters to programs that do not.
+// What its ranks are told, where they join; programs that do not join ignore it.
 world_options options_for(const options& with) {
   world_options out;
   out.timeout = std::chrono::duration<double>(with.timeout);
@@ -53,7 +53,7 @@ world_options options_for(const options& with) {
   return checked_options(out, {});
 }
 
-// Beside the world that may be joined: what the ranks print, what we are told by signals, and when enough is enough.
+// The world that may be joined, what the ranks print, signals, and how long ranks may run after a failure.
 class started_world : public world_monitor {
  public:
   started_world(const options& with, const guard& after_us)
@@ -93,10 +93,10 @@ class started_world : public world_monitor {
   [[nodiscard]] int living() const noexcept { return living_; }
 
   /// Starts all ranks. That the program cannot be started is told while they are served.
-  void start_all(const bootstrap_socket& door, coordinator<started_world>& all) {
+  void start_all(const bootstrap_socket& socket, coordinator& all) {
     for (int rank = 0; rank < with_.ranks; ++rank) {
-      newborn made =
-          start({rank, with_.ranks, door.path(), door.secret(), with_.timeout, with_.program, before_, files_});
+      started_child made =
+          start({rank, with_.ranks, socket.path(), socket.secret(), with_.timeout, with_.program, before_, files_});
       children_[static_cast<std::size_t>(rank)] = made.pid;
       after_us_->add(made.pid);
       ++living_;
@@ -107,29 +107,29 @@ class started_world : public world_monitor {
     }
   }
 
-  // --- what the holder calls, beside what the world is told
+  // --- events of the coordinator
 
-  // Programs that never join are no world: only when one joins it is told who of the others are gone already.
-  void joined(int rank, pid_t pid) {
-    world_monitor::joined(rank, pid);
-    someone_joined_ = true;
-    for (const auto& [gone, how] : std::exchange(gone_before_, {})) world_monitor::ended(gone, how);
+  // Programs that never join are no world: only when one joins it is told which others are gone already.
+  void on_join(int rank, pid_t pid) override {
+    world_monitor::on_join(rank, pid);
+    any_joined_ = true;
+    for (const auto& [gone, how] : std::exchange(gone_before_, {})) world_monitor::on_exit(gone, how);
   }
-  void ended(int rank, exit_status how) {
-    if (someone_joined_)
-      world_monitor::ended(rank, how);
+  void on_exit(int rank, exit_status how) override {
+    if (any_joined_)
+      world_monitor::on_exit(rank, how);
     else
       gone_before_.emplace_back(rank, how);
   }
 
-  // What its end tells then is how we ended it.
-  void stalled(int rank) {
-    if (someone_joined_) world_monitor::stalled(rank);
+  // Its exit status is then that of our signal.
+  void on_stall(int rank) override {
+    if (any_joined_) world_monitor::on_stall(rank);
     say(stall_text(rank, numbering::at_start));
     fail(rank, 128 + SIGSTOP);
   }
 
-  void child_ended(int rank, exit_status how) {
+  void on_child_exit(int rank, exit_status how) override {
     after_us_->remove(std::exchange(children_[static_cast<std::size_t>(rank)], 0));
     --living_;
     const int code = how.how == exit_status::kind::signalled ? 128 + how.code : how.code;
@@ -137,19 +137,19 @@ class started_world : public world_monitor {
     if (code != 0) fail(rank, code);
   }
 
-  void enlist(std::vector<pollfd>& entries) {
+  void add_poll_entries(std::vector<pollfd>& entries) override {
     entries.push_back({signals_.get(), POLLIN, 0});
     for (const outlet* to : {&out_, &error_}) entries.push_back({to->empty() ? -1 : to->file(), POLLOUT, 0});
     for (const unique_fd& one : reports_) entries.push_back({one.get(), POLLIN, 0});
     for (const line_reader& one : readers_) entries.push_back({one.to().full() ? -1 : one.file(), POLLIN, 0});
   }
-  void served(std::span<const pollfd> seen) {
+  void on_poll(std::span<const pollfd> seen) override {
     if (seen[0].revents != 0) pass_signals_on();
     if (seen[1].revents != 0) out_.write_some();
     if (seen[2].revents != 0) error_.write_some();
     seen = seen.subspan(3);
     for (std::size_t i = 0; i < reports_.size(); ++i) {
-      if (seen[i].revents != 0) hear_of_start(reports_[i]);
+      if (seen[i].revents != 0) read_start_report(reports_[i]);
     }
     seen = seen.subspan(reports_.size());
     for (std::size_t i = 0; i < readers_.size(); ++i) {
@@ -159,13 +159,13 @@ class started_world : public world_monitor {
 
   // --- when one has failed
 
-  [[nodiscard]] time_point next_moment() const noexcept { return next_blow_; }
+  [[nodiscard]] time_point next_deadline() const noexcept { return next_signal_; }
 
   /// SIGTERM when the grace is over, SIGKILL when it is over once more.
   void tick() {
-    if (clock::now() < next_blow_) return;
-    next_blow_ = blows_ == 0 ? clock::now() + duration_of(with_.grace) : time_point::max();
-    const int number = blows_++ == 0 ? SIGTERM : SIGKILL;
+    if (clock::now() < next_signal_) return;
+    next_signal_ = signals_sent_ == 0 ? clock::now() + duration_of(with_.grace) : time_point::max();
+    const int number = signals_sent_++ == 0 ? SIGTERM : SIGKILL;
     std::string whom;
     for (std::size_t rank = 0; rank < children_.size(); ++rank) {
       if (children_[rank] != 0) whom += " " + std::to_string(rank);
@@ -195,7 +195,7 @@ class started_world : public world_monitor {
   }
 
   /// Why the world stopped; said already with the name of a file, where one is asked for.
-  void say_verdict() {
+  void print_verdict() {
     const belay::host::world_status* const world = failed();
     if (world != nullptr && exit_code_ != 0 && !belay::flight_folder()) say(verdict(*world));
   }
@@ -203,16 +203,16 @@ class started_world : public world_monitor {
   void say(const std::string& words) { error_.add("belay-run: " + belay::printable(words) + "\n"); }
 
  private:
-  // Its first failure is the rank's, the first of all is ours; the others have a moment to say what they know of it.
+  // A rank's first failure is its code, the first of all is ours; the others have some time to report what they know.
   void fail(int rank, int code) {
     int& own = codes_[static_cast<std::size_t>(rank)];
     if (own == 0) own = code;
     if (exit_code_ != 0) return;
     exit_code_ = code;
-    next_blow_ = clock::now() + duration_of(with_.grace);
+    next_signal_ = clock::now() + duration_of(with_.grace);
   }
 
-  void hear_of_start(unique_fd& report) {
+  void read_start_report(unique_fd& report) {
     int cause = 0;
     const ssize_t got = ::read(report.get(), &cause, sizeof cause);
     if (got < 0 && errno == EINTR) return;
@@ -241,7 +241,7 @@ class started_world : public world_monitor {
     signal_all(SIGSTOP);
     const time_point before = clock::now();
     ::raise(SIGSTOP);
-    if (next_blow_ != time_point::max()) next_blow_ += clock::now() - before;  // the ranks had no time either
+    if (next_signal_ != time_point::max()) next_signal_ += clock::now() - before;  // the ranks had no time either
   }
 
   options with_;
@@ -255,31 +255,31 @@ class started_world : public world_monitor {
   std::vector<unique_fd> reports_;  // of those whose program has not begun
   std::deque<line_reader> readers_;
   bool refused_ = false;  // the program could not be started
-  bool someone_joined_ = false;
+  bool any_joined_ = false;
   std::vector<std::pair<int, exit_status>> gone_before_;
   int living_ = 0;
   int exit_code_ = 0;
-  int blows_ = 0;
-  time_point next_blow_ = time_point::max();
+  int signals_sent_ = 0;
+  time_point next_signal_ = time_point::max();
 };
 
 int run(const options& with) {
   keep_standard_streams();
   adopt_orphans();
   const guard after_us;
-  bootstrap_socket door = bootstrap_socket::open();
+  bootstrap_socket socket = bootstrap_socket::open();
   started_world world(with, after_us);
   coordinator_options limits;
   limits.stall_limit = duration_of(with.stall);
-  coordinator<started_world> all(door, with.ranks, world.first_control(), world, limits);
-  world.start_all(door, all);
+  coordinator all(socket, with.ranks, world.first_control_block(), world, limits);
+  world.start_all(socket, all);
   while (world.living() > 0) {
-    all.step(world.next_moment());
+    all.step(world.next_deadline());
     world.tick();
   }
-  door.close();
+  socket.close();
   end_all_children();
-  world.say_verdict();
+  world.print_verdict();
   world.drain();
   return world.exit_code();
 }

@@ -97,7 +97,7 @@ TEST_CASE("500 injected faults: no hang, and all survivors name the culprit") {
   CHECK(injected >= 500);
 }
 
-TEST_CASE("a death is seen by all survivors in a time_point, which is printed") {
+TEST_CASE("a death is seen by all survivors at once, which is printed") {
   constexpr int ranks = 4, kills = 100;
   std::vector<double> milliseconds;
   const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };

@@ -103,7 +103,7 @@ struct world {
     asked[at(me)].store(goodbye, std::memory_order_seq_cst);
   }
 
-  // As the holder does it: one loop over all that may have happened, and then the steps.
+  // As the coordinator does it: one loop over all events, and then the steps.
   void arbitrate() {
     while (true) {
       bool all_left = true;

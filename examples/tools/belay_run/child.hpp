@@ -29,25 +29,25 @@ namespace belay_run {
 
 using belay::unique_fd;
 
-/// Numbers 0 to 2 are somebody's output, also where we were started without.
+/// Opens /dev/null as descriptors 0 to 2 where this program was started without them.
 inline void keep_standard_streams() noexcept {
   int file = 0;
   while (file >= 0 && file <= STDERR_FILENO) file = ::open("/dev/null", O_RDWR);
   if (file >= 0) ::close(file);
 }
 
-/// The two ends of a pipe: to read from, to write to. Not for children, unless they are told.
+/// The two ends of a pipe: to read from, to write to. Closed by exec.
 [[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw belay::file_error("pipe", 0, belay::error_text(errno));
   return {unique_fd(ends[0]), unique_fd(ends[1])};
 }
 
-/// What a rank's process is told.
-struct birth {
+/// How a rank's process is started.
+struct start_options {
   int rank = 0;
   int size = 1;
-  std::string door;
+  std::string socket_path;
   belay::host::token secret = {};
   double timeout = 0;
   char* const* program = nullptr;
@@ -55,15 +55,15 @@ struct birth {
   rlimit files;      // and the limit of descriptors
 };
 
-struct newborn {
+struct started_child {
   pid_t pid = -1;
   unique_fd out;  // to read what it prints
   unique_fd error;
   unique_fd report;  // to read errno of exec, where the program could not be started; its end otherwise
 };
 
-/// Signals as a fresh process has them. What a script starts in the background is born with Ctrl-C ignored, which would
-/// be inherited by the ranks for good. What stays is a SIGHUP that is ignored: nohup is meant for them too.
+/// Signals as a fresh process has them. A script starts background programs with Ctrl-C ignored, which the ranks
+/// would inherit. An ignored SIGHUP stays: nohup is meant for the ranks too.
 inline void restore_signals() noexcept {
   for (int number = 1; number < NSIG; ++number) {
     struct sigaction now = {};
@@ -72,8 +72,8 @@ inline void restore_signals() noexcept {
   }
 }
 
-/// In the child. Its process group is its own: what the terminal sends to ours is passed on by us, once.
-[[noreturn]] inline void become(const birth& how, pid_t parent, int out, int error, int secret, int report) {
+/// In the child. Its process group is its own: belay-run passes on, once, what the terminal sends to its group.
+[[noreturn]] inline void run_program(const start_options& how, pid_t parent, int out, int error, int secret, int report) {
   ::setpgid(0, 0);
   if (!belay::host::end_with_parent(parent)) ::_exit(1);
   restore_signals();
@@ -89,7 +89,7 @@ inline void restore_signals() noexcept {
   ::fcntl(secret, F_SETFD, 0);
   ::setenv("BELAY_RANK", std::to_string(how.rank).c_str(), 1);
   ::setenv("BELAY_SIZE", std::to_string(how.size).c_str(), 1);
-  ::setenv("BELAY_DOOR", how.door.c_str(), 1);
+  ::setenv("BELAY_DOOR", how.socket_path.c_str(), 1);
   ::setenv("BELAY_TOKEN_FD", std::to_string(secret).c_str(), 1);
   if (how.timeout > 0) ::setenv("BELAY_TIMEOUT", std::to_string(how.timeout).c_str(), 1);
   ::execvp(how.program[0], how.program);
@@ -98,8 +98,8 @@ inline void restore_signals() noexcept {
   ::_exit(127);
 }
 
-/// Forks. Whether the program runs is told by `report`: a process can be stopped before it does. Throws file_error.
-[[nodiscard]] inline newborn start(const birth& how) {
+/// Forks. `report` tells whether the program runs: a process can be stopped before it does. Throws file_error.
+[[nodiscard]] inline started_child start(const start_options& how) {
   auto [out_from, out_to] = make_pipe();
   auto [error_from, error_to] = make_pipe();
   auto [secret_from, secret_to] = make_pipe();
@@ -107,19 +107,19 @@ inline void restore_signals() noexcept {
   // The token is 32 bytes: it fits, and is gone when the rank has read it.
   if (::write(secret_to.get(), how.secret.data(), how.secret.size()) != static_cast<ssize_t>(how.secret.size()))
     throw belay::file_error("pipe", 0, belay::error_text(errno));
-  newborn made;
+  started_child made;
   const pid_t self = ::getpid();
   made.pid = ::fork();
-  if (made.pid == 0) become(how, self, out_to.get(), error_to.get(), secret_from.get(), report_to.get());
+  if (made.pid == 0) run_program(how, self, out_to.get(), error_to.get(), secret_from.get(), report_to.get());
   if (made.pid < 0) throw belay::file_error("fork", 0, belay::error_text(errno));
-  ::setpgid(made.pid, made.pid);  // whoever comes first; a signal may have to be passed on at once
+  ::setpgid(made.pid, made.pid);  // parent and child both do it; a signal may have to be passed on at once
   made.report = std::move(report_from);
   made.out = std::move(out_from);
   made.error = std::move(error_from);
   return made;
 }
 
-/// Whoever a rank leaves behind becomes our child.
+/// Orphans of a rank become children of this process.
 inline void adopt_orphans() noexcept { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
 /// Kills and reaps all children, adopted ones too; as many rounds as they have generations.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A process that outlives belay-run for a moment: when that is killed, the kernel ends the ranks' processes, and this
+// A process that outlives belay-run: when that is killed, the kernel ends the ranks' processes, and this
 // one ends what they had started.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace belay_run {
 
-/// Waits for the end of whoever made it; knows by their numbers the process groups that are to end then.
+/// Waits for the end of its parent, then kills the process groups that it was told of.
 class guard {
  public:
   /// Forks: call it while nothing is open that the other process must not keep. Throws file_error.
@@ -37,7 +37,7 @@ class guard {
   }
 
   void add(pid_t group) const noexcept { tell(group); }
-  /// Its first process is reaped, so that the number may be somebody else's soon.
+  /// Its first process is reaped, so that its number may be given to another.
   void remove(pid_t group) const noexcept { tell(-group); }
 
  private:

@@ -17,16 +17,16 @@
 
 namespace belay_run {
 
-/// Where lines go. Nobody is waited for: what is not taken yet is kept.
+/// Where lines go. It never blocks: what is not taken yet is kept.
 class outlet {
  public:
   explicit outlet(int file) : file_(file) {}
 
   [[nodiscard]] int file() const noexcept { return file_; }
   [[nodiscard]] bool empty() const noexcept { return done_ == queue_.size(); }
-  /// Whoever reads for us should wait: more than a megabyte is on its way.
+  /// More than a megabyte is not written yet: its readers should pause.
   [[nodiscard]] bool full() const noexcept { return queue_.size() - done_ > (std::size_t{1} << 20); }
-  /// Nobody reads us any more.
+  /// The reader is gone.
   [[nodiscard]] bool closed() const noexcept { return closed_; }
 
   void add(std::string_view bytes) {
@@ -99,7 +99,7 @@ class line_reader {
     return true;
   }
 
-  /// What is there, then the end, whoever may still hold the other side.
+  /// Reads what is there and closes, also while another process holds the other side.
   void finish() {
     if (from_) {
       const belay::unique_fd last(from_.release());

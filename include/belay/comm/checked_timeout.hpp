@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A limit in seconds as the steady clock counts it.
+// How long a rank waits for its peers: a limit in seconds as the steady clock counts it.
 #pragma once
 
 #include <chrono>
@@ -19,4 +19,11 @@ namespace belay::inline BELAY_ABI {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit < longest ? limit : longest);
 }
 
+/// The seconds of BELAY_TIMEOUT, or 600. Throws input_error.
+[[nodiscard]] BELAY_DECL double timeout_of_environment();
+
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/checked_timeout.ipp"  // IWYU pragma: export
+#endif

@@ -31,11 +31,11 @@ int connected(const std::string& path) {
   return -cause;
 }
 
-// A doorway whose owner was killed; its directory's name.
+// A bootstrap socket whose owner was killed; its directory's name.
 std::string left_by_a_kill(const std::string& base) {
   const signal_pipe open;
   const pid_t owner = forked([&] {
-    const bootstrap_socket door = bootstrap_socket::open_in(base);
+    const bootstrap_socket socket = bootstrap_socket::open_in(base);
     open.tell();
     while (true) ::pause();
     return 0;
@@ -52,27 +52,27 @@ std::string left_by_a_kill(const std::string& base) {
 
 }  // namespace
 
-TEST_CASE("a doorway is for its user only, has its own secret, and leaves nothing") {
+TEST_CASE("a bootstrap socket is for its user only, has its own secret, and leaves nothing") {
   const scratch base;
   const int before = open_descriptors();
   std::string path;
   {
-    bootstrap_socket door = bootstrap_socket::open_in(base.path());
+    bootstrap_socket socket = bootstrap_socket::open_in(base.path());
     const bootstrap_socket other = bootstrap_socket::open_in(base.path());
-    path = door.path();
-    CHECK(mode_of(door.directory()) == 0700);
+    path = socket.path();
+    CHECK(mode_of(socket.directory()) == 0700);
     CHECK(mode_of(path) == 0600);
-    CHECK_FALSE(belay::host::same(door.secret(), other.secret()));
-    CHECK_FALSE(belay::host::same(door.secret(), belay::host::token{}));
-    CHECK(door.answer().what == accept_status::nobody);
+    CHECK_FALSE(belay::host::same(socket.secret(), other.secret()));
+    CHECK_FALSE(belay::host::same(socket.secret(), belay::host::token{}));
+    CHECK(socket.accept().what == accept_status::nobody);
     const int client = connected(path);
     REQUIRE(client >= 0);
-    const belay::host::accepted accepted = door.answer();
+    const belay::host::accepted accepted = socket.accept();
     CHECK(accepted.what == accept_status::ours);
-    CHECK(accepted.who.pid == ::getpid());
-    CHECK(accepted.who.user == ::geteuid());
+    CHECK(accepted.from.pid == ::getpid());
+    CHECK(accepted.from.user == ::geteuid());
     ::close(client);
-    const bootstrap_socket moved = std::move(door);
+    const bootstrap_socket moved = std::move(socket);
     CHECK(entries_of(base.path()) == 2);
   }
   CHECK(connected(path) == -ENOENT);
@@ -82,16 +82,16 @@ TEST_CASE("a doorway is for its user only, has its own secret, and leaves nothin
 
 TEST_CASE("a forked child's copy removes nothing") {
   const scratch base;
-  bootstrap_socket door = bootstrap_socket::open_in(base.path());
+  bootstrap_socket socket = bootstrap_socket::open_in(base.path());
   const pid_t child = forked([&] {
-    door.close();
+    socket.close();
     return 0;
   });
   CHECK(reaped(child) == 0);
-  CHECK(std::filesystem::exists(door.path()));
-  door.close();
-  door.close();
-  CHECK(door.closed());
+  CHECK(std::filesystem::exists(socket.path()));
+  socket.close();
+  socket.close();
+  CHECK(socket.closed());
   CHECK(entries_of(base.path()) == 0);
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
     std::filesystem::permissions(base.path() + "/" + directory, std::filesystem::perms::owner_all);
   };
   const std::string ours = user + std::to_string(::getpid()) + "-";
-  make(ours + "1" + start.substr(start.find('-')));  // our number, but somebody earlier: his start time is another
+  make(ours + "1" + start.substr(start.find('-')));  // our number, but an earlier process: its start time is another
   make("belay-4294967294-1-1-1-0123456789abcdef");   // another user's name
   make(user + "notes");                              // not how we write
   make(user + "1-1-1-0123456789abcdef");             // another pid namespace
@@ -129,7 +129,7 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
   std::ofstream(base.path() + "/elsewhere/door") << "x";
   std::filesystem::create_directory_symlink(base.path() + "/elsewhere", link);
 
-  CHECK(bootstrap_socket::sweep(base.path()) == 2);
+  CHECK(belay::host::remove_stale_files(base.path()) == 2);
   CHECK_FALSE(std::filesystem::exists(left));
   CHECK_FALSE(std::filesystem::exists(base.path() + "/" + ours + "1" + start.substr(start.find('-'))));
   CHECK(std::filesystem::exists(alive.path()));
@@ -137,25 +137,25 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
   CHECK(std::filesystem::exists(open_to_all));
   CHECK(std::filesystem::exists(base.path() + "/elsewhere/door"));
   CHECK(entries_of(base.path()) == 8);
-  CHECK(bootstrap_socket::sweep(base.path()) == 0);
-  CHECK(bootstrap_socket::sweep("/nowhere/at/all") == 0);
+  CHECK(belay::host::remove_stale_files(base.path()) == 0);
+  CHECK(belay::host::remove_stale_files("/nowhere/at/all") == 0);
 }
 
 TEST_CASE("a killed owner counts as gone before its parent has reaped it") {
   const scratch base;
   const signal_pipe open;
   const pid_t owner = forked([&] {
-    const bootstrap_socket door = bootstrap_socket::open_in(base.path());
+    const bootstrap_socket socket = bootstrap_socket::open_in(base.path());
     open.tell();
     while (true) ::pause();
     return 0;
   });
   open.wait();
-  CHECK(bootstrap_socket::sweep(base.path()) == 0);
+  CHECK(belay::host::remove_stale_files(base.path()) == 0);
   ::kill(owner, SIGKILL);
   siginfo_t status = {};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(owner), &status, WEXITED | WNOWAIT) == 0);
-  CHECK(bootstrap_socket::sweep(base.path()) == 1);
+  CHECK(belay::host::remove_stale_files(base.path()) == 1);
   CHECK(reaped(owner) == 1000 + SIGKILL);
 }
 
@@ -163,13 +163,13 @@ TEST_CASE("the directory is XDG_RUNTIME_DIR where that is ours alone, else /tmp;
   const pid_t child = forked([] {
     const auto base_with = [](const char* value) {
       ::setenv("XDG_RUNTIME_DIR", value, 1);
-      return bootstrap_socket::base_directory();
+      return belay::host::base_directory();
     };
     const scratch mine;
     if (base_with(mine.path().c_str()) != mine.path()) return 1;
     if (bootstrap_socket::open().directory().find(mine.path()) != 0) return 2;
     const std::string left = left_by_a_kill(mine.path());
-    const bootstrap_socket door = bootstrap_socket::open();
+    const bootstrap_socket socket = bootstrap_socket::open();
     if (std::filesystem::exists(left) || left.empty()) return 3;
     if (base_with("relative") != "/tmp" || base_with("/nowhere") != "/tmp" || base_with("") != "/tmp") return 4;
     ::chmod(mine.path().c_str(), 0777);
@@ -187,27 +187,27 @@ TEST_CASE("where no directory can be made, an error names it") {
   CHECK_THROWS_WITH_AS((void)bootstrap_socket::open_in(deep), doctest::Contains("too long"), belay::file_error);
 }
 
-TEST_CASE("another user is shown out, even through an open directory") {
+TEST_CASE("the connection of another user is closed, even through an open directory") {
   if (::geteuid() != 0) {
     MESSAGE("skipped: only root can become another user");
     return;
   }
   const scratch base;
-  const bootstrap_socket door = bootstrap_socket::open_in(base.path());
+  const bootstrap_socket socket = bootstrap_socket::open_in(base.path());
   const auto outcome_as_other = [&] {
     return reaped(forked([&] {
       if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
-      const int file = connected(door.path());
+      const int file = connected(socket.path());
       return file == -EACCES ? 2 : file < 0 ? 3 : 4;
     }));
   };
   ::chmod(base.path().c_str(), 0755);
   CHECK(outcome_as_other() == 2);
-  // The control, and the next lock: with all doors of the file system open he gets to us, and no further.
-  ::chmod(door.directory().c_str(), 0777);
-  ::chmod(door.path().c_str(), 0777);
+  // The control: with the directory and the socket open to all another user connects, and is refused by its credentials.
+  ::chmod(socket.directory().c_str(), 0777);
+  ::chmod(socket.path().c_str(), 0777);
   CHECK(outcome_as_other() == 4);
-  CHECK(door.answer().what == accept_status::stranger);
-  CHECK(reaped(forked([&] { return connected(door.path()) >= 0 ? 0 : 1; })) == 0);
-  CHECK(door.answer().what == accept_status::ours);
+  CHECK(socket.accept().what == accept_status::stranger);
+  CHECK(reaped(forked([&] { return connected(socket.path()) >= 0 ? 0 : 1; })) == 0);
+  CHECK(socket.accept().what == accept_status::ours);
 }

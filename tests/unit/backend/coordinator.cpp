@@ -26,15 +26,15 @@ TEST_CASE("ranks join, share memory, return results and end; nothing is left") {
     });
     ranks.coordinator.run();
     CHECK(ranks.world.joins.size() == 3);
-    CHECK(ranks.door.closed());
+    CHECK(ranks.socket.closed());
     CHECK(entries_of(ranks.base.path()) == 0);
     for (int rank = 0; rank < 3; ++rank) {
       CHECK(ranks.world.control_block.data()[100 + rank] == std::byte{1});
-      CHECK(ranks.world.partings.at(rank).how == exit_message::outcome::returned);
-      CHECK(ranks.world.partings.at(rank).body ==
+      CHECK(ranks.world.goodbyes.at(rank).how == exit_message::outcome::returned);
+      CHECK(ranks.world.goodbyes.at(rank).body ==
             std::string(static_cast<std::size_t>(rank) * 100'000, static_cast<char>('a' + rank)));
-      CHECK(ranks.world.endings.at(rank).how == kind::exited);
-      CHECK(ranks.world.endings.at(rank).code == 0);
+      CHECK(ranks.world.exits.at(rank).how == kind::exited);
+      CHECK(ranks.world.exits.at(rank).code == 0);
     }
   }
   CHECK(open_descriptors() == before);
@@ -50,11 +50,11 @@ TEST_CASE("the directory goes when all have joined, not when the world ends") {
   });
   CHECK(ranks.coordinator.serve_until_joined(in_seconds(20)));
   CHECK(entries_of(ranks.base.path()) == 0);
-  CHECK(ranks.world.endings.empty());
+  CHECK(ranks.world.exits.empty());
   go.tell();
   go.tell();
   ranks.coordinator.run();
-  CHECK(ranks.world.endings.size() == 2);
+  CHECK(ranks.world.exits.size() == 2);
 }
 
 TEST_CASE("how a rank ends is seen, whatever it does; also when it never joined") {
@@ -67,16 +67,16 @@ TEST_CASE("how a rank ends is seen, whatever it does; also when it never joined"
     return self.rank() == 5 ? 42 : 0;
   });
   ranks.coordinator.run();
-  auto& endings = ranks.world.endings;
+  auto& endings = ranks.world.exits;
   CHECK((endings.at(0).how == kind::exited && endings.at(0).code == 0));
   CHECK((endings.at(1).how == kind::signalled && endings.at(1).code == SIGKILL));
   CHECK((endings.at(2).how == kind::signalled && endings.at(2).code == SIGABRT));
   CHECK((endings.at(3).how == kind::signalled && endings.at(3).code == SIGSEGV));
   CHECK((endings.at(5).how == kind::exited && endings.at(5).code == 42));
-  CHECK(ranks.world.partings.size() == 1);
-  CHECK(ranks.world.partings.at(4).how == exit_message::outcome::failed);
-  CHECK(ranks.world.partings.at(4).kind == 7);
-  CHECK(ranks.world.partings.at(4).body == "it was too hot");
+  CHECK(ranks.world.goodbyes.size() == 1);
+  CHECK(ranks.world.goodbyes.at(4).how == exit_message::outcome::failed);
+  CHECK(ranks.world.goodbyes.at(4).kind == 7);
+  CHECK(ranks.world.goodbyes.at(4).body == "it was too hot");
 
   test_ranks alone(1);
   const pid_t child = forked([] { return 3; });
@@ -84,7 +84,7 @@ TEST_CASE("how a rank ends is seen, whatever it does; also when it never joined"
   CHECK_FALSE(alone.coordinator.serve_until_joined(in_seconds(20)));
   alone.coordinator.run();
   CHECK(alone.world.joins.empty());
-  CHECK(alone.world.endings.at(0).code == 3);
+  CHECK(alone.world.exits.at(0).code == 3);
   CHECK(alone.world.children.at(0).code == 3);
   CHECK_FALSE(has_children());
 }
@@ -102,9 +102,9 @@ TEST_CASE("a kill is seen at once") {
     killed = std::chrono::steady_clock::now();
     ::kill(ranks.pids[1], SIGKILL);
   });
-  while (ranks.world.endings.empty()) ranks.coordinator.step(in_seconds(20));
+  while (ranks.world.exits.empty()) ranks.coordinator.step(in_seconds(20));
   killer.join();
-  const std::chrono::duration<double, std::milli> seen = ranks.world.ended_at.at(1) - killed;
+  const std::chrono::duration<double, std::milli> seen = ranks.world.exited_at.at(1) - killed;
   MESSAGE("seen after ", seen.count(), " ms");
   CHECK(seen.count() < 5000);  // a busy machine; what is certain is that no deadline was waited for
   go.tell();
@@ -126,8 +126,8 @@ TEST_CASE("a process that is not our child is watched, its status is not known")
   CHECK(reaped(between) == 0);
   orphaned.tell();
   ranks.coordinator.run();
-  CHECK(ranks.world.partings.size() == 1);
-  CHECK(ranks.world.endings.at(0).how == kind::unknown);
+  CHECK(ranks.world.goodbyes.size() == 1);
+  CHECK(ranks.world.exits.at(0).how == kind::unknown);
 }
 
 TEST_CASE("a started program may let a child of its own join; both ends are told") {
@@ -141,7 +141,7 @@ TEST_CASE("a started program may let a child of its own join; both ends are told
   });
   ranks.coordinator.expect(0, wrapper);
   ranks.coordinator.run();
-  CHECK(ranks.world.endings.at(0).how == kind::unknown);
+  CHECK(ranks.world.exits.at(0).how == kind::unknown);
   CHECK(ranks.world.children.at(0).code == 9);
 }
 
@@ -190,15 +190,15 @@ TEST_CASE("regions are made, attached, and freed when the last who has them drop
     return 0;
   });
   std::thread stepper([&] { check.wait(); });
-  while (ranks.world.endings.empty()) ranks.coordinator.step(in_seconds(20));
+  while (ranks.world.exits.empty()) ranks.coordinator.step(in_seconds(20));
   stepper.join();
   CHECK(ranks.coordinator.regions() == 1);
   finish.tell();
   while (ranks.coordinator.regions() != 0) ranks.coordinator.step(in_seconds(20));
   finish.tell();
   ranks.coordinator.run();
-  CHECK(ranks.world.endings.at(0).code == 0);
-  CHECK(ranks.world.endings.at(1).code == 0);
+  CHECK(ranks.world.exits.at(0).code == 0);
+  CHECK(ranks.world.exits.at(1).code == 0);
 }
 
 TEST_CASE("a region that is too large is a budget_error with bytes, and the rank goes on") {
@@ -213,7 +213,7 @@ TEST_CASE("a region that is too large is a budget_error with bytes, and the rank
     return 3;
   });
   ranks.coordinator.run();
-  CHECK(ranks.world.endings.at(0).code == 0);
+  CHECK(ranks.world.exits.at(0).code == 0);
   CHECK(ranks.coordinator.regions() == 0);
 }
 
@@ -239,11 +239,11 @@ TEST_CASE("several threads of a rank may ask at once") {
   });
   ranks.coordinator.run();
   CHECK(ranks.coordinator.regions() == 0);
-  CHECK(ranks.world.endings.at(0).code == 0);
-  CHECK(ranks.world.endings.at(1).code == 0);
+  CHECK(ranks.world.exits.at(0).code == 0);
+  CHECK(ranks.world.exits.at(1).code == 0);
 }
 
-TEST_CASE("a holder that is gone or does not answer ends every call with an error that says so") {
+TEST_CASE("a coordinator that is gone or does not answer ends every call with an error that says so") {
   const scratch base;
   const signal_pipe ready;
   std::string path;
@@ -251,10 +251,10 @@ TEST_CASE("a holder that is gone or does not answer ends every call with an erro
   int pipe[2];
   REQUIRE(::pipe(pipe) == 0);
   const pid_t other = forked([&] {
-    bootstrap_socket door = bootstrap_socket::open_in(base.path());
+    bootstrap_socket socket = bootstrap_socket::open_in(base.path());
     test_world world;
-    coordinator<test_world> serving(door, 2, world.control_block, world);
-    const std::string all = door.path() + "\n" + std::string(reinterpret_cast<const char*>(door.secret().data()), 32);
+    coordinator serving(socket, 2, world.control_block, world);
+    const std::string all = socket.path() + "\n" + std::string(reinterpret_cast<const char*>(socket.secret().data()), 32);
     if (::write(pipe[1], all.data(), all.size()) < 0) return 1;
     serving.run();
     return 0;
@@ -289,12 +289,12 @@ TEST_CASE("a holder that is gone or does not answer ends every call with an erro
       FAIL("there is nobody");
     } catch (const belay::comm_error& error) {
       CHECK(error.fault() == belay::comm_fault::peer_failed);
-      CHECK(std::string(error.what()).find("the holder is gone") != std::string::npos);
+      CHECK(std::string(error.what()).find("the coordinator is gone") != std::string::npos);
     }
   }
-  CHECK_THROWS_WITH_AS((void)client::enter(path, secret, 1, 2, in_seconds(20)), doctest::Contains("no doorway at"),
-                       belay::comm_error);
-  CHECK(bootstrap_socket::sweep(base.path()) == 1);
+  CHECK_THROWS_WITH_AS((void)client::enter(path, secret, 1, 2, in_seconds(20)),
+                       doctest::Contains("no bootstrap socket at"), belay::comm_error);
+  CHECK(remove_stale_files(base.path()) == 1);
 }
 
 TEST_CASE("the token comes through a pipe once") {

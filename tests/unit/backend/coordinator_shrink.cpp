@@ -41,12 +41,12 @@ TEST_CASE("survivors get new ranks in the old order, one list and a fresh contro
   ranks.coordinator.run();
   CHECK(ranks.world.renewals == std::vector<members>{{0, 2, 3}});
   CHECK(ranks.coordinator.members() == members{0, 2, 3});
-  CHECK(ranks.world.partings.at(0).body == told(0, 1, 1, {0, 2, 3}));
-  CHECK(ranks.world.partings.at(2).body == told(1, 1, 1, {0, 2, 3}));
-  CHECK(ranks.world.partings.at(3).body == told(2, 1, 1, {0, 2, 3}));
+  CHECK(ranks.world.goodbyes.at(0).body == told(0, 1, 1, {0, 2, 3}));
+  CHECK(ranks.world.goodbyes.at(2).body == told(1, 1, 1, {0, 2, 3}));
+  CHECK(ranks.world.goodbyes.at(3).body == told(2, 1, 1, {0, 2, 3}));
 }
 
-TEST_CASE("a rank that has returned, or failed, or lost its line is not waited for") {
+TEST_CASE("a rank that has returned, or failed, or lost its connection is not waited for") {
   test_ranks ranks(4);
   const signal_pipe go;
   ranks.start([&](client& self) {
@@ -60,7 +60,7 @@ TEST_CASE("a rank that has returned, or failed, or lost its line is not waited f
     }
     return shrink_and_tell(self);
   });
-  while (ranks.world.partings.size() < 3) ranks.coordinator.step(in_seconds(20));
+  while (ranks.world.goodbyes.size() < 3) ranks.coordinator.step(in_seconds(20));
   CHECK(ranks.world.renewals == std::vector<members>{{2, 3}});
   go.tell();
   go.tell();
@@ -80,7 +80,7 @@ TEST_CASE("it can shrink again and again, down to one") {
   });
   ranks.coordinator.run();
   CHECK(ranks.world.renewals == std::vector<members>{{1, 2, 3}, {2, 3}, {3}});
-  CHECK(ranks.world.endings.at(3).code == 0);
+  CHECK(ranks.world.exits.at(3).code == 0);
 }
 
 TEST_CASE("a rank that dies after it asked is not in the new world, whenever that is seen") {
@@ -94,7 +94,7 @@ TEST_CASE("a rank that dies after it asked is not in the new world, whenever tha
       if (self.rank() == 3) {
         last_one.wait();
         if (killed == when::before_it_is_made) {
-          self.goodbye({}, in_seconds(20));  // the holder tells its world, which is when 0 dies
+          self.goodbye({}, in_seconds(20));  // the coordinator reports it, which is when 0 dies
           return 0;
         }
       }
@@ -124,12 +124,12 @@ TEST_CASE("a rank that dies after it asked is not in the new world, whenever tha
     const int renewals = killed == when::while_it_is_made ? 2 : 1;
     CHECK(ranks.world.renewals.back() == left);
     CHECK(ranks.world.renewals.size() == static_cast<std::size_t>(renewals));
-    CHECK(ranks.world.partings.at(2).body == told(0, 1, renewals, left));
-    CHECK(ranks.world.partings.count(0) == 0);
+    CHECK(ranks.world.goodbyes.at(2).body == told(0, 1, renewals, left));
+    CHECK(ranks.world.goodbyes.count(0) == 0);
   }
 }
 
-TEST_CASE("kills at any time_point: the survivors always agree") {
+TEST_CASE("kills at any time: the survivors always agree") {
   for (int round = 0; round < 40; ++round) {
     CAPTURE(round);
     test_ranks ranks(4);
@@ -148,7 +148,7 @@ TEST_CASE("kills at any time_point: the survivors always agree") {
     ranks.coordinator.run();
     killer.join();
     // Whoever got an answer got the same one, unless a later one replaced it for all.
-    const auto& partings = ranks.world.partings;
+    const auto& partings = ranks.world.goodbyes;
     REQUIRE(partings.count(0) == 1);
     REQUIRE(partings.count(2) == 1);
     CHECK(partings.at(0).body.substr(1) == partings.at(2).body.substr(1));
@@ -176,7 +176,7 @@ TEST_CASE("a stopped rank is told once for each stop; when others want to shrink
     const auto later = in_seconds(0.3);
     while (std::chrono::steady_clock::now() < later) ranks.coordinator.step(later);
     CHECK(ranks.world.stalls == members(stop, 2));
-    CHECK(ranks.world.endings.empty());
+    CHECK(ranks.world.exits.empty());
     if (stop == 2) break;
     ::kill(ranks.pids[2], SIGCONT);
     const auto running = in_seconds(0.3);
@@ -185,7 +185,7 @@ TEST_CASE("a stopped rank is told once for each stop; when others want to shrink
   go.tell();
   go.tell();
   ranks.coordinator.run();
-  CHECK(ranks.world.endings.at(2).code == SIGKILL);
+  CHECK(ranks.world.exits.at(2).code == SIGKILL);
   CHECK(ranks.world.renewals == std::vector<members>{{0, 1}});
 }
 
@@ -204,7 +204,7 @@ TEST_CASE("who is not stopped for long is waited for, not killed") {
   CHECK(ranks.world.renewals == std::vector<members>{{0, 1}});
 }
 
-TEST_CASE("at the deadline the one who asks hears who is missing, and is in no new world") {
+TEST_CASE("at the deadline the asking rank is told which are missing, and is in no new world") {
   test_ranks ranks(3);
   const signal_pipe go;
   ranks.start([&](client& self) {
@@ -227,7 +227,7 @@ TEST_CASE("at the deadline the one who asks hears who is missing, and is in no n
   });
   ranks.coordinator.run();
   CHECK(ranks.world.renewals == std::vector<members>{{0, 1, 2}});
-  for (int rank = 0; rank < 3; ++rank) CHECK(ranks.world.endings.at(rank).code == 0);
+  for (int rank = 0; rank < 3; ++rank) CHECK(ranks.world.exits.at(rank).code == 0);
 }
 
 TEST_CASE("too little memory for a new world is told to all who asked") {
@@ -244,6 +244,6 @@ TEST_CASE("too little memory for a new world is told to all who asked") {
     return 2;
   });
   ranks.coordinator.run();
-  CHECK(ranks.world.endings.at(0).code == 0);
-  CHECK(ranks.world.endings.at(1).code == 0);
+  CHECK(ranks.world.exits.at(0).code == 0);
+  CHECK(ranks.world.exits.at(1).code == 0);
 }

@@ -48,20 +48,20 @@ class idle_child {
 
 // A watch at times of the test's own.
 struct told_watch {
-  std::vector<rank_record> seats;
+  std::vector<rank_record> records;
   time_point now = std::chrono::steady_clock::now();
   stall_watch watch{10s};
   std::vector<int> told = {};
 
-  explicit told_watch(const std::vector<const idle_child*>& children) : seats(children.size()) {
-    for (std::size_t i = 0; i < children.size(); ++i) seats[i].child = children[i]->watched();
+  explicit told_watch(const std::vector<const idle_child*>& children) : records(children.size()) {
+    for (std::size_t i = 0; i < children.size(); ++i) records[i].child = children[i]->watched();
   }
-  // As the holder does: whenever it is time.
+  // As the coordinator does: whenever it is time.
   void go_on_for(time_point::duration time) {
     const time_point end = now + time;
     while (watch.next() <= end) {
       now = std::max(now, watch.next());
-      watch.look(seats, now, [&](int rank) { told.push_back(rank); });
+      watch.look(records, now, [&](int rank) { told.push_back(rank); });
     }
     now = end;
   }
@@ -109,7 +109,7 @@ TEST_CASE("time in which the watch itself did not look is nobody's: all were sto
   one.stop();
   all.go_on_for(8s);
   all.now += 1h;
-  all.watch.look(all.seats, all.now, [&](int rank) { all.told.push_back(rank); });
+  all.watch.look(all.records, all.now, [&](int rank) { all.told.push_back(rank); });
   CHECK(all.told.empty());
   one.go_on();
   all.go_on_for(1h);
@@ -119,13 +119,13 @@ TEST_CASE("time in which the watch itself did not look is nobody's: all were sto
 TEST_CASE("who was started for a rank that another process is counts, also when that one is gone") {
   const idle_child wrapper, rank;
   told_watch all({&wrapper});
-  all.seats[0].member = rank.watched();
+  all.records[0].member = rank.watched();
   wrapper.stop();
   all.go_on_for(11s);
   CHECK(all.told == std::vector<int>{0});
   wrapper.go_on();
   all.go_on_for(1s);
-  all.seats[0].over = true;
+  all.records[0].over = true;
   wrapper.stop();
   all.go_on_for(11s);
   CHECK(all.told == std::vector<int>{0, 0});

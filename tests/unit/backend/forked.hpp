@@ -79,7 +79,7 @@ class scratch {
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  std::string path_ = "/tmp/door-test-XXXXXX";
+  std::string path_ = "/tmp/socket-test-XXXXXX";
 };
 
 /// Reads one byte of a pipe: waits until a child wrote it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How launched ranks find each other where somebody has put something else in the place.
+// How launched ranks find each other where something else is in the place of their file.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -27,8 +27,8 @@ namespace {
 
 // What a rank of a job of two says when it runs; "" where it ran. Its timeout is longer than the child may live.
 std::string said_by(int rank, const std::string& base) {
-  int line[2];
-  REQUIRE(::pipe(line) == 0);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
   const pid_t child = forked([&] {
     ::setenv("XDG_RUNTIME_DIR", base.c_str(), 1);
     ::setenv("RANK", std::to_string(rank).c_str(), 1);
@@ -40,41 +40,41 @@ std::string said_by(int rank, const std::string& base) {
     } catch (const belay::file_error& error) {
       said = error.what();
     }
-    static_cast<void>(!::write(line[1], said.data(), said.size()));
+    static_cast<void>(!::write(ends[1], said.data(), said.size()));
     return 0;
   });
-  ::close(line[1]);
+  ::close(ends[1]);
   char text[4096];
-  const ssize_t got = ::read(line[0], text, sizeof text);
-  ::close(line[0]);
+  const ssize_t got = ::read(ends[0], text, sizeof text);
+  ::close(ends[0]);
   const int code = reaped(child);
   return code != 0 ? "ended with " + std::to_string(code)
                    : std::string(text, static_cast<std::size_t>(std::max<ssize_t>(0, got)));
 }
 
-// Where the job's note is looked for.
+// Where the job's bootstrap file is looked for.
 struct places {
   scratch base;
   std::string folder = base.path() + "/belay-" + std::to_string(::geteuid());
-  std::string note;
+  std::string file;
 
   places() {
     fs::create_directory(folder);
     ::chmod(folder.c_str(), 0700);
-    // Told by one that is left.
+    // Its name, as a first rank that is killed leaves it.
     const pid_t child = forked([&] {
       ::setenv("XDG_RUNTIME_DIR", base.path().c_str(), 1);
       ::setenv("RANK", "0", 1);
       ::setenv("WORLD_SIZE", "2", 1);
       ::setenv("TORCHELASTIC_RUN_ID", "notes", 1);
-      const bootstrap_socket door = bootstrap_socket::open_in(base.path());
-      const bootstrap_file left = bootstrap_file::leave(belay::find_launch(), door, {});
+      const bootstrap_socket socket = bootstrap_socket::open_in(base.path());
+      const bootstrap_file left = bootstrap_file::write(belay::find_launch(), socket, {});
       ::kill(::getpid(), SIGKILL);
       return 0;
     });
     REQUIRE(reaped(child) == 1000 + SIGKILL);
-    for (const auto& each : fs::directory_iterator(folder)) note = each.path();
-    REQUIRE(note.find("/job-") != std::string::npos);
+    for (const auto& each : fs::directory_iterator(folder)) file = each.path();
+    REQUIRE(file.find("/job-") != std::string::npos);
   }
 };
 
@@ -89,10 +89,10 @@ void make_socket(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a note is private, and gone when its directory's last job has joined") {
+TEST_CASE("a bootstrap file is private, and gone when its directory's last job has joined") {
   const places here;
   struct stat status = {};
-  REQUIRE(::lstat(here.note.c_str(), &status) == 0);
+  REQUIRE(::lstat(here.file.c_str(), &status) == 0);
   CHECK((status.st_mode & 07777) == 0600);
   // The one that was left is of a process that is gone: the first rank replaces it, and both find each other.
   const pid_t other = forked([&] { return said_by(1, here.base.path()).empty() ? 0 : 1; });
@@ -101,7 +101,7 @@ TEST_CASE("a note is private, and gone when its directory's last job has joined"
   CHECK_FALSE(fs::exists(here.folder));
 }
 
-TEST_CASE("whatever else is in the place of a note is an error at once, which names it") {
+TEST_CASE("whatever else is in the place of a bootstrap file is an error at once, which names it") {
   struct intruder {
     const char* what;
     std::function<void(const std::string&)> put;
@@ -123,19 +123,19 @@ TEST_CASE("whatever else is in the place of a note is an error at once, which na
   for (const intruder& each : intruders) {
     CAPTURE(each.what);
     const places here;
-    fs::remove(here.note);
-    each.put(here.note);
+    fs::remove(here.file);
+    each.put(here.file);
     for (const int rank : {0, 1}) {
       const std::string said = said_by(rank, here.base.path());
       CAPTURE(said);
-      CHECK(said.find(here.note) != std::string::npos);
+      CHECK(said.find(here.file) != std::string::npos);
       CHECK(said.find(each.what) != std::string::npos);
     }
-    CHECK(fs::exists(fs::symlink_status(here.note)));
+    CHECK(fs::exists(fs::symlink_status(here.file)));
   }
   const places here;
-  std::ofstream(here.note) << "something else\n";
-  CHECK(said_by(1, here.base.path()).find("is no note of a job") != std::string::npos);
+  std::ofstream(here.file) << "something else\n";
+  CHECK(said_by(1, here.base.path()).find("is no bootstrap file") != std::string::npos);
 }
 
 TEST_CASE("so is whatever else is in the place of its directory") {
@@ -167,14 +167,14 @@ TEST_CASE("so is whatever else is in the place of its directory") {
   }
 }
 
-TEST_CASE("another user's note and another user's directory are named with the user") {
+TEST_CASE("another user's bootstrap file and another user's directory are named with the user") {
   if (::geteuid() != 0) {
     MESSAGE("skipped: only root can make another user's files");
     return;
   }
   for (const bool whole_directory : {false, true}) {
     const places here;
-    const std::string& path = whole_directory ? here.folder : here.note;
+    const std::string& path = whole_directory ? here.folder : here.file;
     REQUIRE(::chown(path.c_str(), 65534, 65534) == 0);
     for (const int rank : {0, 1}) {
       const std::string said = said_by(rank, here.base.path());
@@ -185,7 +185,7 @@ TEST_CASE("another user's note and another user's directory are named with the u
   }
 }
 
-TEST_CASE("where descriptors run out that is said, and no living job loses its note to the sweep") {
+TEST_CASE("where descriptors run out that is said, and no living job loses its file to the sweep") {
   const scratch base;
   ::setenv("XDG_RUNTIME_DIR", base.path().c_str(), 1);
   ::setenv("RANK", "0", 1);
@@ -193,8 +193,8 @@ TEST_CASE("where descriptors run out that is said, and no living job loses its n
   ::setenv("TORCHELASTIC_RUN_ID", "living", 1);
   const belay::launch mine = belay::find_launch();
   {
-    const bootstrap_socket door = bootstrap_socket::open_in(base.path());
-    const bootstrap_file note = bootstrap_file::leave(mine, door, {});
+    const bootstrap_socket socket = bootstrap_socket::open_in(base.path());
+    const bootstrap_file file = bootstrap_file::write(mine, socket, {});
     int named = 0;
     for (int free_numbers = 0; free_numbers <= 6; ++free_numbers) {
       CAPTURE(free_numbers);
@@ -206,8 +206,9 @@ TEST_CASE("where descriptors run out that is said, and no living job loses its n
         ::getrlimit(RLIMIT_NOFILE, &limit);
         limit.rlim_cur = static_cast<rlim_t>(next + free_numbers);
         ::setrlimit(RLIMIT_NOFILE, &limit);
+        remove_stale_files(base.path());
         try {
-          static_cast<void>(bootstrap_file::leave(belay::find_launch(), door, {}));
+          static_cast<void>(bootstrap_file::write(belay::find_launch(), socket, {}));
         } catch (const belay::file_error& error) {
           return std::string(error.what()).find("RLIMIT_NOFILE of this process is ") != std::string::npos ? 1 : 2;
         }
@@ -215,7 +216,7 @@ TEST_CASE("where descriptors run out that is said, and no living job loses its n
       }));
       CHECK(code <= 1);
       named += code;
-      CHECK(bootstrap_file::find(mine, in_seconds(1), {}).door == door.path());
+      CHECK(bootstrap_file::find(mine, in_seconds(1), {}).socket_path == socket.path());
     }
     CHECK(named > 0);
   }

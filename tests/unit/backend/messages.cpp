@@ -2,6 +2,7 @@
 #include "belay/backend/host/bootstrap/messages.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 
 #include <random>
 #include <thread>

@@ -28,16 +28,16 @@ namespace {
 // What a run may not leave behind.
 struct belongings {
   std::size_t descriptors = count("/proc/self/fd");
-  std::size_t doorways = doors();
+  std::size_t sockets = sockets_now();
   [[nodiscard]] static std::size_t count(const char* folder) {
     std::size_t n = 0;
     for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator(folder)) ++n;
     return n;
   }
-  [[nodiscard]] static std::size_t doors() {
+  [[nodiscard]] static std::size_t sockets_now() {
     std::size_t n = 0;
     const std::string mine = "-" + std::to_string(::getpid()) + "-";
-    for (const auto& each : std::filesystem::directory_iterator(belay::host::bootstrap_socket::base_directory())) {
+    for (const auto& each : std::filesystem::directory_iterator(belay::host::base_directory())) {
       n += each.path().filename().string().find(mine) != std::string::npos;
     }
     return n;
@@ -210,7 +210,7 @@ TEST_CASE("a rank that stays stopped when the others have given up does not keep
   CHECK(no_children());
 }
 
-TEST_CASE("a deadline before the stall limit: who is stopped is blamed, not who waits for it in another group") {
+TEST_CASE("a deadline before the stall limit: the stopped rank is the culprit, not one that waits for it in another group") {
   const auto body = [](auto& rank) {
     const int pid = ::getpid();
     std::vector<int> pids(3);
@@ -233,7 +233,7 @@ TEST_CASE("a deadline before the stall limit: who is stopped is blamed, not who 
   }
 }
 
-TEST_CASE("the deadline of one call names who has not arrived and how it is") {
+TEST_CASE("the deadline of one call names the ranks that have not arrived and how they are") {
   const auto told = processes{2}.run([](auto& rank) {
     std::string out;
     if (rank.number() == 0) {
@@ -288,26 +288,26 @@ TEST_CASE("too little memory for what the ranks share is an error with bytes") {
 }
 
 TEST_CASE("children die with their parent, also when it is killed") {
-  int line[2];
-  REQUIRE(::pipe(line) == 0);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
   const pid_t parent = ::fork();
   if (parent == 0) {
-    ::close(line[0]);
+    ::close(ends[0]);
     (void)processes{3}.outcomes([&](auto& rank) {
       const pid_t mine = ::getpid();
-      (void)!::write(line[1], &mine, sizeof mine);
+      (void)!::write(ends[1], &mine, sizeof mine);
       while (true) rank.world().barrier();
     });
     ::_exit(0);
   }
-  ::close(line[1]);
+  ::close(ends[1]);
   pid_t children[3] = {};
-  for (pid_t& child : children) REQUIRE(::read(line[0], &child, sizeof child) == sizeof child);
+  for (pid_t& child : children) REQUIRE(::read(ends[0], &child, sizeof child) == sizeof child);
   ::kill(parent, SIGKILL);
   ::waitpid(parent, nullptr, 0);
   pid_t none = 0;
-  CHECK(::read(line[0], &none, sizeof none) == 0);  // the last writer is gone
-  ::close(line[0]);
+  CHECK(::read(ends[0], &none, sizeof none) == 0);  // the last writer is gone
+  ::close(ends[0]);
 }
 
 TEST_CASE("survivors of a killed rank go on in a smaller world, in their order, with fresh memory") {

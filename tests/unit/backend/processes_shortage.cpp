@@ -58,6 +58,6 @@ TEST_CASE("a limit of descriptors that is met at any step of the start is named,
     if (out == ran) break;
     REQUIRE(out == named);
   }
-  // A socket, a segment, a child and a line for each rank at least.
+  // A socket, a segment, a child and a connection for each rank at least.
   CHECK(failed >= 8);
 }

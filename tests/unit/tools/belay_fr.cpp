@@ -13,6 +13,7 @@
 #include <string>
 
 #include "belay/backend/host/failure/flight_dump.hpp"
+#include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/backend/host/options.hpp"
 
 namespace {

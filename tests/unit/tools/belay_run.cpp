@@ -89,7 +89,7 @@ TEST_CASE("the exit code is the first failing rank's, or 128 and its signal") {
   CHECK(shell(2, "ulimit -c 0; kill -SEGV $$").code == 128 + SIGSEGV);
 }
 
-TEST_CASE("when one fails the others have a time_point, then SIGTERM, then SIGKILL; the first one's code stays") {
+TEST_CASE("when one fails the others have some time, then SIGTERM, then SIGKILL; the first one's code stays") {
   const outcome own = shell(3, "[ $BELAY_RANK = 1 ] && exit 3; sleep 0.05; echo ends itself; exit 4");
   CHECK(own.code == 3);
   CHECK(sorted_lines(own.out) == "[0] ends itself\n[2] ends itself\n");
@@ -139,7 +139,7 @@ TEST_CASE("with too few descriptors the limit is named, and nothing is left") {
       ::setrlimit(RLIMIT_NOFILE, &limit);
     });
     const outcome result = one.wait();
-    CHECK(one.doorways() == 0);
+    CHECK(one.sockets() == 0);
     if (result.code == 0) break;
     ++failed;
     CAPTURE(result.error);
@@ -193,7 +193,7 @@ TEST_CASE("Ctrl-C and SIGTERM reach every rank, once, and belay-run waits for th
     const outcome result = one.wait();
     CHECK(result.code == 0);
     CHECK(sorted_lines(result.out) == "[0] got it\n[0] ready\n[1] got it\n[1] ready\n");
-    CHECK(one.doorways() == 0);
+    CHECK(one.sockets() == 0);
   }
   launched one({"-n", "2", "sh", "-c", "sleep 30 & echo ready; wait"});
   CHECK(one.wait_for_lines("out", 2).size() == 2);
@@ -254,14 +254,14 @@ TEST_CASE("no process is left: not by an end, not by a kill of belay-run, not wh
   launched one({"-n", "3", "sh", "-c", "sleep 60 & echo $!; echo $$; wait"});
   const auto pids = one.wait_for_lines("out", 6);
   REQUIRE(pids.size() == 6);
-  CHECK(one.doorways() == 1);
+  CHECK(one.sockets() == 1);
   ::kill(one.pid(), SIGKILL);
   CHECK(one.wait().code == 1000 + SIGKILL);
   for (const std::string& line : pids) CHECK(gone_soon(std::stoi(line.substr(4))));
   // Its directory is all that is left, until the next start.
-  CHECK(one.doorways() == 1);
+  CHECK(one.sockets() == 1);
   CHECK(belay::host::bootstrap_socket::sweep(one.file("run")) == 1);
-  CHECK(one.doorways() == 0);
+  CHECK(one.sockets() == 0);
 }
 
 TEST_CASE("who stops reading ends the ranks as in any pipeline") {
@@ -276,7 +276,7 @@ TEST_CASE("ranks that join are one world; a kill is told to the others, who say 
   launched one({"-n", "3", this_program(), "--no-skip", "--test-case=*as a rank*"});
   const auto lines = one.wait_for_lines("error", 3);
   REQUIRE(lines.size() == 3);
-  CHECK(one.doorways() == 0);
+  CHECK(one.sockets() == 0);
   for (const std::string& line : lines) {
     if (line.find("[1] joined ") == 0) ::kill(std::stoi(line.substr(11)), SIGKILL);
   }

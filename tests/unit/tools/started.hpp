@@ -58,7 +58,7 @@ class launched {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] std::string file(const char* name) const { return base_.path() + "/" + name; }
-  [[nodiscard]] int doorways() const { return entries_of(file("run")); }
+  [[nodiscard]] int sockets() const { return entries_of(file("run")); }
 
   // Until a file holds so many lines: a rank wrote them.
   [[nodiscard]] std::vector<std::string> wait_for_lines(const char* name, std::size_t count) const {
@@ -88,7 +88,7 @@ class launched {
 [[nodiscard]] inline outcome run(const std::vector<std::string>& arguments, const std::string& input = "/dev/null") {
   launched one(arguments, input);
   outcome result = one.wait();
-  CHECK(one.doorways() == 0);
+  CHECK(one.sockets() == 0);
   return result;
 }
 

@@ -1,41 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A world of ranks that are threads of this process. It needs nothing installed and nothing launched, peers'
-// memory is directly addressable, and when a rank fails the others are told instead of left waiting.
+// A world of ranks that are threads of this process. It needs nothing installed and nothing launched, the memory of
+// peers is directly addressable, and when a rank fails the others' waits end with the cause.
+//
+//   belay::host::world(4).run([](belay::host::rank& rank) {
+//     std::vector<float> gradients(1000, 1.0f);
+//     rank.world().all_reduce(std::span(gradients), belay::sum);
+//   });
 #pragma once
 
-#include <exception>
-#include <memory>
+#include <cstddef>
 #include <optional>
-#include <string>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/bootstrap/run_rank.hpp"
-#include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/launched.hpp"
-#include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
+#include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// `world{4}.run(body)` calls `body(rank&)` on four threads, each a rank. Can be run again.
+/// `world(4).run(body)` calls `body(rank&)` on four threads, each a rank. Can be run again.
 class world {
  public:
   /// Throws `usage_error` if there is no rank, `input_error` if BELAY_TIMEOUT makes no sense.
-  explicit world(int ranks, world_options options = {}, where at = where::current())
-      : ranks_(ranks), options_(checked_options(options, at)) {
-    if (ranks < 1) throw usage_error("a world of " + std::to_string(ranks) + " ranks", at);
-  }
+  explicit world(int ranks, world_options options = {}, where at = where::current());
 
   /// The world that this process was started in as one rank: by belay-run, torchrun, Open MPI's mpirun, a PMI or
-  /// Slurm (see launch.hpp for who is believed). Without any of them a world of one rank.
+  /// Slurm (launch.hpp says in which order). Without any of them a world of one rank.
   [[nodiscard]] static launched_world from_env(world_options options = {}, where at = where::current()) {
     return launched_world(options, at);
   }
@@ -49,10 +46,10 @@ class world {
   auto run(Body&& body) const {
     using result = std::invoke_result_t<Body&, rank&>;
     if constexpr (std::is_void_v<result>) {
-      run_threads([&](rank& self, int) { body(self); });
+      run_threads([&](rank& self) { body(self); });
     } else {
       std::vector<std::optional<result>> slots(static_cast<std::size_t>(ranks_));
-      run_threads([&](rank& self, int number) { slots[static_cast<std::size_t>(number)].emplace(body(self)); });
+      run_threads([&](rank& self) { slots[static_cast<std::size_t>(self.number())].emplace(body(self)); });
       std::vector<result> results;
       results.reserve(slots.size());
       for (auto& slot : slots) results.push_back(std::move(*slot));
@@ -61,36 +58,7 @@ class world {
   }
 
  private:
-  template <class Body>
-  void run_threads(Body body) const {
-    const auto members = std::make_shared<thread_membership>(ranks_, options_);
-    std::vector<run_result> ends(static_cast<std::size_t>(ranks_));
-    std::vector<std::thread> threads;
-    threads.reserve(static_cast<std::size_t>(ranks_));
-    try {
-      for (int number = 0; number < ranks_; ++number) {
-        threads.emplace_back([&, number] {
-          if (options_.pin == pinning::one_core_each) pin_to_core(number);
-          ends[static_cast<std::size_t>(number)] =
-              live(members->enter(number), members, [&](rank& self) { body(self, number); });
-        });
-      }
-    } catch (...) {  // the system has no more threads
-      world_status(members->first())
-          .abort({comm_fault::peer_failed, {static_cast<int>(threads.size())}, "its thread could not be started", ""});
-      for (std::thread& thread : threads) thread.join();
-      throw;
-    }
-    for (std::thread& thread : threads) thread.join();
-    members->end();
-    // The exception of the rank that stopped the world, or else the first rank's.
-    for (const run_result& end : ends) {
-      if (end.stopped_the_world) std::rethrow_exception(end.error);
-    }
-    for (const run_result& end : ends) {
-      if (end.error) std::rethrow_exception(end.error);
-    }
-  }
+  void run_threads(function_ref<void(rank&)> body) const;
 
   int ranks_;
   world_options options_;
@@ -98,3 +66,7 @@ class world {
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/backend/host/world.ipp"  // IWYU pragma: export
+#endif

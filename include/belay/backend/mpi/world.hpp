@@ -13,8 +13,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -78,17 +76,6 @@ class world {
   }
 
  private:
-  static double timeout_of_environment() {
-    const char* text = std::getenv("BELAY_TIMEOUT");
-    if (text == nullptr || *text == '\0') return 600;
-    char* end = nullptr;
-    const double seconds = std::strtod(text, &end);
-    if (*end != '\0' || !(seconds > 0) || !std::isfinite(seconds)) {
-      throw input_error("BELAY_TIMEOUT=" + std::string(text) + ": expected seconds, more than 0");
-    }
-    return seconds;
-  }
-
   template <class Body>
   void run_rank(Body body, where at) {
     if (runtime_->finalised()) throw usage_error("this world has been run, and MPI is finalised", at);

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "belay/backend/host/bootstrap/poll_until.hpp"
+#include "belay/backend/host/bootstrap/messages.hpp"
 #include "belay/backend/host/bootstrap/rank_record.hpp"
 #include "belay/core/config.hpp"
 

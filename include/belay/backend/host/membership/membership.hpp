@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How a rank comes to its world, and to the next one when some have failed: the survivors agree on who is left, get
-// fresh memory in which all numbers start anew, and never touch the old one again.
+// How a rank comes to its world, and to the next one when some have failed: the survivors agree on the members, get
+// fresh memory in which all numbers start anew, and never touch the old memory again.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "belay/backend/host/failure/world_status.hpp"
@@ -17,7 +16,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// A rank's seat in one epoch of a world.
+/// One epoch of a world, as one of its ranks sees it.
 struct epoch_view {
   std::shared_ptr<world_status> world;
   std::shared_ptr<region_provider> regions;
@@ -25,7 +24,7 @@ struct epoch_view {
   std::vector<int> members;  // the ranks' numbers at the start, in order
 };
 
-/// What a rank shrinks by.
+/// By which a rank shrinks: threads agree under a lock, processes through their coordinator.
 class membership {
  public:
   membership() = default;
@@ -33,12 +32,12 @@ class membership {
   membership& operator=(const membership&) = delete;
   virtual ~membership() = default;
 
-  /// Collective among those who are left; `number` is the caller's in the present epoch. Throws comm_error: timeout,
-  /// or revoked for a rank that came too late.
+  /// Collective among the ranks that are left; `number` is the caller's in the present epoch. Throws comm_error:
+  /// timeout, or revoked for a rank that came too late.
   [[nodiscard]] virtual epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) = 0;
 
-  /// The rank's body is over: who shrinks does not wait for it. `seat` is the one it started with.
-  virtual void leave(const epoch_view& seat) noexcept = 0;
+  /// The rank's body is over: a shrink does not wait for it. `view` is of its first epoch.
+  virtual void leave(const epoch_view& view) noexcept = 0;
 };
 
 }  // namespace host

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The steps by which one arbiter leads those who are left to one list of them: wait until each rank has asked or left,
+// The steps by which one arbiter leads the survivors to one list of members: wait until each rank has asked or left,
 // make what they go on with, and begin again if one more died meanwhile. Nothing else is here, so that a model checker
 // can run exactly these steps.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <vector>
@@ -12,7 +13,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Called whenever something has happened; tells at most once. `survivors` is room for the list. `Arbiter` has
+/// Called after each event; tells at most once. `survivors` is storage for the list. `Arbiter` has
 ///   const std::vector<int>& members();             ranks of the present epoch, in order
 ///   bool asks(int rank); bool has_left(int rank);
 ///   void hurry();                                  some have neither asked nor left

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The coordinator's loop: joins, requests, exits, and the agreement of survivors.
+#pragma once
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "belay/backend/host/bootstrap/coordinator.hpp"
+#include "belay/backend/host/membership/survivor_agreement.hpp"
+#include "belay/core/error.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+BELAY_DECL coordinator::coordinator(bootstrap_socket& socket, int ranks, memory_segment& control_block,
+                                    world_events& world, coordinator_options options, where at)
+    : socket_(&socket),
+      control_(&control_block),
+      world_(&world),
+      at_(at),
+      handshake_(socket, options.hello_limit, at),
+      stalls_(options.stall_limit) {
+  if (ranks < 1) throw usage_error("a coordinator of " + std::to_string(ranks) + " ranks", at);
+  records_.resize(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) members_.push_back(rank);
+}
+
+BELAY_DECL void coordinator::expect(int rank, pid_t child) {
+  rank_record& of = record(rank);
+  of.child = watched_process::watch(child, at_);
+  if (!of.child) throw usage_error("process " + std::to_string(child) + " is no child of this one", at_);
+}
+
+BELAY_DECL void coordinator::run() {
+  while (!all_over()) step(time_point::max());
+}
+
+BELAY_DECL bool coordinator::serve_until_joined(time_point until) {
+  const auto decided = [](const rank_record& one) { return one.joined || one.over; };
+  while (!std::all_of(records_.begin(), records_.end(), decided) && std::chrono::steady_clock::now() < until) {
+    step(until);
+  }
+  return all_joined();
+}
+
+// What `agree` asks for. A rank that is stalled meanwhile is killed, and seen dead before.
+struct coordinator::arbiter {
+  coordinator* self;
+
+  [[nodiscard]] const std::vector<int>& members() const noexcept { return self->members_; }
+  [[nodiscard]] bool asks(int rank) const { return self->record(rank).shrink.has_value(); }
+  [[nodiscard]] bool has_left(int rank) const { return self->record(rank).left(); }
+  void hurry() const { self->kill_stalled(); }
+  [[nodiscard]] bool find_dead(const std::vector<int>& ranks) const { return self->find_dead(ranks); }
+  [[nodiscard]] bool renew(const std::vector<int>& survivors) const { return self->renew(survivors); }
+  void tell(const std::vector<int>& survivors) const { self->tell(survivors); }
+};
+
+BELAY_DECL void coordinator::step(time_point until) {
+  gather_poll_entries();
+  if (poll_until(entries_.data(), entries_.size(), next_deadline(until)) <= 0) {
+    for (pollfd& entry : entries_) entry.revents = 0;
+  }
+  world_->on_poll(std::span<const pollfd>(entries_).subspan(tags_.size()));
+  for (std::size_t i = 0; i < tags_.size(); ++i) {
+    if (entries_[i].revents != 0) serve(tags_[i]);
+  }
+  const time_point now = std::chrono::steady_clock::now();
+  handshake_.drop_expired();
+  stalls_.look(records_, now, [this](int rank) { world_->on_stall(rank); });
+  refuse_late(now);
+  agree(arbiter{this}, survivors_);
+}
+
+BELAY_DECL bool coordinator::all_joined() const noexcept {
+  return std::all_of(records_.begin(), records_.end(), [](const rank_record& one) { return one.joined; });
+}
+BELAY_DECL bool coordinator::all_over() const noexcept {
+  return std::all_of(records_.begin(), records_.end(), [](const rank_record& one) { return one.finished(); });
+}
+BELAY_DECL bool coordinator::send_signal(int rank, int number) const noexcept {
+  const watched_process* const living = records_[static_cast<std::size_t>(rank)].alive();
+  return living != nullptr && living->send_signal(number);
+}
+
+BELAY_DECL void coordinator::gather_poll_entries() {
+  entries_.clear();
+  tags_.clear();
+  const auto add = [this](int file, source what, std::size_t index) {
+    entries_.push_back({file, POLLIN, 0});
+    tags_.push_back({what, index});
+  };
+  if (const int file = handshake_.listener(); file >= 0) add(file, source::listener, 0);
+  for (std::size_t i = 0; i < handshake_.pending(); ++i) add(handshake_.fd(i), source::pending, i);
+  for (std::size_t i = 0; i < records_.size(); ++i) {
+    const rank_record& one = records_[i];
+    if (one.socket) add(one.socket.fd(), source::connection, i);
+    if (one.child && !one.child_gone) add(one.child->fd(), source::child, i);
+    if (one.member && !one.over) add(one.member->fd(), source::member, i);
+  }
+  world_->add_poll_entries(entries_);
+}
+
+BELAY_DECL time_point coordinator::next_deadline(time_point until) const noexcept {
+  until = handshake_.next(std::min(until, stalls_.next()));
+  for (const rank_record& one : records_) {
+    if (one.shrink) until = std::min(until, one.shrink->until);
+  }
+  return until;
+}
+
+BELAY_DECL void coordinator::serve(tag from) {
+  const int rank = static_cast<int>(from.index);
+  switch (from.what) {
+    case source::listener: return handshake_.accept(records_.size());
+    case source::pending:
+      if (auto joined = handshake_.read_hello(from.index, records_)) admit(std::move(*joined));
+      return;
+    case source::connection: return read_messages(rank, 64);
+    case source::child: return on_child_exit(rank);
+    case source::member: return on_member_exit(rank);
+  }
+}
+
+// --- joins
+
+BELAY_DECL void coordinator::admit(handshake::joined_process from) {
+  rank_record& to = record(from.rank);
+  to.joined = true;
+  to.socket = std::move(from.socket);
+  to.socket.limit_body(connection::longest_body);
+  const pid_t pid = from.process.pid();
+  if (!to.child || to.child->pid() != pid) to.member = std::move(from.process);
+  world_->on_join(from.rank, pid);
+  message welcome;
+  welcome.kind = message_kind::welcome;
+  welcome.rank = from.rank;
+  welcome.numbers = {epoch_, control_->size_bytes(), 0};
+  reply(to, welcome, control_->fd());
+  if (all_joined()) socket_->close();
+}
+
+// --- requests
+
+// Never waits for a rank: one that does not take an answer gets no more. Its messages are still read: it may be dead,
+// and its last ones queued.
+BELAY_DECL void coordinator::reply(rank_record& to, const message& what, int file) {
+  if (!to.socket || to.socket.send(what, at_once, file)) return;
+  to.deaf = true;
+  to.socket.stop_sending();
+}
+
+BELAY_DECL void coordinator::read_messages(int rank, std::size_t most) {
+  rank_record& from = record(rank);
+  for (std::size_t i = 0; i < most && from.socket; ++i) {
+    received got = from.socket.receive(at_once);
+    if (got.what == receipt::nothing) return;
+    if (got.what != receipt::whole) return from.socket.close();
+    handle(rank, from, std::move(got));
+  }
+}
+
+BELAY_DECL void coordinator::handle(int rank, rank_record& from, received got) {
+  const std::uint64_t number = got.said.numbers[0];
+  switch (got.said.kind) {
+    case message_kind::keep:
+    case message_kind::attach:
+    case message_kind::drop: {
+      const auto [answer, file] = regions_.answer(rank, std::move(got));
+      return reply(from, answer, file);
+    }
+    case message_kind::goodbye: {
+      if (from.said_goodbye || number > 1) return from.socket.close();
+      from.said_goodbye = true;
+      from.shrink.reset();
+      world_->on_exit_message(
+          rank, exit_message{static_cast<exit_message::outcome>(number), got.said.numbers[1], got.said.body});
+      message farewell;
+      farewell.kind = message_kind::farewell;
+      farewell.ticket = got.said.ticket;
+      return reply(from, farewell);
+    }
+    case message_kind::shrink: {
+      if (from.said_goodbye || from.shrink) {
+        return reply(from, refused(got.said.ticket, refusal::words, "one wish at a time, and none after goodbye"));
+      }
+      const std::uint64_t longest = 365ULL * 24 * 3600 * 1'000'000;
+      const auto limit = std::chrono::microseconds(static_cast<std::int64_t>(std::min(number, longest)));
+      from.shrink = rank_record::shrink_request{got.said.ticket, std::chrono::steady_clock::now() + limit};
+      return;
+    }
+    default: return from.socket.close();
+  }
+}
+
+// --- exits
+
+inline constexpr std::size_t last_messages = 1 << 20;  // of a dead process that are still read
+
+BELAY_DECL void coordinator::on_child_exit(int rank) {
+  rank_record& of = record(rank);
+  if (of.child_gone) return;
+  const bool is_rank = !of.member;
+  if (is_rank) read_messages(rank, last_messages);
+  of.child_gone = true;
+  const exit_status how = of.child->reap();
+  if (is_rank) leave(rank, of);
+  world_->on_child_exit(rank, how);
+  if (is_rank) world_->on_exit(rank, how);
+}
+
+BELAY_DECL void coordinator::on_member_exit(int rank) {
+  rank_record& of = record(rank);
+  if (of.over) return;
+  read_messages(rank, last_messages);
+  const exit_status how = of.member->reap();
+  leave(rank, of);
+  world_->on_exit(rank, how);
+}
+
+BELAY_DECL void coordinator::leave(int rank, rank_record& from) {
+  from.over = true;
+  from.socket.close();
+  from.shrink.reset();
+  regions_.forget(rank);
+}
+
+// --- survivors
+
+BELAY_DECL void coordinator::refuse_late(time_point now) {
+  for (rank_record& from : records_) {
+    if (!from.shrink || now < from.shrink->until) continue;
+    std::string missing;
+    for (int rank : members_) {
+      const rank_record& other = record(rank);
+      if (!other.left() && !other.shrink) missing.append(missing.empty() ? "" : ", ").append(other.text(rank));
+    }
+    reply(from, refused(from.shrink->ticket, refusal::late, missing));
+    from.shrink.reset();
+  }
+}
+
+// Whether one of them died meanwhile; its exit has been served then.
+BELAY_DECL bool coordinator::find_dead(const std::vector<int>& ranks) {
+  bool found = false;
+  for (int rank : ranks) {
+    const watched_process* const living = record(rank).alive();
+    if (living == nullptr || !living->gone()) continue;
+    found = true;
+    record(rank).member ? on_member_exit(rank) : on_child_exit(rank);
+  }
+  return found;
+}
+
+BELAY_DECL bool coordinator::renew(const std::vector<int>& survivors) {
+  try {
+    fresh_ = &world_->renew(survivors);
+    return true;
+  } catch (const budget_error& little) {
+    for (int rank : survivors) {
+      rank_record& to = record(rank);
+      reply(to, refused(to.shrink->ticket, refusal::budget, little.what(), little.requested_bytes(),
+                        little.available_bytes()));
+      to.shrink.reset();
+    }
+    return false;
+  }
+}
+
+BELAY_DECL void coordinator::tell(const std::vector<int>& survivors) {
+  control_ = fresh_;
+  members_ = survivors;
+  ++epoch_;
+  message news;
+  news.kind = message_kind::renewed;
+  news.numbers = {epoch_, fresh_->size_bytes(), 0};
+  const std::vector<std::int32_t> list(survivors.begin(), survivors.end());
+  news.body.assign(reinterpret_cast<const char*>(list.data()), list.size() * sizeof list[0]);
+  for (std::size_t i = 0; i < survivors.size(); ++i) {
+    rank_record& to = record(survivors[i]);
+    news.rank = static_cast<std::int32_t>(i);
+    news.ticket = to.shrink->ticket;
+    to.shrink.reset();
+    reply(to, news, fresh_->fd());
+  }
+}
+
+BELAY_DECL void coordinator::kill_stalled() {
+  for (int rank : members_) {
+    rank_record& of = record(rank);
+    if (of.left() || of.shrink || !of.told_stalled) continue;
+    const watched_process* const living = of.alive();
+    // Reported some time ago: it may run again.
+    if (living == nullptr || !living->stopped()) continue;
+    if (!living->send_signal(SIGKILL) && !living->gone()) of.beyond_reach = true;
+  }
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI

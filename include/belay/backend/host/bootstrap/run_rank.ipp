@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Running one rank's body.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "belay/backend/host/bootstrap/run_rank.hpp"
+#include "belay/backend/host/failure/flight_dump.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_ptr<membership>& source,
+                                    function_ref<void(rank&)> body) {
+  run_result end;
+  std::optional<rank> self;
+  const auto failed = [&](std::string what) {
+    end.error = std::current_exception();
+    end.what = std::move(what);
+    if (!view.world->in_own_process()) return;
+    end.aborted_the_world = view.world->abort(thrown_by(*view.world, view.number, end.what.c_str()));
+  };
+  try {
+    self.emplace(view, source);
+    body(*self);
+  } catch (const std::exception& problem) {
+    failed(message_of(problem));
+  } catch (...) {
+    failed("an exception that is no std::exception");
+  }
+  if (!view.world->in_own_process()) end_forked_child(view.number, end.what.c_str());
+  // Among threads the first rank that comes out of a failed run reports it, while the others are still in their calls:
+  // one may never come out. For processes the coordinator does.
+  if (view.world->space() == address_space::one && view.world->aborted()) report_failure_once(*view.world);
+  view.world->leave(view.number, lane::caller);
+  source->leave(view);
+  if (self) self->finish();
+  view.world->leave(view.number, lane::stream);
+  return end;
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
