@@ -73,7 +73,8 @@ inline void restore_signals() noexcept {
 }
 
 /// In the child. Its process group is its own: belay-run passes on, once, what the terminal sends to its group.
-[[noreturn]] inline void run_program(const start_options& how, pid_t parent, int out, int error, int secret, int report) {
+[[noreturn]] inline void run_program(const start_options& how, pid_t parent, int out, int error, int secret,
+                                     int report) {
   ::setpgid(0, 0);
   if (!belay::host::end_with_parent(parent)) ::_exit(1);
   restore_signals();

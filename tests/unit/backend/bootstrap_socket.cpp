@@ -203,7 +203,8 @@ TEST_CASE("the connection of another user is closed, even through an open direct
   };
   ::chmod(base.path().c_str(), 0755);
   CHECK(outcome_as_other() == 2);
-  // The control: with the directory and the socket open to all another user connects, and is refused by its credentials.
+  // The control: with the directory and the socket open to all another user connects, and is refused by its
+  // credentials.
   ::chmod(socket.directory().c_str(), 0777);
   ::chmod(socket.path().c_str(), 0777);
   CHECK(outcome_as_other() == 4);

@@ -254,7 +254,8 @@ TEST_CASE("a coordinator that is gone or does not answer ends every call with an
     bootstrap_socket socket = bootstrap_socket::open_in(base.path());
     test_world world;
     coordinator serving(socket, 2, world.control_block, world);
-    const std::string all = socket.path() + "\n" + std::string(reinterpret_cast<const char*>(socket.secret().data()), 32);
+    const std::string all =
+        socket.path() + "\n" + std::string(reinterpret_cast<const char*>(socket.secret().data()), 32);
     if (::write(pipe[1], all.data(), all.size()) < 0) return 1;
     serving.run();
     return 0;

@@ -181,7 +181,8 @@ TEST_CASE("a rank without a launcher is a world of one; one whose first rank is 
       launched_world({.timeout = 100ms}).run([](auto&) {});
     } catch (const belay::comm_error& error) {
       return error.fault() == belay::comm_fault::timeout &&
-                     std::string(error.what()).find("rank 0 of torchrun: rank 1 of 2 wrote no file") != std::string::npos
+                     std::string(error.what()).find("rank 0 of torchrun: rank 1 of 2 wrote no file") !=
+                         std::string::npos
                  ? 7
                  : 1;
     }

@@ -210,7 +210,8 @@ TEST_CASE("a rank that stays stopped when the others have given up does not keep
   CHECK(no_children());
 }
 
-TEST_CASE("a deadline before the stall limit: the stopped rank is the culprit, not one that waits for it in another group") {
+TEST_CASE(
+    "a deadline before the stall limit: the stopped rank is the culprit, not one that waits for it in another group") {
   const auto body = [](auto& rank) {
     const int pid = ::getpid();
     std::vector<int> pids(3);

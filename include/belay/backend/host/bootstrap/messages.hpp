@@ -73,8 +73,8 @@ enum class refusal : std::uint64_t {
 };
 
 /// The answer to a refused request. `requested` and `available` are bytes of a budget.
-[[nodiscard]] BELAY_DECL message refused(std::uint64_t ticket, refusal why, std::string words, std::uint64_t requested = 0,
-                                         std::uint64_t available = 0);
+[[nodiscard]] BELAY_DECL message refused(std::uint64_t ticket, refusal why, std::string words,
+                                         std::uint64_t requested = 0, std::uint64_t available = 0);
 
 /// A rank's last message: its body returned, with a result, or failed.
 struct exit_message {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Where the files of a job are and whose they are. A private directory has a name that can be guessed, and no other
-// user can enter it. Anything else in the place of the directory or of a file in it is an error at once, which names it.
+// user can enter it. Anything else in the place of the directory or of a file in it is an error at once, which names
+// it.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
