@@ -260,7 +260,7 @@ TEST_CASE("no process is left: not by an end, not by a kill of belay-run, not wh
   for (const std::string& line : pids) CHECK(gone_soon(std::stoi(line.substr(4))));
   // Its directory is all that is left, until the next start.
   CHECK(one.sockets() == 1);
-  CHECK(belay::host::bootstrap_socket::sweep(one.file("run")) == 1);
+  CHECK(belay::host::remove_stale_files(one.file("run")) == 1);
   CHECK(one.sockets() == 0);
 }
 
