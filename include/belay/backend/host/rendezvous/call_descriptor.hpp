@@ -85,7 +85,7 @@ static_assert(sizeof(call_descriptor) <= peer_flags<>::flag_payload_bytes);
 
 /// The buffers of a larger call. They are valid from `enter_rendezvous` to `exit_rendezvous`.
 struct call_buffers {
-  fingerprint print;
+  const fingerprint& print;
   const void* input = nullptr;
   std::size_t input_bytes = 0;
   void* output = nullptr;
