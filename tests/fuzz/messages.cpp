@@ -3,9 +3,11 @@
 // Any packets on the socket between ranks and the process that holds their memory: a message, whole and within its
 // limits, or a word on what is wrong, never more than was sent.
 //
-// The input is packets: twelve bits give a packet's length; of the four left, one fills it up to the size of a frame, one
-// puts our mark and version at its beginning.
+// The input is packets: twelve bits give a packet's length; of the four left, one fills it up to the size of a frame,
+// one puts our mark and version at its beginning.
 #include "belay/backend/host/bootstrap/messages.hpp"
+
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>

@@ -2,11 +2,17 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "belay/backend/host/bootstrap/stale_files.hpp"
+#include "belay/core/error.hpp"
 #include "unit/backend/forked.hpp"
 
 using belay::host::accept_status;

@@ -2,10 +2,14 @@
 #include "belay/backend/host/bootstrap/coordinator.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include <filesystem>
 #include <thread>
 
+#include "belay/backend/host/bootstrap/stale_files.hpp"
 #include "unit/backend/test_world.hpp"
 
 using namespace belay::host;

@@ -2,8 +2,13 @@
 //
 // Who must not get in, and what those who are in must not be able to do.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
+#include <cstring>
 #include <random>
 
 #include "belay/backend/host/bootstrap/coordinator.hpp"

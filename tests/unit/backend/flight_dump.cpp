@@ -22,6 +22,9 @@
 #include <vector>
 
 #include "belay/backend/host.hpp"
+#include "belay/backend/host/membership/thread_membership.hpp"
+#include "belay/backend/host/options.hpp"
+#include "belay/backend/host/rendezvous/group_directory.hpp"
 #include "belay/comm.hpp"
 
 namespace {

@@ -4,12 +4,14 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "belay/core/error.hpp"
 #include "belay/device/available_memory.hpp"
 #include "unit/backend/forked.hpp"
 

@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
+#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>

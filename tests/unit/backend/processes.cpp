@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "belay/backend/host/bootstrap/private_directory.hpp"
+#include "belay/backend/host/bootstrap/stale_files.hpp"
 #include "belay/comm.hpp"
 #include "belay/core/process_identity.hpp"
 #include "unit/backend/forked.hpp"

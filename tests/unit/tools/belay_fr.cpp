@@ -15,6 +15,7 @@
 #include "belay/backend/host/failure/flight_dump.hpp"
 #include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/backend/host/options.hpp"
+#include "belay/backend/host/rendezvous/group_directory.hpp"
 
 namespace {
 

@@ -41,7 +41,8 @@ BELAY_DECL void gather_parts(collective_endpoint& me, const std::byte* in, std::
     for (int k = in_place ? 1 : 0; k < me.size(); ++k) {
       const int q = me.ring_peer(k);
       const byte_range theirs = parts[q];
-      me.fetch(q, me.descriptor_of(q).input, from_parts ? theirs.first : 0, out + theirs.first, theirs.bytes, chosen.by);
+      me.fetch(q, me.descriptor_of(q).input, from_parts ? theirs.first : 0, out + theirs.first, theirs.bytes,
+               chosen.by);
     }
     return;
   }

@@ -68,8 +68,8 @@ BELAY_DECL std::string rules_text(int ranks, algorithm forced, const copy_table&
       known.root_reduces = each.what == operation::reduce;
       for (const std::size_t bytes : sizes) {
         const std::size_t given = each.parts ? bytes / static_cast<std::size_t>(ranks) : bytes;
-        const algorithm small = choose_small(forced, given, 1, ranks, each.traffic);
-        out += column(name(small == algorithm::automatic ? choose(known, bytes) : small), cell);
+        const algorithm eager = choose_small(forced, given, 1, ranks, each.traffic);
+        out += column(name(eager == algorithm::automatic ? choose(known, bytes) : eager), cell);
       }
     }
   }
