@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "belay/backend/host/collectives.hpp"
+#include "belay/backend/host/collectives/collectives.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/eager_endpoint.hpp"

@@ -16,7 +16,7 @@
 #include <memory>
 #include <span>
 
-#include "belay/backend/host/collectives.hpp"
+#include "belay/backend/host/collectives/collectives.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/rank_set.hpp"
 #include "belay/backend/host/memory/region_provider.hpp"
