@@ -30,6 +30,9 @@ struct copy_times {
 /// thread's calibration does not see (docs/explanation/tuning.md).
 inline constexpr std::size_t least_calibrated_copy = 128 * 1024;
 
+/// From here on no cache holds what is copied, and stores bypass the caches on every machine that was measured.
+inline constexpr std::size_t least_large_copy = std::size_t{8} << 20;
+
 /// The access for each class of size, and the size from which stores bypass the caches. Trivially copyable and without
 /// pointers: it stands in the control block.
 class copy_table {
@@ -45,6 +48,7 @@ class copy_table {
 
   /// For a copy of `bytes` in one piece.
   [[nodiscard]] memory_access access_of(std::size_t bytes) const noexcept {
+    if (bytes >= least_large_copy) return memory_access::non_temporal;
     if (bytes >= least_calibrated_copy) return calibrated(bytes);
     if (bytes < least_string_copy) return memory_access::libc;
     return bytes <= most_string_copy && strings_take_lines() ? memory_access::rep_movsb : memory_access::temporal;
@@ -57,7 +61,7 @@ class copy_table {
   }
   /// Whether stores bypass the caches where each rank reads and writes `bytes`.
   [[nodiscard]] bool non_temporal(std::size_t bytes) const noexcept {
-    return bytes >= least_calibrated_copy && bytes >= non_temporal_from_;
+    return bytes >= least_large_copy || (bytes >= least_calibrated_copy && bytes >= non_temporal_from_);
   }
   [[nodiscard]] std::size_t non_temporal_from_bytes() const noexcept { return non_temporal_from_; }
 
