@@ -38,10 +38,13 @@ programs = {"one all_reduce": (8.0, 3.0), "01_plain": (18.0, 10.0)}
 clang_factor = 1.2
 
 
+common = ["-std=c++20", f"-I{root}/include", f"-I{root}/examples", f'-DBELAY_SOURCE_DIR="{root}"']
+
+
 def seconds(compiler, source, *flags):
     """User and system time of one compilation."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([compiler, "-std=c++20", f"-I{root}/include", f"-I{root}/examples", *flags, source], check=True)
+    subprocess.run([compiler, *common, *flags, source], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -54,7 +57,7 @@ def in_turn(rounds, *compilations):
 
 def standard_headers(compiler, source, *flags):
     """The headers of the standard library that a source includes, directly or through others."""
-    listed = subprocess.run([compiler, "-std=c++20", f"-I{root}/include", f"-I{root}/examples", "-M", *flags, source],
+    listed = subprocess.run([compiler, *common, "-M", *flags, source],
                             check=True, stdout=subprocess.PIPE, text=True).stdout
     names = set(re.findall(r"/include/c\+\+/(?:v1|[0-9]+)/([a-z_]+)(?=\s)", listed))
     return "".join(f"#include <{name}>\n" for name in sorted(names)) + "int main() {}\n"
