@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/backend/host/tuning/variant.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/options.hpp"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/missing_folder.hpp"
 #include "collectives/operation.hpp"

@@ -12,7 +12,7 @@
 #include <cstddef>
 
 #include "belay/backend/host/memory/control_block.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/comm/checked_timeout.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"

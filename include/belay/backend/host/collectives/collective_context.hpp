@@ -11,10 +11,10 @@
 #include <span>
 
 #include "belay/backend/host/rendezvous/collective_endpoint.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/reduce_blocks.hpp"
+#include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 

@@ -10,8 +10,8 @@
 
 #include "belay/backend/host/collectives/collective_context.hpp"
 #include "belay/backend/host/copy/reduce_simd.hpp"
-#include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {

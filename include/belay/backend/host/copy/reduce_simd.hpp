@@ -14,8 +14,8 @@
 
 #include "belay/backend/host/copy/copy.hpp"
 #include "belay/backend/host/copy/memory_access.hpp"
-#include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/prefetch.hpp"
 

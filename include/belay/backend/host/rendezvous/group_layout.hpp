@@ -12,7 +12,7 @@
 #include "belay/backend/host/p2p/mailbox_state.hpp"
 #include "belay/backend/host/p2p/transfer.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {

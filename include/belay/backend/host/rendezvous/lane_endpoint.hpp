@@ -20,7 +20,7 @@
 #include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/backend/host/rendezvous/lane_view.hpp"
 #include "belay/backend/host/rendezvous/rendezvous.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/comm/call_mismatch.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "belay/backend/host/copy/calibration.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/core/config.hpp"
 

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "belay/backend/host/copy/memory_access.hpp"
-#include "belay/backend/host/tuning/algorithm.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 

@@ -10,8 +10,8 @@
 #include "belay/backend/mpi/collectives/collective_context.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "belay/backend/mpi/collectives/collective_context.hpp"
-#include "belay/comm/reduce_blocks.hpp"
+#include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
