@@ -134,7 +134,7 @@ TEST_CASE_TEMPLATE_DEFINE("a rank whose exception has no text, or is no std::exc
   }
 }
 
-TEST_CASE_TEMPLATE_DEFINE("a rank that returns early is named by all who wait for it", Backend, conf_return) {
+TEST_CASE_TEMPLATE_DEFINE("a rank that returns early is named by all ranks that wait for it", Backend, conf_return) {
   using namespace conformance;
   for (int ranks : {2, 3, 8}) {
     for (int which = 0; which < operation_count; ++which) {
@@ -154,7 +154,7 @@ TEST_CASE_TEMPLATE_DEFINE("a rank that returns early is named by all who wait fo
   }
 }
 
-TEST_CASE_TEMPLATE_DEFINE("a deadline names who has not arrived and what it does instead", Backend, conf_timeout) {
+TEST_CASE_TEMPLATE_DEFINE("a deadline names the missing rank and what it does instead", Backend, conf_timeout) {
   using namespace conformance;
   for (int which : {0, 1, 7, 9, 13}) {
     CAPTURE(which);

@@ -5,8 +5,9 @@
 # example: a line of the first comment that is indented by three spaces.
 cmake_minimum_required(VERSION 3.25)
 string(REPEAT "." 121 too_long)
-set(rooms core kernel device step parallel train report
-  backend/host/collectives backend/host/copy backend/host/p2p backend/host/rendezvous backend/host/tuning)
+set(rooms core kernel device comm step parallel train report
+  backend/host/bootstrap backend/host/collectives backend/host/copy backend/host/failure backend/host/membership
+  backend/host/memory backend/host/p2p backend/host/rendezvous backend/host/tuning)
 list(JOIN rooms "|" rooms)
 
 # Adds to <out> what is wrong with the headers below <root>/belay.
@@ -50,9 +51,9 @@ file(REMOVE_RECURSE "${planted}")
 string(REPEAT "x" 120 line)
 set(example "// What it is for.\n//\n//   use(it);\n")
 file(WRITE "${planted}/belay/core/right.hpp" "${example}${line}\n")
-file(WRITE "${planted}/belay/comm/right.hpp" "${line}\n")
+file(WRITE "${planted}/belay/backend/host/right.hpp" "${line}\n")
 file(WRITE "${planted}/belay/core/parts/right.hpp" "// IWYU pragma: private, include \"belay/core/right.hpp\"\n")
-file(WRITE "${planted}/belay/comm/long.hpp" "\n${line}x\n")
+file(WRITE "${planted}/belay/backend/host/long.hpp" "\n${line}x\n")
 file(WRITE "${planted}/belay/backend/host/long.ipp" "int x;  // ${line}\n")
 file(WRITE "${planted}/belay/core/parts/no_pragma.hpp" "${example}")
 file(WRITE "${planted}/belay/backend/host/copy/no_pragma.hpp" "${example}")

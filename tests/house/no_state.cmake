@@ -5,7 +5,7 @@
 # there is no Clang, g++ keeps every inline function and the symbol table is read.
 #
 # But for this: a signal handler is given a number and an address, and can be given nothing else. Which rehearsals the
-# faulting thread has open, and who handled the signal before, it can find in static storage only.
+# faulting thread has open, and what handled the signal before, it can find in static storage only.
 set(of_signal_handlers "rehearsing_thread_|fault_handler_")
 include(${CMAKE_CURRENT_LIST_DIR}/all_headers.cmake)
 

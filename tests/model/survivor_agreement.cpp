@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How the survivors of a world get one list of who is left: the arbiter's own steps, with ranks that ask, end, are
-// killed at any moment, or are stopped and have to be killed first. Messages and the ends of processes are words that
-// the kernel keeps in one order for all; what a rank is told is plain memory behind them.
+// How the survivors of a world get one list of the ranks that are left: the arbiter's own steps, with ranks that ask,
+// end, are killed at any moment, or are stopped and have to be killed first. Messages and the ends of processes are
+// words that the kernel keeps in one order for all; what a rank is told is plain memory behind them.
 #include "belay/backend/host/membership/survivor_agreement.hpp"
 
 #include <doctest/doctest.h>
@@ -191,11 +191,11 @@ TEST_CASE("all survivors get the same list, also if another dies meanwhile") {
   study.holds<world<>>("one is stopped, another may die", 3, 1, one, of<world<>>(3, 1, true, 3u));
   study.is_caught<world<slip::does_not_wait>>("decides before all have asked", one,
                                               of<world<slip::does_not_wait>>(2, 1, false, 0u));
-  study.is_caught<world<slip::looks_once_before>>("no look at who died during the renewal", one,
+  study.is_caught<world<slip::looks_once_before>>("no look at the ranks that died during the renewal", one,
                                                   of<world<slip::looks_once_before>>(3, 1, false, 7u));
   study.is_caught<world<slip::keeps_the_list>>("begins again with the old list", one,
                                                of<world<slip::keeps_the_list>>(3, 1, false, 7u));
-  study.is_caught<world<slip::counts_who_left>>("takes along who has left", one,
+  study.is_caught<world<slip::counts_who_left>>("takes along a rank that has left", one,
                                                 of<world<slip::counts_who_left>>(3, 1, false, 7u));
   study.is_harmless<world<slip::looks_once_after>>("no look before the renewal",
                                                    "The look after it finds the same ranks; a renewal is made in vain.",

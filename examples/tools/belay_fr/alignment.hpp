@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The operations of all ranks side by side: a row is one operation of one group, a column a rank, so that a hole shows
-// who is missing where.
+// which rank is missing in which operation.
 #pragma once
 
 #include <algorithm>

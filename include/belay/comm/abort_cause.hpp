@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Why a world stopped, and the error that calls get from then on. The same on all backends.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <cstddef>

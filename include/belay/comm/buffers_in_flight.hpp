@@ -2,6 +2,7 @@
 //
 // The buffers of started operations, from the start until the wait. In checked builds a call that uses one of them is
 // an error that names the line of the start, instead of a race with the communication thread.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <array>

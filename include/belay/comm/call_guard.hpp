@@ -2,6 +2,7 @@
 //
 // A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is an
 // error, which names the line of the call in progress, before anything of it reaches a peer.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // How long a rank waits for its peers: a limit in seconds as the steady clock counts it.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <chrono>

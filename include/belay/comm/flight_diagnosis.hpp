@@ -2,6 +2,7 @@
 //
 // One sentence about why a world stopped: which rank never entered which operation, what it does instead, and which
 // ranks wait for it. The first cause says what one rank saw; the recorders say what all did.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <cstdint>

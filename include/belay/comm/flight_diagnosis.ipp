@@ -34,7 +34,7 @@ namespace belay::inline BELAY_ABI {
   return call.group == 0 ? out : out + " of group " + std::to_string(call.group);
 }
 
-/// Makes the sentence of a world, which outlives it. Reads who waits where once, when it is made.
+/// Makes the sentence of a world, which outlives it. Reads once, when it is made, which ranks wait in which operation.
 class flight_diagnosis {
  public:
   explicit flight_diagnosis(const flight_snapshot& world)

@@ -2,6 +2,7 @@
 //
 // A flight snapshot as a file: what each rank did last, and why the world stopped. It is written once, into the folder
 // that BELAY_FLIGHT_DIR names; belay-fr reads it.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <fcntl.h>

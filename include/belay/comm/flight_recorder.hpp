@@ -5,6 +5,7 @@
 // time. Each entry holds its position, which a reader loads before and after the rest, so that words of different
 // operations are not taken for one. Call sites are kept as text, once each, because a pointer means nothing to another
 // process. No clock is read: an operation that does not wait must not pay for one.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <array>

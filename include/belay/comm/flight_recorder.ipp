@@ -51,7 +51,7 @@ namespace belay::inline BELAY_ABI {
   call_line text;
   text.set(file, line);
   since_.store(0, std::memory_order_relaxed);
-  // Whoever reads one of these words sees, in the word that tells the position, that they are being written.
+  // A reader of one of these words sees, in the word that tells the position, that they are being written.
   for (std::size_t i = 0; i < words; ++i) {
     std::uint64_t word = 0;
     std::memcpy(&word, text.characters + i * sizeof word, sizeof word);

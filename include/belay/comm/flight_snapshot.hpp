@@ -2,6 +2,7 @@
 //
 // What is known of a world of ranks when it stopped: why, the state of each rank, and its last operations. A backend
 // fills it in: from recorders that all ranks share, or from its own one and the messages of the others.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The two orders in which a rank communicates.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Ranks as messages list them: many ranks at once must not make an unreadable message.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <span>

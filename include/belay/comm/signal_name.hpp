@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Signals by name: "SIGKILL (9)" says more than "signal 9", and the texts of strsignal depend on the locale.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <string>

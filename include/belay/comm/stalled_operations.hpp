@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The operations that ranks of a stopped world wait in: which ranks are inside, and which of the group never entered.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 // The protocol between one thread that submits operations to a ring and one that runs them in order. Operations are
 // numbered from 1; the slot of one belongs to the submitting thread until it is launched, then to the running thread
 // until it is completed.
+// IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <cstdint>

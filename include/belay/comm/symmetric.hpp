@@ -8,6 +8,12 @@
 // `at(peer)` is this rank's mirror of the peer's slot, and ranges travel by messages: `put` from the mirror to the
 // slot, `give` from the slot to a peer's mirror, both with the next `signal`. Code that puts, gives and signals runs
 // on either kind; on the first one, `put` and `give` have nothing left to do.
+//
+//   belay::symmetric_heap heap(rank.world(), {.bytes = 1 << 20});
+//   const auto slot = heap.lease(4096, "rows");
+//   std::memcpy(slot.at(next), row, 64);
+//   heap.put(next, slot, 0, 64);
+//   heap.synchronize();
 #pragma once
 
 #include <cstddef>
@@ -61,8 +67,8 @@ class symmetric_heap {
 
     /// This rank's bytes, 64-byte aligned. Throws `usage_error` in checked builds when the slot is stale.
     [[nodiscard]] std::byte* local(where at = where::current()) const { return this->at(heap_->group_.rank(), at); }
-    /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. Who may touch it when is up to the
-    /// ranks.
+    /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. When a rank accesses it is up to
+    /// the program.
     [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
       if constexpr (checked(check_level::local)) heap_->expect_live(*this, peer, at);
       return heap_->region_.at(peer) + offset_;

@@ -3,6 +3,7 @@
 // Symmetric memory whose ranks cannot address each other's: each has a mirror of every peer's part, and ranges
 // travel between a part and its mirrors in messages. What is put is copied at once and sent with the next signal,
 // so the receiver's memory changes only while it waits for that.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <cstddef>

@@ -2,6 +2,7 @@
 //
 // Memory of the same size on every rank of a group, all of it mapped here. Every rank holds a share of the mapping and
 // the last one unmaps it: a rank that leaves early takes nothing away from those that still read.
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <sys/mman.h>

@@ -92,8 +92,8 @@ enum class comm_fault { peer_failed, mismatch, timeout, revoked };
   return "unknown";
 }
 
-/// A communication error: who caused it, in which operation, where here and where there. `what()` is one line of
-/// printable text, whatever the other ranks said; the details are as they came.
+/// A communication error: the ranks that caused it, in which operation, where here and where there. `what()` is one
+/// line of printable text, whatever the other ranks said; the details are as they came.
 class comm_error : public error {
  public:
   struct details {

@@ -163,7 +163,7 @@ class execution {
     return drawn;
   }
 
-  /// Plain memory: when it was accessed last, by whom.
+  /// Plain memory: when it was accessed last, and by which thread.
   struct accesses {
     int writer = none;
     std::uint16_t written = 0;
@@ -341,7 +341,7 @@ class execution {
     return false;
   }
 
-  // The current thread stands before an operation, or cannot or need not go on: who is next?
+  // The current thread stands before an operation, or cannot or need not go on: which thread is next?
   void next_thread(bool gives_way);
 
   [[nodiscard]] std::uint64_t state_hash(bool gives_way) const noexcept {

@@ -7,7 +7,7 @@
 
 namespace model {
 
-// The current thread stands before an operation, or cannot or need not go on: who is next?
+// The current thread stands before an operation, or cannot or need not go on: which thread is next?
 inline void execution::next_thread(bool gives_way) {
   if (decisions.fresh() && !states.enter(state_hash(gives_way), static_cast<std::uint8_t>(deviations_))) {
     how_ = ended::pruned;
@@ -25,7 +25,7 @@ inline void execution::next_thread(bool gives_way) {
     }
   }
   if (count == 0) return finish();
-  // Who waits may die as well; who runs, when its turn comes.
+  // A waiting thread may die as well; a running one does when it is scheduled.
   for (int q = 0; q < cast_.threads && may_die_; ++q) {
     const epoch_view how = threads_[at(q)].state;
     const bool now =

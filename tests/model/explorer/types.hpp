@@ -75,7 +75,7 @@ struct atomics {
   static void yield() noexcept { now().yield(); }
 };
 
-/// The kernel's sleep. A slice never ends: whoever relies on it is found out as a deadlock.
+/// The kernel's sleep. A slice never ends: a thread that relies on its end is reported as a deadlock.
 struct kernel {
   template <class Word>
   static void sleep(Word& word, std::uint32_t expected, long /*slice*/, here from = here::current()) noexcept {

@@ -149,7 +149,7 @@ TEST_CASE("a started program may let a child of its own join; both ends are told
   CHECK(ranks.world.children.at(0).code == 9);
 }
 
-TEST_CASE("regions are made, attached, and freed when the last who has them dropped them or is gone") {
+TEST_CASE("regions are made, attached, and freed when the last rank that has them dropped them or is gone") {
   test_ranks ranks(2);
   const signal_pipe made, attached, check, finish;
   ranks.start([&](client& self) {

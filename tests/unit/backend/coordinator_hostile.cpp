@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Who must not get in, and what those who are in must not be able to do.
+// Processes that must not join, and what ranks that have joined must not be able to do.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>

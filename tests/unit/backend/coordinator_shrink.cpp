@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How the survivors agree on who is left, and how a stopped rank is found.
+// How the survivors agree on the ranks that are left, and how a stopped rank is found.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -147,7 +147,7 @@ TEST_CASE("kills at any time: the survivors always agree") {
     });
     ranks.coordinator.run();
     killer.join();
-    // Whoever got an answer got the same one, unless a later one replaced it for all.
+    // All ranks with an answer got the same one, unless a later one replaced it for all.
     const auto& partings = ranks.world.goodbyes;
     REQUIRE(partings.count(0) == 1);
     REQUIRE(partings.count(2) == 1);
@@ -189,7 +189,7 @@ TEST_CASE("a stopped rank is told once for each stop; when others want to shrink
   CHECK(ranks.world.renewals == std::vector<members>{{0, 1}});
 }
 
-TEST_CASE("who is not stopped for long is waited for, not killed") {
+TEST_CASE("a rank that is not stopped for long is waited for, not killed") {
   test_ranks ranks(2, {.stall_limit = std::chrono::seconds(10)});
   ranks.start([](client& self) { return shrink_and_tell(self); });
   ::kill(ranks.pids[1], SIGSTOP);
@@ -230,7 +230,7 @@ TEST_CASE("at the deadline the asking rank is told which are missing, and is in 
   for (int rank = 0; rank < 3; ++rank) CHECK(ranks.world.exits.at(rank).code == 0);
 }
 
-TEST_CASE("too little memory for a new world is told to all who asked") {
+TEST_CASE("too little memory for a new world is told to all ranks that asked") {
   test_ranks ranks(2);
   ranks.world.at_renewal = [](const members&) {
     throw belay::budget_error("shared memory", 12345, 67, belay::where::current());

@@ -90,7 +90,7 @@ TEST_CASE("a process that is stopped for the limit is told, once for each stop, 
   CHECK(all.told == std::vector<int>{1, 1});
 }
 
-TEST_CASE("who is continued in time is not told, however often it is stopped") {
+TEST_CASE("a rank that is continued in time is not told, however often it is stopped") {
   const idle_child one;
   told_watch all({&one});
   for (int i = 0; i < 5; ++i) {
@@ -116,7 +116,7 @@ TEST_CASE("time in which the watch itself did not look is nobody's: all were sto
   CHECK(all.told.empty());
 }
 
-TEST_CASE("who was started for a rank that another process is counts, also when that one is gone") {
+TEST_CASE("a process that was started for a rank that another process is counts, also when that one is gone") {
   const idle_child wrapper, rank;
   told_watch all({&wrapper});
   all.records[0].member = rank.watched();

@@ -132,7 +132,7 @@ struct block {
 
 }  // namespace
 
-TEST_CASE("a deadline's file says who never came, where it was, and who waited since when") {
+TEST_CASE("a deadline's file says which rank never came, where it was, and which waited since when") {
   const json flight = flight_of({.timeout = std::chrono::milliseconds(500)}, [](host::rank& rank) {
     for (int k = 0; k < 5; ++k) rank.world().barrier(belay::where{"train.cpp", "", 87});
     std::vector<float> x(4), all(12);
@@ -228,7 +228,8 @@ TEST_CASE("started operations are told in a lane of their own") {
   });
   CHECK(flight["by_rank"][0]["lanes"]["stream"]["entries"][0]["op"] == "all_reduce");
   CHECK(flight["by_rank"][0]["lanes"]["caller"]["entries"].empty());
-  // Whoever did not sleep yet when the first deadline passed "waits there"; the others "have waited there for" so long.
+  // A rank that did not sleep yet when the first deadline passed "waits there"; the others "have waited there for" so
+  // long.
   CHECK(contains(flight["verdict"], "rank 1 never entered started all_reduce #0 at s.cpp:4; rank"));
   CHECK(contains(flight["verdict"], "ranks 0, 2 never entered barrier #0 at s.cpp:5; rank 1 "));
 }

@@ -71,7 +71,7 @@ TEST_CASE("a killed rank's history is in the file, with the signal or the exit c
         std::string::npos);
 }
 
-TEST_CASE("what a process threw, and whom a deadline missed, is told as among threads") {
+TEST_CASE("what a process threw, and which rank a deadline missed, is told as among threads") {
   const json thrown = flight_of([] { throw std::domain_error("its own words"); });
   CHECK(
       thrown["verdict"].get<std::string>().starts_with("rank 1 threw after barrier #9 at train.cpp:29: its own words"));

@@ -142,7 +142,7 @@ TEST_CASE("every end of a process is named by all others and by the parent") {
   }
 }
 
-TEST_CASE("who dies while a peer has its memory copied is told with its signal, not as memory that cannot be read") {
+TEST_CASE("a rank that dies while a peer copies its memory is told with its signal, not as unreadable memory") {
   for (int attempt = 0; attempt < 30; ++attempt) {
     const auto ends = processes{2}.outcomes([attempt](auto& rank) {
       std::vector<float> x(1 << 20);
@@ -189,7 +189,7 @@ TEST_CASE("a stopped peer is an error after the stall limit, and only after") {
       return std::string("woken");
     }
     const auto what = failure_of(rank);
-    // Who saw it first wakes it, so that the run ends.
+    // The rank that saw it first wakes it, so that the run ends.
     ::kill(rank.state()->pid_of(2), SIGCONT);
     return std::string(name(what.fault)) + " " + std::to_string(what.culprits.at(0)) + " " + what.message;
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Processes whose parent, or who themselves, run out of descriptors: at each step of the start.
+// Processes that run out, or whose parent runs out, of descriptors: at each step of the start.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 

@@ -14,7 +14,7 @@
 
 using belay::host::rank_set;
 
-TEST_CASE("a group's memory is seen by those who are in that group") {
+TEST_CASE("a group's memory is seen by the ranks that are in that group") {
   const auto of = [](std::vector<int> members, std::uint32_t group) { return rank_set::of(members, group); };
   CHECK(of({0, 1, 2}, 0).includes(of({1, 2}, 3)));
   CHECK(of({0, 1, 2}, 4).includes(of({0, 2}, 5)));

@@ -26,7 +26,7 @@ bench::cell moving_machine() {
   bench::series mine{bench::contender_kind::library_call, "belay", false, {}},
       slow{bench::contender_kind::handwritten_baseline, "a", false, {}},
       fast{bench::contender_kind::handwritten_baseline, "b", false, {}},
-      copy{bench::contender_kind::copy, "wide", false, {}};
+      copy{bench::contender_kind::copy, "temporal", false, {}};
   for (int i = 0; i < 20; ++i) {
     const double before = i <= 10 ? 0.09 : 0.4, after = i < 10 ? 0.09 : 0.4;
     out.around.push_back({{before, 1.1}, {after, 1.1}});

@@ -63,7 +63,7 @@ TEST_CASE("a history that was heard has the turns that it has, and no others") {
   CHECK(belay::flight_history().last().what == operation::none);
 }
 
-TEST_CASE("a rank that is known by its letter is neither said to wait in what may be over, nor to have missed it") {
+TEST_CASE("a rank that is known by its message is neither said to wait in what may be over, nor to have missed it") {
   scene made;
   made.world.ranks[1] = {0, belay::rank_state::unknown, belay::flight_history({heard(0)}, 1), {}};
   made.world.ranks[2] = {0, belay::rank_state::unknown, belay::flight_history({record(1)}, 1), {}};

@@ -46,7 +46,7 @@ TEST_CASE("a file error names the file and the byte") {
   CHECK(std::string(file_error("a.json", 0, "cannot be read").what()) == "belay: a.json: cannot be read");
 }
 
-TEST_CASE("a communication error says who, in which operation, and which line there and here") {
+TEST_CASE("a communication error says which ranks, in which operation, and which line there and here") {
   comm_error::details about;
   about.fault = comm_fault::peer_failed;
   about.culprits = {3};

@@ -155,7 +155,7 @@ TEST_CASE("a touch between the calls of layers is said to be one, and other faul
   CHECK(after.said.empty());
 }
 
-TEST_CASE("whoever handled the signal before handles it still, and has it back after the rehearsal") {
+TEST_CASE("what handled the signal before handles it still, and has it back after the rehearsal") {
   const auto install = [] {
     struct sigaction mine = {};
     mine.sa_flags = SA_SIGINFO;

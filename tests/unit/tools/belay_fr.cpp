@@ -89,7 +89,7 @@ std::string flight_in(const scratch& folder) {
 
 }  // namespace
 
-TEST_CASE("the verdict comes first, then a line a rank, then who is missing where") {
+TEST_CASE("the verdict comes first, then a line a rank, then which rank is missing where") {
   const scratch folder;
   const outcome told = belay_fr(flight_in(folder));
   CAPTURE(told.out);

@@ -267,7 +267,7 @@ TEST_CASE("no process is left: not by an end, not by a kill of belay-run, not wh
   CHECK(one.sockets() == 0);
 }
 
-TEST_CASE("who stops reading ends the ranks as in any pipeline") {
+TEST_CASE("a reader that stops reading ends the ranks as in any pipeline") {
   const pid_t child = forked([] {
     const std::string command = std::string(BELAY_RUN) + " -n 2 yes | head -n 3 > /dev/null";
     return std::system(command.c_str()) == 0 ? 0 : 1;
@@ -275,7 +275,7 @@ TEST_CASE("who stops reading ends the ranks as in any pipeline") {
   CHECK(reaped(child) == 0);
 }
 
-TEST_CASE("ranks that join are one world; a kill is told to the others, who say so, and is the exit code") {
+TEST_CASE("ranks that join are one world; a kill is told to the others, which say so, and is the exit code") {
   launched one({"-n", "3", this_program(), "--no-skip", "--test-case=*as a rank*"});
   const auto lines = one.wait_for_lines("error", 3);
   REQUIRE(lines.size() == 3);

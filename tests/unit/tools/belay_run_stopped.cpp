@@ -30,7 +30,7 @@ std::vector<std::string> ranks_that_stop(const char* phase, const char* stall = 
       "-n", "3", "--stall", stall, "--grace", "0.5", this_program(), "--no-skip", "--test-case=*a rank that may stop*"};
 }
 
-// As a child of ours, whoever it was that a run leaves behind is seen.
+// Any process that a run leaves behind is seen, because it becomes a child of this one.
 void expect_no_process() { CHECK_FALSE(has_children()); }
 
 void expect_named(const outcome& result, const std::string& words) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Exports that are cut: by a signal at every system call, by a limit, by whoever started the ranks. What was there
-// before or the new export is whole, and what is left beside it the next export removes.
+// Exports that are cut: by a signal at every system call, by a limit, by the process that started the ranks. What was
+// there before or the new export is whole, and what is left beside it the next export removes.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -320,7 +320,7 @@ TEST_CASE("Ctrl-C and SIGTERM to belay-run leave nothing; a kill of it, or of ra
 }
 
 // A rank of the case above.
-TEST_CASE("what ends who forked the ranks is answered by the one that exports") {
+TEST_CASE("what ends the process that forked the ranks is answered by the one that exports") {
   for (const int number : {SIGTERM, SIGHUP, SIGQUIT}) {
     const place here;
     const std::string ready = here / "ready";
@@ -353,7 +353,7 @@ TEST_CASE("what ends who forked the ranks is answered by the one that exports") 
   }
 }
 
-TEST_CASE("a forked child of who exports removes nothing") {
+TEST_CASE("a forked child of a process that exports removes nothing") {
   const place here;
   model_export out(here.target, little(), 16);
   fill(out, 2);

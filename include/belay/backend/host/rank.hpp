@@ -78,10 +78,10 @@ class rank {
                        place, seat_.world->timeout(), stream_);
   }
 
-  /// A world of those who are left, once one has failed. Collective among the survivors, who keep their order; each
-  /// gets a rank of a fresh world, in which numbers start at 0 and symmetric memory is made anew. Started operations
-  /// of this one end in `revoked`, as do all later calls. A rank whose process is stopped for longer than the stall
-  /// limit is killed first; a thread that does not come within it is left behind. Throws comm_error.
+  /// A world of the ranks that are left, once one has failed. Collective among the survivors, which keep their order;
+  /// each gets a rank of a fresh world, in which numbers start at 0 and symmetric memory is made anew. Started
+  /// operations of this one end in `revoked`, as do all later calls. A rank whose process is stopped for longer than
+  /// the stall limit is killed first; a thread that does not come within it is left behind. Throws comm_error.
   [[nodiscard]] rank shrink(where at = where::current()) {
     stream_->guard().expect_usable("shrink", at);
     const call_guard::entry mine(stream_->guard(), "shrink", at);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The memory that the ranks of a world share: who they are, their health, their flight recorders and the state of their
-// groups. It holds no pointers, because each process maps it elsewhere. Its first state is all zeros, which is what
-// fresh pages are. Threads share it as anonymous memory, processes as a sealed segment.
+// The memory that the ranks of a world share: their identities, their health, their flight recorders and the state of
+// their groups. It holds no pointers, because each process maps it elsewhere. Its first state is all zeros, which is
+// what fresh pages are. Threads share it as anonymous memory, processes as a sealed segment.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 

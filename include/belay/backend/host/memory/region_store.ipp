@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Who holds which region.
+// The regions of a world, and the ranks that hold each.
 #pragma once
 
 #include <algorithm>

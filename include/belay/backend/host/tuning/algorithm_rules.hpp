@@ -81,7 +81,7 @@ inline constexpr std::size_t flag_payload_bytes = 56;
 /// Up to here every peer may read all of a rank's page: more lines on their way cost more than to meet a second time.
 inline constexpr std::size_t most_in_all_eager_buffers = 1024;
 
-/// Who writes pages, and what of them a peer reads.
+/// Which ranks write their eager buffers, and how much of one a peer reads.
 enum class eager_traffic : std::uint8_t { all, all_in_parts, root };
 
 /// The way of an operation of which each rank brings at most `bytes`, in elements of `element_bytes`, if they can go
