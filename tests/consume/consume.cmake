@@ -25,6 +25,10 @@ if(mode MATCHES "find_package|pkg_config")
   # A staged tree can be moved.
   file(RENAME ${prefix} ${prefix}_moved)
   set(prefix ${prefix}_moved)
+  # A project whose C++ is compiled by nvcc alone has enabled no CXX.
+  file(WRITE ${work_dir}/no_cxx/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(no_cxx LANGUAGES C)\n"
+    "find_package(belay CONFIG REQUIRED)\nadd_library(uses INTERFACE)\ntarget_link_libraries(uses INTERFACE belay::belay)\n")
+  run(${CMAKE_COMMAND} -S ${work_dir}/no_cxx -B ${work_dir}/no_cxx/build -G ${generator} -DCMAKE_PREFIX_PATH=${prefix})
 endif()
 
 if(mode STREQUAL "pkg_config")

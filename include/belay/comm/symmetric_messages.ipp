@@ -7,8 +7,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-[[gnu::cold]] BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, const std::byte* data,
-                                              std::size_t bytes) {
+BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, const std::byte* data,
+                                std::size_t bytes) {
   if (bytes == 0) return;
   queue& to = queues_[static_cast<std::size_t>(peer)];
   // Rows that lie side by side become one range.

@@ -147,6 +147,27 @@ TEST_CASE("the next start sweeps what a killed process left, and nothing else") 
   CHECK(belay::host::remove_stale_files("/nowhere/at/all") == 0);
 }
 
+TEST_CASE("the sweep takes the bootstrap files of dead processes, and leaves those that it cannot judge") {
+  const scratch base;
+  const std::string files = base.path() + "/" + belay::host::user_prefix();
+  std::filesystem::create_directory(files);
+  std::filesystem::permissions(files, std::filesystem::perms::owner_all);
+  const auto write = [&](const char* name, const belay::host::file_owner& owner) {
+    const std::string path = files + "/" + name;
+    std::ofstream(path) << "belay 2 " + owner.text() + " /nowhere/door " + std::string(2 * sizeof(belay::host::token), '0') + "\n";
+    ::chmod(path.c_str(), 0600);
+    return path;
+  };
+  const auto self = belay::host::file_owner::this_process({});
+  const std::string alive = write("job-1", self);
+  const std::string dead = write("job-2", {self.pid, self.start_time + 1, self.pid_namespace});
+  const std::string elsewhere = write("job-3", {self.pid, self.start_time + 1, self.pid_namespace + 1});
+  CHECK(belay::host::remove_stale_files(base.path()) == 1);
+  CHECK(std::filesystem::exists(alive));
+  CHECK_FALSE(std::filesystem::exists(dead));
+  CHECK(std::filesystem::exists(elsewhere));
+}
+
 TEST_CASE("a killed owner counts as gone before its parent has reaped it") {
   const scratch base;
   const signal_pipe open;

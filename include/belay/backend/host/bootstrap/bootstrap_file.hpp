@@ -27,6 +27,7 @@ class bootstrap_socket;
 class bootstrap_file {
  public:
   struct content {
+    file_owner owner;
     std::string socket_path;
     token secret = {};
   };
@@ -41,7 +42,7 @@ class bootstrap_file {
   /// is in the place of the file or of its directory.
   [[nodiscard]] static content find(const launch& job, time_point until, where at);
 
-  /// The content of a file whose process still runs. Throws `file_error` where it is no bootstrap file.
+  /// Nothing where there is no such file. Throws `file_error` where it is no bootstrap file.
   [[nodiscard]] static std::optional<content> read(const private_directory& folder, const std::string& name, where at);
 
   /// The directory of all bootstrap files of this user.

@@ -48,8 +48,7 @@ namespace host {
 BELAY_DECL bootstrap_file bootstrap_file::write(const launch& job, const bootstrap_socket& socket, where at) {
   const std::string name = bootstrap_file_name(job);
   const file_owner owner = file_owner::this_process(at);
-  std::string text =
-      "belay 1 " + std::to_string(owner.pid) + " " + std::to_string(owner.start_time) + " " + socket.path() + " ";
+  std::string text = "belay 2 " + owner.text() + " " + socket.path() + " ";
   for (const auto byte : socket.secret()) append_hex(text, static_cast<unsigned char>(byte), 2);
   text += '\n';
   while (true) {
@@ -63,7 +62,7 @@ BELAY_DECL bootstrap_file::content bootstrap_file::find(const launch& job, time_
   const std::string name = bootstrap_file_name(job);
   while (true) {
     if (const auto folder = private_directory::find(folder_path(), at)) {
-      if (auto found = read(*folder, name, at)) return std::move(*found);
+      if (auto found = read(*folder, name, at); found && found->owner.runs()) return std::move(*found);
     }
     if (std::chrono::steady_clock::now() >= until) {
       comm_error::details what;
@@ -97,16 +96,12 @@ BELAY_DECL std::optional<bootstrap_file::content> bootstrap_file::read(const pri
     rest.remove_prefix(std::min(end + 1, rest.size()));
     return out;
   };
-  const auto number = [&](auto value) {
-    const std::string_view digits = word();
-    std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return value;
-  };
-  if (word() != "belay" || word() != "1") refuse(", or one of another version");
-  const pid_t pid = number(pid_t{0});
-  const std::uint64_t start_time = number(std::uint64_t{0});
-  if (pid <= 0 || !still_runs(pid, start_time)) return std::nullopt;
+  if (word() != "belay" || word() != "2") refuse(", or one of another version");
+  std::string_view owner = word();
+  const auto written_by = file_owner::read(owner);
+  if (!written_by || !owner.empty()) refuse(": it does not say which process wrote it");
   content out;
+  out.owner = *written_by;
   const std::size_t end = std::min(rest.rfind(' '), rest.size());  // a path may have spaces
   out.socket_path = std::string(rest.substr(0, end));
   rest.remove_prefix(std::min(end + 1, rest.size()));

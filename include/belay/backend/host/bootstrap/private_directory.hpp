@@ -39,7 +39,8 @@ struct file_owner {
   /// Reads it from the beginning of `name` and removes that; nothing where it is written otherwise.
   [[nodiscard]] static std::optional<file_owner> read(std::string_view& name) noexcept;
   [[nodiscard]] std::string text() const;
-  /// False for a process of another pid namespace, which cannot be seen from here.
+  /// Both are false for a process of another pid namespace, which cannot be seen from here.
+  [[nodiscard]] bool runs() const noexcept;
   [[nodiscard]] bool gone() const noexcept;
 };
 

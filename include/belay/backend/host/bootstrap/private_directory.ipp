@@ -61,6 +61,9 @@ BELAY_DECL std::string file_owner::text() const {
   return std::to_string(pid) + "-" + std::to_string(start_time) + "-" + std::to_string(pid_namespace);
 }
 
+BELAY_DECL bool file_owner::runs() const noexcept {
+  return pid_namespace == own_pid_namespace() && still_runs(static_cast<pid_t>(pid), start_time);
+}
 BELAY_DECL bool file_owner::gone() const noexcept {
   return pid_namespace == own_pid_namespace() && !still_runs(static_cast<pid_t>(pid), start_time);
 }

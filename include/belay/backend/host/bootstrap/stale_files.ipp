@@ -46,7 +46,8 @@ BELAY_DECL int remove_stale_files(const std::string& base) noexcept try {
     if (!files) return false;
     for (const std::string& name : files->names(bootstrap_file::prefix)) {
       attempt([&] {
-        if (bootstrap_file::read(*files, name, {})) return false;
+        const auto found = bootstrap_file::read(*files, name, {});
+        if (!found || !found->owner.gone()) return false;
         files->remove(name);
         return true;
       });

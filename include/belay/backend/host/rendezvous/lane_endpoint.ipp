@@ -69,7 +69,7 @@ BELAY_DECL bool lane_endpoint::has_recorded(int who) const {
   world_->raise({print.what, group_, number_, print.bytes(), at});
 }
 [[gnu::noinline]] BELAY_DECL void lane_endpoint::refuse_difference() {
-  expect_alike(
+  refuse_unequal(
       *this, [&](int a, int b) { return fingerprint_of(a) == fingerprint_of(b); }, [&](int q) { return call_text(q); });
   __builtin_unreachable();
 }

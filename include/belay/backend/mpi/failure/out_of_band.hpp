@@ -89,8 +89,20 @@ class out_of_band {
   };
 
   static std::vector<std::byte> packed(kind message, lane which, const abort_cause& why, const flight_record& last) {
-    const header head{message,    which,       why.fault,  why.process_gone,    last.finished,      last.what,
-                      last.group, last.number, last.bytes, why.culprits.size(), why.message.size(), why.there.size()};
+    header head;
+    std::memset(static_cast<void*>(&head), 0, sizeof head);  // the padding is sent too
+    head.message = message;
+    head.which = which;
+    head.fault = why.fault;
+    head.process_gone = why.process_gone;
+    head.finished = last.finished;
+    head.what = last.what;
+    head.group = last.group;
+    head.number = last.number;
+    head.bytes = last.bytes;
+    head.culprits = why.culprits.size();
+    head.message_bytes = why.message.size();
+    head.site_bytes = why.there.size();
     std::vector<std::byte> out;
     const auto put = [&](const void* from, std::size_t size) {
       const auto* bytes = static_cast<const std::byte*>(from);
