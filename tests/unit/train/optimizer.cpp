@@ -17,7 +17,7 @@ belay::committed_step token(std::uint64_t number) { return belay::step<belay::te
 }  // namespace
 
 TEST_CASE("sharded optimizer state changes no bit, whatever the sizes") {
-  for (std::size_t ranks : {1u, 2u, 3u, 4u})
+  for (std::size_t ranks : {1u, 2u, 3u, 4u, 7u})
     for (std::size_t bucket_bytes : {1u, 16384u, 1u << 20}) {
       CAPTURE(ranks);
       CAPTURE(bucket_bytes);

@@ -4,7 +4,8 @@
 // buckets are launched. It is computed from sizes alone and equal on all ranks that share a bucket; plan, buckets and
 // optimizer use the same one. Memory is in the order of the backward, so that a bucket is one contiguous range. Shards
 // are cut only between chunks of a parameter: the sum over a chunk has one owner, and the same bits however the
-// parameter is sharded.
+// parameter is sharded. A rank owns one range of each bucket, in rank order, and over all buckets of a family at most
+// the mean and one chunk.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
@@ -22,6 +23,7 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/reduce.hpp"
+#include "belay/parallel/bucket/even_shares.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -88,7 +90,10 @@ class bucket_layout {
         sizes_(entries.size()),
         offsets_(entries.size()),
         align_(element_bytes < 64 ? 64 / element_bytes : 1) {
-    for (std::size_t f = 0; f < families.size(); ++f) families_[f] = families[f];
+    for (std::size_t f = 0; f < families.size(); ++f) {
+      families_[f] = families[f];
+      if (families_[f].ranks == 0) throw usage_error("family " + std::to_string(f) + " has no ranks", at);
+    }
     std::vector<std::size_t> open(families.size());  // 1 + the bucket that a family is filling, or 0
     checked_size all;
     for (std::size_t i = entries.size(); i-- > 0;) {
@@ -117,7 +122,9 @@ class bucket_layout {
     for (std::size_t i = 1; i < buckets_.size(); ++i)
       for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
         std::swap(buckets_[j], buckets_[j - 1]);
-    for (bucket& b : buckets_) place(b, at);
+    std::vector<even_shares> shares;
+    for (const family_shape& family : families_) shares.emplace_back(family.ranks);
+    for (bucket& b : buckets_) place(b, shares[b.family]);
     place_reductions();
   }
 
@@ -188,7 +195,7 @@ class bucket_layout {
            " elements of " + std::to_string(element_bytes) + " bytes) and those after it are";
   }
 
-  void place(bucket& b, where at) {
+  void place(bucket& b, even_shares& shares) {
     b.first = elements_;
     for (std::size_t parameter : b.members) {
       offsets_[parameter] = elements_;
@@ -196,20 +203,15 @@ class bucket_layout {
     }
     const family_shape family = families_[b.family];
     if (family.stage == zero_stage::none) return;
-    const auto words = [&] {
-      return "a bucket of " + std::to_string(b.count) + " elements, for each of " + std::to_string(family.ranks) +
-             " ranks, is";
-    };
-    static_cast<void>((checked_size(b.count) * family.ranks).value(words, at));
     b.counts = std::vector<std::size_t>(family.ranks);
+    std::size_t all = 0;
+    for (std::size_t parameter : b.members) all += sizes_[parameter];
+    shares.begin(all);
     for (std::size_t parameter : b.members) {
-      const std::size_t size = padded(sizes_[parameter]);
-      // A chunk goes to the rank whose even share contains the chunk's middle.
-      for (std::size_t chunk = 0; chunk < size; chunk += parameter_chunk) {
-        const std::size_t count = size - chunk < parameter_chunk ? size - chunk : parameter_chunk;
-        const std::size_t middle = offsets_[parameter] - b.first + chunk + count / 2;
-        b.counts[middle * family.ranks / b.count] += count;
-      }
+      const std::size_t tail = sizes_[parameter] % parameter_chunk;
+      const auto grow = [&](std::size_t rank, std::size_t chunks) { b.counts[rank] += chunks * parameter_chunk; };
+      shares.give(sizes_[parameter] / parameter_chunk, parameter_chunk, grow);
+      if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
     }
   }
 
