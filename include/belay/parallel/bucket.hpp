@@ -88,15 +88,15 @@ class gradient_buckets {
     replicas_compared_ = false;
   }
 
-  /// Begins a step of `micro_batches` (0 or more) on this rank, and zeroes the gradients. With checks across ranks the
-  /// first one compares parameters, layout and values within each family: it is collective over all families.
+  /// Begins a step of `micro_batches` (0 or more) on this rank, and zeroes the gradients. The first one is collective
+  /// over all families: it compares parameters and layout within each, and first values with checks across ranks.
   void begin(std::size_t micro_batches, where at = where::current()) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (gradients_.size() != layout_.gradient_elements())
       throw usage_error("the buckets have no memory yet: call bind", at);
     contributions_.begin(micro_batches, at);
-    if constexpr (across_ranks) {
+    if constexpr (!moves_nothing<Group>) {
       if (!replicas_compared_) check_replicas<T>(layout_, members_, families_, at);
       replicas_compared_ = true;
     }

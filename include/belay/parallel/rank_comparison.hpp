@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Compares values that all ranks of a group must agree on. Checks across ranks (BELAY_CHECKS 2) find a difference with
-// it before it becomes a wrong number, on all ranks of the group at once.
+// Compares values that all ranks of a group must agree on: the layout of what they replicate, in all builds; arguments
+// and first values, with checks across ranks (BELAY_CHECKS 2). A difference is found on all ranks of the group at once,
+// before it becomes a wrong number.
 // IWYU pragma: private, include "belay/parallel.hpp"
 #pragma once
 
@@ -49,6 +50,13 @@ class rank_comparison {
 
   /// The first word in which ranks differed.
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
+
+  /// The least of these words, where ranks differed.
+  [[nodiscard]] std::uint64_t least() const noexcept {
+    std::uint64_t found = abstains;
+    for (std::size_t i = first_; i < words_.size(); i += count_) found = words_[i] < found ? words_[i] : found;
+    return found;
+  }
 
   /// "rank 1: 10; ranks 0, 2: 30": the first word in which ranks differ. They are ranks of the world where the group
   /// knows these.

@@ -89,7 +89,7 @@ TEST_CASE("parameters are aligned to 64 bytes and buckets follow the backward") 
   CHECK(layout.buckets().size() == 4);
 }
 
-TEST_CASE("a layout's fingerprint tells sizes, order, buckets and division of one family, and nothing of another") {
+TEST_CASE("a layout's fingerprint tells names, sizes, order, buckets and division of one family, and no other's") {
   const auto of = [](const std::vector<belay::bucket_entry>& entries, std::size_t bytes = 1024,
                      belay::family_shape family = {3, zero_stage::none}) {
     const std::vector<belay::family_shape> families{family, {1, zero_stage::none}};
@@ -105,6 +105,10 @@ TEST_CASE("a layout's fingerprint tells sizes, order, buckets and division of on
   CHECK(of({{40, 0}, {33, 0}, {7, 1}}, 1024, {4, zero_stage::none}) != one);
   CHECK(of({{40, 0}, {33, 0}, {7, 1}}, 1024, {3, zero_stage::optimizer_state}) != one);
   CHECK(of({}) != one);
+  const std::uint64_t named = of({{40, 0, 1}, {40, 0, 2}, {7, 1, 3}});
+  CHECK(of({{40, 0, 1}, {40, 0, 4}, {7, 1, 3}}) != named);
+  CHECK(of({{40, 0, 2}, {40, 0, 1}, {7, 1, 3}}) != named);  // equal but for the names
+  CHECK(of({{40, 0, 1}, {40, 0, 2}, {7, 1, 4}}) == named);
 }
 
 TEST_CASE("buckets of several families are launched in one order, as the backward reaches their earliest parameter") {

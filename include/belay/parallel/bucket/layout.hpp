@@ -38,10 +38,12 @@ inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
 /// What the ranks that replicate a parameter divide among themselves, as in ZeRO.
 enum class zero_stage : std::uint8_t { none, optimizer_state };
 
-/// The size of one parameter and the family (ranks that replicate it) it belongs to.
+/// The size of one parameter, the family (ranks that replicate it) it belongs to, and a hash of its name and of what
+/// else is equal on these ranks.
 struct bucket_entry {
   std::size_t elements = 0;
   std::size_t family = 0;
+  std::uint64_t identity = 0;
 };
 
 /// What the layout needs of a family: the number of ranks, and what they divide.
@@ -88,6 +90,7 @@ class bucket_layout {
                 where at = where::current())
       : families_(families.size()),
         sizes_(entries.size()),
+        identities_(entries.size()),
         offsets_(entries.size()),
         align_(element_bytes < 64 ? 64 / element_bytes : 1) {
     for (std::size_t f = 0; f < families.size(); ++f) {
@@ -104,6 +107,7 @@ class bucket_layout {
                               std::to_string(families.size()),
                           at);
       sizes_[i] = entry.elements;
+      identities_[i] = entry.identity;
       all += checked_size(entry.elements).rounded_up(align_) * element_bytes;
       static_cast<void>(all.value([&] { return too_much(i, entry.elements, element_bytes); }, at));
       const std::size_t size = padded(sizes_[i]);
@@ -166,8 +170,8 @@ class bucket_layout {
     return count;
   }
 
-  /// A hash of the buckets of one family: their parameters, counted within the family, with sizes, order and division.
-  /// It is equal on ranks whose layouts agree.
+  /// A hash of the buckets of one family: their parameters, counted within the family, with identities, sizes, order
+  /// and division. It is equal on ranks whose layouts agree.
   [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const {
     std::vector<std::size_t> place(sizes_.size());  // parameters of the family before each
     std::vector<bool> in_family(sizes_.size());
@@ -179,7 +183,8 @@ class bucket_layout {
     for (const bucket& b : buckets_) {
       if (b.family != family) continue;
       hash.add(b.count).add(b.members.size());
-      for (std::size_t parameter : b.members) hash.add(place[parameter]).add(sizes_[parameter]);
+      for (std::size_t parameter : b.members)
+        hash.add(place[parameter]).add(sizes_[parameter]).add(identities_[parameter]);
       for (std::size_t count : b.counts) hash.add(count);
     }
     return hash.value();
@@ -228,6 +233,7 @@ class bucket_layout {
 
   std::vector<family_shape> families_;
   std::vector<std::size_t> sizes_;
+  std::vector<std::uint64_t> identities_;
   std::vector<std::size_t> offsets_;
   std::vector<bucket> buckets_;
   std::size_t elements_ = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/layout.hpp"
@@ -35,7 +37,11 @@ class bucket_member {
 
   [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
   [[nodiscard]] std::size_t family() const noexcept { return family_; }
-  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_}; }
+  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_, identity()}; }
+  /// A hash of what else is equal on the ranks that replicate it: name and decay.
+  [[nodiscard]] std::uint64_t identity() const noexcept {
+    return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
+  }
 
  private:
   trainable_parameter<T>* parameter_ = nullptr;

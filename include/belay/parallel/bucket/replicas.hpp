@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Compares what the ranks that replicate parameters must agree on (BELAY_CHECKS 2). Without it gradients of different
-// parameters may be added, or replicas that were never equal may drift apart, and the loss is merely worse.
+// Compares what the ranks that replicate parameters must agree on: their layout once and in all builds, by one hash;
+// first values and divisors with checks across ranks (BELAY_CHECKS 2). Otherwise gradients of different parameters
+// may be added, or replicas that were never equal may drift apart, and the loss is merely worse.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
@@ -32,10 +33,9 @@ class replica_check {
       if (member.family() != family) continue;
       const trainable_parameter<T>& p = member.parameter();
       parameters_.push_back(&p);
-      content_hash kind;
-      kind.add_text(p.name()).add(p.local_size()).add(static_cast<std::uint64_t>(p.decay()));
-      kinds_.push_back(kind.value());
-      values_.push_back(content_hash().add_bytes(p.value(), p.local_size() * sizeof(T)).value());
+      kinds_.push_back(content_hash().add(member.identity()).add(p.local_size()).value());
+      if constexpr (checked(check_level::across_ranks))
+        values_.push_back(content_hash().add_bytes(p.value(), p.local_size() * sizeof(T)).value());
     }
   }
 
@@ -43,30 +43,44 @@ class replica_check {
   template <class Group>
   [[nodiscard]] std::string difference(const Group& group, where at) const {
     rank_comparison compared;
-    const std::array<std::uint64_t, 4> all{kinds_.size(), hash_of(kinds_), layout_, hash_of(values_)};
+    const std::array<std::uint64_t, 2> all{layout_, hash_of(values_)};
     if (!compared.differ(group, all, at)) return {};
-    const std::string family = "family " + std::to_string(family_);
-    switch (compared.first()) {
-      case 0: return "the ranks of " + family + " list different numbers of parameters: " + compared.text(group);
-      case 1: {
-        static_cast<void>(compared.differ(group, kinds_, at));
-        const trainable_parameter<T>& p = *parameters_[compared.first()];
-        return compared.ranks(group) + " list different parameters in " + family + ": its number " +
-               std::to_string(compared.first()) + " is " + p.name() + " of " + std::to_string(p.local_size()) +
-               " elements here; names, sizes, order and decay must be equal on the ranks that replicate them";
-      }
-      case 2:
-        return compared.ranks(group) + " cut the parameters of " + family +
-               " into different buckets: bucket_bytes and the ZeRO stage must be equal";
-      default:
-        static_cast<void>(compared.differ(group, values_, at));
-        return compared.ranks(group) + " begin with different values of parameter " +
-               parameters_[compared.first()]->name() + " in " + family +
-               ": initialise it with one seed, or fill it from one source, on the ranks that replicate it";
-    }
+    if (compared.first() == 0) return difference_of_layouts(compared, group, at);
+    static_cast<void>(compared.differ(group, values_, at));
+    return compared.ranks(group) + " begin with different values of parameter " +
+           parameters_[compared.first()]->name() + " in " + family_text() +
+           ": initialise it with one seed, or fill it from one source, on the ranks that replicate it";
   }
 
  private:
+  template <class Group>
+  [[nodiscard]] std::string difference_of_layouts(rank_comparison& compared, const Group& group, where at) const {
+    const std::array<std::uint64_t, 1> count{kinds_.size()};
+    std::size_t common = kinds_.size();
+    std::string counts;
+    if (compared.differ(group, count, at)) {
+      common = static_cast<std::size_t>(compared.least());
+      counts = compared.text(group);
+    }
+    if (compared.differ(group, std::span(kinds_).first(common), at))
+      return compared.ranks(group) + " list different parameters in " + family_text() + ": " +
+             parameter_text(compared.first()) +
+             "; names, sizes, order and decay must be equal on the ranks that replicate them";
+    if (!counts.empty())
+      return "the ranks of " + family_text() + " list different numbers of parameters (" + counts +
+             "): " + parameter_text(common);
+    static_cast<void>(compared.differ(group, std::span(&layout_, 1), at));
+    return compared.ranks(group) + " cut the parameters of " + family_text() +
+           " into different buckets: bucket_bytes and the ZeRO stage must be equal";
+  }
+
+  [[nodiscard]] std::string family_text() const { return "family " + std::to_string(family_); }
+  // `number` counts within the family.
+  [[nodiscard]] std::string parameter_text(std::size_t number) const {
+    if (number >= parameters_.size()) return "its number " + std::to_string(number) + " is not listed here";
+    return "its number " + std::to_string(number) + " is " + parameters_[number]->name() + " of " +
+           std::to_string(parameters_[number]->local_size()) + " elements here";
+  }
   [[nodiscard]] static std::uint64_t hash_of(const std::vector<std::uint64_t>& words) noexcept {
     content_hash hash;
     for (std::uint64_t word : words) hash.add(word);
@@ -76,12 +90,13 @@ class replica_check {
   std::size_t family_;
   std::uint64_t layout_;
   std::vector<const trainable_parameter<T>*> parameters_;  // in model order
-  std::vector<std::uint64_t> kinds_;                       // name, size and decay of each
-  std::vector<std::uint64_t> values_;
+  std::vector<std::uint64_t> kinds_;                       // identity and size of each
+  std::vector<std::uint64_t> values_;                      // with checks across ranks
 };
 
 /// Throws usage_error on all ranks of a family if they list different parameters (names, sizes, order, decay), cut them
-/// into different buckets, or begin with different values. Collective over each of the `families` in turn.
+/// into different buckets or, with checks across ranks, begin with different values. Collective over each of the
+/// `families` in turn.
 template <class T, class Families>
 void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T>> members, const Families& families,
                     where at) {
