@@ -71,7 +71,7 @@ void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& 
   const belay::adamw_settings settings{.learning_rate = 1e-3, .beta2 = 0.95, .decay = 0.1};
   std::vector<float> moments(belay::adamw<float, group>::state_elements(gradients));
   belay::adamw<float, group> optimizer{settings, gradients, moments};
-  std::vector<double> squares(table.chunks());
+  std::vector<double> squares(table.entries());
   belay::gradient_norm<float> norm_of{table, places, squares};
 
   std::vector<std::int32_t> tokens(sequences * length), targets(tokens.size());

@@ -77,7 +77,7 @@ void train(belay::host::rank& rank, std::size_t steps) {
   net.for_each_parameter([](auto& parameter) { parameter.initialise(1); });
   std::vector<float> moments(belay::adamw<float, group>::state_elements(gradients));
   belay::adamw<float, group> optimizer{{.learning_rate = 3e-3}, gradients, moments};
-  std::vector<double> squares(table.chunks());
+  std::vector<double> squares(table.entries());
   belay::gradient_norm<float> norm_of{table, places, squares};
 
   std::vector<std::int32_t> tokens(sequences * length), targets(tokens.size(), model::ignored);

@@ -63,7 +63,8 @@ template <class T>
 
   auto members = bucket_members<T>(rehearsal.model());
   const auto families = family_shapes(run);
-  const belay::bucket_layout layout = belay::layout_of<T>(members, families, run.bucket_bytes);
+  const belay::norm_table norm = make_norm_table<T>(run);
+  const belay::bucket_layout layout = belay::layout_of<T>(members, families, run.bucket_bytes, norm.unit());
   const auto ranks = ranks_in_families(rehearsal.mesh());
   const std::size_t parameter_bytes = belay::leased_size(layout.elements() * sizeof(T));
   const std::size_t gradient_bytes = belay::leased_size(layout.gradient_elements() * sizeof(T));
@@ -75,7 +76,7 @@ template <class T>
   found.plan.add(tier::device, "activations", peak - window_peak, found.memory.activations);
   found.plan.add(tier::device, "expert windows", window_peak, found.memory.windows);
   found.plan.add(tier::host, "batch", 2 * batch_bytes(run));
-  found.plan.add(tier::host, "gradient norm", belay::leased_size(make_norm_table<T>(run).bytes()));
+  found.plan.add(tier::host, "gradient norm", belay::leased_size(norm.bytes()));
   found.plan.add(tier::host, "report", belay::leased_size(report_table(run).size() * sizeof(double)));
   return found;
 }

@@ -61,7 +61,7 @@ class trainer {
         machine_(run, rank, meters_[belay::tier::device], plan.memory[static_cast<std::size_t>(rank.number())],
                  capacity_rows_, mark_contribution{this}),
         buckets_(bucket_members<T>(machine_.model()), families_of(run, machine_.mesh()), run.bucket_bytes,
-                 machine_.shape().micro_batches),
+                 machine_.shape().micro_batches, make_norm_table<T>(run).unit()),
         table_(run) {
     make_persistent();
     make_staging();
@@ -130,14 +130,14 @@ class trainer {
   void make_staging() {
     const auto& run = machine_.run();
     const auto& shape = machine_.shape();
-    const std::size_t chunks = make_norm_table<T>(run).chunks();
-    const std::size_t bytes = 2 * batch_bytes(run) + belay::leased_size(chunks * sizeof(double)) +
+    const std::size_t entries = make_norm_table<T>(run).entries();
+    const std::size_t bytes = 2 * batch_bytes(run) + belay::leased_size(entries * sizeof(double)) +
                               belay::leased_size(table_.size() * sizeof(double));
     staging_.emplace(belay::tier::host, belay::host_pages{bytes}, std::size_t{8}, meters_[belay::tier::host]);
     const belay::extents<3> batch_extents{shape.micro_batches, shape.sequences, shape.length};
     batch_ = {staging_->lease<std::int32_t>(batch_extents, leases_),
               staging_->lease<std::int32_t>(batch_extents, leases_)};
-    norm_memory_ = staging_->lease<double>(belay::extents<1>{chunks}, leases_).flat();
+    norm_memory_ = staging_->lease<double>(belay::extents<1>{entries}, leases_).flat();
     shared_ = staging_->lease<double>(belay::extents<1>{table_.size()}, leases_).flat();
   }
 

@@ -73,7 +73,7 @@ std::vector<std::string> errors(const belay::axes& shape, int odd, slip wrong, b
     std::vector<belay::norm_place> places;
     for (std::size_t p = 0; p < made.buckets->parameters(); ++p)
       places.push_back({table.add(made.buckets->parameter(p).local_size()), 0});
-    std::vector<double> squares(table.chunks());
+    std::vector<double> squares(table.entries());
     belay::gradient_norm<float> norm{table, places, squares};
     try {
       made.buckets->begin(1);
@@ -156,7 +156,7 @@ TEST_CASE("stages of a pipeline share no bucket: the norm, over the world, sees 
     buckets.bind(values, gradients);
     belay::norm_table table;
     for (int stage = 0; stage < 3; ++stage) table.add(5);
-    std::vector<double> squares(table.chunks());
+    std::vector<double> squares(table.entries());
     belay::gradient_norm<float> norm{table, {{static_cast<std::size_t>(rank.number()), 0}}, squares};
     for (std::size_t last_stage : {10u, 30u}) {
       buckets.begin(0);

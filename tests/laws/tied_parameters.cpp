@@ -65,7 +65,7 @@ outcome train(const settings& run) {
     belay::adamw<float, group> optimizer{{.learning_rate = 0.01}, buckets, moments};
     belay::norm_table table;  // the tied parameter once
     const std::vector<belay::norm_place> places{{table.add(embedding), 0}, {table.add(inner), 0}};
-    std::vector<double> squares(table.chunks());
+    std::vector<double> squares(table.entries());
     belay::gradient_norm<float> norm_of{table, places, squares};
     belay::tier_meter meter;
     belay::host_engine engine{belay::host_pages{4096}, meter};

@@ -34,6 +34,7 @@
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
+#include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
 #include "belay/parallel/parameter.hpp"
@@ -52,11 +53,13 @@ class gradient_buckets {
 
  public:
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
+  /// `unit` is that of the norm's table.
   gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
-                   std::size_t bucket_bytes, std::size_t max_micro_batches, where at = where::current())
+                   std::size_t bucket_bytes, std::size_t max_micro_batches, ownership_unit unit = {},
+                   where at = where::current())
       : members_(std::move(members)),
         families_(std::move(families)),
-        layout_(unique_members(at), families_, sizeof(T), bucket_bytes, at),
+        layout_(unique_members(at), families_, sizeof(T), bucket_bytes, unit, at),
         contributions_(uses(), max_micro_batches, at),
         checksums_(sealed ? members_.size() : 0),
         bucket_of_(members_.size()),
@@ -99,14 +102,12 @@ class gradient_buckets {
     if constexpr (!moves_nothing<Group>) {
       if (!replicas_compared_) check_replicas<T>(layout_, members_, families_, at);
       replicas_compared_ = true;
+      for (T& gradient : gradients_.first(layout_.elements())) gradient = T(0);
     }
     for (std::size_t b = 0; b < open_.size(); ++b) {
       open_[b] = 0;
       for (std::size_t parameter : layout_.buckets()[b].members)
         open_[b] += micro_batches * contributions_.uses(parameter);
-    }
-    if constexpr (!moves_nothing<Group>) {
-      for (T& gradient : gradients_.first(layout_.elements())) gradient = T(0);
     }
     launched_ = 0;
     latest_ = 0;

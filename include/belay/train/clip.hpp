@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The norm of all gradients of the model, every parameter counted once, wherever its parts are held. Each sum of
-// squares of a chunk is written by exactly one rank into a table of the whole model. The table is summed over the
-// world, where each entry is added to zeros, and folded in the model's order. So neither pipeline stages nor sharded
-// optimizer state change a bit of the norm.
+// squares of a unit (a chunk, or 2^k of them in order) is written by exactly one rank into a table of the whole model.
+// The table is summed over the world, where each entry is added to zeros, and folded in the model's order. So neither
+// pipeline stages nor sharded optimizer state change a bit of the norm.
 //
 //   belay::norm_table table;
 //   std::vector<belay::norm_place> places{{table.add(wte.local_size()), 0}, {table.add(head.local_size()), 0}};
-//   std::vector<double> memory(table.chunks());
+//   std::vector<double> memory(table.entries());
 //   belay::gradient_norm<float> norm(table, places, memory);
 //   const auto length = norm(reduced, mesh.world());
 //   if (length.finite()) optimizer.apply(*done, std::move(reduced), length.clip(1.0));
@@ -23,81 +23,18 @@
 
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
-#include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
 #include "belay/parallel/rank_comparison.hpp"
+#include "belay/train/norm_table.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// The table of all trainable parameters of the whole model, in model order, with all their parts: equal on all ranks.
-class norm_table {
- public:
-  /// Adds a parameter of one part, which one or more ranks hold. Returns its number.
-  std::size_t add(std::size_t elements, where at = where::current()) {
-    return add(std::span<const std::size_t>(&elements, 1), at);
-  }
-
-  /// Adds a parameter that is held in parts of these sizes. Returns its number. Throws `size_error` where the table
-  /// would be more than any memory holds.
-  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current()) {
-    checked_size chunks = chunks_;
-    for (std::size_t elements : part_elements) chunks += chunks_of(elements);
-    const auto words = [&] {
-      return "the norm's table of " + std::to_string(parameters_.size() + 1) + " parameters, the last in " +
-             std::to_string(part_elements.size()) + " parts, is";
-    };
-    static_cast<void>((chunks * sizeof(double)).value(words, at));
-    parameters_.push_back({parts_.size(), part_elements.size()});
-    for (std::size_t elements : part_elements) {
-      parts_.push_back({chunks_, elements});
-      chunks_ += chunks_of(elements);
-    }
-    return parameters_.size() - 1;
-  }
-
-  [[nodiscard]] std::size_t parameters() const noexcept { return parameters_.size(); }
-  /// Entries of the table.
-  [[nodiscard]] std::size_t chunks() const noexcept { return chunks_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return chunks_ * sizeof(double); }
-
-  [[nodiscard]] bool has(std::size_t parameter, std::size_t part) const noexcept {
-    return parameter < parameters_.size() && part < parameters_[parameter].count;
-  }
-  /// The first entry of a part, and its elements.
-  [[nodiscard]] std::size_t first_chunk(std::size_t parameter, std::size_t part) const noexcept {
-    return parts_[parameters_[parameter].first + part].first;
-  }
-  [[nodiscard]] std::size_t elements(std::size_t parameter, std::size_t part) const noexcept {
-    return parts_[parameters_[parameter].first + part].count;
-  }
-
-  /// Sum of squares of one parameter, its entries added in order.
-  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept {
-    const range parts = parameters_[parameter];
-    double squares = 0;
-    for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
-      const range held = parts_[part];
-      for (std::size_t c = 0; c < chunks_of(held.count); ++c) squares += table[held.first + c];
-    }
-    return squares;
-  }
-
- private:
-  struct range {
-    std::size_t first = 0;
-    std::size_t count = 0;
-  };
-  std::vector<range> parameters_;  // their parts
-  std::vector<range> parts_;       // their first entry and their elements
-  std::size_t chunks_ = 0;
-};
 
 /// The factor by which the optimizer multiplies gradients; `none` is 1.
 class clip_factor {
@@ -139,12 +76,12 @@ struct norm_place {
 template <class T>
 class gradient_norm {
  public:
-  /// `places[i]` is that of parameter i of the buckets. `memory` has `table.chunks()` doubles and outlives this.
+  /// `places[i]` is that of parameter i of the buckets. `memory` has `table.entries()` doubles and outlives this.
   gradient_norm(norm_table table, std::vector<norm_place> places, std::span<double> memory, where at = where::current())
       : table_(std::move(table)), places_(std::move(places)), memory_(memory) {
-    if (memory.size() != table_.chunks())
+    if (memory.size() != table_.entries())
       throw usage_error(
-          "the norm needs " + std::to_string(table_.chunks()) + " doubles, got " + std::to_string(memory.size()), at);
+          "the norm needs " + std::to_string(table_.entries()) + " doubles, got " + std::to_string(memory.size()), at);
     for (const norm_place& place : places_)
       if (!table_.has(place.parameter, place.part))
         throw usage_error("no part " + std::to_string(place.part) + " of parameter " + std::to_string(place.parameter) +
@@ -169,9 +106,13 @@ class gradient_norm {
       check_place(range, at);
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
-      double* entry = memory_.data() + table_.first_chunk(place.parameter, place.part) + range.offset / parameter_chunk;
-      const kernel::chunk_sums_of_squares<T> sums{range.gradient, range.count, entry};
-      for (std::size_t chunk = 0; chunk < chunks_of(range.count); ++chunk) sums(chunk);  // vectorised inside
+      const std::size_t unit = table_.unit().elements();
+      double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
+      for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
+        double squares = 0;
+        kernel::chunk_sums_of_squares<T>{range.gradient + first, range.count - first, &squares}(0);
+        entries[first / unit] += squares;
+      }
     }
     if (world.size() > 1) world.all_reduce(memory_, sum, at);
     double squares = 0;
@@ -209,6 +150,13 @@ class gradient_norm {
       throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
                             " has more elements than its place in the table of the norm, which has " +
                             std::to_string(elements),
+                        at);
+    const std::size_t unit = table_.unit().elements();
+    const std::size_t end = range.offset + range.count;
+    if (range.offset % unit != 0 || (end % unit != 0 && end != elements))
+      throw usage_error("the buckets cut their parameter number " + std::to_string(range.parameter) +
+                            " inside an entry of the norm's table, which has " + std::to_string(unit) +
+                            " elements: make the buckets with table.unit()",
                         at);
   }
 

@@ -36,13 +36,14 @@ bool contains(const std::string& text, const char* part) { return text.find(part
 
 }  // namespace
 
-TEST_CASE("every element of every parameter is owned exactly once, cut between chunks only") {
+TEST_CASE("every element of every parameter is owned exactly once, cut between units only") {
   for (std::size_t ranks : {1u, 2u, 3u, 4u, 7u})
     for (std::size_t bytes : {1u, 4096u, 100000u, 1u << 30}) {
       CAPTURE(ranks);
       CAPTURE(bytes);
+      const belay::ownership_unit unit(bytes == 100000u ? 1 : 0);
       const belay::family_shape family{ranks, zero_stage::optimizer_state};
-      const belay::bucket_layout layout(entries_of(awkward_sizes), std::span(&family, 1), sizeof(float), bytes);
+      const belay::bucket_layout layout(entries_of(awkward_sizes), std::span(&family, 1), sizeof(float), bytes, unit);
       std::vector<std::vector<int>> owners;
       for (std::size_t size : awkward_sizes) owners.emplace_back(size);
       std::size_t total = 0;
@@ -50,9 +51,9 @@ TEST_CASE("every element of every parameter is owned exactly once, cut between c
         total += layout.owned_elements(std::span(&rank, 1));
         for (const auto& bucket : layout.buckets())
           layout.each_owned(bucket, rank, [&](const belay::parameter_range& range) {
-            CHECK(range.offset % belay::parameter_chunk == 0);
+            CHECK(range.offset % unit.elements() == 0);
             const std::size_t end = range.offset + range.count;
-            CHECK((end % belay::parameter_chunk == 0 || end == awkward_sizes[range.parameter]));
+            CHECK((end % unit.elements() == 0 || end == awkward_sizes[range.parameter]));
             for (std::size_t i = range.offset; i < end; ++i) ++owners[range.parameter][i];
           });
       }

@@ -69,10 +69,13 @@ TEST_CASE("3,000 parameters of 64 Ki elements in buckets of 1 MiB are even on 25
     CHECK(fullest(owned) <= mean + parameter_chunk);
     CHECK(*std::min_element(owned.begin(), owned.end()) + parameter_chunk >= mean);
     CHECK(fullest(owned_if_divided_by_bucket(layout, 0)) > 3 * mean);
+    const belay::ownership_unit unit(3);
+    const belay::bucket_layout coarse(entries, sharded({ranks}), sizeof(float), mebibyte, unit);
+    CHECK(fullest(owned_by_rank(coarse, 0)) <= mean + unit.elements());
   }
 }
 
-TEST_CASE("no rank owns more than the mean of its family and one chunk, whatever the sizes") {
+TEST_CASE("no rank owns more than the mean of its family and one chunk or larger unit, whatever the sizes") {
   std::mt19937 random(20);
   const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random()) % limit; };
   std::size_t broken_by_the_other_rule = 0;
@@ -97,15 +100,17 @@ TEST_CASE("no rank owns more than the mean of its family and one chunk, whatever
     CAPTURE(round);
     CAPTURE(ranks);
     CAPTURE(bucket_bytes);
-    const belay::bucket_layout layout(entries, sharded({ranks, others}), sizeof(float), bucket_bytes);
+    const belay::ownership_unit unit(round % 2 == 0 ? 0 : static_cast<unsigned>(below(5)));
+    CAPTURE(unit.k());
+    const belay::bucket_layout layout(entries, sharded({ranks, others}), sizeof(float), bucket_bytes, unit);
     for (std::size_t family : {0U, 1U}) {
       const std::vector<std::size_t> owned = owned_by_rank(layout, family);
       std::size_t elements = 0;
       for (const belay::bucket_entry& entry : entries) elements += entry.family == family ? entry.elements : 0;
       CHECK(sum_of(owned) == elements);
-      CHECK(fullest(owned) <= elements / owned.size() + parameter_chunk);
+      CHECK(fullest(owned) <= elements / owned.size() + unit.elements());
       const std::size_t other = fullest(owned_if_divided_by_bucket(layout, family));
-      broken_by_the_other_rule += other > elements / owned.size() + parameter_chunk ? 1 : 0;
+      broken_by_the_other_rule += other > elements / owned.size() + unit.elements() ? 1 : 0;
     }
   }
   CHECK(broken_by_the_other_rule > 100);

@@ -154,7 +154,7 @@ TEST_CASE("gradients of an older reduction are refused by optimizer and norm, an
   belay::norm_table sizes;
   std::vector<belay::norm_place> places;
   for (std::size_t size : fake::awkward_sizes) places.push_back({sizes.add(size), 0});
-  std::vector<double> memory(sizes.chunks());
+  std::vector<double> memory(sizes.entries());
   belay::gradient_norm<float> norm(sizes, places, memory);
   state.buckets->begin(1);
   state.backward(0, 0);

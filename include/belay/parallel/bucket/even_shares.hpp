@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Divides the chunks of a family's buckets among its ranks, so that what they own is even over all buckets and not only
-// within each: a small bucket has fewer chunks than a large family has ranks. Ranks that own the least are filled to
-// one level, as water finds it. A chunk goes to the rank that the chunk's middle falls to, in rank order. So no rank
-// ever owns more than the mean and one chunk, whatever the sizes.
+// Divides the units (chunks, or 2^k of them) of a family's buckets among its ranks, so that what they own is even over
+// all buckets and not only within each: a small bucket has fewer units than a large family has ranks. Ranks that own
+// the least are filled to one level, in rank order; a unit goes to the rank whose room holds the unit's middle. So no
+// rank ever owns more than the mean and one unit, whatever the sizes.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
@@ -19,14 +19,14 @@ class even_shares {
  public:
   explicit even_shares(std::size_t ranks) : owned_(ranks) {}
 
-  /// Begins a bucket of `elements`. Its chunks follow by `give`, in the order of memory, with as many elements
+  /// Begins a bucket of `elements`. Its units follow by `give`, in the order of memory, with as many elements
   /// together.
   void begin(std::size_t elements) noexcept {
     total_ += elements;
     level_ = total_ / owned_.size();
     std::size_t filled = 0;
     std::size_t below = owned_.size();
-    for (std::size_t last = below + 1; below != last;) {  // few rounds: ranks lie within two chunks of each other
+    for (std::size_t last = below + 1; below != last;) {  // few rounds: ranks lie within two units of each other
       last = below;
       below = 0;
       filled = elements;
@@ -43,11 +43,11 @@ class even_shares {
     end_ = room();
   }
 
-  /// Gives the next `chunks` chunks of `elements` each (1 or more) to ranks, and calls `visit(rank, chunks)` for each
-  /// that gets some.
+  /// Gives the next `units`, of `elements` each (1 or more), to ranks, and calls `visit(rank, units)` for each that
+  /// gets some.
   template <class Visit>
-  void give(std::size_t chunks, std::size_t elements, Visit&& visit) {
-    while (chunks > 0) {
+  void give(std::size_t units, std::size_t elements, Visit&& visit) {
+    while (units > 0) {
       const std::size_t middle = given_ + elements / 2;
       if (middle >= end_) {
         ++rank_;
@@ -55,11 +55,11 @@ class even_shares {
         continue;
       }
       const std::size_t fitting = (end_ - middle - 1) / elements + 1;
-      const std::size_t taken = fitting < chunks ? fitting : chunks;
+      const std::size_t taken = fitting < units ? fitting : units;
       visit(rank_, taken);
       owned_[rank_] += taken * elements;
       given_ += taken * elements;
-      chunks -= taken;
+      units -= taken;
     }
   }
 
@@ -79,7 +79,7 @@ class even_shares {
   std::size_t level_ = 0;
   std::size_t remainder_ = 0;
   std::size_t given_ = 0;  // elements of the bucket so far
-  std::size_t rank_ = 0;   // that gets the next chunk
+  std::size_t rank_ = 0;   // that gets the next unit
   std::size_t end_ = 0;    // of its room, counted as `given_`
 };
 

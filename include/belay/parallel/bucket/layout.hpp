@@ -3,9 +3,9 @@
 // Where every parameter lies in the memory of its buckets, which rank owns which range of it, and in what order
 // buckets are launched. It is computed from sizes alone and equal on all ranks that share a bucket; plan, buckets and
 // optimizer use the same one. Memory is in the order of the backward, so that a bucket is one contiguous range. Shards
-// are cut only between chunks of a parameter: the sum over a chunk has one owner, and the same bits however the
-// parameter is sharded. A rank owns one range of each bucket, in rank order, and over all buckets of a family at most
-// the mean and one chunk.
+// are cut only between units of a parameter, which are chunks or 2^k of them: the sum over a unit has one owner, and
+// the same bits however the parameter is sharded. A rank owns one range of each bucket, in rank order, and over all
+// buckets of a family at most the mean and one unit.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
@@ -22,18 +22,10 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
-#include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/even_shares.hpp"
+#include "belay/parallel/bucket/ownership_unit.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// A chunk: elements of a parameter that are summed, updated and owned together, counted from its local start.
-inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
-
-/// Number of chunks of `elements` elements.
-[[nodiscard]] constexpr std::size_t chunks_of(std::size_t elements) noexcept {
-  return elements / parameter_chunk + (elements % parameter_chunk != 0 ? 1 : 0);
-}
 
 /// What the ranks that replicate a parameter divide among themselves, as in ZeRO.
 enum class zero_stage : std::uint8_t { none, optimizer_state };
@@ -82,17 +74,18 @@ class bucket_layout {
 
   bucket_layout() = default;
 
-  /// Divides `entries` into buckets of about `bucket_bytes`, each of one family. A larger parameter gets a bucket of
-  /// its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where all of them are more than any
-  /// memory holds.
+  /// Divides `entries` into buckets of about `bucket_bytes`, each of one family, cut between `unit`s. A larger
+  /// parameter gets a bucket of its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where
+  /// all of them are more than any memory holds.
   template <list_of<bucket_entry> Entries, list_of<family_shape> Families>
   bucket_layout(const Entries& entries, const Families& families, std::size_t element_bytes, std::size_t bucket_bytes,
-                where at = where::current())
+                ownership_unit unit = {}, where at = where::current())
       : families_(families.size()),
         sizes_(entries.size()),
         identities_(entries.size()),
         offsets_(entries.size()),
-        align_(element_bytes < 64 ? 64 / element_bytes : 1) {
+        align_(element_bytes < 64 ? 64 / element_bytes : 1),
+        unit_(unit) {
     for (std::size_t f = 0; f < families.size(); ++f) {
       families_[f] = families[f];
       if (families_[f].ranks == 0) throw usage_error("family " + std::to_string(f) + " has no ranks", at);
@@ -138,6 +131,8 @@ class bucket_layout {
   /// find gradients that change afterwards: there every bucket of several ranks needs twice its elements.
   [[nodiscard]] std::size_t gradient_elements() const noexcept { return gradient_elements_; }
   [[nodiscard]] std::size_t parameters() const noexcept { return sizes_.size(); }
+  /// What has one owner.
+  [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   [[nodiscard]] std::size_t offset(std::size_t parameter) const noexcept { return offsets_[parameter]; }
   [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }
   /// In the order of launch.
@@ -179,7 +174,7 @@ class bucket_layout {
       for (std::size_t parameter : b.members) in_family[parameter] = b.family == family;
     for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_family[p - 1] ? 1 : 0);
     content_hash hash;
-    hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage));
+    hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage)).add(unit_.k());
     for (const bucket& b : buckets_) {
       if (b.family != family) continue;
       hash.add(b.count).add(b.members.size());
@@ -213,9 +208,10 @@ class bucket_layout {
     for (std::size_t parameter : b.members) all += sizes_[parameter];
     shares.begin(all);
     for (std::size_t parameter : b.members) {
-      const std::size_t tail = sizes_[parameter] % parameter_chunk;
-      const auto grow = [&](std::size_t rank, std::size_t chunks) { b.counts[rank] += chunks * parameter_chunk; };
-      shares.give(sizes_[parameter] / parameter_chunk, parameter_chunk, grow);
+      const std::size_t unit = unit_.elements();
+      const std::size_t tail = sizes_[parameter] % unit;
+      shares.give(sizes_[parameter] / unit, unit,
+                  [&](std::size_t rank, std::size_t units) { b.counts[rank] += units * unit; });
       if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
     }
   }
@@ -239,6 +235,7 @@ class bucket_layout {
   std::size_t elements_ = 0;
   std::size_t gradient_elements_ = 0;
   std::size_t align_ = 1;
+  ownership_unit unit_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -19,6 +19,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -77,9 +78,9 @@ void check_members(std::span<const bucket_member<T>> members, where at) {
 /// The layout of `members`, for plans and for the buckets themselves.
 template <class T>
 [[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members, std::span<const family_shape> families,
-                                      std::size_t bucket_bytes, where at = where::current()) {
+                                      std::size_t bucket_bytes, ownership_unit unit = {}, where at = where::current()) {
   check_members(members, at);
-  return {members, families, sizeof(T), bucket_bytes, at};
+  return {members, families, sizeof(T), bucket_bytes, unit, at};
 }
 
 }  // namespace belay::inline BELAY_ABI

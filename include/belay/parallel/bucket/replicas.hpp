@@ -71,7 +71,7 @@ class replica_check {
              "): " + parameter_text(common);
     static_cast<void>(compared.differ(group, std::span(&layout_, 1), at));
     return compared.ranks(group) + " cut the parameters of " + family_text() +
-           " into different buckets: bucket_bytes and the ZeRO stage must be equal";
+           " into different buckets: bucket_bytes, the ZeRO stage and the norm's unit must be equal";
   }
 
   [[nodiscard]] std::string family_text() const { return "family " + std::to_string(family_); }

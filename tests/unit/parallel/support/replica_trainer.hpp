@@ -50,7 +50,7 @@ struct outcome {
 template <class T>
 struct rank_state {
   rank_state(const group& replicas, belay::zero_stage stage, std::size_t bucket_bytes,
-             const std::vector<std::size_t>& sizes = awkward_sizes) {
+             const std::vector<std::size_t>& sizes = awkward_sizes, belay::ownership_unit unit = {}) {
     std::vector<belay::bucket_member<T>> members;
     parameters.reserve(sizes.size());
     for (std::size_t p = 0; p < sizes.size(); ++p) {
@@ -61,8 +61,9 @@ struct rank_state {
                                 .decay = p % 2 == 0 ? belay::weight_decay::yes : belay::weight_decay::no});
       members.emplace_back(parameters.back(), 0);
     }
-    buckets = std::make_unique<buckets_of<T>>(
-        std::move(members), std::vector<belay::bucket_family<group>>{{replicas, stage}}, bucket_bytes, micro_batches);
+    buckets =
+        std::make_unique<buckets_of<T>>(std::move(members), std::vector<belay::bucket_family<group>>{{replicas, stage}},
+                                        bucket_bytes, micro_batches, unit);
     values.resize(buckets->layout().elements());
     gradients.resize(buckets->layout().gradient_elements());
     buckets->bind(values, gradients);
@@ -87,7 +88,8 @@ struct rank_state {
 
 /// Trains on `ranks` replicas that divide the micro-batches.
 template <class T>
-outcome<T> train(std::size_t ranks, belay::zero_stage stage, std::size_t steps = 3, std::size_t bucket_bytes = 16384) {
+outcome<T> train(std::size_t ranks, belay::zero_stage stage, std::size_t steps = 3, std::size_t bucket_bytes = 16384,
+                 belay::ownership_unit unit = {}) {
   shared_state shared(ranks);
   std::vector<queue> queues(ranks);
   outcome<T> result;
@@ -96,11 +98,12 @@ outcome<T> train(std::size_t ranks, belay::zero_stage stage, std::size_t steps =
   run_ranks(ranks, [&](int rank) {
     const auto number = static_cast<std::size_t>(rank);
     const group replicas(shared, queues[number], rank);
-    rank_state<T> state(replicas, stage, bucket_bytes);
+    rank_state<T> state(replicas, stage, bucket_bytes, awkward_sizes, unit);
     belay::norm_table table;
     std::vector<belay::norm_place> places;
     for (std::size_t size : awkward_sizes) places.push_back({table.add(size), 0});
-    std::vector<double> norm_memory(table.chunks());
+    table.widen(unit);
+    std::vector<double> norm_memory(table.entries());
     belay::gradient_norm<T> norm(table, places, norm_memory);
     std::vector<T> moments(belay::adamw<T, group>::state_elements(*state.buckets));
     belay::adamw<T, group> optimizer({.learning_rate = 0.01}, *state.buckets, moments);
