@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "belay/core/view.hpp"
@@ -29,10 +28,15 @@ class model_stage {
   using scope_type = belay::micro_batch_scope<Engine>;
 
   model_stage(Model& model, recompute_kind recompute, std::size_t micro_batches, Contributed contributed)
-      : model_(&model), contributed_(std::move(contributed)), flights_(micro_batches) {
+      : model_(&model),
+        contributed_(std::move(contributed)),
+        recompute_(recompute),
+        flights_(micro_batches),
+        embeddings_(micro_batches),
+        layers_(recompute == recompute_kind::full ? 0 : micro_batches * model.layers().size()),
+        checkpointed_layers_(recompute == recompute_kind::full ? micro_batches * model.layers().size() : 0),
+        heads_(micro_batches) {
     for (auto& layer : model.layers()) checkpointed_.emplace_back(layer);
-    for (flight& one : flights_) one.layers.resize(recompute == recompute_kind::full ? 0 : checkpointed_.size());
-    for (flight& one : flights_) one.checkpointed.resize(recompute == recompute_kind::full ? checkpointed_.size() : 0);
     loss_sums_.resize(micro_batches);
     loss_scales_.assign(micro_batches, 1.0);
     count_parameters();
@@ -48,32 +52,32 @@ class model_stage {
 
   /// A step that ended early has reclaimed what its handles held.
   void forget() noexcept {
-    for (flight& one : flights_) {
-      one.embedding.reset();
-      one.head.reset();
-      one.gradient.reset();
-      for (auto& layer : one.layers) layer.reset();
-      for (auto& layer : one.checkpointed) layer.reset();
-    }
+    for (flight& one : flights_) one.gradient.reset();
+    embeddings_.forget();
+    layers_.forget();
+    checkpointed_layers_.forget();
+    heads_.forget();
   }
 
   void forward(const scope_type& scope, hidden_view input) {
-    flight& one = flights_[scope.micro_batch()];
+    const std::size_t micro_batch = scope.micro_batch();
     hidden_view x = input;
     if (model_->has_embedding()) {
-      one.embedding.emplace(belay::forward(scope, model_->first(), tokens(scope.micro_batch())));
-      x = one.embedding->out();
+      embeddings_.keep(micro_batch, belay::forward(scope, model_->first(), tokens(micro_batch)));
+      x = embeddings_.at(micro_batch).out();
     }
-    for (std::size_t i = 0; i < one.layers.size(); ++i) {
-      one.layers[i].emplace(belay::forward(scope, model_->layers()[i], x));
-      x = one.layers[i]->out();
+    for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
+      const std::size_t slot = slot_of(micro_batch, i);
+      if (recompute_ == recompute_kind::full) {
+        checkpointed_layers_.keep(slot, belay::forward(scope, checkpointed_[i], x));
+        x = checkpointed_layers_.at(slot).out();
+      } else {
+        layers_.keep(slot, belay::forward(scope, model_->layers()[i], x));
+        x = layers_.at(slot).out();
+      }
     }
-    for (std::size_t i = 0; i < one.checkpointed.size(); ++i) {
-      one.checkpointed[i].emplace(belay::forward(scope, checkpointed_[i], x));
-      x = one.checkpointed[i]->out();
-    }
-    one.output = x;
-    if (model_->has_head()) one.head.emplace(belay::forward(scope, model_->last(), x));
+    flights_[micro_batch].output = x;
+    if (model_->has_head()) heads_.keep(micro_batch, belay::forward(scope, model_->last(), x));
   }
 
   [[nodiscard]] hidden_view output(std::size_t micro_batch) const noexcept { return flights_[micro_batch].output; }
@@ -85,25 +89,20 @@ class model_stage {
   void backward(const scope_type& scope, hidden_view dout) {
     const std::size_t micro_batch = scope.micro_batch();
     flight& one = flights_[micro_batch];
-    if (one.head) {
-      one.gradient.emplace(head_backward(scope, one));
+    if (heads_.holds(micro_batch)) {
+      one.gradient.emplace(head_backward(scope));
       contributed_(head_first_, head_count_, micro_batch);
       dout = *one.gradient;
     }
     for (std::size_t i = checkpointed_.size(); i-- > 0;) {
-      auto dx = one.layers.empty() ? std::move(*one.checkpointed[i]).backward(dout)
-                                   : std::move(*one.layers[i]).backward(dout);
-      one.gradient.emplace(std::move(dx));
-      if (one.layers.empty())
-        one.checkpointed[i].reset();
-      else
-        one.layers[i].reset();
+      const std::size_t slot = slot_of(micro_batch, i);
+      one.gradient.emplace(recompute_ == recompute_kind::full ? checkpointed_layers_.take(slot).backward(dout)
+                                                              : layers_.take(slot).backward(dout));
       contributed_(layer_first_[i], layer_first_[i + 1] - layer_first_[i], micro_batch);
       dout = *one.gradient;
     }
-    if (one.embedding) {
-      std::move(*one.embedding).backward(dout);
-      one.embedding.reset();
+    if (embeddings_.holds(micro_batch)) {
+      embeddings_.take(micro_batch).backward(dout);
       contributed_(std::size_t{0}, layer_first_[0], micro_batch);
     }
   }
@@ -116,16 +115,15 @@ class model_stage {
   using checkpointed_handle = belay::saved<Engine, checkpointed_type, hidden_view>;
   using head_handle = belay::saved<Engine, typename Model::head_type, hidden_view>;
 
-  // The handles of one micro-batch between its forward and its backward.
+  // What crosses to the stages beside, of one micro-batch between its forward and its backward.
   struct flight {
-    std::optional<embedding_handle> embedding;
-    std::vector<std::optional<layer_handle>> layers;
-    std::vector<std::optional<checkpointed_handle>> checkpointed;
-    std::optional<head_handle> head;
     std::optional<belay::gradient<Engine, T, 3>> gradient;
     hidden_view output;
   };
 
+  [[nodiscard]] std::size_t slot_of(std::size_t micro_batch, std::size_t layer) const noexcept {
+    return micro_batch * checkpointed_.size() + layer;
+  }
   [[nodiscard]] token_view tokens(std::size_t micro_batch) const {
     return belay::view<const std::int32_t, 3>(data_.tokens)[micro_batch];
   }
@@ -134,16 +132,15 @@ class model_stage {
   }
 
   // The loss and its gradient are one pass over the logits, so they are computed together.
-  [[nodiscard]] auto head_backward(const scope_type& scope, flight& one) {
-    const belay::view<const T, 3> logits = one.head->out();
+  [[nodiscard]] auto head_backward(const scope_type& scope) {
+    auto head = heads_.take(scope.micro_batch());
+    const belay::view<const T, 3> logits = head.out();
     belay::gradient<Engine, T, 3> dlogits{scope.engine(), logits.shape()};
     scope.engine().compute().run([&] {
       loss_sums_[scope.micro_batch()] = model::cross_entropy<T>(logits, targets(scope.micro_batch()),
                                                                 loss_scales_[scope.micro_batch()], dlogits.values());
     });
-    auto dx = std::move(*one.head).backward(dlogits);
-    one.head.reset();
-    return dx;
+    return std::move(head).backward(dlogits);
   }
 
   void count_parameters() {
@@ -162,8 +159,13 @@ class model_stage {
 
   Model* model_;
   Contributed contributed_;
+  recompute_kind recompute_;
   std::vector<checkpointed_type> checkpointed_;
   std::vector<flight> flights_;
+  belay::handle_store<embedding_handle> embeddings_;
+  belay::handle_store<layer_handle> layers_;
+  belay::handle_store<checkpointed_handle> checkpointed_layers_;
+  belay::handle_store<head_handle> heads_;
   std::vector<double> loss_sums_;
   std::vector<double> loss_scales_;
   std::vector<std::size_t> layer_first_;

@@ -7,6 +7,7 @@
 #include "belay/step/engine.hpp"           // IWYU pragma: export
 #include "belay/step/frame.hpp"            // IWYU pragma: export
 #include "belay/step/gradient.hpp"         // IWYU pragma: export
+#include "belay/step/handle_store.hpp"     // IWYU pragma: export
 #include "belay/step/layer.hpp"            // IWYU pragma: export
 #include "belay/step/observed.hpp"         // IWYU pragma: export
 #include "belay/step/recompute.hpp"        // IWYU pragma: export

@@ -80,7 +80,7 @@ struct stage_type {
   int number;
   const std::vector<double>* inputs;  // [micro_batches, rows, hidden] of this rank
   const std::vector<double>* grads;
-  std::array<std::optional<handle>, micro_batches> handles{};
+  belay::handle_store<handle> handles{micro_batches};
   std::array<std::optional<belay::gradient<engine_type, double, 3>>, micro_batches> gradients{};
 
   [[nodiscard]] static tensor part(const std::vector<double>& all, std::size_t m) {
@@ -89,21 +89,21 @@ struct stage_type {
   static constexpr int opening_line = __LINE__ + 3;
   void forward(const scope_type& scope, tensor received) {
     const tensor x = number == 0 ? part(*inputs, scope.micro_batch()) : received;
-    handles[scope.micro_batch()].emplace(belay::forward(scope, *layer, x));
+    handles.keep(scope.micro_batch(), belay::forward(scope, *layer, x));
   }
-  [[nodiscard]] tensor output(std::size_t m) const { return handles[m]->out(); }
+  [[nodiscard]] tensor output(std::size_t m) const { return handles.at(m).out(); }
   [[nodiscard]] tensor input_gradient(std::size_t m) const { return *gradients[m]; }
   void release(std::size_t m) { gradients[m].reset(); }
   void backward(const scope_type& scope, tensor received) {
     const std::size_t m = scope.micro_batch();
     const tensor dout = number == 1 ? part(*grads, m) : received;
     if (Policy::owes(number, m)) {
-      gradients[m].emplace(std::move(*handles[m]).backward(dout));
+      gradients[m].emplace(handles.take(m).backward(dout));
     } else {
       gradients[m].emplace(scope.engine(), dout.shape());
       for (double& value : gradients[m]->values().flat()) value = 0;
+      handles.forget();
     }
-    handles[m].reset();
   }
 };
 

@@ -2,7 +2,8 @@
 //
 // A saved activation owes one backward. The handle is move-only and belongs to a step. A forgotten one is a compile
 // error where the compiler can see it (Clang's consumed analysis, nodiscard, the typed tape), and elsewhere an entry
-// of the ledger with its name. Its memory ends with the step in any case.
+// of the ledger with its name. Its memory ends with the step in any case. A handle stays where the forward has made
+// it: no container, pointer, capture or by-value parameter takes it from a name. `handle_store` keeps several.
 //
 //   auto hidden = belay::forward(step, layer, x);        // belay::saved<...>
 //   use(hidden.out());
@@ -27,7 +28,7 @@ inline constexpr bool always_false = false;
 
 template <class Engine, class Layer, class Input>
 requires backward_layer<Layer, Engine, Input>
-class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLIGATION saved {
+class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLIGATION saved final {
  public:
   using residue_type = residue_of<Layer, Engine, Input>;
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
@@ -41,16 +42,9 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
   }
 
-  BELAY_OPENS saved(saved&& other) noexcept
-      : engine_(other.engine_),
-        layer_(other.layer_),
-        input_(other.input_),
-        call_(other.call_),
-        memory_(std::exchange(other.memory_, {})),
-        residue_(std::move(other.residue_)),
-        obligation_(std::exchange(other.obligation_, {})),
-        epoch_(other.epoch_) {}
   saved& operator=(saved&&) = delete;  // it would lose the obligation of the left side
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
 
   /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
   BELAY_IF_DISCHARGED ~saved() {}  // not defaulted: the analysis looks at calls of a destructor
@@ -118,7 +112,22 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
+  template <class>
+  friend class handle_store;
+  template <class, class...>
+  friend class tape;
   using mark = typename Engine::watch_type::mark;
+
+  // Private, so that a named handle goes nowhere but through `hand_over`.
+  BELAY_OPENS saved(saved&& other) noexcept
+      : engine_(other.engine_),
+        layer_(other.layer_),
+        input_(other.input_),
+        call_(other.call_),
+        memory_(std::exchange(other.memory_, {})),
+        residue_(std::move(other.residue_)),
+        obligation_(std::exchange(other.obligation_, {})),
+        epoch_(other.epoch_) {}
 
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};

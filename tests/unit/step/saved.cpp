@@ -311,11 +311,9 @@ TEST_CASE("a step that a failure elsewhere cuts off gives everything back, and t
   scaling layer{2};
   {
     belay::step step{b.engine};
-    std::vector<belay::saved<decltype(b.engine), scaling, decltype(b.x)>> lost;
-    lost.push_back(belay::forward(step, layer, b.x));
+    [[maybe_unused]] auto lost = hidden{belay::forward(step, layer, b.x)};
     step.cut_off();
     step.cut_off();  // once is enough
-    lost.clear();
   }
   CHECK(b.meter.live_bytes() == 0);
   belay::step step{b.engine};

@@ -3,7 +3,8 @@
 // Tokens that were sent to experts are owed three times: `dispatched` owes a combine, `merged` a backward, `returning`
 // a finish. Each handle is the only access to its memory and is consumed by the next call; `finish` frees the slots.
 // The destructor of a lost handle does not communicate: its slots stay leased and its obligation stays in the ledger,
-// so the step does not commit. The next step frees the slots.
+// so the step does not commit. The next step frees the slots. `dispatched` and `returning` stay where they were made,
+// as `saved` does; `merged` moves, because a layer's residue holds it until the backward.
 // IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
@@ -61,13 +62,14 @@ struct dispatch_state {
 
 /// Gradients at the experts: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.
 template <class Exchange>
-class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLIGATION returning {
+class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLIGATION returning final {
  public:
   using value_type = typename Exchange::value_type;
 
   BELAY_OPENS explicit returning(dispatch_state<Exchange>&& state) noexcept : state_(std::move(state)) {}
-  BELAY_OPENS returning(returning&& other) noexcept : state_(std::move(other.state_)) {}
   returning& operator=(returning&&) = delete;
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
   BELAY_IF_DISCHARGED ~returning() {}  // not defaulted: the analysis looks at calls of a destructor
 
   /// [capacity, hidden], grouped like `rows`: the gradients of this rank's expert outputs, times the weights.
@@ -104,6 +106,10 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
   BELAY_DISCHARGES BELAY_OPENS returning hand_over() && { return returning{std::move(*this)}; }
 
  private:
+  template <class>
+  friend class handle_store;
+  BELAY_OPENS returning(returning&& other) noexcept : state_(std::move(other.state_)) {}
+
   dispatch_state<Exchange> state_;
 };
 
@@ -153,13 +159,14 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
 
 /// Tokens at their experts: read `rows`, write `outputs`, then `combine`. Owes a combine.
 template <class Exchange>
-class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION dispatched {
+class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION dispatched final {
  public:
   using value_type = typename Exchange::value_type;
 
   BELAY_OPENS explicit dispatched(dispatch_state<Exchange>&& state) noexcept : state_(std::move(state)) {}
-  BELAY_OPENS dispatched(dispatched&& other) noexcept : state_(std::move(other.state_)) {}
   dispatched& operator=(dispatched&&) = delete;
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
   BELAY_IF_DISCHARGED ~dispatched() {}
 
   /// [capacity, hidden]: the rows that this rank's experts have received, grouped by expert. Valid until `finish`.
@@ -203,6 +210,10 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   BELAY_DISCHARGES BELAY_OPENS dispatched hand_over() && { return dispatched{std::move(*this)}; }
 
  private:
+  template <class>
+  friend class handle_store;
+  BELAY_OPENS dispatched(dispatched&& other) noexcept : state_(std::move(other.state_)) {}
+
   dispatch_state<Exchange> state_;
 };
 

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Keeps handles between forward and backward, for a pipeline stage or a loop over layers: containers of the standard
+// library do not take them. A store has a fixed number of slots and allocates once. What a destroyed store still holds
+// is not discharged, and the step refuses to commit.
+//
+//   belay::handle_store<belay::saved<engine, block, input>> handles{layers.size()};
+//   for (std::size_t i = 0; i < layers.size(); ++i) {
+//     handles.keep(i, belay::forward(step, layers[i], x));
+//     x = handles.at(i).out();
+//   }
+//   for (std::size_t i = layers.size(); i-- > 0;) grad = handles.take(i).backward(grad);
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class Handle>
+class handle_store {
+ public:
+  handle_store() = default;
+  explicit handle_store(std::size_t slots) : slots_(slots) {}
+  handle_store(handle_store&&) noexcept = default;
+  handle_store& operator=(handle_store&&) = delete;  // it would lose the handles of the left side
+  ~handle_store() = default;
+
+  [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
+  [[nodiscard]] bool holds(std::size_t index) const noexcept { return index < size() && slots_[index].held; }
+
+  /// Takes a handle over. Throws usage_error where the slot does not exist, or holds a handle that still owes.
+  void keep(std::size_t index, Handle&& handle, where at = where::current()) {
+    slot& free = slots_[expect(index, at)];
+    if (free.held && owes(free.handle)) refuse(index, free.handle, at);
+    free.clear();
+    ::new (static_cast<void*>(std::addressof(free.handle))) Handle(std::move(handle));
+    free.held = true;
+  }
+
+  /// The handle in a slot, to ask for its output. Throws usage_error where there is none.
+  [[nodiscard]] Handle& at(std::size_t index, where asked = where::current()) {
+    return slots_[expect_held(index, asked)].handle;
+  }
+  [[nodiscard]] const Handle& at(std::size_t index, where asked = where::current()) const {
+    return slots_[expect_held(index, asked)].handle;
+  }
+
+  /// Gives the handle back, to be discharged in the same expression or under a name of its own, and empties the slot.
+  /// Throws usage_error where there is none.
+  BELAY_OPENS [[nodiscard]] Handle take(std::size_t index, where asked = where::current()) {
+    const emptied afterwards{&slots_[expect_held(index, asked)]};
+    return Handle(std::move(afterwards.slot_->handle));
+  }
+
+  /// Empties all slots without discharging anything: for handles of a step that has ended, which has reported them.
+  void forget() noexcept {
+    for (slot& one : slots_) one.clear();
+  }
+
+ private:
+  struct slot {
+    slot() noexcept {}
+    slot(const slot&) = delete;
+    slot& operator=(const slot&) = delete;
+    ~slot() { clear(); }
+    void clear() noexcept {
+      if (std::exchange(held, false)) std::destroy_at(std::addressof(handle));
+    }
+
+    bool held = false;
+    union {
+      Handle handle;
+    };
+  };
+  struct emptied {
+    slot* slot_;
+    ~emptied() { slot_->clear(); }
+  };
+
+  // An activation of a step that has ended owes nothing. Handles that cannot say it owe until they are taken.
+  [[nodiscard]] static bool owes(const Handle& held) noexcept {
+    if constexpr (requires { held.owes(); })
+      return held.owes();
+    else
+      return true;
+  }
+  [[nodiscard]] std::size_t expect(std::size_t index, where at) const {
+    if (index < size()) return index;
+    throw usage_error(
+        "a handle store of " + std::to_string(size()) + " slots was asked for slot " + std::to_string(index), at);
+  }
+  [[nodiscard]] std::size_t expect_held(std::size_t index, where at) const {
+    if (slots_[expect(index, at)].held) return index;
+    throw usage_error("slot " + std::to_string(index) + " of a handle store holds no handle", at);
+  }
+  [[noreturn]] static void refuse(std::size_t index, const Handle& held, where at) {
+    std::string text = "slot " + std::to_string(index) + " of a handle store holds a handle that still owes";
+    if constexpr (requires { held.call().layer; }) {
+      text += ": that of layer '" + printable(held.call().layer) + "' (micro-batch " +
+              std::to_string(held.call().micro_batch) + ") opened at " + held.call().at.text();
+    }
+    throw usage_error(text + "; take it first", at);
+  }
+
+  std::vector<slot> slots_;
+};
+
+}  // namespace belay::inline BELAY_ABI
