@@ -19,6 +19,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/ledger.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/step/engine.hpp"
 
@@ -27,6 +28,8 @@ namespace belay::inline BELAY_ABI {
 /// What a call is for. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
 enum class frame_mode : std::uint8_t { owing, observing, replaying };
+
+inline constexpr const char* step_ended = "after its step has ended";
 
 /// Which layer and micro-batch a call belongs to. `layer` outlives the step.
 struct invocation {
@@ -39,6 +42,16 @@ struct invocation {
   /// This call for messages while it runs.
   [[nodiscard]] call_under_way now(layer_call what) const noexcept {
     return {what, layer, layer_index, micro_batch, at};
+  }
+
+  /// Throws the usage_error of an output that is asked for too late. Takes a copy, so that a handle whose address no
+  /// one else needs stays in registers.
+  [[noreturn, gnu::cold, gnu::noinline]] static void refuse_output(invocation call, const char* when, const char* file,
+                                                                   int line) {
+    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
+                          "' (micro-batch " + std::to_string(call.micro_batch) + ") opened at " + call.at.text() +
+                          " is asked for " + when,
+                      {file, "", line});
   }
 
   /// Opens an obligation of this call, whose handle holds `bytes`. The record is written in place.

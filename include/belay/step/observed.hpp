@@ -23,10 +23,11 @@ class [[nodiscard]] observed {
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
 
   observed(Engine& engine, Layer& layer, const Input& input, const invocation& call)
-      : engine_(&engine), epoch_(engine.epoch()), residue_(run_forward(engine, layer, input, call)) {}
+      : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {}
   observed(observed&& other) noexcept
       : engine_(other.engine_),
-        epoch_(other.epoch_),
+        epoch_(std::exchange(other.epoch_, moved_from)),
+        call_(other.call_),
         memory_(std::exchange(other.memory_, {})),
         residue_(std::move(other.residue_)) {}
   /// Frees what this one held, memory and residue, and takes the other's.
@@ -34,7 +35,8 @@ class [[nodiscard]] observed {
     if (this == &other) return *this;
     release();
     engine_ = other.engine_;
-    epoch_ = other.epoch_;
+    epoch_ = std::exchange(other.epoch_, moved_from);
+    call_ = other.call_;
     memory_ = std::exchange(other.memory_, {});
     std::destroy_at(&residue_);  // a residue with references can be constructed, but not assigned
     std::construct_at(&residue_, std::move(other.residue_));
@@ -42,9 +44,17 @@ class [[nodiscard]] observed {
   }
   ~observed() { release(); }
 
-  [[nodiscard]] output_type out() const noexcept { return residue_.out; }
+  /// The layer's output, valid until the step ends or the result is moved from. Afterwards a usage_error.
+  [[nodiscard]] output_type out(where at = where::current()) const {
+    if (epoch_ != engine_->epoch()) [[unlikely]]
+      invocation::refuse_output(call_, epoch_ == moved_from ? "after it was moved from" : step_ended, at.file,
+                                at.line);
+    return residue_.out;
+  }
 
  private:
+  static constexpr std::uint64_t moved_from = ~std::uint64_t{0};  // no engine's epoch
+
   // The memory of a result that outlives its step was reclaimed with the step.
   void release() noexcept {
     if (epoch_ != engine_->epoch()) return;
@@ -52,14 +62,15 @@ class [[nodiscard]] observed {
     engine_->activations().release(memory_.remembered);
   }
 
-  [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input, const invocation& call) {
-    const typename Engine::watch_type::mark under_way{engine.watch(), call.now(layer_call::forward)};
-    frame<Engine> view{engine, call, frame_mode::observing, memory_};
+  [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
+    const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
+    frame<Engine> view{engine, call_, frame_mode::observing, memory_};
     return layer.forward(view, input);
   }
 
   Engine* engine_;
   std::uint64_t epoch_;
+  invocation call_;
   invocation_memory memory_;
   residue_of<Layer, Engine, Input> residue_;
 };

@@ -49,12 +49,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
   BELAY_IF_DISCHARGED ~saved() {}  // not defaulted: the analysis looks at calls of a destructor
 
-  /// The layer's output, valid until the backward. Afterwards a usage_error in checked builds.
+  /// The layer's output, valid until the backward and the end of the step. Afterwards a usage_error, in all builds.
   BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
-    if constexpr (checked(check_level::local)) {
-      if (!owes())
-        throw usage_error(std::string("the output of layer '") + call_.layer + "' is asked for after its backward", at);
-    }
+    if (epoch_ != engine_->epoch()) [[unlikely]]
+      invocation::refuse_output(call_, epoch_ == used_up ? "after its backward, discard or hand_over" : step_ended,
+                                at.file, at.line);
     return residue_.out;
   }
 
@@ -117,6 +116,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   template <class, class...>
   friend class tape;
   using mark = typename Engine::watch_type::mark;
+  static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
 
   // Private, so that a named handle goes nowhere but through `hand_over`.
   BELAY_OPENS saved(saved&& other) noexcept
@@ -127,7 +127,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         memory_(std::exchange(other.memory_, {})),
         residue_(std::move(other.residue_)),
         obligation_(std::exchange(other.obligation_, {})),
-        epoch_(other.epoch_) {}
+        epoch_(std::exchange(other.epoch_, used_up)) {}
 
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
@@ -140,7 +140,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   void settle(where at) {
     engine_->obligations().close(obligation_, at);
     obligation_ = {};
-    if (epoch_ != engine_->epoch()) return;  // the step has ended and reclaimed everything
+    // Of a step that has ended everything was reclaimed.
+    if (std::exchange(epoch_, used_up) != engine_->epoch()) return;
     engine_->activations().release(memory_.kept);
     engine_->activations().release(memory_.remembered);
   }

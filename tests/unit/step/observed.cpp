@@ -56,3 +56,20 @@ TEST_CASE("an observed result is assigned to: what it held is given back, layer 
   observe_layer_after_layer(scaling{2});
   observe_layer_after_layer(with_reference{});
 }
+
+TEST_CASE("the output of an observed result whose step has ended, or that was moved from, is a named error") {
+  bench b;
+  scaling layer{2};
+  belay::step step{b.engine};
+  auto seen = belay::observe(step.micro_batch(2), layer, b.x);
+  auto other = std::move(seen);
+  CHECK(other.out()(0, 0, 0) == 2);
+  CHECK_THROWS_WITH_AS(static_cast<void>(seen.out()), doctest::Contains("is asked for after it was moved from"),
+                       belay::usage_error);
+  auto outcome = std::move(step).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+  CHECK_THROWS_WITH_AS(static_cast<void>(other.out()),
+                       doctest::Contains("'scaling' (micro-batch 2) opened at "), belay::usage_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(other.out()), doctest::Contains("is asked for after its step has ended"),
+                       belay::usage_error);
+}
