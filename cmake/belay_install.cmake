@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Install rules. Nothing of the library depends on the machine: one installed tree serves all architectures. The programs
-# beside it are a component of their own, `tools`, and are installed where they were built.
+# Install rules. Nothing of the library depends on the machine: one installed tree serves all architectures. The
+# programs beside it are a component of their own, `tools`, and are installed where they were built; one is a script.
 include(CMakePackageConfigHelpers)
 
 set(belay_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/belay)
@@ -36,3 +36,6 @@ foreach(tool belay-run belay-fr)
     install(TARGETS ${tool} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools OPTIONAL)
   endif()
 endforeach()
+if(BELAY_BUILD_EXAMPLES)
+  install(PROGRAMS examples/tools/belay_check_backward DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+endif()

@@ -31,6 +31,7 @@ present() {
     cmake) command -v cmake >/dev/null && cmake_new_enough ;;
     ninja-build) command -v ninja >/dev/null ;;
     clang-19) command -v clang++-19 >/dev/null ;;
+    clang-tools-19) command -v clang-query-19 >/dev/null ;;
     libclang-rt-19-dev)
       local runtime
       runtime=$(clang++-19 -print-file-name=libclang_rt.asan-"$(uname -m)".a 2>/dev/null)
