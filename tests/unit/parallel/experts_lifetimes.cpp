@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "belay/comm/rehearsal.hpp"
@@ -134,6 +136,15 @@ TEST_CASE("a lost handle stays on the ledger and its slots stay leased until the
     here.exchange.begin_step();
     CHECK(here.leases() == 0);
   });
+}
+
+TEST_CASE("only combined tokens move: residues hold them") {
+  using exchange = exchange_type<float>;
+  CHECK_FALSE(std::is_move_constructible_v<belay::dispatched<exchange>>);
+  CHECK_FALSE(std::is_move_constructible_v<belay::returning<exchange>>);
+  CHECK(std::is_move_constructible_v<belay::merged<exchange>>);
+  CHECK_FALSE(std::is_copy_constructible_v<belay::merged<exchange>>);
+  CHECK_FALSE(std::is_constructible_v<std::optional<belay::dispatched<exchange>>, belay::dispatched<exchange>>);
 }
 
 TEST_CASE("a handle is consumed once") {
