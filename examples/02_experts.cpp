@@ -66,7 +66,7 @@ void train(belay::host::rank& rank, std::size_t steps) {
   belay::norm_table table;  // of the whole model: experts have one part for each rank
   std::vector<belay::norm_place> places;
   net.for_each_parameter([&](auto& parameter) {
-    constexpr bool stacked = belay::is_shard<typename std::remove_reference_t<decltype(parameter)>::placement_type>;
+    const bool stacked = belay::sharded_over<belay::axis::expert>(parameter);
     members.emplace_back(parameter, stacked ? 1 : 0);
     const std::vector<std::size_t> parts(stacked ? 2 : 1, parameter.local_size());
     places.push_back({table.add(parts), stacked ? static_cast<std::size_t>(mesh.expert().rank()) : 0});

@@ -117,7 +117,7 @@ class experts {
   }
 
  private:
-  using stacked = belay::parameter<T, belay::shard<0>>;
+  using stacked = belay::parameter<T, belay::shard<0, belay::axis::expert>>;
 
   [[nodiscard]] matrix<const T> gate_weights(std::size_t expert) const {
     return {gate_.value() + expert * width_ * hidden_, width_, hidden_};

@@ -6,10 +6,10 @@
 
 #include <array>
 #include <cstddef>
-#include <type_traits>
 #include <vector>
 
 #include "belay/parallel/bucket.hpp"
+#include "belay/parallel/placement.hpp"
 #include "belay/train/clip.hpp"
 #include "train_moe/machine.hpp"
 #include "train_moe/options.hpp"
@@ -20,8 +20,8 @@ namespace train_moe {
 enum family : std::size_t { dense_family, expert_family, family_count };
 
 template <class Parameter>
-[[nodiscard]] constexpr family family_of(const Parameter&) noexcept {
-  return belay::is_shard<typename Parameter::placement_type> ? expert_family : dense_family;
+[[nodiscard]] constexpr family family_of(const Parameter& parameter) noexcept {
+  return belay::sharded_over<belay::axis::expert>(parameter) ? expert_family : dense_family;
 }
 
 [[nodiscard]] inline std::array<belay::family_shape, family_count> family_shapes(const options& run) {

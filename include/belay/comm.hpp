@@ -3,6 +3,7 @@
 // The communication room's door: what a group of ranks can do, meshes of them, and memory they share.
 #pragma once
 
+#include "belay/comm/axis.hpp"                // IWYU pragma: export
 #include "belay/comm/collective.hpp"          // IWYU pragma: export
 #include "belay/comm/communicator.hpp"        // IWYU pragma: export
 #include "belay/comm/fingerprint.hpp"         // IWYU pragma: export

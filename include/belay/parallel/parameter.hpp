@@ -6,7 +6,8 @@
 // no gradient, and asking for one does not compile.
 //
 //   belay::parameter<float> whole{{.name = "wte", .shape = {256, 64}, .first_values = belay::initial::normal(0.02)}};
-//   belay::parameter<float, belay::shard<0>> part{{.name = "up", .shape = {8, 64, 64}}, {2, 2}};  // experts 2 and 3
+//   using stacked = belay::shard<0, belay::axis::expert>;  // cut over the ranks of the expert axis
+//   belay::parameter<float, stacked> part{{.name = "up", .shape = {8, 64, 64}}, {2, 2}};  // experts 2 and 3
 //   part.bind(values, grads);  // `part.local_size()` elements each
 //   part.initialise(seed);
 #pragma once
@@ -302,7 +303,7 @@ class frozen_parameter : public parameter_base<T> {
 /// it, then `bind` gives it memory. Move-only, because two copies would share that memory.
 template <class T, class Placement = replicate, class Learning = trainable>
 class parameter : public std::conditional_t<has_gradient<Learning>, trainable_parameter<T>, frozen_parameter<T>> {
-  static_assert(placement<Placement>, "a parameter's placement is belay::replicate or belay::shard<Dim>");
+  static_assert(placement<Placement>, "a parameter's placement is belay::replicate or belay::shard<Dim, Axis>");
   static_assert(!is_partial<Placement>,
                 "a parameter cannot be partial: every rank holds the value itself or a part of it, never a term of it");
   static_assert(learning<Learning>, "a parameter is belay::trainable or belay::frozen");
@@ -316,7 +317,7 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
   explicit parameter(parameter_spec spec, where at = where::current()) requires is_replicate<Placement>
       : parameter(spec.shape, std::move(spec), at) {}
 
-  /// A parameter of which `part` of dimension `Dim` is held here.
+  /// A parameter of which `part` of the dimension that its placement names is held here.
   parameter(parameter_spec spec, local_part part, where at = where::current()) requires is_shard<Placement>
       : base(std::move(spec), Placement::dimension, part, at) {}
 

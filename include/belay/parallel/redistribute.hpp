@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // From one placement to another. The two types choose the collective, and a pair without one is refused with a
-// sentence. The source is consumed, because the result lies in its memory.
+// sentence. Both placements name one axis, whose ranks are the tensor's group. The source is consumed, because the
+// result lies in its memory.
 //
 //   partial   -> replicate   all_reduce            shard     -> replicate   all_gather_v
 //   partial   -> shard<0>    reduce_scatter_v      replicate -> shard<0>    the local slice
@@ -27,8 +28,9 @@ namespace belay::inline BELAY_ABI {
 
 /// Pairs of placements that a collective connects.
 template <class From, class To>
-concept redistributable = std::same_as<From, To> ||(is_partial<From> && !is_partial<To>) ||
-                          (is_shard<From> && is_replicate<To>) || (is_replicate<From> && is_shard<To>);
+concept redistributable = on_one_axis<From, To> &&
+    (std::same_as<From, To> || (is_partial<From> && !is_partial<To>) || (is_shard<From> && is_replicate<To>) ||
+     (is_replicate<From> && is_shard<To>));
 
 /// Pairs whose result fits into the memory of the source.
 template <class From, class To>
@@ -36,14 +38,17 @@ concept redistributable_in_place = redistributable<From, To> && !(is_shard<From>
 
 /// Placements whose local part is one contiguous range.
 template <class Placement>
-concept contiguous_placement = !is_shard<Placement> || std::same_as<Placement, shard<0>>;
+concept contiguous_placement = !is_shard<Placement> || Placement::dimension == 0;
 
 template <class From, class To>
 constexpr void check_redistribution() {
-  static_assert(!(is_shard<From> && is_shard<To> && !std::same_as<From, To>),
+  static_assert(on_one_axis<From, To>,
+                "a redistribution stays on one axis of the mesh, the one of its group: name the same axis in both "
+                "placements, or redistribute to belay::replicate first");
+  static_assert(!(is_shard<From> && is_shard<To> && on_one_axis<From, To> && !std::same_as<From, To>),
                 "between shards of different dimensions there is no single collective: redistribute to "
                 "belay::replicate first");
-  static_assert(!(is_partial<To> && !std::same_as<From, To>),
+  static_assert(!(is_partial<To> && on_one_axis<From, To> && !std::same_as<From, To>),
                 "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
   static_assert(std::same_as<From, To> || (contiguous_placement<From> && contiguous_placement<To>),
                 "redistribute moves contiguous parts: only dimension 0 can be sharded, make it the first one");

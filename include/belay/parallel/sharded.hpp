@@ -6,7 +6,7 @@
 //
 //   std::vector<std::size_t> counts(ranks);
 //   const belay::shard_counts split = belay::even_counts(rows, width, counts);
-//   belay::sharded<float, belay::partial<belay::sum>, group> grad{world, memory, split};
+//   belay::sharded<float, belay::partial<belay::sum>, group> grad{mesh.data(), memory, split};
 //   auto mine = belay::redistribute<belay::shard<0>>(std::move(grad));  // a reduce_scatter_v
 //   use(mine.local());
 #pragma once
@@ -56,12 +56,14 @@ inline shard_counts even_counts(std::size_t total, std::size_t row_elements, std
   return shard_counts{counts};
 }
 
-/// `local` is the whole for `replicate` and `partial`, and this rank's part for `shard<0>`: row-major, split between
-/// rows. Move-only, because a redistribution consumes its source: to reduce the same `partial` twice would be wrong.
+/// `local` is the whole for `replicate` and `partial`, and this rank's part for `shard<0, Axis>`: row-major, split
+/// between rows. Move-only, because a redistribution consumes its source: to reduce the same `partial` twice would be
+/// wrong.
 template <class T, class Placement, class Group>
 class sharded {
   static_assert(placement<Placement>,
-                "the placement of a sharded tensor is belay::replicate, belay::shard<Dim> or belay::partial<Op>");
+                "the placement of a sharded tensor is belay::replicate, belay::shard<Dim, Axis> or "
+                "belay::partial<Op, Axis>");
 
  public:
   using value_type = T;

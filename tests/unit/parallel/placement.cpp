@@ -3,12 +3,37 @@
 
 #include <doctest/doctest.h>
 
+#include "belay/comm/axis.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/parallel/parameter.hpp"
 
-static_assert(belay::placement<belay::replicate> && belay::placement<belay::shard<2>> &&
+namespace {
+
+using belay::axis;
+using stacked = belay::shard<0, axis::expert>;
+
+static_assert(belay::placement<belay::replicate> && belay::placement<belay::shard<2>> && belay::placement<stacked> &&
               belay::placement<belay::partial<belay::sum>> && !belay::placement<int>);
-static_assert(belay::is_shard<belay::shard<1>> && !belay::is_shard<belay::replicate>);
-static_assert(belay::is_partial<belay::partial<belay::maximum>> && !belay::is_partial<belay::shard<0>>);
+static_assert(belay::is_shard<belay::shard<1>> && belay::is_shard<stacked> && !belay::is_shard<belay::replicate>);
+static_assert(belay::is_partial<belay::partial<belay::maximum, axis::replica>> && !belay::is_partial<belay::shard<0>>);
+static_assert(belay::is_shard_over<stacked, axis::expert> && !belay::is_shard_over<stacked, axis::data> &&
+              belay::is_shard_over<belay::shard<2>, axis::data> &&
+              !belay::is_shard_over<belay::replicate, axis::data> &&
+              !belay::is_shard_over<belay::partial<belay::sum, axis::expert>, axis::expert>);
+static_assert(belay::on_one_axis<belay::partial<belay::sum, axis::expert>, stacked> &&
+              belay::on_one_axis<stacked, belay::replicate> && !belay::on_one_axis<stacked, belay::shard<0>>);
+
+}  // namespace
+
+TEST_CASE("parameters are sorted by the axis over which they are cut, not by being cut") {
+  const belay::parameter<float> dense{{.name = "norm", .shape = {4}}};
+  const belay::parameter<float, stacked> expert{{.name = "up", .shape = {4, 2}}, {2, 2}};
+  const belay::parameter<float, belay::shard<0, axis::tensor>> columns{{.name = "wq", .shape = {4, 2}}, {2, 2}};
+  CHECK_FALSE(belay::sharded_over<axis::expert>(dense));
+  CHECK(belay::sharded_over<axis::expert>(expert));
+  CHECK_FALSE(belay::sharded_over<axis::expert>(columns));
+  CHECK(belay::sharded_over<axis::tensor>(columns));
+}
 
 TEST_CASE("even parts cover every entry once, in order, and differ by at most one") {
   for (std::size_t parts : {1u, 2u, 3u, 5u, 8u})

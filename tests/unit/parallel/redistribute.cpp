@@ -52,6 +52,18 @@ TEST_CASE("partial to replicate reduces, in place") {
   });
 }
 
+TEST_CASE("a placement of another axis than data moves along that axis's group, and back to the whole") {
+  using belay::axis;
+  on_every_split([](const fake::group& group, belay::shard_counts counts) {
+    std::vector<double> memory(counts.total());
+    for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = operand(group.rank(), i);
+    tensor<partial<belay::sum, axis::expert>> sums{group, memory, counts};
+    auto part = belay::redistribute<shard<0, axis::expert>>(std::move(sums));
+    auto all = belay::redistribute<replicate>(std::move(part), std::span(memory));
+    for (std::size_t i = 0; i < memory.size(); ++i) CHECK(all.local()[i] == sum_of(group.size(), i));
+  });
+}
+
 TEST_CASE("partial to shard is the rank's slice of partial to replicate") {
   on_every_split([](const fake::group& group, belay::shard_counts counts) {
     std::vector<double> memory(counts.total());

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The names of a mesh's axes, by which placements and groups say which ranks they mean.
+//
+//   using stacked = belay::shard<0, belay::axis::expert>;            // cut over the ranks of the expert axis
+//   belay::all_reduce(mesh.group(belay::axis::data), grad, belay::sum);
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// An axis of a mesh. `replica` is data and expert together: the ranks that replicate the dense parameters. Groups that
+/// are made together are made in this order.
+enum class axis : std::uint8_t { pipeline, data, expert, tensor, replica };
+
+inline constexpr std::array all_axes{axis::pipeline, axis::data, axis::expert, axis::tensor, axis::replica};
+
+[[nodiscard]] constexpr const char* name(axis which) noexcept {
+  constexpr const char* names[] = {"pipeline", "data", "expert", "tensor", "replica"};
+  return names[static_cast<std::size_t>(which)];
+}
+
+}  // namespace belay::inline BELAY_ABI

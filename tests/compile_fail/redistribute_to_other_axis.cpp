@@ -1,0 +1,25 @@
+// expect: a redistribution stays on one axis of the mesh
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/comm/reduction.hpp"
+#include "belay/parallel/redistribute.hpp"
+
+struct group {
+  int rank() const;
+  int size() const;
+  void barrier(belay::where) const;
+  template <class Op>
+  void all_reduce(std::span<float>, Op, belay::where) const;
+  template <class Op>
+  void reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::where) const;
+  void all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
+};
+template <class Placement>
+using tensor = belay::sharded<float, Placement, group>;
+
+void move(tensor<belay::partial<belay::sum>> t) {
+#ifdef BELAY_BROKEN
+  static_cast<void>(belay::redistribute<belay::shard<0, belay::axis::expert>>(std::move(t)));
+#else
+  static_cast<void>(belay::redistribute<belay::shard<0>>(std::move(t)));
+#endif
+}
