@@ -96,12 +96,12 @@ void train(belay::host::rank& rank, std::size_t steps) {
     gradients.contributed(0, members.size(), 0);
     const std::size_t all_targets = 2 * sequences * (length - 1);
     auto reduced = gradients.finish(belay::target_tokens{all_targets});
-    const auto norm = norm_of(reduced, mesh.world());
+    const auto norm = norm_of(reduced, mesh.control());
     const auto overflow = experts.take_overflow();
     step.observe({.non_finite = norm.finite() ? 0U : 1U, .needed_rows = overflow.rows_wanted()});
-    auto outcome = std::move(step).commit(belay::world_vote{mesh.world()});
+    auto outcome = std::move(step).commit(belay::world_vote{mesh.control()});
     if (auto* ok = belay::committed(outcome)) optimizer.apply(*ok, std::move(reduced), belay::clip_factor::none());
-    mesh.world().all_reduce(std::span<double>(loss), belay::sum);
+    mesh.control().all_reduce(std::span<double>(loss), belay::sum);
     if (rank.number() == 0 && (number % 20 == 0 || number == 1)) {
       std::printf("step %zu  loss %.4f  most rows a rank received %zu of %zu\n", number,
                   loss[0] / static_cast<double>(all_targets), overflow.needed, overflow.capacity);

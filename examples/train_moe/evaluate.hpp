@@ -68,7 +68,7 @@ template <class T, class Machine>
     run_round(first + part.first, part.count, length);
   }
   if (rest > 0) run_round(full, own == 0 ? 1 : 0, rest);
-  mesh.world().all_reduce(std::span<double>(losses), belay::sum);
+  mesh.control().all_reduce(std::span<double>(losses), belay::sum);
   evaluation out;
   for (double loss : losses) out.loss_sum += loss;
   out.targets = cut.targets();
@@ -111,7 +111,7 @@ template <class T, class Machine>
     });
     static_cast<void>(machine.exchange().take_overflow());
     static_cast<void>(std::move(step).commit());
-    mesh.world().broadcast(std::span<std::int32_t>(next), last);
+    mesh.control().broadcast(std::span<std::int32_t>(next), last);
     text.push_back(next[0]);
   }
   std::string out;

@@ -31,7 +31,7 @@ class rank_session {
     if (!prepared_->eval_text.empty()) evaluate(end);
     if (line().run.steps > 0) sample(end);
     if (!line().export_to.empty()) export_model();
-    world().barrier();  // all ranks have succeeded, which can now be printed
+    control().barrier();  // all ranks have succeeded, which can now be printed
     if (first_) prepared_->finish(end);
   }
 
@@ -39,7 +39,7 @@ class rank_session {
   using clock = std::chrono::steady_clock;
 
   [[nodiscard]] const command_line& line() const noexcept { return prepared_->line; }
-  [[nodiscard]] const auto& world() { return trainer_.machine().mesh().world(); }
+  [[nodiscard]] const auto& control() { return trainer_.machine().mesh().control(); }
 
   void train(summary& end) {
     const options& run = line().run;
@@ -57,7 +57,7 @@ class rank_session {
       end.steps = step;
       end.final_loss = result.loss;
     }
-    world().barrier();  // what follows allocates, and the last line counts allocations
+    control().barrier();  // what follows allocates, and the last line counts allocations
     if (!first_ || run.steps == 0) return;
     const std::size_t timed = run.steps > 1 ? run.steps - 1 : 1;
     end.tokens_per_s = static_cast<double>(timed * tokens_per_step(run)) / timed_seconds;

@@ -190,11 +190,11 @@ class trainer {
     machine_.run_pipeline(step);
     auto gradients = buckets_.finish(belay::target_tokens{result.targets});
     if (hook_ != nullptr) hook_(hook_context_, *this);
-    const auto norm = (*norm_)(gradients, machine_.mesh().world());
+    const auto norm = (*norm_)(gradients, machine_.mesh().control());
     result.grad_norm = norm.value();
     const auto overflow = machine_.exchange().take_overflow();
     step.observe({.non_finite = norm.finite() ? 0U : 1U, .needed_rows = overflow.rows_wanted()});
-    auto outcome = std::move(step).commit(belay::world_vote{machine_.mesh().world()});
+    auto outcome = std::move(step).commit(belay::world_vote{machine_.mesh().control()});
     if (const auto* more = belay::replay(outcome)) return static_cast<std::size_t>(more->needed_rows);
     if (const auto* bad = belay::refused(outcome)) throw belay::error(belay::text(*bad), belay::where::current());
     optimizer_->apply(*belay::committed(outcome), std::move(gradients), norm.clip(1.0));
@@ -207,12 +207,12 @@ class trainer {
     capacity_rows_ = std::min(std::max(needed + needed / 8, capacity_rows_ + 1), most_rows(run));
     const run_plan plan = rehearse_all<T>(run, capacity_rows_);
     if (const auto shortage = plan.ranks.shortage(run.budget)) refuse(plan.ranks, *shortage, run);
-    machine_.resize(plan.memory[static_cast<std::size_t>(machine_.mesh().world().rank())], capacity_rows_);
+    machine_.resize(plan.memory[static_cast<std::size_t>(machine_.mesh().control().rank())], capacity_rows_);
     note_plan(plan);
   }
 
   void note_plan(const run_plan& plan) {
-    const auto& own = plan.ranks.ranks()[static_cast<std::size_t>(machine_.mesh().world().rank())];
+    const auto& own = plan.ranks.ranks()[static_cast<std::size_t>(machine_.mesh().control().rank())];
     planned_device_ = own.peak_bytes(belay::tier::device);
     planned_host_ = own.peak_bytes(belay::tier::host);
   }
@@ -242,7 +242,7 @@ class trainer {
         }
       }
     }
-    const auto rank = static_cast<std::size_t>(machine_.mesh().world().rank());
+    const auto rank = static_cast<std::size_t>(machine_.mesh().control().rank());
     const auto put = [&](report_table::number which, double value) { shared_[table_.of_rank(rank, which)] = value; };
     const auto& device = meters_[belay::tier::device];
     const auto& host = meters_[belay::tier::host];
@@ -259,7 +259,7 @@ class trainer {
     put(report_table::bubble, times.bubble());
     put(report_table::forward_seconds, times.forward / static_cast<double>(shape.micro_batches));
     put(report_table::backward_seconds, times.backward / static_cast<double>(shape.micro_batches));
-    machine_.mesh().world().all_reduce(shared_, belay::sum);
+    machine_.mesh().control().all_reduce(shared_, belay::sum);
     summarise(result);
   }
 

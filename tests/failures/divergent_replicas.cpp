@@ -162,7 +162,7 @@ TEST_CASE("stages of a pipeline share no bucket: the norm, over the world, sees 
       buckets.begin(0);
       const auto reduced = buckets.finish(belay::target_tokens{rank.number() == 2 ? last_stage : 30});
       try {
-        static_cast<void>(norm(reduced, mesh.world()));
+        static_cast<void>(norm(reduced, mesh.control()));
         CHECK(last_stage == 30);
       } catch (const belay::usage_error& e) {
         said[static_cast<std::size_t>(rank.number())] = e.what();

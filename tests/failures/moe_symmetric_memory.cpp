@@ -164,7 +164,7 @@ struct place {
     exchange.begin_step();
     pipeline.run(step, stage);
     step.observe({0, 0, 0, exchange.take_overflow().rows_wanted()});
-    return std::move(step).commit(belay::world_vote{mesh.world()});
+    return std::move(step).commit(belay::world_vote{mesh.control()});
   }
 
   /// Distance of this rank's expert and router gradients from those of a dense model on one rank.
@@ -350,7 +350,7 @@ TEST_CASE("an overflow that nobody turns into a vote would commit wrong gradient
     belay::step step{here.engine};
     here.exchange.begin_step();
     here.pipeline.run(step, here.stage);
-    auto outcome = std::move(step).commit(belay::world_vote{here.mesh.world()});
+    auto outcome = std::move(step).commit(belay::world_vote{here.mesh.control()});
     CHECK(belay::committed(outcome) != nullptr);  // the commit was not told
     CHECK(here.error() > 1e-3);
     if constexpr (belay::checked(belay::check_level::local)) {

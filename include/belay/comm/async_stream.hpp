@@ -121,6 +121,10 @@ class async_stream final : public completion_source, public std::enable_shared_f
     }
   }
 
+  [[nodiscard]] const std::shared_ptr<World>& world() const noexcept { return world_; }
+  /// Its rank's number in the world.
+  [[nodiscard]] const int& number() const noexcept { return rank_; }
+
   /// One call of the rank at a time.
   [[nodiscard]] call_guard& guard() noexcept { return guard_; }
 

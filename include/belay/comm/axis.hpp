@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "belay/core/config.hpp"
 
@@ -24,5 +25,25 @@ inline constexpr std::array all_axes{axis::pipeline, axis::data, axis::expert, a
   constexpr const char* names[] = {"pipeline", "data", "expert", "tensor", "replica"};
   return names[static_cast<std::size_t>(which)];
 }
+
+/// Some axes.
+class axis_set {
+ public:
+  constexpr axis_set() = default;
+  constexpr axis_set(std::initializer_list<axis> all) noexcept {
+    for (axis each : all) add(each);
+  }
+
+  constexpr void add(axis which) noexcept { bits_ = static_cast<std::uint8_t>(bits_ | bit(which)); }
+  constexpr void add(axis_set others) noexcept { bits_ = static_cast<std::uint8_t>(bits_ | others.bits_); }
+  [[nodiscard]] constexpr bool has(axis which) const noexcept { return (bits_ & bit(which)) != 0; }
+  [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
+
+  friend constexpr bool operator==(axis_set, axis_set) = default;
+
+ private:
+  [[nodiscard]] static constexpr unsigned bit(axis which) noexcept { return 1U << static_cast<unsigned>(which); }
+  std::uint8_t bits_ = 0;
+};
 
 }  // namespace belay::inline BELAY_ABI

@@ -21,6 +21,7 @@
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/lane.hpp"
 #include "belay/comm/pending.hpp"
+#include "belay/comm/single_rank.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -38,7 +39,8 @@ concept group_backend = world_state<typename B::world_type> &&
 
 /// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, which
 /// makes one call at a time, and to the body that the world runs: in checked builds a call from a second thread, from a
-/// forked child or after the run is a `usage_error`. One that outlives the run may go at any time.
+/// forked child or after the run is a `usage_error`. One that outlives the run may go at any time. A group of the rank
+/// alone has no state: its operations are copies, in the same order with all others of the rank.
 template <class Group, group_backend Backend>
 class basic_group : public group_operations<Group> {
  public:
@@ -56,11 +58,17 @@ class basic_group : public group_operations<Group> {
     return out;
   }
 
+  /// The group that a rank is alone in.
+  basic_group(duration limit, std::shared_ptr<stream_type> stream) noexcept
+      : rank_(0), limit_(limit), stream_(std::move(stream)) {}
+
   /// This rank's number in the group.
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return state_->size(); }
+  [[nodiscard]] int size() const noexcept { return alone() ? 1 : state_->size(); }
   /// The ranks of the world that the group is made of, in group order.
-  [[nodiscard]] std::span<const int> members() const noexcept { return state_->members(); }
+  [[nodiscard]] std::span<const int> members() const noexcept {
+    return alone() ? std::span<const int>(&stream_->number(), 1) : state_->members();
+  }
 
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
@@ -79,6 +87,9 @@ class basic_group : public group_operations<Group> {
     [[no_unique_address]] call_guard::entry entry;
   };
 
+  /// Whether this is a group without state.
+  [[nodiscard]] bool alone() const noexcept { return state_ == nullptr; }
+  /// Of a group that is not alone.
   [[nodiscard]] state_type& state() const noexcept { return *state_; }
   /// What a collective of the calling thread runs in.
   [[nodiscard]] auto context() const { return Backend::context(*state_, lane::caller, limit_); }
@@ -98,11 +109,21 @@ class basic_group : public group_operations<Group> {
   template <operation What, class... Arguments>
   void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
     const blocking_call call(*this, What, buffers, at);
+    if (alone()) {
+      stream_->guard().expect_usable(name(What), at);
+      return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
+    }
     run_in<What>(*state_, lane::caller, limit_, at, arguments...);
   }
 
   template <operation What, class... Arguments>
   [[nodiscard]] pending start(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
+    if (alone()) {
+      const auto work = [number = stream_->number(), at, arguments...](typename Backend::world_type& world) {
+        single_rank::run_in<What>(world, number, at, arguments...);
+      };
+      return stream_->launch(What, stream_->world(), work, buffers, at);
+    }
     const auto work = [limit = limit_, at, arguments...](state_type& state) {
       run_in<What>(state, lane::stream, limit, at, arguments...);
     };

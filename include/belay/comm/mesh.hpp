@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Ranks in a grid of four axes. The expert axis also replicates dense parameters, so a dense parameter is reduced over
-// data x expert (`replicas`). The arithmetic is constexpr; the class adds the groups of one rank.
+// data x expert (`replicas`). The arithmetic is constexpr; the class adds the groups of one rank, each made when it is
+// first asked for.
 //
 //   belay::mesh mesh(rank, {.data = 2, .expert = 2});
-//   belay::all_reduce(mesh.replicas(), gradients, belay::sum);
+//   belay::all_reduce(mesh.replicas(), gradients, belay::sum);   // data: device memory where the backend has it
+//   belay::all_reduce(mesh.control(), counts, belay::sum);       // what ranks agree on: host memory
 //   const int stage = mesh.coordinate().pipeline;
 #pragma once
 
+#include <array>
 #include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "belay/comm/axis.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -65,11 +74,9 @@ struct coordinate {
   return place;
 }
 
-/// The ranks that differ from `place` along one axis of that length only, in the order of that axis.
-[[nodiscard]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, int coordinate::*axis,
-                                                      int length);
-/// The ranks that replicate the dense parameters of the one at `place`: data x expert, data slowest.
-[[nodiscard]] BELAY_DECL std::vector<int> replicas_of(const axes& shape, coordinate place);
+/// The ranks of a group of the rank at `place`, in the order of the axis: those that differ from it along that axis
+/// only. Of `axis::replica`, those that replicate its dense parameters: data x expert, data slowest.
+[[nodiscard]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, axis which);
 
 /// `shape` itself. Throws `usage_error` if the axes do not multiply to the world's size.
 BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
@@ -83,9 +90,73 @@ concept has_groups = requires(Rank& rank, std::span<const int> members, where at
   { rank.group(members, at) } -> std::convertible_to<typename Rank::group_type>;
 };
 
-/// One rank's view of the grid: its place and its group along each axis. Made by every rank of the world with
-/// the same axes. A group's ranks are ordered by their place along the axis. The groups are handles; the rank
-/// must outlive the mesh.
+/// A rank with host memory of its own beside its data groups: votes, norms, counts and hashes travel there.
+template <class Rank>
+concept has_control = requires(Rank& rank) {
+  { rank.control() } -> std::convertible_to<typename Rank::control_type>;
+  requires communicator<typename Rank::control_type>;
+}
+&&requires(const typename Rank::control_type& group, std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
+           where at) {
+  group.all_gather(in, out, at);
+};
+
+template <class Rank>
+struct control_group {
+  using type = typename Rank::group_type;
+  [[nodiscard]] static type of(Rank& rank) { return rank.world(); }
+};
+template <has_control Rank>
+struct control_group<Rank> {
+  using type = typename Rank::control_type;
+  [[nodiscard]] static type of(Rank& rank) { return rank.control(); }
+};
+
+/// Which groups bodies ask of their meshes. The rank of a rehearsal writes it; a rank that has one makes those groups
+/// with its mesh. Ranks of one world have equal ones: the union over all that were rehearsed.
+class mesh_record {
+ public:
+  void add(const axes& shape, axis_set asked) {
+    for (entry& each : entries_) {
+      if (each.shape == shape) return each.asked.add(asked);
+    }
+    entries_.push_back({shape, asked});
+  }
+  void add(const mesh_record& other) {
+    for (const entry& each : other.entries_) add(each.shape, each.asked);
+  }
+  [[nodiscard]] axis_set asked(const axes& shape) const noexcept {
+    for (const entry& each : entries_) {
+      if (each.shape == shape) return each.asked;
+    }
+    return {};
+  }
+
+ private:
+  struct entry {
+    axes shape;
+    axis_set asked;
+  };
+  std::vector<entry> entries_;
+};
+
+/// A rank that knows which groups its meshes need: `meshes()` is the record.
+template <class Rank>
+concept has_mesh_record = requires(Rank& rank) {
+  { rank.meshes() } -> std::same_as<mesh_record&>;
+};
+
+/// Throws `usage_error` if the ranks have asked for different groups: `asked[r]` is rank r's (see `axis`).
+BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at);
+
+/// One rank's view of the grid: its place and its groups. Made by every rank of the world with the same axes. A
+/// group's ranks are ordered by their place along the axis. The groups are handles, which copies of a mesh share; the
+/// rank must outlive the mesh.
+///
+/// A group is made by the first call that asks for it. That is collective over the world: all ranks ask for the same
+/// groups in the same program order, whether or not each uses them. A difference is a `usage_error` on all ranks where
+/// BELAY_CHECKS is 2. What a rehearsal has asked for is made with the mesh, in the order of `axis`.
+/// Equal sets of ranks share one group, and a rank that is alone takes nothing of the backend.
 template <class Rank>
 class mesh {
   static_assert(has_groups<Rank>, "a mesh is made of a rank: the argument of the body that a world runs");
@@ -93,50 +164,104 @@ class mesh {
  public:
   using rank_type = Rank;
   using group_type = typename Rank::group_type;
+  using control_type = typename control_group<Rank>::type;
   using place_type = belay::coordinate;
 
   /// Throws `usage_error` if the axes do not multiply to the world's size.
-  mesh(Rank& rank, axes shape, where at = where::current())
+  mesh(Rank& rank, axes shape, where at = where::current()) : mesh(rank, shape, recorded(rank, shape), at) {}
+  /// Makes the groups of `asked` now. Collective if there are any.
+  mesh(Rank& rank, axes shape, axis_set asked, where at = where::current())
       : rank_(&rank),
         shape_(checked_shape(shape, rank.size(), at)),
         place_(coordinate_of(shape, rank.number())),
-        world_(rank.world()),
-        pipeline_(rank.group(ranks_along(shape, place_, &place_type::pipeline, shape.pipeline), at)),
-        data_(rank.group(ranks_along(shape, place_, &place_type::data, shape.data), at)),
-        expert_(rank.group(ranks_along(shape, place_, &place_type::expert, shape.expert), at)),
-        tensor_(rank.group(ranks_along(shape, place_, &place_type::tensor, shape.tensor), at)),
-        replicas_(rank.group(replicas_of(shape, place_), at)) {}
+        groups_(std::make_shared<groups>(rank.world(), control_group<Rank>::of(rank))) {
+    for (axis which : all_axes) {
+      if (asked.has(which)) static_cast<void>(group(which, at));
+    }
+  }
 
   [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
   [[nodiscard]] const axes& shape() const noexcept { return shape_; }
   [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }
 
+  /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.
+  [[nodiscard]] const control_type& control() const noexcept { return groups_->control; }
   /// All ranks, in rank order.
-  [[nodiscard]] const group_type& world() const noexcept { return world_; }
+  [[nodiscard]] const group_type& world() const noexcept { return groups_->world; }
+  /// The group along an axis.
+  [[nodiscard]] const group_type& group(axis which, where at = where::current()) const {
+    std::optional<group_type>& made = groups_->along[static_cast<std::size_t>(which)];
+    if (!made) {
+      made.emplace(make(which, at));
+      groups_->asked.add(which);
+      if constexpr (rehearsed && has_mesh_record<Rank>) rank_->meshes().add(shape_, {which});
+    }
+    return *made;
+  }
   /// The stages of this rank's pipeline; a rank's number in it is its stage.
-  [[nodiscard]] const group_type& pipeline() const noexcept { return pipeline_; }
-  [[nodiscard]] const group_type& data() const noexcept { return data_; }
-  [[nodiscard]] const group_type& expert() const noexcept { return expert_; }
-  [[nodiscard]] const group_type& tensor() const noexcept { return tensor_; }
+  [[nodiscard]] const group_type& pipeline(where at = where::current()) const { return group(axis::pipeline, at); }
+  [[nodiscard]] const group_type& data(where at = where::current()) const { return group(axis::data, at); }
+  [[nodiscard]] const group_type& expert(where at = where::current()) const { return group(axis::expert, at); }
+  [[nodiscard]] const group_type& tensor(where at = where::current()) const { return group(axis::tensor, at); }
   /// The ranks that replicate this rank's dense parameters: data x expert, data slowest.
-  [[nodiscard]] const group_type& replicas() const noexcept { return replicas_; }
+  [[nodiscard]] const group_type& replicas(where at = where::current()) const { return group(axis::replica, at); }
+
+  /// The axes whose groups have been made.
+  [[nodiscard]] axis_set asked() const noexcept { return groups_->asked; }
 
  private:
+  static constexpr bool rehearsed = moves_nothing<group_type>;
+
+  struct groups {
+    groups(group_type all, control_type beside) : world(std::move(all)), control(std::move(beside)) {}
+
+    group_type world;
+    control_type control;
+    std::array<std::optional<group_type>, all_axes.size()> along;
+    std::vector<std::pair<std::vector<int>, group_type>> of_ranks;
+    axis_set asked;
+  };
+
+  [[nodiscard]] static axis_set recorded(Rank& rank, const axes& shape) {
+    if constexpr (has_mesh_record<Rank> && !rehearsed) return rank.meshes().asked(shape);
+    return {};
+  }
+
+  // The same on all ranks: whether ranks along two axes are the same depends on the mesh's shape alone.
+  [[nodiscard]] group_type make(axis which, const where& at) const {
+    const std::vector<int> members = ranks_along(shape_, place_, which);
+    if (static_cast<int>(members.size()) == rank_->size()) return groups_->world;
+    for (const auto& [ranks, made] : groups_->of_ranks) {
+      if (ranks == members) return made;
+    }
+    if (members.size() > 1) expect_same_on_all(which, at);
+    group_type made = rank_->group(members, at);
+    groups_->of_ranks.emplace_back(members, made);
+    return made;
+  }
+  void expect_same_on_all([[maybe_unused]] axis which, [[maybe_unused]] const where& at) const {
+    if constexpr (checked(check_level::across_ranks) && !rehearsed) {
+      const std::uint64_t mine[] = {static_cast<std::uint64_t>(which)};
+      std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_->size()));
+      groups_->control.all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
+      check_same_axis(all, at);
+    }
+  }
+
   Rank* rank_;
   axes shape_;
   place_type place_;
-  group_type world_;
-  group_type pipeline_;
-  group_type data_;
-  group_type expert_;
-  group_type tensor_;
-  group_type replicas_;
+  std::shared_ptr<groups> groups_;
 };
 
 template <class Rank>
 mesh(Rank&, axes) -> mesh<Rank>;
 template <class Rank>
 mesh(Rank&, axes, where) -> mesh<Rank>;
+template <class Rank>
+mesh(Rank&, axes, axis_set) -> mesh<Rank>;
+template <class Rank>
+mesh(Rank&, axes, axis_set, where) -> mesh<Rank>;
 
 }  // namespace belay::inline BELAY_ABI
 

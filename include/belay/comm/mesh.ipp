@@ -13,19 +13,33 @@ namespace belay::inline BELAY_ABI {
          std::to_string(expert) + " x tensor " + std::to_string(tensor);
 }
 
-[[gnu::cold]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, int coordinate::*axis,
-                                                      int length) {
+[[gnu::cold]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, axis which) {
   std::vector<int> members;
-  for (place.*axis = 0; place.*axis < length; ++(place.*axis)) members.push_back(rank_at(shape, place));
+  const auto along = [&](int coordinate::*index, int length, const auto& inner) {
+    for (place.*index = 0; place.*index < length; ++(place.*index)) inner();
+  };
+  const auto add = [&] { members.push_back(rank_at(shape, place)); };
+  switch (which) {
+    case axis::pipeline: along(&coordinate::pipeline, shape.pipeline, add); break;
+    case axis::data: along(&coordinate::data, shape.data, add); break;
+    case axis::expert: along(&coordinate::expert, shape.expert, add); break;
+    case axis::tensor: along(&coordinate::tensor, shape.tensor, add); break;
+    case axis::replica:
+      along(&coordinate::data, shape.data, [&] { along(&coordinate::expert, shape.expert, add); });
+      break;
+  }
   return members;
 }
 
-[[gnu::cold]] BELAY_DECL std::vector<int> replicas_of(const axes& shape, coordinate place) {
-  std::vector<int> members;
-  for (place.data = 0; place.data < shape.data; ++place.data) {
-    for (place.expert = 0; place.expert < shape.expert; ++place.expert) members.push_back(rank_at(shape, place));
+[[gnu::cold]] BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at) {
+  for (std::size_t r = 1; r < asked.size(); ++r) {
+    if (asked[r] == asked[0]) continue;
+    const auto named = [&](std::size_t rank) { return name(static_cast<axis>(asked[rank])); };
+    throw usage_error("the ranks of a mesh ask for its groups in different orders: rank 0 for " +
+                          std::string(named(0)) + " now, rank " + std::to_string(r) + " for " + named(r) +
+                          "; every rank of the world asks for the same groups in the same order",
+                      at);
   }
-  return members;
 }
 
 [[gnu::cold]] BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at) {

@@ -87,13 +87,18 @@ class rank {
   }
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
+  /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
+  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+
  private:
   int number_;
   int size_;
   std::vector<int> all_ranks_;
+  mesh_record meshes_;
 };
 
-static_assert(has_groups<rank> && moves_nothing<group> && directly_addressable<group> && has_all_operations<group>);
+static_assert(has_groups<rank> && has_mesh_record<rank> && moves_nothing<group> && directly_addressable<group> &&
+              has_all_operations<group>);
 
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI

@@ -3,7 +3,7 @@
 // The vote of a step's commit: the ballots of all ranks reduced to one, so that every rank draws the same conclusion.
 // It is the only communication of a commit.
 //
-//   auto outcome = std::move(step).commit(belay::world_vote{mesh.world()});
+//   auto outcome = std::move(step).commit(belay::world_vote{mesh.control()});
 #pragma once
 
 #include <array>

@@ -4,7 +4,7 @@
 // it: the step is committed, must be replayed with more room, or is refused. An optimizer takes only the token of a
 // committed step, and only `step::commit` makes one.
 //
-//   auto outcome = std::move(step).commit(belay::world_vote{mesh.world()});
+//   auto outcome = std::move(step).commit(belay::world_vote{mesh.control()});
 //   if (const auto* again = replay(outcome)) grow(again->needed_rows);
 //   if (const auto* why = refused(outcome)) std::puts(text(*why).c_str());
 //   if (auto* done = committed(outcome)) optimizer.apply(*done, std::move(gradients), clip);

@@ -9,7 +9,7 @@
 //   std::vector<belay::norm_place> places{{table.add(wte.local_size()), 0}, {table.add(head.local_size()), 0}};
 //   std::vector<double> memory(table.entries());
 //   belay::gradient_norm<float> norm(table, places, memory);
-//   const auto length = norm(reduced, mesh.world());
+//   const auto length = norm(reduced, mesh.control());
 //   if (length.finite()) optimizer.apply(*done, std::move(reduced), length.clip(1.0));
 #pragma once
 

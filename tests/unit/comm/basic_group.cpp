@@ -198,3 +198,65 @@ TEST_CASE("counts that make no sense are an error of the start, which then has q
   made.group.start_barrier().wait();
   CHECK(made.state->log.size() == 1);
 }
+
+TEST_CASE("a group of one copies, in the order of the rank's other operations, and asks no backend") {
+  one_rank made;
+  const fake_group alone(std::chrono::seconds(5), made.stream);
+  CHECK(alone.size() == 1);
+  CHECK(alone.members().front() == 3);
+  const std::vector<float> in{1, 2, 3};
+  const std::size_t counts[] = {3};
+  const std::span<const float> from = in;
+  const auto copied = [&](auto call) {
+    std::vector<float> out(3);
+    call(std::span(out));
+    return out == in;
+  };
+  CHECK(copied([&](auto out) { alone.all_reduce(from, out, belay::average); }));
+  CHECK(copied([&](auto out) { alone.reduce_scatter(from, out, belay::sum); }));
+  CHECK(copied([&](auto out) { alone.all_gather(from, out); }));
+  CHECK(copied([&](auto out) { alone.all_to_all(from, out); }));
+  CHECK(copied([&](auto out) { alone.all_to_all_v(from, counts, out, counts); }));
+  CHECK(copied([&](auto out) { alone.reduce(from, out, belay::sum, 0); }));
+  CHECK(copied([&](auto out) { alone.gather(from, out, 0); }));
+  CHECK(copied([&](auto out) { alone.scatter(from, out, 0); }));
+  CHECK(copied([&](auto out) { alone.start_all_gather(from, out).wait(); }));
+  CHECK(copied([&](auto out) {
+    const belay::p2p both[] = {belay::p2p::receive(0, out.first(1)), belay::p2p::send(0, from.first(1)),
+                               belay::p2p::send(0, from.last(2), 7), belay::p2p::receive(0, out.last(2), 7)};
+    alone.start_exchange(both).wait();
+  }));
+  std::vector<float> data = in;
+  alone.all_reduce(std::span(data), belay::sum);
+  alone.broadcast(std::span(data), 0);
+  alone.all_gather_v(std::span(data), counts);
+  alone.start_reduce_scatter_v(std::span(data), counts, belay::average).wait();
+  alone.barrier();
+  alone.start_barrier().wait();
+  CHECK(data == in);
+  CHECK(made.state->log.empty());
+
+  CHECK_THROWS_AS(alone.broadcast(std::span(data), 1), belay::usage_error);
+  CHECK_THROWS_AS(alone.all_gather(from, std::span(data).first(2)), belay::usage_error);
+  const std::size_t two[] = {2};
+  CHECK_THROWS_AS(alone.all_to_all_v(from, counts, std::span(data).first(2), two), belay::usage_error);
+}
+
+TEST_CASE("a rank that sends itself what it does not expect fails the world, as with a peer") {
+  const std::vector<float> in(3);
+  std::vector<float> out(3);
+  const auto error_with = [&](std::vector<belay::p2p> transfers) {
+    one_rank made;
+    const fake_group alone(std::chrono::seconds(5), made.stream);
+    const std::string error = error_of([&] { alone.exchange(transfers); });
+    CHECK(error_of([&] { alone.barrier(); }).find("rank 3") != std::string::npos);  // from then on
+    CHECK(error_of([&] { alone.start_barrier().wait(); }).find("rank 3") != std::string::npos);
+    return error;
+  };
+  const auto send = belay::p2p::send(0, std::span(in));
+  const auto receive = belay::p2p::receive(0, std::span(out));
+  CHECK(error_with({send, belay::p2p::receive(0, std::span(out), 1)}).find("with tag 1") != std::string::npos);
+  CHECK(error_with({send, belay::p2p::receive(0, std::span(out).first(2))}).find("8 bytes") != std::string::npos);
+  CHECK(error_with({send, receive, send}).find("more often than it receives") != std::string::npos);
+  CHECK(error_with({receive}).find("more often than it sends") != std::string::npos);
+}

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "belay/backend/host.hpp"
@@ -17,6 +20,41 @@ static_assert(belay::coordinate_of(shape, 21) == belay::coordinate{1, 2, 0, 1});
 
 std::vector<int> members(const belay::rehearsal::group& group) {
   return {group.members().begin(), group.members().end()};
+}
+
+// Writes down which groups a mesh makes.
+struct counting_rank {
+  using group_type = belay::rehearsal::group;
+
+  [[nodiscard]] int number() const { return rank.number(); }
+  [[nodiscard]] int size() const { return rank.size(); }
+  [[nodiscard]] group_type world() const { return rank.world(); }
+  [[nodiscard]] group_type group(std::span<const int> members, belay::where at) {
+    made.emplace_back(members.begin(), members.end());
+    return rank.group(members, at);
+  }
+
+  belay::rehearsal::rank rank;
+  std::vector<std::vector<int>> made;
+};
+
+// A rank whose data groups cannot count: its votes go beside them.
+struct device_rank : counting_rank {
+  using control_type = belay::host::group;
+
+  [[nodiscard]] const control_type& control() const { return beside->world(); }
+
+  belay::host::rank* beside;
+};
+static_assert(belay::has_control<device_rank> && !belay::has_control<counting_rank>);
+
+std::string slip_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const belay::usage_error& error) {
+    return error.what();
+  }
+  return "none";
 }
 
 }  // namespace
@@ -84,4 +122,95 @@ TEST_CASE("axes that wrap round are more ranks than any world has") {
   CHECK(belay::axes{1 << 30, 1 << 30, 1 << 30, 3}.ranks() > 1LL << 62);
   CHECK_THROWS_AS((belay::mesh{rank, {.pipeline = 1 << 16, .data = 1 << 16, .expert = 1 << 16, .tensor = 1 << 16}}),
                   belay::usage_error);
+}
+
+TEST_CASE("a mesh makes no group before it is asked for one, and equal sets of ranks share one") {
+  const auto made_by = [](belay::axes grid, int number) {
+    counting_rank rank{{number, static_cast<int>(grid.ranks())}, {}};
+    const belay::mesh mesh{rank, grid};
+    static_cast<void>(mesh.world());
+    static_cast<void>(mesh.control());
+    CHECK(rank.made.empty());
+    for (int twice = 0; twice < 2; ++twice) {
+      for (belay::axis which : belay::all_axes) static_cast<void>(mesh.group(which));
+      const belay::mesh copy = mesh;
+      static_cast<void>(copy.data());
+    }
+    return rank.made;
+  };
+  using ranks = std::vector<std::vector<int>>;
+  CHECK(made_by({}, 0).empty());
+  CHECK(made_by({.data = 3}, 1) == ranks{{1}});                                    // data and replica are the world
+  CHECK(made_by({.pipeline = 2, .data = 3}, 4) == ranks{{1, 4}, {3, 4, 5}, {4}});  // data and replica are one
+  CHECK(made_by({.data = 2, .expert = 2}, 3) == ranks{{3}, {1, 3}, {2, 3}});
+}
+
+TEST_CASE("what a rehearsal has asked for is made with the mesh, in the order of the axes") {
+  constexpr belay::axes grid{.pipeline = 2, .data = 2, .expert = 2};
+  const auto body = [&](auto& rank) {
+    const belay::mesh mesh{rank, grid};
+    const belay::axis_set at_first = mesh.asked();
+    static_cast<void>(mesh.replicas());
+    static_cast<void>(mesh.pipeline());
+    return at_first;
+  };
+  belay::rehearsal::rank rehearsed{5, 8};
+  CHECK(body(rehearsed).empty());
+  CHECK(rehearsed.meshes().asked(grid) == belay::axis_set{belay::axis::pipeline, belay::axis::replica});
+  CHECK(rehearsed.meshes().asked({.data = 8}).empty());
+
+  const auto at_first = belay::host::world{8}.run([&](belay::host::rank& rank) {
+    rank.meshes().add(rehearsed.meshes());
+    return body(rank);
+  });
+  for (belay::axis_set each : at_first) CHECK(each == rehearsed.meshes().asked(grid));
+
+  counting_rank rank{{5, 8}, {}};
+  const belay::mesh mesh{rank, grid, rehearsed.meshes().asked(grid)};
+  CHECK(rank.made == std::vector<std::vector<int>>{{1, 5}, {4, 5, 6, 7}});
+}
+
+TEST_CASE("ranks that ask for a mesh's groups in different orders are told so, all of them") {
+  if constexpr (!belay::checked(belay::check_level::across_ranks)) return;
+  const auto slips = belay::host::world{4}.run([&](belay::host::rank& rank) {
+    const belay::mesh mesh{rank, {.pipeline = 2, .data = 2}};
+    return slip_of(
+        [&] { static_cast<void>(mesh.group(rank.number() == 2 ? belay::axis::pipeline : belay::axis::data)); });
+  });
+  for (const std::string& slip : slips) {
+    CHECK(slip.find("rank 0 for data now, rank 2 for pipeline") != std::string::npos);
+  }
+}
+
+TEST_CASE("control is the world's group, or the one beside it where the backend has one") {
+  const auto sums = belay::host::world{3}.run([](belay::host::rank& rank) {
+    const belay::mesh mesh{rank, {.data = 3}};
+    int one = 1;
+    mesh.control().all_reduce(std::span(&one, 1), belay::sum);
+    device_rank device{{{rank.number(), 3}, {}}, &rank};
+    const belay::mesh beside{device, {.data = 3}};
+    static_assert(std::is_same_v<decltype(beside.data()), const belay::rehearsal::group&>);
+    beside.control().all_reduce(std::span(&one, 1), belay::sum);
+    return one;
+  });
+  CHECK(sums == std::vector<int>{9, 9, 9});
+}
+
+TEST_CASE("a group of one takes nothing of the world") {
+  // The directory of groups has 1024 places.
+  const auto counts = belay::host::world{2}.run([](belay::host::rank& rank) {
+    const int alone[] = {rank.number()};
+    std::vector<belay::host::group> groups;
+    for (int i = 0; i < 3000; ++i) groups.push_back(rank.group(alone));
+    int total = 0;
+    for (const auto& group : groups) {
+      int one = 1;
+      group.all_reduce(std::span(&one, 1), belay::sum);
+      total += one + (group.members()[0] == rank.number() && group.size() == 1 ? 0 : 1);
+    }
+    belay::symmetric_region memory = groups[0].make_symmetric(100);
+    memory.at(0)[99] = std::byte{1};
+    return total;
+  });
+  CHECK(counts == std::vector<int>{3000, 3000});
 }

@@ -65,11 +65,14 @@ class group : public basic_group<group, collectives> {
 
   /// The variant of this rank's last blocking operation that was not eager. `automatic` means that the static rules
   /// chose.
-  [[nodiscard]] variant last_variant() const noexcept { return state().collective_endpoint(lane::caller).chosen(); }
+  [[nodiscard]] variant last_variant() const noexcept {
+    return alone() ? variant{} : state().collective_endpoint(lane::caller).chosen();
+  }
 
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     const blocking_call call(*this, operation::make_symmetric, {}, at);
+    if (alone()) return symmetric_region::map(1, bytes, backing::memory, at);
     const collective_context me = context();
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};
     me.endpoint->enter_rendezvous(call_buffers{.print = print}, me.limit, at);  // all want the same

@@ -44,7 +44,7 @@ class rank {
         stream_(std::make_shared<async_stream>(seat_.world, seat_.number)) {
     std::vector<int> all_ranks(static_cast<std::size_t>(size()));
     std::iota(all_ranks.begin(), all_ranks.end(), 0);
-    world_.emplace(group(all_ranks, where{}));
+    world_.emplace(shared_group(all_ranks, where{}));
   }
   rank(const rank&) = delete;  // a rank is one thread
   rank& operator=(const rank&) = delete;
@@ -65,17 +65,13 @@ class rank {
   [[nodiscard]] const host::group& world() const noexcept { return *world_; }
 
   /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member
-  /// makes the same groups of the same ranks in the same order; no rank waits for another here. Throws
-  /// `usage_error`.
+  /// makes the same groups of the same ranks in the same order; no rank waits for another here. A group of this rank
+  /// alone takes nothing of the world. Throws `usage_error`.
   [[nodiscard]] host::group group(std::span<const int> members, where at = where::current()) {
     stream_->guard().expect_usable("making a group", at);
     const call_guard::entry mine(stream_->guard(), "making a group", at);
-    const auto found = std::find(members.begin(), members.end(), number());
-    const int place = static_cast<int>(found - members.begin());
-    const group_directory::share share = groups_.join(members, at);
-    return host::group(std::make_shared<group_state>(seat_.world, seat_.regions,
-                                                     std::vector<int>(members.begin(), members.end()), place, share),
-                       place, seat_.world->timeout(), stream_);
+    if (members.size() == 1 && members[0] == number()) return host::group(seat_.world->timeout(), stream_);
+    return shared_group(members, at);
   }
 
   /// A world of the ranks that are left, once one has failed. Collective among the survivors, which keep their order;
@@ -96,19 +92,32 @@ class rank {
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_->abandoned(); }
 
+  /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
+  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+
   /// Runs what was started and not waited for, and ends the communication thread.
   void finish() noexcept { stream_->finish(); }
 
  private:
+  [[nodiscard]] host::group shared_group(std::span<const int> members, const where& at) {
+    const auto found = std::find(members.begin(), members.end(), number());
+    const int place = static_cast<int>(found - members.begin());
+    const group_directory::share share = groups_.join(members, at);
+    return host::group(std::make_shared<group_state>(seat_.world, seat_.regions,
+                                                     std::vector<int>(members.begin(), members.end()), place, share),
+                       place, seat_.world->timeout(), stream_);
+  }
+
   int exceptions_ = std::uncaught_exceptions();
   epoch_view seat_;
   std::shared_ptr<membership> source_;
   group_directory groups_;
   std::shared_ptr<async_stream> stream_;
   std::optional<host::group> world_;
+  mesh_record meshes_;
 };
 
-static_assert(has_groups<rank>);
+static_assert(has_groups<rank> && has_mesh_record<rank>);
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -35,6 +35,7 @@ class group : public basic_group<group, collectives> {
   /// rank's own (see symmetric_heap).
   void agree_symmetric(std::size_t bytes, where at = where::current()) const {
     const blocking_call call(*this, operation::make_symmetric, {}, at);
+    if (alone()) return;
     collective_context me = context();
     me.enter({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, {}, {}, at);
     me.leave();

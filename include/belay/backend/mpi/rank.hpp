@@ -37,7 +37,7 @@ class rank {
       : progress_(progress), groups_(progress), stream_(std::make_shared<async_stream>(progress, progress->number())) {
     std::vector<int> all_ranks(static_cast<std::size_t>(size()));
     std::iota(all_ranks.begin(), all_ranks.end(), 0);
-    world_.emplace(group(all_ranks, where{}));
+    world_.emplace(shared_group(all_ranks, where{}));
   }
   rank(const rank&) = delete;  // a rank is one process
   rank& operator=(const rank&) = delete;
@@ -51,29 +51,38 @@ class rank {
   [[nodiscard]] const mpi::group& world() const noexcept { return *world_; }
 
   /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member
-  /// makes the same groups of the same ranks in the same order; no rank waits for another here. Throws
-  /// `usage_error`.
+  /// makes the same groups of the same ranks in the same order; no rank waits for another here. A group of this rank
+  /// alone takes nothing of the world. Throws `usage_error`.
   [[nodiscard]] mpi::group group(std::span<const int> members, where at = where::current()) {
     stream_->guard().expect_usable("making a group", at);
     const call_guard::entry mine(stream_->guard(), "making a group", at);
-    const std::shared_ptr<group_state> made = groups_.make(members, at);
-    return mpi::group(made, made->rank, progress_->timeout(), stream_);
+    if (members.size() == 1 && members[0] == number()) return mpi::group(progress_->timeout(), stream_);
+    return shared_group(members, at);
   }
 
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_->abandoned(); }
 
+  /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
+  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+
   /// Runs what was started and not waited for, and ends the communication thread.
   void finish() noexcept { stream_->finish(); }
 
  private:
+  [[nodiscard]] mpi::group shared_group(std::span<const int> members, const where& at) {
+    const std::shared_ptr<group_state> made = groups_.make(members, at);
+    return mpi::group(made, made->rank, progress_->timeout(), stream_);
+  }
+
   std::shared_ptr<mpi_progress> progress_;
   group_directory groups_;
   std::shared_ptr<async_stream> stream_;
   std::optional<mpi::group> world_;
+  mesh_record meshes_;
 };
 
-static_assert(has_groups<rank>);
+static_assert(has_groups<rank> && has_mesh_record<rank>);
 
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI
