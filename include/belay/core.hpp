@@ -10,6 +10,7 @@
 #include "belay/core/ledger.hpp"          // IWYU pragma: export
 #include "belay/core/missing_folder.hpp"  // IWYU pragma: export
 #include "belay/core/obligation.hpp"      // IWYU pragma: export
+#include "belay/core/operand.hpp"         // IWYU pragma: export
 #include "belay/core/policies.hpp"        // IWYU pragma: export
 #include "belay/core/view.hpp"            // IWYU pragma: export
 #include "belay/core/where.hpp"           // IWYU pragma: export

@@ -3,6 +3,7 @@
 // Door of the step room: the lifetimes of one step.
 #pragma once
 
+#include "belay/step/arithmetic.hpp"       // IWYU pragma: export
 #include "belay/step/commit.hpp"           // IWYU pragma: export
 #include "belay/step/engine.hpp"           // IWYU pragma: export
 #include "belay/step/frame.hpp"            // IWYU pragma: export

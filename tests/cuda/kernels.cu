@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Every kernel of the kernel room, handed unchanged to cub::DeviceFor::Bulk. nvcc compiles and links it for the
-// device; where there is a device, its results are compared with the host's loop.
-#include <cub/device/device_for.cuh>
-
+// Every kernel of the kernel room, handed unchanged to cub::DeviceFor::Bulk or to one warp a row. nvcc compiles and
+// links it for the device; where there is a device, its results are compared with the host's loop.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "belay/kernel.hpp"
+#include "support/warp.cuh"
 
 namespace {
 
@@ -37,8 +36,8 @@ constexpr std::size_t array_count = 8;
 
 arrays lay_out(char* memory) {
   const auto at = [&](std::size_t i) { return static_cast<void*>(memory + i * bytes_of_one); };
-  return {static_cast<float*>(at(0)),  static_cast<float*>(at(1)),        static_cast<float*>(at(2)),
-          static_cast<float*>(at(3)),  static_cast<float*>(at(4)),        static_cast<double*>(at(5)),
+  return {static_cast<float*>(at(0)),        static_cast<float*>(at(1)),          static_cast<float*>(at(2)),
+          static_cast<float*>(at(3)),        static_cast<float*>(at(4)),          static_cast<double*>(at(5)),
           static_cast<std::int32_t*>(at(6)), static_cast<belay::fp8_e4m3*>(at(7))};
 }
 
@@ -74,7 +73,7 @@ class comparison {
   void operator()(const char* name, std::size_t indices, Make make) {
     fill(host_);
     const auto on_host = make(host_);
-    for (std::size_t i = 0; i < indices; ++i) on_host(i);
+    kernel::for_each_row(indices, on_host);
     if (!has_device_) return;
     fill(device_);
     if (!run_on_device(make(device_), indices)) {
@@ -101,7 +100,7 @@ class comparison {
  private:
   template <class Kernel>
   static bool run_on_device(Kernel what, std::size_t indices) {
-    return cub::DeviceFor::Bulk(indices, what) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess;
+    return test::launch(indices, what) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess;
   }
 
   // The device fuses multiplications and additions; the rest is the same arithmetic.
@@ -127,26 +126,62 @@ int main() {
   compare("scale", count, [](const arrays& x) { return kernel::scale<float>{0.5f, x.b}; });
   compare("add_scaled", count, [](const arrays& x) { return kernel::add_scaled<float>{x.a, 0.5f, x.b, x.out}; });
   compare("silu_gate", count, [](const arrays& x) { return kernel::silu_gate<float>{x.a, x.b, x.out}; });
+  compare("silu_gate_backward", count, [](const arrays& x) {
+    return kernel::silu_gate_backward<float>{x.a, x.b, x.c, x.out, x.row};
+  });
+  compare("silu_gate_again_backward", count, [](const arrays& x) {
+    return kernel::silu_gate_again_backward<float>{{x.a, x.b, x.c, x.a, x.b}, x.c};
+  });
   compare("adamw", count, [](const arrays& x) {
     return kernel::adamw<float>{x.a, x.c, x.b, x.row, kernel::adamw_at_step<float>({}, 3)};
   });
-  compare("quantize", kernel::quantize_block_count(count),
-          [](const arrays& x) { return kernel::quantize<float>{x.a, x.narrow, x.row, count}; });
+  compare("quantize", kernel::quantize_block_count(count), [](const arrays& x) {
+    return kernel::quantize<float>{x.a, x.narrow, x.row, count};
+  });
   compare("sums of squares", 1, [](const arrays& x) { return kernel::chunk_sums_of_squares<float>{x.a, 64, x.sums}; });
-  compare("gather_rows", rows,
-          [](const arrays& x) { return kernel::gather_rows<float, std::int32_t>{x.a, x.index, x.out, width}; });
-  compare("scatter_rows", rows,
-          [](const arrays& x) { return kernel::scatter_rows<float, std::int32_t>{x.a, x.index, x.out, width}; });
+  compare("gather_rows", rows, [](const arrays& x) {
+    return kernel::gather_rows<float, std::int32_t>{x.a, x.index, x.out, width};
+  });
+  compare("scatter_rows", rows, [](const arrays& x) {
+    return kernel::scatter_rows<float, std::int32_t>{x.a, x.index, x.out, width};
+  });
   compare("weighted_row_sum", rows / 2, [](const arrays& x) {
     return kernel::weighted_row_sum<float, std::int32_t>{x.a, x.index, x.row, x.out, width, 2};
   });
+  compare("weighted_row_sum_backward", rows, [](const arrays& x) {
+    return kernel::weighted_row_sum_backward<float, std::int32_t>{x.a, x.index, x.row, x.b, x.out, x.c, width, 1};
+  });
+  compare("accumulate_rows", kernel::column_block_count(width), [](const arrays& x) {
+    return kernel::accumulate_rows<float, std::int32_t>{x.a, x.index, rows, x.out, width};
+  });
+  compare("rows_in_use", rows, [](const arrays& x) {
+    return kernel::rows_in_use<kernel::scale<float>, std::int32_t>{{0.5f, x.b}, x.index + 1, width};
+  });
   compare("softmax_rows", rows, [](const arrays& x) { return kernel::softmax_rows<float>{x.a, x.out, width}; });
-  compare("softmax_rows_backward", rows,
-          [](const arrays& x) { return kernel::softmax_rows_backward<float>{x.b, x.a, x.out, width}; });
-  compare("causal_softmax_rows", rows,
-          [](const arrays& x) { return kernel::causal_softmax_rows<float>{x.a, x.out, width}; });
+  compare("softmax_rows_backward", rows, [](const arrays& x) {
+    return kernel::softmax_rows_backward<float>{x.b, x.a, x.out, width};
+  });
+  compare("causal_softmax_rows", rows, [](const arrays& x) {
+    return kernel::causal_softmax_rows<float>{x.a, x.out, width};
+  });
+  compare("causal_softmax_rows of a block", width / 2, [](const arrays& x) {
+    return kernel::causal_softmax_rows<float>{x.a, x.out, width, 1.0f, width / 2, x.row};
+  });
+  compare("causal_softmax_rows_backward", rows, [](const arrays& x) {
+    return kernel::causal_softmax_rows_backward<float>{x.b, x.a, x.out, width};
+  });
+  compare("attention_rows_backward", width / 2, [](const arrays& x) {
+    return kernel::attention_rows_backward<float>{x.a, x.out, x.row, x.b, x.c, 8, 8, 8, width, width / 2};
+  });
+  compare("cross_entropy_rows", rows,
+          [](const arrays& x) { return kernel::cross_entropy_rows<float>{x.a, x.index, x.sums, x.out, width, 0.5}; });
   compare("rms_norm_rows", rows,
           [](const arrays& x) { return kernel::rms_norm_rows<float>{x.a, x.b, x.out, x.row, width, 1e-5f}; });
+  compare("rms_norm_rows_again", rows, [](const arrays& x) {
+    return kernel::rms_norm_rows_again<float>{x.a, x.b, x.row, x.out, width};
+  });
+  compare("rms_norm_weight_backward", kernel::column_block_count(width),
+          [](const arrays& x) { return kernel::rms_norm_weight_backward<float>{x.a, x.row, x.c, x.out, rows, width}; });
   compare("rms_norm_rows_backward", rows,
           [](const arrays& x) { return kernel::rms_norm_rows_backward<float>{x.a, x.b, x.row, x.c, x.out, width}; });
   compare("rotate_heads", rows,

@@ -4,7 +4,7 @@
 cmake_minimum_required(VERSION 3.25)
 set(sees_core core)
 set(sees_kernel core kernel)
-set(sees_device core device)
+set(sees_device core kernel device)
 set(sees_comm core device comm)
 set(sees_step core device step)
 set(sees_parallel core kernel device comm step parallel)

@@ -10,7 +10,6 @@
 //   const std::span<float> first_row = m.rows(0, 1).flat();
 #pragma once
 
-#include <array>
 #include <cassert>
 #include <concepts>
 #include <cstddef>
@@ -24,8 +23,34 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// A shape: the number of elements along each axis. It is usable in device code, which std::array is not.
 template <std::size_t Rank>
-using extents = std::array<std::size_t, Rank>;
+struct extents {
+  std::size_t along[Rank == 0 ? 1 : Rank] = {};
+
+  [[nodiscard]] BELAY_HD constexpr std::size_t& operator[](std::size_t axis) noexcept { return along[axis]; }
+  [[nodiscard]] BELAY_HD constexpr const std::size_t& operator[](std::size_t axis) const noexcept {
+    return along[axis];
+  }
+  [[nodiscard]] BELAY_HD static constexpr std::size_t size() noexcept { return Rank; }
+  [[nodiscard]] BELAY_HD constexpr const std::size_t* data() const noexcept { return along; }
+  [[nodiscard]] BELAY_HD constexpr const std::size_t* begin() const noexcept { return along; }
+  [[nodiscard]] BELAY_HD constexpr const std::size_t* end() const noexcept { return along + Rank; }
+
+  [[nodiscard]] BELAY_HD friend constexpr bool operator==(const extents& a, const extents& b) noexcept {
+    for (std::size_t axis = 0; axis < Rank; ++axis) {
+      if (a.along[axis] != b.along[axis]) return false;
+    }
+    return true;
+  }
+};
+
+template <std::size_t Rank>
+[[nodiscard]] constexpr extents<Rank> extents_of(const std::size_t (&along)[Rank]) noexcept {
+  extents<Rank> shape;
+  for (std::size_t axis = 0; axis < Rank; ++axis) shape[axis] = along[axis];
+  return shape;
+}
 
 /// Number of elements of a shape; the empty shape has one. A number that is more than any memory holds does not wrap
 /// around, but stays larger than `largest_size`.
@@ -59,6 +84,7 @@ class view {
  public:
   using element_type = T;
   using value_type = std::remove_cv_t<T>;
+  static constexpr std::size_t rank = Rank;
 
   constexpr view() = default;
   BELAY_HD constexpr view(T* data, extents<Rank> shape) noexcept : data_(data), shape_(shape) {}

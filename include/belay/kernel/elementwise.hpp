@@ -113,4 +113,16 @@ struct silu_gate_backward {
   }
 };
 
+/// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
+template <real T>
+struct silu_gate_again_backward {
+  silu_gate_backward<T> derivatives;
+  T* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const T y = silu(derivatives.gate[i]) * derivatives.up[i];
+    derivatives(i);
+    out[i] = y;
+  }
+};
+
 }  // namespace belay::inline BELAY_ABI::kernel

@@ -42,10 +42,4 @@ BELAY_HD constexpr void for_each_index(std::size_t count, F f) noexcept(noexcept
   for (std::size_t i = 0; i < count; ++i) f(i);
 }
 
-/// The same for a kernel whose index is a row or a block: the loop that vectorises is inside the kernel.
-template <indexed F>
-BELAY_HD constexpr void for_each_row(std::size_t count, F f) noexcept(noexcept(f(count))) {
-  for (std::size_t row = 0; row < count; ++row) f(row);
-}
-
 }  // namespace belay::inline BELAY_ABI::kernel

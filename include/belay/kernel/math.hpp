@@ -129,6 +129,53 @@ concept real = std::same_as<T, float> || std::same_as<T, double>;
   return select(x < 0.0, __builtin_nan(""), root);
 }
 
+/// The natural logarithm within 2 units in the last place; minus infinity for 0, NaN for negative x and NaN.
+[[nodiscard]] BELAY_HD constexpr float logarithm(float x) noexcept {
+  const bool tiny = x < 0x1p-126f;
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, select(tiny, x * 0x1p+32f, x));
+  // x = 2^power * (1 + f), with 1 + f between the square roots of 1/2 and 2.
+  const auto power = static_cast<std::int32_t>(bits - 0x3f3504f3u) >> 23;
+  const float f = __builtin_bit_cast(float, bits - (static_cast<std::uint32_t>(power) << 23)) - 1.0f;
+  const float s = f / (2.0f + f);
+  const float z = s * s;
+  // log(1 + f) = 2 (s + s^3 / 3 + s^5 / 5 + ...) = f - s (f - rest)
+  float rest = 2.0f / 11;
+  rest = rest * z + 2.0f / 9;
+  rest = rest * z + 2.0f / 7;
+  rest = rest * z + 2.0f / 5;
+  rest = (rest * z + 2.0f / 3) * z;
+  const float n = static_cast<float>(power) - select(tiny, 32.0f, 0.0f);
+  float y = n * 0.693359375f - ((s * (f - rest) + n * 2.12194440e-4f) - f);
+  y = select(x > 0.0f, y, -__builtin_huge_valf());
+  y = select(x < 0.0f, __builtin_nanf(""), y);
+  return select(x <= 0x1.fffffep+127f, y, x);
+}
+
+[[nodiscard]] BELAY_HD constexpr double logarithm(double x) noexcept {
+  const bool tiny = x < 0x1p-1022;
+  const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, select(tiny, x * 0x1p+64, x));
+  const auto power = static_cast<std::int64_t>(bits - 0x3fe6a09e667f3bcdu) >> 52;
+  const double f = __builtin_bit_cast(double, bits - (static_cast<std::uint64_t>(power) << 52)) - 1.0;
+  const double s = f / (2.0 + f);
+  const double z = s * s;
+  double rest = 2.0 / 23;
+  rest = rest * z + 2.0 / 21;
+  rest = rest * z + 2.0 / 19;
+  rest = rest * z + 2.0 / 17;
+  rest = rest * z + 2.0 / 15;
+  rest = rest * z + 2.0 / 13;
+  rest = rest * z + 2.0 / 11;
+  rest = rest * z + 2.0 / 9;
+  rest = rest * z + 2.0 / 7;
+  rest = rest * z + 2.0 / 5;
+  rest = (rest * z + 2.0 / 3) * z;
+  const double n = static_cast<double>(power) - select(tiny, 64.0, 0.0);
+  double y = n * 0x1.62e42feep-1 - ((s * (f - rest) - n * 0x1.a39ef35793c76p-33) - f);
+  y = select(x > 0.0, y, -__builtin_huge_val());
+  y = select(x < 0.0, __builtin_nan(""), y);
+  return select(x <= 0x1.fffffffffffffp+1023, y, x);
+}
+
 /// 1 / (1 + e^-x).
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T sigmoid(T x) noexcept {

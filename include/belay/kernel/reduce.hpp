@@ -15,6 +15,7 @@
 #include "belay/core/config.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -59,6 +60,21 @@ template <class Sum, class Term>
     for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
   }
   return lane[0];
+}
+
+/// The same by a team: lane l sums what the host's lane l sums, and lanes are added in the same halves. Every lane gets
+/// the sum.
+template <class Sum, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
+  if constexpr (Team::lanes == 1) {
+    return sum_in_lanes<Sum>(term, count);
+  } else {
+    Sum mine = 0;
+    for (std::size_t i = team.lane % sum_lanes; i < count; i += sum_lanes) mine += term(i);
+    for (unsigned width = sum_lanes / 2; width > 0; width /= 2)
+      mine += team.from((team.lane + width) % Team::lanes, mine);
+    return team.from(0, mine);
+  }
 }
 
 /// The sum of squares of one chunk per index: `out[c]` for `c < chunk_count(count)`. The pieces of a range that was cut
@@ -118,6 +134,15 @@ template <real T>
   return sum_in_lanes<T>(products_of<T, T>{x, y}, width);
 }
 
+template <team Team, real T>
+[[nodiscard]] BELAY_HD constexpr T row_sum(const Team& team, const T* x, std::size_t width) noexcept {
+  return sum_in_lanes<T>(team, values_of<T, T>{x}, width);
+}
+template <team Team, real T>
+[[nodiscard]] BELAY_HD constexpr T row_dot(const Team& team, const T* x, const T* y, std::size_t width) noexcept {
+  return sum_in_lanes<T>(team, products_of<T, T>{x, y}, width);
+}
+
 template <real T>
 struct magnitudes_of {
   const T* x;
@@ -150,6 +175,21 @@ template <real T, class Term>
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T maximum_of(const T* x, std::size_t count) noexcept {
   return maximum_in_lanes(values_of<T, T>{x}, count, -static_cast<T>(__builtin_huge_val()));
+}
+
+template <team Team, real T>
+[[nodiscard]] BELAY_HD constexpr T maximum_of(const Team& team, const T* x, std::size_t count) noexcept {
+  if constexpr (Team::lanes == 1) {
+    return maximum_of(x, count);
+  } else {
+    T mine = -static_cast<T>(__builtin_huge_val());
+    for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = x[i] > mine ? x[i] : mine;
+    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
+      const T other = team.from((team.lane + width) % Team::lanes, mine);
+      mine = other > mine ? other : mine;
+    }
+    return team.from(0, mine);
+  }
 }
 
 /// The largest magnitude; 0 for an empty range. NaNs are ignored.

@@ -143,6 +143,41 @@ struct parameter_spec {
   std::size_t uses = 1;
 };
 
+/// The local part of a parameter's values or of its gradient: a pointer with the shape that the parameter has. It
+/// becomes a view of as many dimensions.
+template <class T>
+class parameter_values {
+ public:
+  constexpr parameter_values(T* data, const parameter_shape& shape) noexcept : data_(data), shape_(shape) {}
+
+  [[nodiscard]] constexpr T* data() const noexcept { return data_; }
+  [[nodiscard]] constexpr const parameter_shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] constexpr std::size_t extent(std::size_t axis) const noexcept { return shape_[axis]; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return shape_.size(); }
+
+  /// Throws usage_error where the parameter has another number of dimensions.
+  template <std::size_t Rank>
+  [[nodiscard]] view<T, Rank> as(where at = where::current()) const {
+    if (shape_.rank() != Rank)
+      throw usage_error("a parameter of " + std::to_string(shape_.rank()) + " dimensions is taken for a view of " +
+                            std::to_string(Rank),
+                        at);
+    extents<Rank> extents{};
+    for (std::size_t axis = 0; axis < Rank; ++axis) extents[axis] = shape_[axis];
+    return {data_, extents};
+  }
+  template <std::size_t Rank>
+  operator view<T, Rank>() const {
+    return as<Rank>();
+  }
+  template <std::size_t Rank>
+  requires(!std::is_const_v<T>) operator view<const T, Rank>() const { return as<Rank>(); }
+
+ private:
+  T* data_;
+  parameter_shape shape_;
+};
+
 /// The base of `parameter` that does not depend on its placement or on whether it is trained. Lists of parameters point
 /// to it, so a parameter must not be moved once it is in a list.
 template <class T>
@@ -168,6 +203,10 @@ class parameter_base {
     return spec_.shape.rank() == 0 ? spec_.shape : spec_.shape.with(dimension_, part_.count);
   }
   [[nodiscard]] std::size_t local_size() const noexcept { return local_shape().size(); }
+  /// One extent of that shape.
+  [[nodiscard]] std::size_t extent(std::size_t axis) const noexcept { return local_shape()[axis]; }
+  /// The local part, row-major; its data are null until bound.
+  [[nodiscard]] parameter_values<const T> values() const noexcept { return {value_, local_shape()}; }
 
   /// Calls `visit(global_offset, local_offset, count)` for every contiguous run of the local part, in order.
   template <class Visit>
@@ -263,6 +302,9 @@ class trainable_parameter : public parameter_base<T> {
   [[nodiscard]] T* value() const noexcept { return this->value_; }
   /// The gradient of the local part, to which backwards add; null until bound.
   [[nodiscard]] T* gradient() const noexcept { return gradient_; }
+
+  /// The same with the shape of the local part. Layers ask their frame for it: `frame.add_to(parameter)`.
+  [[nodiscard]] parameter_values<T> gradient_values() const noexcept { return {gradient_, this->local_shape()}; }
 
   /// Gives the parameter its memory: `local_size()` elements each.
   void bind(T* value, T* gradient) noexcept {

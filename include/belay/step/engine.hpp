@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The engine is what all steps of one rank share: the activation arena, the compute stream and the ledger. It knows no
-// ranks. `host_engine` computes. `rehearsal_engine` is the same type over addresses without memory and a stream that
-// runs nothing; its peak and extent are the plan.
+// The engine is what all steps of one rank share: memory for activations, a kit that computes, and the ledger. It knows
+// no ranks. `host_engine` computes. `rehearsal_engine` is the same type over addresses without memory and a kit that
+// does nothing; its peak and extent are the plan.
 //
 //   belay::tier_meters meters;
 //   belay::host_engine engine(belay::host_pages(bytes), meters[belay::tier::device]);
@@ -17,18 +17,19 @@
 #include "belay/core/config.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/device/arena.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
-#include "belay/device/stream.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/rehearsal_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-template <memory_region Memory, stream Stream>
+template <memory_region Memory, compute_kit<float> Kit>
 class engine {
  public:
   using memory_type = Memory;
-  using stream_type = Stream;
+  using kit_type = Kit;
+  using stream_type = typename Kit::stream_type;
 
   /// All leases of steps come from the region `activations`. `meter` is that of its tier, and outlives the engine. At
   /// most `max_leases` leases and `max_obligations` obligations are live in one step.
@@ -38,10 +39,12 @@ class engine {
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
   [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
   [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
-  [[nodiscard]] Stream& compute() noexcept { return stream_; }
+  [[nodiscard]] Kit& kit() noexcept { return kit_; }
+  /// The kit's stream.
+  [[nodiscard]] stream_type& compute() noexcept { return kit_.stream(); }
 
   /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; `no_watch` ignores it.
-  using watch_type = std::conditional_t<Stream::runs_nothing, rehearsal_watch, no_watch>;
+  using watch_type = std::conditional_t<stream_type::runs_nothing, rehearsal_watch, no_watch>;
   [[nodiscard]] watch_type& watch() noexcept { return watch_; }
 
   /// The number of the step that runs or ran last, from 1; 0 before the first.
@@ -74,14 +77,14 @@ class engine {
  private:
   arena<Memory> arena_;
   belay::ledger ledger_;
-  Stream stream_;
+  Kit kit_;
   [[no_unique_address]] watch_type watch_;
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
   bool in_step_ = false;
 };
 
-using host_engine = engine<host_pages, immediate_stream>;
-using rehearsal_engine = engine<reserved_addresses, rehearsal_stream>;
+using host_engine = engine<host_pages, host_kit<>>;
+using rehearsal_engine = engine<reserved_addresses, rehearsal_kit>;
 
 }  // namespace belay::inline BELAY_ABI

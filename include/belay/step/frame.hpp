@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A frame is what a layer sees of the step during one call: memory with three lifetimes, a stream to run arithmetic
-// on, and names for messages. It knows no ranks and does not outlive the call.
+// A frame is what a layer sees of the step during one call: memory with three lifetimes, a kit that computes, and names
+// for messages. It knows no ranks and does not outlive the call.
 //
-//   auto y = frame.template keep<float>(x.shape());                            // until this invocation's backward
-//   auto scores = frame.template scratch<float>(belay::extents<2>{rows, keys});  // until the call returns
-//   frame.run([=] { compute(x, scores, y); });                                   // not run in a rehearsal
+//   auto y = belay::keep<float>(frame, {x.extent(0), weight.extent(0)});     // until this invocation's backward
+//   auto scores = belay::scratch<float>(frame, {rows, keys});                // until the call returns
+//   frame.product(y, x, belay::transposed(frame.read(weight)));              // not done in a rehearsal
+//   frame.each(y.size(), belay::kernel::scale<float>{0.5F, y.data()});
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@
 #include "belay/core/ledger.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
+#include "belay/step/arithmetic.hpp"
 #include "belay/step/engine.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -82,7 +84,7 @@ struct invocation_memory {
 };
 
 template <class Engine>
-class frame {
+class frame : public frame_arithmetic<frame<Engine>> {
  public:
   /// `call` and `memory` belong to the handle and outlive the frame.
   frame(Engine& engine, const invocation& call, frame_mode mode, invocation_memory& memory) noexcept
@@ -135,10 +137,19 @@ class frame {
   };
   [[nodiscard]] scratch_scope_guard scratch_scope() noexcept { return scratch_scope_guard{*this}; }
 
+  /// What computes, for a customisation point such as an attention of one's own.
+  [[nodiscard]] auto& kit() const noexcept { return engine_->kit(); }
+
   /// Queues `work()` on the compute stream. A rehearsal does not run it.
   template <std::invocable Work>
   void run(Work&& work) {
     engine_->compute().run(std::forward<Work>(work));
+  }
+
+  /// The local part of `parameter`'s values, to read.
+  template <class Parameter>
+  [[nodiscard]] auto read(const Parameter& parameter) const {
+    return parameter.values();
   }
 
   /// Opens and closes an obligation of this call.
@@ -179,5 +190,32 @@ class frame {
   lease_chain scratch_;
   std::size_t next_remembered_ = 0;
 };
+
+/// Memory of a layer's call, as `keep<float>(frame, {rows, width})`; see `frame`.
+template <class T, std::size_t Rank, class Frame>
+[[nodiscard]] view<T, Rank> keep(Frame& frame, const std::size_t (&shape)[Rank]) {
+  return frame.template keep<T>(extents_of(shape));
+}
+template <class T, std::size_t Rank, class Frame>
+[[nodiscard]] view<T, Rank> scratch(Frame& frame, const std::size_t (&shape)[Rank]) {
+  return frame.template scratch<T>(extents_of(shape));
+}
+template <class T, std::size_t Rank, class Frame>
+[[nodiscard]] view<T, Rank> remember(Frame& frame, const std::size_t (&shape)[Rank]) {
+  return frame.template remember<T>(extents_of(shape));
+}
+/// The same with the shape of a view.
+template <class T, std::size_t Rank, class Frame>
+[[nodiscard]] view<T, Rank> keep(Frame& frame, const extents<Rank>& shape) {
+  return frame.template keep<T>(shape);
+}
+template <class T, std::size_t Rank, class Frame>
+[[nodiscard]] view<T, Rank> scratch(Frame& frame, const extents<Rank>& shape) {
+  return frame.template scratch<T>(shape);
+}
+template <class T, std::size_t Rank, class Frame>
+[[nodiscard]] view<T, Rank> remember(Frame& frame, const extents<Rank>& shape) {
+  return frame.template remember<T>(shape);
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -18,7 +18,7 @@
 namespace belay::inline BELAY_ABI {
 
 template <class Engine, class T, std::size_t Rank>
-class [[nodiscard]] gradient {
+class gradient {
  public:
   /// Leases `shape` from the step's arena; not zeroed. Throws `budget_error` when the arena is full.
   gradient(Engine& engine, extents<Rank> shape, where at = where::current())

@@ -5,14 +5,12 @@
 //
 //   struct twice {
 //     struct residue { belay::view<float, 2> out; };
-//     template <class Frame>
-//     residue forward(Frame& frame, belay::view<const float, 2> x) {
-//       auto y = frame.template keep<float>(x.shape());
-//       frame.run([=] { for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = 2 * x.data()[i]; });
+//     residue forward(auto& frame, belay::view<const float, 2> x) {
+//       auto y = belay::keep<float>(frame, x.shape());
+//       frame.each(x.size(), belay::kernel::multiple<float>{2, x.data(), y.data()});
 //       return {y};
 //     }
-//     template <class Frame>
-//     void backward(Frame& frame, residue&&, belay::view<const float, 2> dy, belay::view<float, 2> dx);
+//     void backward(auto& frame, residue&&, belay::view<const float, 2> dy, belay::view<float, 2> dx);
 //   };
 #pragma once
 
@@ -58,11 +56,10 @@ concept forward_layer = requires(Layer& layer, frame<Engine>& call, const Input&
 template <class Layer, class Engine, class Input>
 concept backward_layer = forward_layer<Layer, Engine, Input> &&
     (differentiable<Input>
-         ? requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                    constant_view_t<output_of<Layer, Engine, Input>> dout,
-                    view<typename Input::value_type,
-                         std::tuple_size_v<std::remove_cvref_t<decltype(std::declval<Input>().shape())>>>
-                        dx) { layer.backward(call, std::move(residue), dout, dx); }
+         ? requires(
+               Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+               constant_view_t<output_of<Layer, Engine, Input>> dout,
+               view<typename Input::value_type, Input::rank> dx) { layer.backward(call, std::move(residue), dout, dx); }
          : requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
                     constant_view_t<output_of<Layer, Engine, Input>> dout) {
              layer.backward(call, std::move(residue), dout);

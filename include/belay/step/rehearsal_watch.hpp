@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of `frame.run` faults. While
+// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of its kernels faults. While
 // a rehearsed step is open, a handler of SIGSEGV prints which layer's call it was. The signal is then handled as
 // before: by the handler that was installed earlier (of a sanitizer, of a crash reporter), or by the system.
 // IWYU pragma: private, include "belay/step.hpp"
@@ -195,8 +195,8 @@ class rehearsal_watch {
       text << "outside of a layer's call";
     }
     text << ", in the step begun at " << step_at_
-         << ". Compute inside frame.run(...), which a rehearsal does not run; outside of a layer, ask the engine's "
-            "stream: runs_nothing.";
+         << ". Compute by frame.each, frame.teams and frame.product, which a rehearsal does not run; outside of a "
+            "layer, ask the engine's stream: runs_nothing.";
     text.write_to_stderr();
   }
 

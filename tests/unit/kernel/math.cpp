@@ -59,6 +59,24 @@ TEST_CASE_TEMPLATE("the exponential ends in zero and infinity and keeps NaN", T,
   }
 }
 
+TEST_CASE_TEMPLATE("the logarithm is within two units everywhere, and right at its edges", T, float, double) {
+  double worst = 0;
+  for (T x = std::numeric_limits<T>::denorm_min(); x < std::numeric_limits<T>::max() / 2; x *= T(1.0137)) {
+    worst = std::max(worst, ulps(logarithm(x), std::log(static_cast<long double>(x))));
+    if (x < std::numeric_limits<T>::min()) x += std::numeric_limits<T>::denorm_min();
+  }
+  for (T x = T(0.5); x < T(2); x += T(0.00037)) {
+    worst = std::max(worst, ulps(logarithm(x), std::log(static_cast<long double>(x))));
+  }
+  CHECK(worst <= 2.0);
+  const T inf = std::numeric_limits<T>::infinity();
+  CHECK(logarithm(T(1)) == T(0));
+  CHECK(logarithm(T(0)) == -inf);
+  CHECK(logarithm(inf) == inf);
+  CHECK(std::isnan(logarithm(T(-1))));
+  CHECK(std::isnan(logarithm(std::numeric_limits<T>::quiet_NaN())));
+}
+
 TEST_CASE_TEMPLATE("the square root is within one unit everywhere", T, float, double) {
   T worst = 0;
   for (T x = std::numeric_limits<T>::denorm_min(); x < std::numeric_limits<T>::max() / 2; x *= T(1.0137)) {

@@ -106,7 +106,8 @@ TEST_CASE("rows with the same index add up in order") {
   const std::vector<double> in = {1, 2, 10, 20, 100, 200};
   const std::vector<std::int32_t> index = {1, 0, 1};
   std::vector<double> table = {0.5, 0.25, 0, 3};
-  accumulate_rows(in.data(), index.data(), 3, table.data(), 2);
+  for_each_row(column_block_count(2),
+               accumulate_rows<double, std::int32_t>{in.data(), index.data(), 3, table.data(), 2});
   CHECK(table[0] == 10.5);
   CHECK(table[1] == 20.25);
   CHECK(table[2] == 101);
@@ -167,8 +168,83 @@ TEST_CASE("the causal softmax ignores later keys, whatever they hold, and its ba
   check_near(ds, differences(scores, dp, whole), 1e-8);
 }
 
+TEST_CASE("a block of queries has the probabilities of its rows in the whole, and their logarithms of sums") {
+  const std::size_t length = 7, first = 4, rows = 2, seen = first + rows;
+  const auto whole = noise<double>(length * length, 13);
+  auto p = whole;
+  for_each_row(length, causal_softmax_rows<double>{p.data(), p.data(), length});
+  std::vector<double> block(rows * seen), log_sums(rows, -1);
+  for (std::size_t r = 0; r < rows; ++r)
+    std::copy_n(whole.data() + (first + r) * length, seen, block.data() + r * seen);
+  for_each_row(rows, causal_softmax_rows<double>{block.data(), block.data(), seen, 1, first, log_sums.data()});
+  for (std::size_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (std::size_t j = 0; j <= first + r; ++j) sum += std::exp(whole[(first + r) * length + j]);
+    CHECK(log_sums[r] == doctest::Approx(std::log(sum)));
+    for (std::size_t j = 0; j < seen; ++j) CHECK(block[r * seen + j] == p[(first + r) * length + j]);
+  }
+}
+
+TEST_CASE("an attention's backward makes the probabilities again, and agrees with that of the softmax") {
+  const std::size_t length = 6, head = 3, stride = 5;
+  const auto scores = noise<double>(length * length, 14), values = noise<double>(length * head, 15);
+  auto p = scores;
+  std::vector<double> log_sums(length);
+  for_each_row(length, causal_softmax_rows<double>{p.data(), p.data(), length, 1, 0, log_sums.data()});
+  std::vector<double> out(length * stride), dp(length * length);
+  const auto dout = noise<double>(length * stride, 16);
+  for (std::size_t r = 0; r < length; ++r) {
+    for (std::size_t j = 0; j < length; ++j) {
+      for (std::size_t c = 0; c < head; ++c) {
+        out[r * stride + c] += p[r * length + j] * values[j * head + c];
+        dp[r * length + j] += dout[r * stride + c] * values[j * head + c];
+      }
+    }
+  }
+  std::vector<double> ds(length * length);
+  for_each_row(length, causal_softmax_rows_backward<double>{p.data(), dp.data(), ds.data(), length});
+  auto again = scores, from_dp = dp;
+  for_each_row(length, attention_rows_backward<double>{again.data(), from_dp.data(), log_sums.data(), out.data(),
+                                                       dout.data(), stride, stride, head, length, 0});
+  check_near(again, p, 1e-14);
+  check_near(from_dp, ds, 1e-14);
+}
+
+TEST_CASE("the cross-entropy is minus the logarithm of the target's probability; ignored targets cost nothing") {
+  const std::size_t rows = 3;
+  for (const std::size_t width : {1u, 19u, 64u}) {
+    const auto logits = noise<double>(rows * width, 17);
+    const std::vector<std::int32_t> targets = {static_cast<std::int32_t>(width - 1), ignored_target, 0};
+    std::vector<double> losses(rows, 7), alone(rows, 7), gradient(rows * width, 7);
+    for_each_row(rows, cross_entropy_rows<double>{logits.data(), targets.data(), alone.data(), nullptr, width});
+    for_each_row(rows,
+                 cross_entropy_rows<double>{logits.data(), targets.data(), losses.data(), gradient.data(), width, 0.5});
+    CHECK(alone == losses);
+    CHECK(losses[1] == 0);
+    for (const std::size_t r : {0u, 2u}) {
+      double sum = 0;
+      for (std::size_t j = 0; j < width; ++j) sum += std::exp(logits[r * width + j]);
+      CHECK(losses[r] ==
+            doctest::Approx(std::log(sum) - logits[r * width + static_cast<std::size_t>(targets[r])]).epsilon(1e-13));
+    }
+    const auto half_of_all = [&](const auto& x) {
+      std::vector<double> y(rows);
+      for_each_row(rows, cross_entropy_rows<double>{x.data(), targets.data(), y.data(), nullptr, width});
+      return y;
+    };
+    check_near(gradient, differences(logits, {0.5, 0.5, 0.5}, half_of_all), 1e-8);
+  }
+}
+
+TEST_CASE("rows that are not in use are not touched") {
+  std::vector<double> x(12, 3);
+  const std::int32_t used = 2;
+  for_each_row(4, rows_in_use<scale<double>, std::int32_t>{{2, x.data()}, &used, 3});
+  CHECK(x == std::vector<double>{6, 6, 6, 6, 6, 6, 3, 3, 3, 3, 3, 3});
+}
+
 TEST_CASE("the RMS norm and its backward by input and weight agree with differences") {
-  for (const std::size_t width : {1u, 5u, 33u}) {
+  for (const std::size_t width : {1u, 5u, 33u, 130u}) {
     const std::size_t rows = 3;
     const auto x = noise<double>(rows * width, 8), weight = noise<double>(width, 9),
                dout = noise<double>(rows * width, 10);
@@ -188,9 +264,18 @@ TEST_CASE("the RMS norm and its backward by input and weight agree with differen
     }
     const auto kept = inverse;
     std::vector<double> dweight(width, 1.0), din = dout;
-    add_rms_norm_weight_gradient(x.data(), kept.data(), dout.data(), dweight.data(), rows, width);
+    for_each_row(column_block_count(width),
+                 rms_norm_weight_backward<double>{x.data(), kept.data(), dout.data(), dweight.data(), rows, width});
+    std::vector<double> again(y.size());
+    for_each_row(rows, rms_norm_rows_again<double>{x.data(), weight.data(), kept.data(), again.data(), width});
+    CHECK(again == y);
+    auto around = noise<double>(rows * width, 12);
+    const auto beside = around;
+    for_each_row(rows, rms_norm_rows_backward<double>{x.data(), weight.data(), kept.data(), din.data(), around.data(),
+                                                      width, around.data()});
     for_each_row(rows,
                  rms_norm_rows_backward<double>{x.data(), weight.data(), kept.data(), din.data(), din.data(), width});
+    for (std::size_t i = 0; i < din.size(); ++i) CHECK(around[i] == doctest::Approx(beside[i] + din[i]));
     check_near(din, differences(x, dout, [&](const auto& in) { return forward(in, weight); }), 1e-7);
     auto by_weight = differences(weight, dout, [&](const auto& w) { return forward(x, w); });
     for (double& value : by_weight) value += 1.0;  // it adds to what is there

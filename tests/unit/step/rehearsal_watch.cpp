@@ -18,7 +18,7 @@ namespace {
 using engine = belay::rehearsal_engine;
 using input = belay::view<const float, 2>;
 
-// Touches its output outside of frame.run in one of its calls.
+// Touches its output by itself, not in a kernel, in one of its calls.
 struct careless {
   enum class fault { none, in_forward, in_backward, in_recompute, null, read_only } where_it_faults = fault::none;
   int forwards = 0;
@@ -116,7 +116,7 @@ TEST_CASE("a layer that touches memory in a rehearsal is named, with its call, a
       "Byte 12 of the activations was touched in the forward of layer 7 'careless' (micro-batch 2) opened at "));
   CHECK(forward.says("rehearsal_watch.cpp:"));
   CHECK(forward.says(", in the step begun at "));
-  CHECK(forward.says("Compute inside frame.run(...)"));
+  CHECK(forward.says("Compute by frame.each, frame.teams and frame.product"));
   const ended backward = in_child([] { rehearse(fault::in_backward); });
   CHECK(backward.by_segv());
   CHECK(backward.says("Byte 0 of the activations was touched in the backward of layer 7 'careless'"));

@@ -6,6 +6,7 @@
 // IWYU pragma: private, include "belay/kernel/rows.hpp"
 #pragma once
 
+#include <cassert>
 #include <concepts>
 #include <cstddef>
 #include <span>
@@ -14,8 +15,16 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/reduce.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
+
+/// Kernels that add up rows are divided into blocks of so many columns.
+inline constexpr std::size_t columns_of_block = 64;
+
+[[nodiscard]] BELAY_HD constexpr std::size_t column_block_count(std::size_t width) noexcept {
+  return (width + columns_of_block - 1) / columns_of_block;
+}
 
 /// counts[b] = the number of entries of `choices` that are b. Every choice is below `counts.size()`.
 template <std::integral Choice, std::integral Count>
@@ -43,6 +52,16 @@ constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> ne
   for (std::size_t c = 0; c < choices.size(); ++c) slots[c] = next[static_cast<std::size_t>(choices[c])]++;
 }
 
+/// Asserts that index[i] is at least 0 and below `limit`.
+template <std::integral Index>
+struct expect_below {
+  const Index* index;
+  std::size_t limit;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    assert(static_cast<std::size_t>(index[i]) < limit);
+  }
+};
+
 /// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token.
 template <class T, std::integral Index>
 struct gather_rows {
@@ -51,8 +70,9 @@ struct gather_rows {
   T* out;
   std::size_t width;
   std::size_t repeat = 1;
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
-    for_each_index(width, copy<T>{in + static_cast<std::size_t>(index[row / repeat]) * width, out + row * width});
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    for_each_index(team, width, copy<T>{in + static_cast<std::size_t>(index[row / repeat]) * width, out + row * width});
   }
 };
 
@@ -65,8 +85,10 @@ struct scatter_rows {
   T* out;
   std::size_t width;
   std::size_t repeat = 1;
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
-    for_each_index(width, copy<T>{in + (row / repeat) * width, out + static_cast<std::size_t>(index[row]) * width});
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    for_each_index(team, width,
+                   copy<T>{in + (row / repeat) * width, out + static_cast<std::size_t>(index[row]) * width});
   }
 };
 
@@ -80,12 +102,13 @@ struct weighted_row_sum {
   T* out;
   std::size_t width;
   std::size_t k;
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     T* to = out + row * width;
-    for_each_index(width, fill<T>{to, T(0)});
+    for_each_index(team, width, fill<T>{to, T(0)});
     for (std::size_t choice = row * k; choice < (row + 1) * k; ++choice) {
       const T weight = weights == nullptr ? T(1) : weights[choice];
-      for_each_index(width, axpy<T>{weight, in + static_cast<std::size_t>(index[choice]) * width, to});
+      for_each_index(team, width, axpy<T>{weight, in + static_cast<std::size_t>(index[choice]) * width, to});
     }
   }
 };
@@ -103,22 +126,54 @@ struct weighted_row_sum_backward {
   T* dweights;
   std::size_t width;
   std::size_t k;
-  BELAY_HD constexpr void operator()(std::size_t choice) const noexcept {
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t choice) const noexcept {
     const std::size_t slot = static_cast<std::size_t>(index[choice]) * width;
     const T* d = dout + (choice / k) * width;
-    dweights[choice] = row_dot(in + slot, d, width);
-    for_each_index(width, multiple<T>{weights[choice], d, din + slot});
+    const T inner = row_dot(team, in + slot, d, width);
+    if (team.lane == 0) dweights[choice] = inner;
+    for_each_index(team, width, multiple<T>{weights[choice], d, din + slot});
   }
 };
 
-/// table row index[r] += in row r: the backward of an embedding. Rows are added in ascending order by one thread, so
-/// that repeated indices add in a fixed order.
+/// table row index[r] += in row r: the backward of an embedding. A kernel index is a block of `columns_of_block`
+/// columns of the table, whose rows are added in ascending order, so that repeated indices add in a fixed order.
 template <real T, std::integral Index>
-BELAY_HD constexpr void accumulate_rows(const T* in, const Index* index, std::size_t rows, T* table,
-                                        std::size_t width) noexcept {
-  for (std::size_t row = 0; row < rows; ++row) {
-    for_each_index(width, axpy<T>{T(1), in + row * width, table + static_cast<std::size_t>(index[row]) * width});
+struct accumulate_rows {
+  const T* in;
+  const Index* index;
+  std::size_t rows;
+  T* table;
+  std::size_t width;
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
+    const std::size_t first = block * columns_of_block;
+    const std::size_t count = width - first < columns_of_block ? width - first : columns_of_block;
+    for (std::size_t row = 0; row < rows; ++row) {
+      T* const to = table + static_cast<std::size_t>(index[row]) * width + first;
+      for_each_index(team, count, axpy<T>{T(1), in + row * width + first, to});
+    }
   }
-}
+};
+
+/// A kernel of elements, `f(row * width + i)`, for the rows that are in use: those below `*used`, which is read when it
+/// runs.
+template <indexed F, std::integral Index>
+struct rows_in_use {
+  F f;
+  const Index* used;
+  std::size_t width;
+
+  struct element {
+    F f;
+    std::size_t first;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { f(first + i); }
+  };
+
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    if (row < static_cast<std::size_t>(*used)) for_each_index(team, width, element{f, row * width});
+  }
+};
 
 }  // namespace belay::inline BELAY_ABI::kernel

@@ -9,9 +9,22 @@
 
 #include "belay/core/config.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
+#include "belay/kernel/rows/permute.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
+
+/// One row with a known inverse root: y = weight * (x * inverse).
+template <real T>
+struct rms_norm_element {
+  const T* x;
+  const T* weight;
+  T* y;
+  T inverse;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] = weight[i] * (x[i] * inverse); }
+};
 
 /// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
 template <real T>
@@ -23,23 +36,32 @@ struct rms_norm_rows {
   std::size_t width;
   T epsilon;
 
-  struct element {
-    const T* x;
-    const T* weight;
-    T* y;
-    T inverse;
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] = weight[i] * (x[i] * inverse); }
-  };
-
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const T* x = in + row * width;
-    const T root = square_root(row_dot(x, x, width) / static_cast<T>(width) + epsilon);
-    inverse[row] = T(1) / root;
-    for_each_index(width, element{x, weight, out + row * width, inverse[row]});
+    const T factor = T(1) / square_root(row_dot(team, x, x, width) / static_cast<T>(width) + epsilon);
+    if (team.lane == 0) inverse[row] = factor;
+    for_each_index(team, width, rms_norm_element<T>{x, weight, out + row * width, factor});
   }
 };
 
-/// The gradient of the input, from the forward's input and `inverse`. `din` may be `dout`.
+/// The output again, with the same bits, from `inverse`: for a backward that has not kept it.
+template <real T>
+struct rms_norm_rows_again {
+  const T* in;
+  const T* weight;
+  const T* inverse;
+  T* out;
+  std::size_t width;
+
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    for_each_index(team, width, rms_norm_element<T>{in + row * width, weight, out + row * width, inverse[row]});
+  }
+};
+
+/// The gradient of the input, from the forward's input and `inverse`. Where `beside` is not null, it is added: the
+/// gradient that went around the norm. `din` may be `dout` or `beside`.
 template <real T>
 struct rms_norm_rows_backward {
   const T* in;
@@ -48,6 +70,7 @@ struct rms_norm_rows_backward {
   const T* dout;
   T* din;
   std::size_t width;
+  const T* beside = nullptr;
 
   // The derivative through the mean in the denominator: the sum over i of dy[i] weight[i] x[i].
   struct projection {
@@ -63,17 +86,28 @@ struct rms_norm_rows_backward {
     T* dx;
     T inverse;
     T through_mean;
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-      dx[i] = inverse * (weight[i] * dy[i]) - through_mean * x[i];
+    BELAY_HD constexpr T value(std::size_t i) const noexcept {
+      return inverse * (weight[i] * dy[i]) - through_mean * x[i];
     }
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dx[i] = value(i); }
+  };
+  struct element_beside {
+    element norm;
+    const T* beside;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { norm.dx[i] = beside[i] + norm.value(i); }
   };
 
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const T* x = in + row * width;
     const T* dy = dout + row * width;
     const T r = inverse[row];
-    const T along = sum_in_lanes<T>(projection{dy, weight, x}, width) / static_cast<T>(width);
-    for_each_index(width, element{x, weight, dy, din + row * width, r, r * r * r * along});
+    const T along = sum_in_lanes<T>(team, projection{dy, weight, x}, width) / static_cast<T>(width);
+    const element norm{x, weight, dy, din + row * width, r, r * r * r * along};
+    if (beside == nullptr)
+      for_each_index(team, width, norm);
+    else
+      for_each_index(team, width, element_beside{norm, beside + row * width});
   }
 };
 
@@ -87,14 +121,26 @@ struct rms_norm_weight_part {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dweight[i] += dy[i] * (x[i] * inverse); }
 };
 
-/// dweight[j] += the sum over rows of dout * in * inverse, in ascending row order, by one thread. It runs before
-/// `rms_norm_rows_backward` where that overwrites `dout`.
+/// dweight[j] += the sum over rows of dout * in * inverse, in ascending row order. A kernel index is a block of
+/// `columns_of_block` columns. It runs before `rms_norm_rows_backward` where that overwrites `dout`.
 template <real T>
-BELAY_HD constexpr void add_rms_norm_weight_gradient(const T* in, const T* inverse, const T* dout, T* dweight,
-                                                     std::size_t rows, std::size_t width) noexcept {
-  for (std::size_t row = 0; row < rows; ++row) {
-    for_each_index(width, rms_norm_weight_part<T>{in + row * width, dout + row * width, dweight, inverse[row]});
+struct rms_norm_weight_backward {
+  const T* in;
+  const T* inverse;
+  const T* dout;
+  T* dweight;
+  std::size_t rows;
+  std::size_t width;
+
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
+    const std::size_t first = block * columns_of_block;
+    const std::size_t count = width - first < columns_of_block ? width - first : columns_of_block;
+    for (std::size_t row = 0; row < rows; ++row) {
+      const std::size_t at = row * width + first;
+      for_each_index(team, count, rms_norm_weight_part<T>{in + at, dout + at, dweight + first, inverse[row]});
+    }
   }
-}
+};
 
 }  // namespace belay::inline BELAY_ABI::kernel

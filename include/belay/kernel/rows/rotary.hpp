@@ -10,6 +10,7 @@
 #include "belay/core/config.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -57,13 +58,14 @@ struct rotate_heads {
     }
   };
 
-  BELAY_HD constexpr void operator()(std::size_t token) const noexcept {
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t token) const noexcept {
     const std::size_t half = head_size / 2;
     const std::size_t entry = (token % length) * half;
     const T sign = direction == rotation::forward ? T(1) : T(-1);
     for (std::size_t head = 0; head < heads; ++head) {
       T* low = x + token * stride + head * head_size;
-      for_each_index(half, pair{low, low + half, cosine + entry, sine + entry, sign});
+      for_each_index(team, half, pair{low, low + half, cosine + entry, sine + entry, sign});
     }
   }
 };

@@ -11,7 +11,9 @@
 #include "belay/core/config.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -45,20 +47,25 @@ struct softmax_derivative {
 
 /// out = softmax(scale * in) for a row of `width`, with scale > 0. `out` may be `in`. A NaN or +infinity makes the
 /// whole row NaN; -infinity has probability 0.
+template <team Team, real T>
+BELAY_HD constexpr softmax_parts<T> softmax_row(const Team& team, const T* in, T* out, std::size_t width,
+                                                T scale = T(1)) noexcept {
+  const T largest = maximum_of(team, in, width);
+  for_each_index(team, width, shifted_exponential<T>{in, out, largest, scale});
+  const T total = row_sum(team, out, width);
+  for_each_index(team, width, kernel::scale<T>{T(1) / total, out});
+  return {largest * scale, total};
+}
 template <real T>
 BELAY_HD constexpr softmax_parts<T> softmax_row(const T* in, T* out, std::size_t width, T scale = T(1)) noexcept {
-  const T largest = maximum_of(in, width);
-  for_each_index(width, shifted_exponential<T>{in, out, largest, scale});
-  const T total = row_sum(out, width);
-  for_each_index(width, kernel::scale<T>{T(1) / total, out});
-  return {largest * scale, total};
+  return softmax_row(solo{}, in, out, width, scale);
 }
 
 /// The gradient of the unscaled inputs from the probabilities and their gradient. `ds` may be `dp`.
-template <real T>
-BELAY_HD constexpr void softmax_row_backward(const T* p, const T* dp, T* ds, std::size_t width,
+template <team Team, real T>
+BELAY_HD constexpr void softmax_row_backward(const Team& team, const T* p, const T* dp, T* ds, std::size_t width,
                                              T scale = T(1)) noexcept {
-  for_each_index(width, softmax_derivative<T>{p, dp, ds, row_dot(p, dp, width), scale});
+  for_each_index(team, width, softmax_derivative<T>{p, dp, ds, row_dot(team, p, dp, width), scale});
 }
 
 /// Softmax of every row; a row is one index.
@@ -68,8 +75,9 @@ struct softmax_rows {
   T* out;
   std::size_t width;
   T scale = T(1);
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
-    softmax_row(in + row * width, out + row * width, width, scale);
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    softmax_row(team, in + row * width, out + row * width, width, scale);
   }
 };
 
@@ -80,23 +88,30 @@ struct softmax_rows_backward {
   T* ds;
   std::size_t width;
   T scale = T(1);
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
-    softmax_row_backward(p + row * width, dp + row * width, ds + row * width, width, scale);
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    softmax_row_backward(team, p + row * width, dp + row * width, ds + row * width, width, scale);
   }
 };
 
 /// Softmax of attention scores [..., length, length]. Row r is query r % length, which attends to keys 0 to r % length;
-/// the others get 0, whatever the scores hold there. `out` may be `in`.
+/// the others get 0, whatever the scores hold there. `out` may be `in`. For a block of queries `length` is the number
+/// of keys that the last of them sees, and `first` the query of row 0. `log_sums`, unless null, gets log(sum of e^x) of
+/// each row, from which `attention_rows_backward` makes the probabilities again.
 template <real T>
 struct causal_softmax_rows {
   const T* in;
   T* out;
   std::size_t length;
   T scale = T(1);
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
-    const std::size_t seen = row % length + 1;
-    softmax_row(in + row * length, out + row * length, seen, scale);
-    for_each_index(length - seen, fill<T>{out + row * length + seen, T(0)});
+  std::size_t first = 0;
+  T* log_sums = nullptr;
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    const std::size_t seen = (first + row) % length + 1;
+    const softmax_parts<T> parts = softmax_row(team, in + row * length, out + row * length, seen, scale);
+    if (log_sums != nullptr && team.lane == 0) log_sums[row] = parts.largest + logarithm(parts.sum);
+    for_each_index(team, length - seen, fill<T>{out + row * length + seen, T(0)});
   }
 };
 
@@ -108,10 +123,11 @@ struct causal_softmax_rows_backward {
   T* ds;
   std::size_t length;
   T scale = T(1);
-  BELAY_HD constexpr void operator()(std::size_t row) const noexcept {
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const std::size_t seen = row % length + 1;
-    softmax_row_backward(p + row * length, dp + row * length, ds + row * length, seen, scale);
-    for_each_index(length - seen, fill<T>{ds + row * length + seen, T(0)});
+    softmax_row_backward(team, p + row * length, dp + row * length, ds + row * length, seen, scale);
+    for_each_index(team, length - seen, fill<T>{ds + row * length + seen, T(0)});
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "belay/kernel.hpp"
 #include "belay/step.hpp"
 
 namespace scaling_bench {
@@ -19,26 +20,26 @@ struct scaling {
     belay::view<const double, 3> x;
   };
 
+  // What the weight's gradient adds: a kernel of one index.
+  struct weight_gradient {
+    belay::view<const double, 3> x, dout;
+    double* sum;
+    BELAY_HD void operator()(std::size_t) const { *sum += belay::kernel::dot(x.data(), dout.data(), x.size()); }
+  };
+
   [[nodiscard]] static const char* name() { return "scaling"; }
 
-  template <class Frame>
-  residue forward(Frame& frame, belay::view<const double, 3> x) {
-    residue r{frame.template keep<double>(x.shape()), x};
-    auto noise = frame.template scratch<double>(x.shape());
-    frame.run([&, noise] {
-      for (std::size_t i = 0; i < x.size(); ++i) r.out.data()[i] = weight * x.data()[i], noise.data()[i] = 0;
-    });
+  residue forward(auto& frame, belay::view<const double, 3> x) {
+    residue r{belay::keep<double>(frame, x.shape()), x};
+    auto noise = belay::scratch<double>(frame, x.shape());
+    frame.each(x.size(), belay::kernel::fill<double>{noise.data(), 0});
+    frame.each(x.size(), belay::kernel::multiple<double>{weight, x.data(), r.out.data()});
     return r;
   }
 
-  template <class Frame>
-  void backward(Frame& frame, residue&& r, belay::view<const double, 3> dout, belay::view<double, 3> dx) {
-    frame.run([&] {
-      for (std::size_t i = 0; i < dout.size(); ++i) {
-        dx.data()[i] = weight * dout.data()[i];
-        gradient += r.x.data()[i] * dout.data()[i];
-      }
-    });
+  void backward(auto& frame, residue&& r, belay::view<const double, 3> dout, belay::view<double, 3> dx) {
+    frame.each(dout.size(), belay::kernel::multiple<double>{weight, dout.data(), dx.data()});
+    frame.each(1, weight_gradient{r.x, dout, &gradient});
   }
 };
 

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// An operand of a matrix product: a row-major block of memory, read as it is or transposed, so that one head's columns
+// or one expert's rows are multiplied without a copy. An operand stack is as many matrices of one shape, one behind the
+// other.
+//
+//   const belay::operand<const float> whole = x;                    // of a view of two dimensions
+//   const auto head = whole.column_range(first, head_size);         // one head of every row
+//   frame.product(scores, head, belay::transposed(keys));
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/view.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+enum class reading : std::uint8_t { as_is, transposed };
+
+[[nodiscard]] BELAY_HD constexpr reading other_way(reading as) noexcept {
+  return as == reading::as_is ? reading::transposed : reading::as_is;
+}
+
+/// A row-major block. `rows` and `columns` are those of the memory, `height` and `width` those of the matrix as read.
+template <class T>
+struct operand {
+  T* data = nullptr;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t stride = 0;  // elements from one row to the next
+  reading as = reading::as_is;
+
+  constexpr operand() = default;
+  BELAY_HD constexpr operand(T* first, std::size_t row_count, std::size_t column_count, std::size_t row_stride,
+                             reading how = reading::as_is) noexcept
+      : data(first), rows(row_count), columns(column_count), stride(row_stride), as(how) {}
+  template <class U>
+  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand(view<U, 2> whole) noexcept
+      : operand(whole.data(), whole.extent(0), whole.extent(1), whole.extent(1)) {}
+  template <class U>
+  requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr operand(const operand<U>& other) noexcept
+      : operand(other.data, other.rows, other.columns, other.stride, other.as) {}
+
+  /// A part of the memory, which is read as it is.
+  [[nodiscard]] BELAY_HD constexpr operand row_range(std::size_t first, std::size_t count) const noexcept {
+    return {data + first * stride, count, columns, stride};
+  }
+  [[nodiscard]] BELAY_HD constexpr operand column_range(std::size_t first, std::size_t count) const noexcept {
+    return {data + first, rows, count, stride};
+  }
+  [[nodiscard]] BELAY_HD constexpr T* row(std::size_t index) const noexcept { return data + index * stride; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
+};
+
+/// `count` matrices of `rows` x `columns`, dense.
+template <class T>
+struct operand_stack {
+  T* data = nullptr;
+  std::size_t count = 0;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  reading as = reading::as_is;
+
+  constexpr operand_stack() = default;
+  BELAY_HD constexpr operand_stack(T* first, std::size_t matrices, std::size_t row_count, std::size_t column_count,
+                                   reading how = reading::as_is) noexcept
+      : data(first), count(matrices), rows(row_count), columns(column_count), as(how) {}
+  template <class U>
+  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
+      : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
+  template <class U>
+  requires(std::same_as<const U, T> && !std::same_as<U, T>)
+      BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
+      : operand_stack(other.data, other.count, other.rows, other.columns, other.as) {}
+
+  [[nodiscard]] BELAY_HD constexpr operand<T> operator[](std::size_t index) const noexcept {
+    return {data + index * rows * columns, rows, columns, columns, as};
+  }
+  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
+};
+
+/// What has a shape that is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
+template <class X>
+concept shaped_at_run_time = requires(const X& x) {
+  x.template as<2>().data();
+  x.template as<3>().data();
+};
+
+/// Such a thing read transposed, as a matrix or as a stack: what it is used for decides.
+template <shaped_at_run_time X>
+struct transposed_values {
+  X values;
+};
+
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
+  matrix.as = other_way(matrix.as);
+  return matrix;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> transposed(view<T, 2> matrix) noexcept {
+  return transposed(operand<T>(matrix));
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(operand_stack<T> stack) noexcept {
+  stack.as = other_way(stack.as);
+  return stack;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(view<T, 3> stack) noexcept {
+  return transposed(operand_stack<T>(stack));
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr transposed_values<X> transposed(const X& values) noexcept {
+  return {values};
+}
+
+/// The matrix that something is.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(operand<T> matrix) noexcept {
+  return matrix;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(view<T, 2> matrix) noexcept {
+  return matrix;
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr auto operand_of(const X& values) {
+  return operand_of(values.template as<2>());
+}
+template <class X>
+[[nodiscard]] constexpr auto operand_of(const transposed_values<X>& read) {
+  return transposed(read.values.template as<2>());
+}
+
+/// The stack of matrices that something is.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(operand_stack<T> stack) noexcept {
+  return stack;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(view<T, 3> stack) noexcept {
+  return stack;
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr auto stack_of(const X& values) {
+  return stack_of(values.template as<3>());
+}
+template <class X>
+[[nodiscard]] constexpr auto stack_of(const transposed_values<X>& read) {
+  return transposed(read.values.template as<3>());
+}
+
+template <class X>
+concept matrix_operand = requires(const X& x) {
+  operand_of(x).stride;
+};
+template <class X>
+concept matrix_stack = requires(const X& x) {
+  stack_of(x).count;
+};
+
+/// What a product adds to, where it would overwrite.
+template <class X>
+struct added_to {
+  X target;
+  /// For a kernel, which says by itself that it adds.
+  [[nodiscard]] constexpr auto* data() const noexcept requires requires { target.data(); }
+  { return target.data(); }
+};
+template <class X>
+[[nodiscard]] constexpr added_to<X> adding_to(const X& target) noexcept {
+  return {target};
+}
+
+static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A kit computes: it owns the compute stream, launches kernels on it and multiplies matrices. Layers reach it through
+// their frame. `host_kit` computes at once on the calling thread, with the products of its policy; `rehearsal_kit` does
+// nothing.
+//
+//   belay::host_kit<> kit;                                        // products by the blocked loop
+//   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
+//   kit.teams(rows, belay::kernel::softmax_rows<float>{scores, scores, keys});
+//   kit.product<float>(c, a, belay::transposed(b), 1, 0);
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/operand.hpp"
+#include "belay/core/view.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/product.hpp"
+#include "belay/kernel/rows/softmax.hpp"
+#include "belay/kernel/team.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Bytes of a kernel: a queue keeps it by value until it has run.
+inline constexpr std::size_t kernel_room = 256;
+
+/// A kernel that a kit can keep: a struct of pointers and scalars.
+template <class F>
+concept queueable_kernel = std::is_trivially_copyable_v<F> && sizeof(F) <= kernel_room;
+
+/// What computes. All of it joins the order of `stream()`; pointers are taken when it is queued, and what they point to
+/// is read when it runs.
+///
+/// `each(n, f)` runs f(0) ... f(n - 1); `teams(n, g)` runs g(team, 0) ... g(team, n - 1). `product(c, a, b, alpha,
+/// beta)` is c = alpha a b + beta c, whose old c is not read where beta is 0. `grouped(c, a, b, ends, alpha, beta)`
+/// does a product per expert: expert e has the rows [ends[e - 1], ends[e]). With a stack for b the rows of c and a are
+/// multiplied by b[e]; with a stack for c, and a read transposed, c[e] is the product of the rows of a and b. Only the
+/// kit reads `ends`. `workspace_bytes()` is memory that the kit takes for itself, for a plan to count.
+template <class K, class T>
+concept compute_kit = requires(K& kit, std::size_t n, kernel::fill<T> f, kernel::softmax_rows<T> g, operand<T> c,
+                               operand<const T> a, operand_stack<T> stack_c, operand_stack<const T> stack_b, T scalar,
+                               view<const std::int32_t, 1> ends) {
+  typename K::stream_type;
+  requires stream<typename K::stream_type>;
+  { kit.stream() } -> std::same_as<typename K::stream_type&>;
+  kit.each(n, f);
+  kit.teams(n, g);
+  kit.product(c, a, a, scalar, scalar);
+  kit.grouped(c, a, stack_b, ends, scalar, scalar);
+  kit.grouped(stack_c, a, a, ends, scalar, scalar);
+  { kit.workspace_bytes() } -> std::same_as<std::size_t>;
+};
+
+/// A policy of products for `host_kit`: c = alpha a b + beta c. It is called with no empty matrix.
+template <class P>
+concept host_products = requires(operand<float> c, operand<const float> a, operand<double> d, operand<const double> b) {
+  P::product(c, a, a, 1.0F, 0.0F);
+  P::product(d, b, b, 1.0, 0.0);
+};
+
+/// Computes at once, on the calling thread.
+template <host_products Products = kernel::blocked_products>
+class host_kit {
+ public:
+  using stream_type = immediate_stream;
+  using products_type = Products;
+
+  [[nodiscard]] stream_type& stream() noexcept { return stream_; }
+
+  template <kernel::indexed F>
+  void each(std::size_t count, const F& f) {
+    kernel::for_each_index(count, f);
+  }
+  template <kernel::cooperative G>
+  void teams(std::size_t count, const G& g) {
+    kernel::for_each_row(count, g);
+  }
+  template <class T>
+  void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
+               std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
+    if (c.rows == 0 || c.columns == 0 || (a.width() == 0 && beta == T(1))) return;
+    Products::product(c, a, b, alpha, beta);
+  }
+  template <class T, std::integral Index>
+  void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
+               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
+    each_group(ends, [&](std::size_t e, std::size_t first, std::size_t count) {
+      product(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta);
+    });
+  }
+  template <class T, std::integral Index>
+  void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
+               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
+    each_group(ends, [&](std::size_t e, std::size_t first, std::size_t count) {
+      product(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta);
+    });
+  }
+  [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 0; }
+
+ private:
+  template <class Index, class Visit>
+  static void each_group(view<const Index, 1> ends, Visit visit) {
+    std::size_t first = 0;
+    for (std::size_t e = 0; e < ends.size(); ++e) {
+      const auto end = static_cast<std::size_t>(ends[e]);
+      visit(e, first, end - first);
+      first = end;
+    }
+  }
+
+  stream_type stream_;
+};
+
+/// Does nothing: the kit of a rehearsal.
+class rehearsal_kit {
+ public:
+  using stream_type = rehearsal_stream;
+
+  [[nodiscard]] stream_type& stream() noexcept { return stream_; }
+
+  template <kernel::indexed F>
+  void each(std::size_t, const F&) const noexcept {}
+  template <kernel::cooperative G>
+  void teams(std::size_t, const G&) const noexcept {}
+  template <class T>
+  void product(operand<T>, operand<const std::type_identity_t<T>>, operand<const std::type_identity_t<T>>,
+               std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
+  template <class T, std::integral Index>
+  void grouped(operand<T>, operand<const std::type_identity_t<T>>, operand_stack<const std::type_identity_t<T>>,
+               view<const Index, 1>, std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
+  template <class T, std::integral Index>
+  void grouped(operand_stack<T>, operand<const std::type_identity_t<T>>, operand<const std::type_identity_t<T>>,
+               view<const Index, 1>, std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
+  [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 0; }
+
+ private:
+  stream_type stream_;
+};
+
+static_assert(compute_kit<host_kit<>, float> && compute_kit<host_kit<>, double>);
+static_assert(compute_kit<rehearsal_kit, float>);
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Cross-entropy of a row of logits and a target: log(sum of e^x) - x[target], and its gradient, softmax - one-hot.
+// IWYU pragma: private, include "belay/kernel/rows.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/math.hpp"
+#include "belay/kernel/reduce.hpp"
+#include "belay/kernel/rows/softmax.hpp"
+#include "belay/kernel/team.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// A target that does not count: the last position of a sequence, padding.
+inline constexpr std::int32_t ignored_target = -1;
+
+/// The term e^(x[i] - largest).
+template <real T>
+struct exponential_of {
+  const T* x;
+  T largest;
+  BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return exponential(x[i] - largest); }
+};
+
+/// losses[r] = the cross-entropy of row r, 0 where its target is ignored. Unless it is null, `gradient` gets scale *
+/// (softmax - one-hot), zeros where the target is ignored; it may be `logits`. Every other target is below
+/// `vocabulary`.
+template <real T>
+struct cross_entropy_rows {
+  const T* logits;
+  const std::int32_t* targets;
+  double* losses;
+  T* gradient;
+  std::size_t vocabulary;
+  double scale = 1;
+
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    const double loss = row_loss(team, row);
+    if (team.lane == 0) losses[row] = loss;
+  }
+
+  /// The same, with the loss as result.
+  template <team Team>
+  [[nodiscard]] BELAY_HD constexpr double row_loss(const Team& team, std::size_t row) const noexcept {
+    const T* const x = logits + row * vocabulary;
+    T* const dx = gradient == nullptr ? nullptr : gradient + row * vocabulary;
+    const std::int32_t target = targets[row];
+    if (target == ignored_target) {
+      if (dx != nullptr) for_each_index(team, vocabulary, fill<T>{dx, T(0)});
+      return 0;
+    }
+    const auto chosen = static_cast<std::size_t>(target);
+    const T chosen_logit = x[chosen];
+    const T largest = maximum_of(team, x, vocabulary);
+    T sum = 0;
+    if (dx == nullptr) {
+      sum = sum_in_lanes<T>(team, exponential_of<T>{x, largest}, vocabulary);
+    } else {
+      for_each_index(team, vocabulary, shifted_exponential<T>{x, dx, largest, T(1)});
+      sum = row_sum(team, dx, vocabulary);
+      for_each_index(team, vocabulary, kernel::scale<T>{static_cast<T>(scale / static_cast<double>(sum)), dx});
+      if (team.lane == 0) dx[chosen] -= static_cast<T>(scale);
+    }
+    return logarithm(static_cast<double>(sum)) + (static_cast<double>(largest) - static_cast<double>(chosen_logit));
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A team does one row together: `solo`, the host's thread, or a warp. A kernel of rows is written against a team. It
+// gets the same bits from any, because a sum always has the sixteen lanes of kernel/reduce.hpp, in the same order.
+//
+//   struct normed {                                               // row r of `out` = row r of `in` / its sum
+//     const float* in;
+//     float* out;
+//     std::size_t width;
+//     BELAY_HD void operator()(const auto& team, std::size_t row) const {
+//       const float total = kernel::row_sum(team, in + row * width, width);
+//       kernel::for_each_index(team, width, kernel::multiple<float>{1 / total, in + row * width, out + row * width});
+//     }
+//   };
+//   belay::kernel::for_each_row(rows, normed{in, out, width});    // one thread
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/for_each.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// The team of one thread.
+struct solo {
+  static constexpr unsigned lane = 0;
+  static constexpr unsigned lanes = 1;
+  /// What a lane has written is seen by the others.
+  BELAY_HD static constexpr void synchronize() noexcept {}
+  /// The value that another lane gave.
+  template <class T>
+  [[nodiscard]] BELAY_HD static constexpr T from(unsigned, T value) noexcept {
+    return value;
+  }
+};
+
+/// Lanes that call together: one, or a multiple of 16. `from(l, x)` is the x that lane l gave.
+template <class Team>
+concept team = Team::lanes == 1 || Team::lanes % 16 == 0;
+
+/// A kernel whose index is a row, done by a team.
+template <class G, class Team = solo>
+concept cooperative = requires(const G& g, const Team& team, std::size_t row) {
+  g(team, row);
+};
+
+/// Runs `f(0) ... f(count - 1)`, divided among the lanes. Afterwards all lanes see what was written.
+template <team Team, indexed F>
+BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f) noexcept(noexcept(f(count))) {
+  if constexpr (Team::lanes == 1) {
+    for_each_index(count, f);
+  } else {
+    for (std::size_t i = team.lane; i < count; i += Team::lanes) f(i);
+    team.synchronize();
+  }
+}
+
+/// Does every row on the calling thread: the loop that vectorises is inside the kernel.
+template <class G>
+requires(indexed<G> || cooperative<G>) BELAY_HD constexpr void for_each_row(std::size_t count, G g) {
+  for (std::size_t row = 0; row < count; ++row) {
+    if constexpr (cooperative<G>)
+      g(solo{}, row);
+    else
+      g(row);
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel

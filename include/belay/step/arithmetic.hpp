@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a frame says to its kit: kernels and products, queued in order. It checks what a layer's author can get wrong,
+// shapes and the kind of kernel, so that a kit need not.
+// IWYU pragma: private, include "belay/step.hpp"
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <string>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/operand.hpp"
+#include "belay/core/view.hpp"
+#include "belay/device/kit.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The base of a frame, which has `kit()`.
+template <class Frame>
+class frame_arithmetic {
+ public:
+  /// Queues f(0) ... f(count - 1), in any order. A kernel is a named struct of pointers and scalars, which are taken
+  /// now and used when it runs. A rehearsal does not run it.
+  template <class F>
+  void each(std::size_t count, const F& f) {
+    if constexpr (takes_kernel<F>()) kit().each(count, f);
+  }
+  /// Queues g(team, 0) ... g(team, count - 1), each done by one team.
+  template <class G>
+  void teams(std::size_t count, const G& g) {
+    if constexpr (takes_kernel<G>()) kit().teams(count, g);
+  }
+
+  /// Queues c = alpha a b; c += alpha a b where c is `adding_to(...)`. Operands are views of two dimensions, parts of
+  /// them, or what `read` gives; `transposed(x)` is read so. Throws usage_error where the shapes do not fit.
+  template <matrix_operand C, matrix_operand A, matrix_operand B>
+  void product(const C& c, const A& a, const B& b, double alpha = 1, where at = where::current()) {
+    multiply(operand_of(c), operand_of(a), operand_of(b), alpha, 0, at);
+  }
+  template <matrix_operand C, matrix_operand A, matrix_operand B>
+  void product(const added_to<C>& c, const A& a, const B& b, double alpha = 1, where at = where::current()) {
+    multiply(operand_of(c.target), operand_of(a), operand_of(b), alpha, 1, at);
+  }
+
+  /// Queues a product per expert: expert e has the rows [ends[e - 1], ends[e]), and `ends` is not read before it runs.
+  /// With a stack for b, rows of c = rows of a times b[e]. With a stack for c, and a transposed, c[e] = rows of a,
+  /// transposed, times rows of b.
+  template <matrix_operand C, matrix_operand A, matrix_stack B, std::integral Index>
+  void grouped(const C& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
+    multiply_rows(operand_of(c), operand_of(a), stack_of(b), ends, 0, at);
+  }
+  template <matrix_operand C, matrix_operand A, matrix_stack B, std::integral Index>
+  void grouped(const added_to<C>& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
+    multiply_rows(operand_of(c.target), operand_of(a), stack_of(b), ends, 1, at);
+  }
+  template <matrix_stack C, matrix_operand A, matrix_operand B, std::integral Index>
+  void grouped(const C& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
+    multiply_stack(stack_of(c), operand_of(a), operand_of(b), ends, 0, at);
+  }
+  template <matrix_stack C, matrix_operand A, matrix_operand B, std::integral Index>
+  void grouped(const added_to<C>& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
+    multiply_stack(stack_of(c.target), operand_of(a), operand_of(b), ends, 1, at);
+  }
+
+ protected:
+  frame_arithmetic() = default;
+  ~frame_arithmetic() = default;
+
+ private:
+  [[nodiscard]] auto& kit() const noexcept { return static_cast<const Frame&>(*this).kit(); }
+
+  template <class F>
+  [[nodiscard]] static consteval bool takes_kernel() {
+    static_assert(
+        queueable_kernel<F>,
+        "belay: a kernel is kept by value until it has run: make it a struct of pointers and scalars, at most "
+        "256 bytes");
+    return queueable_kernel<F>;
+  }
+
+  template <class T, class U, class V>
+  void multiply(operand<T> c, operand<U> a, operand<V> b, double alpha, int share, where at) {
+    if (a.height() != c.rows || b.width() != c.columns || a.width() != b.height() || c.as != reading::as_is)
+        [[unlikely]]
+      refuse("product", c, a, b, at);
+    kit().template product<T>(c, a, b, static_cast<T>(alpha), static_cast<T>(share));
+  }
+  template <class T, class U, class V, class Index>
+  void multiply_rows(operand<T> c, operand<U> a, operand_stack<V> b, view<const Index, 1> ends, int share, where at) {
+    if (a.rows != c.rows || b.width() != c.columns || a.columns != b.height() || b.count != ends.size() ||
+        a.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
+      refuse("grouped product", c, a, b[0], at);
+    kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share));
+  }
+  template <class T, class U, class V, class Index>
+  void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
+    if (a.columns != c.rows || b.columns != c.columns || a.rows != b.rows || c.count != ends.size() ||
+        a.as != reading::transposed || b.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
+      refuse("grouped product", c[0], a, b, at);
+    kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share));
+  }
+
+  template <class T, class U, class V>
+  [[noreturn, gnu::cold, gnu::noinline]] static void refuse(const char* what, operand<T> c, operand<U> a, operand<V> b,
+                                                            where at) {
+    const auto words = [](const auto& x) {
+      return "[" + std::to_string(x.rows) + ", " + std::to_string(x.columns) + "]" +
+             (x.as == reading::as_is ? "" : " transposed");
+    };
+    throw usage_error(std::string(what) + ": " + words(c) + " cannot be " + words(a) + " times " + words(b), at);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/device/kit.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+namespace {
+
+// A policy of products that a user might write: it counts, and leaves the arithmetic to the blocked loop.
+struct counted_products {
+  static inline int calls = 0;
+  template <class T>
+  static void product(belay::operand<T> c, belay::operand<const T> a, belay::operand<const T> b, T alpha, T beta) {
+    ++calls;
+    belay::kernel::blocked_products::product<T>(c, a, b, alpha, beta);
+  }
+};
+
+struct no_kit {
+  using stream_type = belay::immediate_stream;
+  stream_type& stream();
+};
+
+static_assert(belay::compute_kit<belay::host_kit<counted_products>, float>);
+static_assert(!belay::compute_kit<no_kit, float>);
+static_assert(!belay::queueable_kernel<std::vector<float>>);
+static_assert(!belay::queueable_kernel<float[65]>);
+
+}  // namespace
+
+TEST_CASE("a host kit runs kernels at once, in order, and no index of none") {
+  belay::host_kit<> kit;
+  float x[4] = {1, 2, 3, 4};
+  kit.each(4, belay::kernel::scale<float>{2, x});
+  kit.each(0, belay::kernel::scale<float>{0, x});
+  kit.teams(2, belay::kernel::softmax_rows<float>{x, x, 2});
+  CHECK(x[0] + x[1] == doctest::Approx(1));
+  CHECK(x[1] == x[3]);
+  CHECK(x[1] > x[0]);
+}
+
+TEST_CASE("a host kit's products are those of its policy, and nothing is asked for an empty one") {
+  belay::host_kit<counted_products> kit;
+  float a[4] = {1, 2, 3, 4}, c[4] = {9, 9, 9, 9};
+  const belay::view<float, 2> matrix{a, {2, 2}}, result{c, {2, 2}};
+  counted_products::calls = 0;
+  kit.product<float>(result, matrix, belay::transposed(belay::operand<const float>(matrix)), 1, 0);
+  CHECK(counted_products::calls == 1);
+  CHECK(c[0] == 5);
+  CHECK(c[1] == 11);
+  const belay::operand<float> none{c, 0, 2, 2};
+  kit.product<float>(none, belay::operand<const float>{a, 0, 2, 2}, matrix, 1, 0);
+  CHECK(counted_products::calls == 1);
+}
+
+TEST_CASE("grouped products are those of each expert's rows, with experts that have none") {
+  belay::host_kit<> kit;
+  const std::int32_t ends_of[] = {2, 2, 3};
+  const belay::view<const std::int32_t, 1> ends{ends_of, {3}};
+  float x[8] = {1, 2, 3, 4, 5, 6, 70, 80};  // the last row is in nobody's use
+  float weights[12] = {1, 0, 0, 1, 9, 9, 9, 9, 0, 2, 2, 0};
+  float y[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  const belay::view<float, 2> rows{x, {4, 2}}, out{y, {4, 2}};
+  const belay::view<float, 3> stack{weights, {3, 2, 2}};
+  kit.grouped<float>(belay::operand<float>(out), rows, stack, ends, 1, 0);
+  CHECK(std::vector<float>(y, y + 8) == std::vector<float>{1, 2, 3, 4, 12, 10, -1, -1});
+
+  float sums[12] = {};
+  for (float& sum : sums) sum = 1;
+  const belay::view<float, 3> gradients{sums, {3, 2, 2}};
+  kit.grouped<float>(belay::operand_stack<float>(gradients), belay::transposed(belay::operand<const float>(rows)), rows,
+                     ends, 1, 1);
+  CHECK(std::vector<float>(sums, sums + 12) ==
+        std::vector<float>{1 + 10, 1 + 14, 1 + 14, 1 + 20, 1, 1, 1, 1, 1 + 25, 1 + 30, 1 + 30, 1 + 36});
+  kit.grouped<float>(belay::operand_stack<float>(gradients), belay::transposed(belay::operand<const float>(rows)), rows,
+                     ends, 1, 0);
+  CHECK(sums[4] == 0);  // an expert without rows has a gradient of nothing
+  CHECK(sums[8] == 25);
+}
+
+TEST_CASE("a rehearsal's kit touches nothing") {
+  belay::rehearsal_kit kit;
+  auto* const nowhere = reinterpret_cast<float*>(64);
+  const belay::operand<float> c{nowhere, 2, 2, 2};
+  const belay::view<const std::int32_t, 1> ends{reinterpret_cast<std::int32_t*>(64), {3}};
+  kit.each(4, belay::kernel::scale<float>{2, nowhere});
+  kit.teams(2, belay::kernel::softmax_rows<float>{nowhere, nowhere, 2});
+  kit.product<float>(c, c, c, 1, 0);
+  kit.grouped<float>(c, c, belay::operand_stack<float>{nowhere, 3, 2, 2}, ends, 1, 0);
+  CHECK(kit.workspace_bytes() == 0);
+}

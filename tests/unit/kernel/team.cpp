@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a warp does with a row, one thread a lane, against the host's single thread: the same bits.
+#include "belay/kernel/team.hpp"
+
+#include <doctest/doctest.h>
+
+#include <barrier>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "belay/kernel/rows.hpp"
+
+namespace {
+
+using namespace belay::kernel;
+
+template <unsigned Lanes>
+struct shared_by_lanes {
+  std::barrier<> meeting{Lanes};
+  double given[Lanes] = {};
+};
+
+template <unsigned Lanes>
+struct threads {
+  static constexpr unsigned lanes = Lanes;
+  unsigned lane;
+  shared_by_lanes<Lanes>* shared;
+  void synchronize() const { shared->meeting.arrive_and_wait(); }
+  template <class T>
+  [[nodiscard]] T from(unsigned other, T value) const {
+    shared->given[lane] = static_cast<double>(value);  // exact for both types
+    shared->meeting.arrive_and_wait();
+    const T result = static_cast<T>(shared->given[other]);
+    shared->meeting.arrive_and_wait();
+    return result;
+  }
+};
+
+template <unsigned Lanes, class G>
+void run_by_threads(std::size_t rows, const G& g) {
+  shared_by_lanes<Lanes> shared;
+  std::vector<std::jthread> all;
+  for (unsigned lane = 0; lane < Lanes; ++lane) {
+    all.emplace_back([&shared, &g, lane, rows] {
+      for (std::size_t row = 0; row < rows; ++row) g(threads<Lanes>{lane, &shared}, row);
+    });
+  }
+}
+
+template <class T>
+std::vector<T> wave(std::size_t count, double phase) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(std::sin(0.7 * static_cast<double>(i) + phase));
+  return values;
+}
+
+template <class T, unsigned Lanes>
+void check_rows(std::size_t width) {
+  const std::size_t rows = 2;
+  const auto x = wave<T>(rows * width, 0), weight = wave<T>(width, 1), dy = wave<T>(rows * width, 2);
+  std::vector<T> one(rows * width), many(rows * width), inverse(rows), same_inverse(rows);
+  for_each_row(rows, rms_norm_rows<T>{x.data(), weight.data(), one.data(), inverse.data(), width, T(0.01)});
+  run_by_threads<Lanes>(rows,
+                        rms_norm_rows<T>{x.data(), weight.data(), many.data(), same_inverse.data(), width, T(0.01)});
+  CHECK(one == many);
+  CHECK(inverse == same_inverse);
+  for_each_row(rows, rms_norm_rows_backward<T>{x.data(), weight.data(), inverse.data(), dy.data(), one.data(), width});
+  run_by_threads<Lanes>(
+      rows, rms_norm_rows_backward<T>{x.data(), weight.data(), inverse.data(), dy.data(), many.data(), width});
+  CHECK(one == many);
+  one = many = x;
+  for_each_row(rows, softmax_rows<T>{one.data(), one.data(), width});
+  run_by_threads<Lanes>(rows, softmax_rows<T>{many.data(), many.data(), width});
+  CHECK(one == many);
+  const std::vector<std::int32_t> targets = {0, static_cast<std::int32_t>(width - 1)};
+  std::vector<double> losses(rows), same_losses(rows);
+  for_each_row(rows, cross_entropy_rows<T>{x.data(), targets.data(), losses.data(), one.data(), width, 0.5});
+  run_by_threads<Lanes>(rows,
+                        cross_entropy_rows<T>{x.data(), targets.data(), same_losses.data(), many.data(), width, 0.5});
+  CHECK(one == many);
+  CHECK(losses == same_losses);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("a row gets the same bits from one thread, from 16 lanes and from a warp", T, float, double) {
+  for (const std::size_t width : {1u, 15u, 16u, 33u, 100u}) {
+    check_rows<T, 16>(width);
+    check_rows<T, 32>(width);
+  }
+}
+
+TEST_CASE("a kernel without a team and one with are both run row by row") {
+  std::vector<std::size_t> seen;
+  for_each_row(3, [&seen](std::size_t row) { seen.push_back(row); });
+  for_each_row(2, [&seen](const auto& team, std::size_t row) { seen.push_back(10 * row + team.lanes); });
+  for_each_row(0, [&seen](std::size_t) { seen.push_back(99); });
+  CHECK(seen == std::vector<std::size_t>{0, 1, 2, 1, 11});
+}
