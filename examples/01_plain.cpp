@@ -24,7 +24,7 @@ using group = belay::host::group;
 using exchange = belay::expert_exchange<float, group>;
 using mixtral = model::mixtral<float, exchange>;
 using tokens_view = belay::view<const std::int32_t, 2>;
-using scope_type = belay::micro_batch_scope<belay::host_engine>;
+using scope_type = belay::micro_batch_scope<model::host_engine>;
 
 // One micro-batch forward and backward; returns its summed loss. Handles are in the order of the model.
 double forward_and_backward(const scope_type& scope, mixtral& net, tokens_view tokens, tokens_view targets) {
@@ -35,7 +35,7 @@ double forward_and_backward(const scope_type& scope, mixtral& net, tokens_view t
   auto x4 = belay::forward(scope, net.layers()[3], x3.out());
   auto logits = belay::forward(scope, net.last(), x4.out());
 
-  belay::gradient<belay::host_engine, float, 3> grad{scope.engine(), logits.out().shape()};
+  belay::gradient<model::host_engine, float, 3> grad{scope.engine(), logits.out().shape()};
   const double loss = model::cross_entropy<float>(logits.out(), targets, 1.0, grad.values());
   grad = std::move(logits).backward(grad);
   grad = std::move(x4).backward(grad);
@@ -51,7 +51,7 @@ void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& 
   const model::mixtral_config config = model::tiny();
   const std::size_t rows = sequences * length * config.experts_per_token;
   belay::tier_meter device;
-  belay::host_engine engine{belay::host_pages{std::size_t{64} << 20}, device};
+  model::host_engine engine{belay::host_pages{std::size_t{64} << 20}, device};
   belay::symmetric_heap<group> windows{rank.world(), {.bytes = std::size_t{16} << 20, .meter = &device}};
   exchange experts{rank.world(), windows, {config.experts, config.experts_per_token, config.hidden, rows}};
   mixtral net{config, model::model_part::whole(config), {0, config.experts}, experts};

@@ -29,13 +29,13 @@ using mixtral = model::mixtral<float, exchange>;
 using tokens_view = belay::view<const std::int32_t, 2>;
 
 // The decoder layer's handle owes a backward, which is a collective too: both ranks must run it.
-double forward_and_backward(const belay::step<belay::host_engine>& step, mixtral& net, tokens_view tokens,
+double forward_and_backward(const belay::step<model::host_engine>& step, mixtral& net, tokens_view tokens,
                             tokens_view targets) {
   auto embedded = belay::forward(step, net.first(), tokens);
   auto mixed = belay::forward(step, net.layers()[0], embedded.out());
   auto logits = belay::forward(step, net.last(), mixed.out());
 
-  belay::gradient<belay::host_engine, float, 3> grad{step.engine(), logits.out().shape()};
+  belay::gradient<model::host_engine, float, 3> grad{step.engine(), logits.out().shape()};
   const double loss = model::cross_entropy<float>(logits.out(), targets, 1.0, grad.values());
   grad = std::move(logits).backward(grad);
   grad = std::move(mixed).backward(grad);
@@ -55,7 +55,7 @@ void train(belay::host::rank& rank, std::size_t steps) {
   // Room for the most rows that can arrive: all tokens of both ranks, each for two experts of this rank.
   const std::size_t capacity = 2 * sequences * length * config.experts_per_token;
   belay::tier_meter device;
-  belay::host_engine engine{belay::host_pages{std::size_t{32} << 20}, device};
+  model::host_engine engine{belay::host_pages{std::size_t{32} << 20}, device};
   belay::symmetric_heap<group> windows{mesh.expert(), {.bytes = std::size_t{8} << 20, .meter = &device}};
   exchange experts{mesh.expert(), windows, {config.experts, config.experts_per_token, config.hidden, capacity}};
   mixtral net{

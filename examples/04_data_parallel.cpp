@@ -13,6 +13,7 @@
 #include "model/cross_entropy.hpp"
 #include "model/embedding.hpp"
 #include "model/head.hpp"
+#include "model/products.hpp"
 #include "train_moe/batch.hpp"
 #include "train_moe/corpus.hpp"
 
@@ -62,7 +63,7 @@ void train(belay::host::rank& rank, std::size_t steps, const train_moe::corpus& 
   std::printf("rank %zu plans %zu + %zu bytes\n", number, floats * sizeof(float), activations);
   std::vector<float> values(layout.elements()), grads(layout.gradient_elements()), moments(state);
   belay::tier_meter device;
-  belay::host_engine engine{belay::host_pages{activations}, device};
+  model::host_engine engine{belay::host_pages{activations}, device};
   gradients.bind(values, grads);
   for (const auto& member : members) member.parameter().initialise(1);  // by name: the same on all ranks
   belay::adamw<float, belay::host::group> optimizer{{.learning_rate = 3e-3}, gradients, moments};

@@ -6,17 +6,15 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <utility>
 
 #include "belay/core/error.hpp"
-#include "belay/core/view.hpp"
+#include "belay/step/frame.hpp"
 #include "model/causal_attention.hpp"
-#include "model/matrix.hpp"
 #include "model/parameters.hpp"
-#include "model/rms_norm.hpp"
 #include "model/rotary.hpp"
+#include "model/shapes.hpp"
 
 namespace model {
 
@@ -48,65 +46,39 @@ class attention {
     }
   }
 
-  template <class Frame>
-  [[nodiscard]] residue forward(Frame& frame, view<const T, 3> x) {
-    return forward_onto(frame, x, frame.template keep<T>(x.shape()), T(0));
-  }
-
-  /// out = attention(x) + share * out, so that a residual connection needs no pass of its own.
-  template <class Frame>
-  [[nodiscard]] residue forward_onto(Frame& frame, view<const T, 3> x, view<T, 3> out, T share) {
-    const std::size_t length = x.extent(1);
-    const std::size_t rows = x.extent(0) * length;
-    if (length > rotary_->positions()) {
-      throw belay::usage_error("a sequence of " + std::to_string(length) + " tokens, but the model was made for " +
-                                   std::to_string(rotary_->positions()) + " positions",
-                               belay::where::current());
-    }
-    const residue saved{out, x, frame.template keep<T>(extents<2>{rows, shape_.packed_width()}),
-                        frame.template keep<T>(extents<2>{rows, shape_.query_width()}),
-                        frame.template keep<T>(extents<3>{x.extent(0), shape_.heads, length})};
-    const causal_attention<T> heads(shape_, length);
-    const auto scope = frame.scratch_scope();
-    const auto scratch = frame.template scratch<T>(extents<1>{heads.forward_scratch()});
-    frame.run([this, saved, heads, scratch, length, share] {
-      const matrix<const T> in(rows_of(saved.x));
-      const matrix<T> packed(saved.packed);
-      product(queries(packed), in, weights(query_).transposed());
-      product(keys(packed), in, weights(key_).transposed());
-      product(values(packed), in, weights(value_).transposed());
-      rotary_->apply(packed, shape_.heads + shape_.kv_heads, length, turn::forwards);
-      heads.forward(packed, saved.context, saved.log_sums.data(), scratch.data());
-      product(matrix<T>(rows_of(saved.out)), saved.context, weights(output_).transposed(), T(1), share);
-    });
+  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
+    const residue saved = attend(frame, x, keep<T>(frame, x.shape()));
+    frame.product(rows_of(saved.out), saved.context, transposed(frame.read(output_)));
     return saved;
   }
 
-  template <class Frame>
-  void backward(Frame& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  /// Adds to `out`, so that a residual connection needs no pass of its own.
+  [[nodiscard]] residue forward_onto(auto& frame, view<const T, 3> x, view<T, 3> out) {
+    const residue saved = attend(frame, x, out);
+    frame.product(adding_to(rows_of(saved.out)), saved.context, transposed(frame.read(output_)));
+    return saved;
+  }
+
+  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
     const std::size_t length = r.x.extent(1);
     const causal_attention<T> heads(shape_, length);
     const auto scope = frame.scratch_scope();
-    const auto scratch = frame.template scratch<T>(extents<1>{heads.backward_scratch()});
-    const auto dcontext_view = frame.template scratch<T>(r.context.shape());
-    const auto dpacked_view = frame.template scratch<T>(r.packed.shape());
-    frame.run([this, saved = r, heads, scratch, dcontext_view, dpacked_view, dout, dx, length] {
-      const matrix<const T> in(rows_of(saved.x));
-      const matrix<const T> dy(rows_of(dout));
-      const matrix<T> dcontext(dcontext_view);
-      const matrix<T> dpacked(dpacked_view);
-      add_product(gradients(output_), dy.transposed(), saved.context);
-      product(dcontext, dy, weights(output_));
-      heads.backward(saved.packed, saved.context, saved.log_sums.data(), dcontext, dpacked, scratch.data());
-      rotary_->apply(dpacked, shape_.heads + shape_.kv_heads, length, turn::backwards);
-      add_product(gradients(query_), queries(dpacked).transposed(), in);
-      add_product(gradients(key_), keys(dpacked).transposed(), in);
-      add_product(gradients(value_), values(dpacked).transposed(), in);
-      const matrix<T> din(rows_of(dx));
-      product(din, queries(dpacked), weights(query_));
-      add_product(din, keys(dpacked), weights(key_));
-      add_product(din, values(dpacked), weights(value_));
-    });
+    const auto memory = scratch<T>(frame, {heads.backward_scratch()});
+    const auto dcontext = scratch<T>(frame, r.context.shape());
+    const operand<T> dpacked = scratch<T>(frame, r.packed.shape());
+    const auto in = rows_of(r.x);
+    const auto dy = rows_of(dout);
+    frame.product(gradient_of(output_), transposed(dy), r.context);
+    frame.product(dcontext, dy, frame.read(output_));
+    heads.backward(frame, {shape_, length, r.packed, r.context, r.log_sums, dcontext, dpacked, memory.data()});
+    rotary_->apply(frame, dpacked, shape_.heads + shape_.kv_heads, length, kernel::rotation::transposed);
+    frame.product(gradient_of(query_), transposed(queries(dpacked)), in);
+    frame.product(gradient_of(key_), transposed(keys(dpacked)), in);
+    frame.product(gradient_of(value_), transposed(values(dpacked)), in);
+    const auto din = rows_of(dx);
+    frame.product(din, queries(dpacked), frame.read(query_));
+    frame.product(adding_to(din), keys(dpacked), frame.read(key_));
+    frame.product(adding_to(din), values(dpacked), frame.read(value_));
   }
 
   template <class Visitor>
@@ -118,17 +90,36 @@ class attention {
   }
 
  private:
-  [[nodiscard]] static matrix<const T> weights(const belay::parameter<T>& p) {
-    return {p.value(), p.shape()[0], p.shape()[1]};
+  // All but the last product.
+  [[nodiscard]] residue attend(auto& frame, view<const T, 3> x, view<T, 3> out) {
+    const std::size_t length = x.extent(1);
+    const std::size_t rows = x.extent(0) * length;
+    if (length > rotary_->positions()) {
+      throw belay::usage_error("a sequence of " + std::to_string(length) + " tokens, but the model was made for " +
+                                   std::to_string(rotary_->positions()) + " positions",
+                               belay::where::current());
+    }
+    const residue saved{out, x, keep<T>(frame, {rows, shape_.packed_width()}),
+                        keep<T>(frame, {rows, shape_.query_width()}),
+                        keep<T>(frame, {x.extent(0), shape_.heads, length})};
+    const causal_attention<T> heads(shape_, length);
+    const auto scope = frame.scratch_scope();
+    const auto memory = scratch<T>(frame, {heads.forward_scratch()});
+    const auto in = rows_of(x);
+    const operand<T> packed = saved.packed;
+    frame.product(queries(packed), in, transposed(frame.read(query_)));
+    frame.product(keys(packed), in, transposed(frame.read(key_)));
+    frame.product(values(packed), in, transposed(frame.read(value_)));
+    rotary_->apply(frame, packed, shape_.heads + shape_.kv_heads, length, kernel::rotation::forward);
+    heads.forward(frame, {shape_, length, packed, saved.context, saved.log_sums, memory.data()});
+    return saved;
   }
-  [[nodiscard]] static matrix<T> gradients(const belay::parameter<T>& p) {
-    return {p.gradient(), p.shape()[0], p.shape()[1]};
-  }
-  [[nodiscard]] matrix<T> queries(matrix<T> packed) const { return packed.column_range(0, shape_.query_width()); }
-  [[nodiscard]] matrix<T> keys(matrix<T> packed) const {
+
+  [[nodiscard]] operand<T> queries(operand<T> packed) const { return packed.column_range(0, shape_.query_width()); }
+  [[nodiscard]] operand<T> keys(operand<T> packed) const {
     return packed.column_range(shape_.query_width(), shape_.key_width());
   }
-  [[nodiscard]] matrix<T> values(matrix<T> packed) const {
+  [[nodiscard]] operand<T> values(operand<T> packed) const {
     return packed.column_range(shape_.query_width() + shape_.key_width(), shape_.key_width());
   }
 

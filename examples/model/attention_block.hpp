@@ -4,14 +4,14 @@
 // number for each row.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <string>
 #include <utility>
 
-#include "belay/core/view.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/step/frame.hpp"
 #include "model/attention.hpp"
 #include "model/rms_norm.hpp"
+#include "model/shapes.hpp"
 
 namespace model {
 
@@ -31,31 +31,23 @@ class attention_block {
       : norm_(name + ".input_layernorm.weight", shape.hidden, epsilon),
         attention_(name + ".self_attn", shape, positions) {}
 
-  template <class Frame>
-  [[nodiscard]] residue forward(Frame& frame, view<const T, 3> x) {
-    const auto out = frame.template keep<T>(x.shape());
-    const auto scale = frame.template keep<T>(rms_norm<T>::row_count(x));
+  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
+    const auto out = keep<T>(frame, x.shape());
+    const auto scale = keep<T>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
-    const auto normed = frame.template scratch<T>(x.shape());
-    frame.run([this, x, out, scale, normed] {
-      norm_.normalise(rows_of(x), rows_of(normed), scale);
-      std::copy_n(x.data(), x.size(), out.data());
-    });
-    return {out, x, scale, attention_.forward_onto(frame, normed, out, T(1))};
+    const auto normed = scratch<T>(frame, x.shape());
+    norm_.normalise(frame, rows_of(x), rows_of(normed), scale);
+    frame.each(x.size(), kernel::copy<T>{x.data(), out.data()});
+    return {out, x, scale, attention_.forward_onto(frame, normed, out)};
   }
 
-  template <class Frame>
-  void backward(Frame& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto normed = frame.template scratch<T>(r.x.shape());
-    const auto x = r.x;
-    const auto scale = r.scale;
-    frame.run([this, x, scale, normed] { norm_.renormalise(rows_of(x), scale, rows_of(normed)); });
+    const auto normed = scratch<T>(frame, r.x.shape());
+    norm_.renormalise(frame, rows_of(r.x), r.scale, rows_of(normed));
     r.inner.x = normed;
     attention_.backward(frame, std::move(r.inner), dout, dx);
-    frame.run([this, x, scale, dout, dx] {
-      norm_.differentiate(rows_of(x), scale, rows_of(view<const T, 3>(dx)), dout.data(), rows_of(dx));
-    });
+    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(view<const T, 3>(dx)), dout.data(), rows_of(dx));
   }
 
   template <class Visitor>

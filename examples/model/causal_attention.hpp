@@ -4,14 +4,18 @@
 // again from queries, keys and one number for each row (the logarithm of the softmax's sum), which saves heads x
 // length^2 numbers for each sequence. Queries are processed in blocks, so that scratch grows with the length and not
 // its square, and most of the masked half is never computed.
+//
+// It is a customisation point: where functions `attention_forward(kit, call)` and `attention_backward(kit, call)` are
+// found for a kit, such as those of a fused kernel for a GPU, they compute. The blocks are for a CPU.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 
-#include "model/arithmetic.hpp"
-#include "model/matrix.hpp"
+#include "belay/kernel/rows.hpp"
+#include "belay/step/frame.hpp"
+#include "model/shapes.hpp"
 
 namespace model {
 
@@ -28,6 +32,39 @@ struct attention_shape {
   [[nodiscard]] std::size_t packed_width() const { return query_width() + 2 * key_width(); }
 };
 
+/// `packed` [sequences * length, packed_width] -> `context` [sequences * length, query_width] and `log_sums`
+/// [sequences, heads, length].
+template <class T>
+struct attention_forward_call {
+  attention_shape shape;
+  std::size_t length = 0;
+  operand<const T> packed;
+  operand<T> context;
+  view<T, 3> log_sums;
+  T* scratch = nullptr;  // causal_attention::forward_scratch elements
+};
+
+/// The gradient of `packed`, all of which is written, from that of the context.
+template <class T>
+struct attention_backward_call {
+  attention_shape shape;
+  std::size_t length = 0;
+  operand<const T> packed;
+  operand<const T> context;
+  view<const T, 3> log_sums;
+  operand<const T> dcontext;
+  operand<T> dpacked;
+  T* scratch = nullptr;  // causal_attention::backward_scratch elements
+};
+
+/// A kit with an attention of its own.
+template <class Kit, class T>
+concept has_attention = requires(Kit& kit, const attention_forward_call<T>& forward,
+                                 const attention_backward_call<T>& backward) {
+  attention_forward(kit, forward);
+  attention_backward(kit, backward);
+};
+
 template <class T>
 class causal_attention {
  public:
@@ -39,102 +76,89 @@ class causal_attention {
   [[nodiscard]] std::size_t forward_scratch() const { return std::min(block, length_) * length_; }
   [[nodiscard]] std::size_t backward_scratch() const { return 2 * forward_scratch(); }
 
-  /// `packed` [sequences * length, packed_width] -> `context` [sequences * length, query_width];
-  /// `log_sums` [sequences, heads, length].
-  void forward(matrix<const T> packed, matrix<T> context, T* log_sums, T* scratch) const {
-    each_head(packed.rows, [&](std::size_t first_row, std::size_t head, std::size_t index) {
-      const auto rows = packed.row_range(first_row, length_);
+  template <class Frame>
+  void forward(Frame& frame, const attention_forward_call<T>& call) const {
+    if constexpr (has_attention<decltype(frame.kit()), T>)
+      attention_forward(frame.kit(), call);
+    else
+      forward_in_blocks(frame, call);
+  }
+  template <class Frame>
+  void backward(Frame& frame, const attention_backward_call<T>& call) const {
+    if constexpr (has_attention<decltype(frame.kit()), T>)
+      attention_backward(frame.kit(), call);
+    else
+      backward_in_blocks(frame, call);
+  }
+
+ private:
+  void forward_in_blocks(auto& frame, const attention_forward_call<T>& call) const {
+    each_head(call.packed.rows, [&](std::size_t first_row, std::size_t head, std::size_t index) {
+      const auto rows = call.packed.row_range(first_row, length_);
       for (std::size_t first = 0; first < length_; first += block) {
         const std::size_t count = std::min(block, length_ - first);
         const std::size_t visible = first + count;
-        const matrix<T> scores(scratch, count, visible);
-        const auto out = context.row_range(first_row + first, count).column_range(head * dim(), dim());
-        product(scores, query(rows, head).row_range(first, count), key(rows, head).row_range(0, visible).transposed(),
-                scale());
-        T sums[block];
-        for (std::size_t i = 0; i < count; ++i) {
-          T* row = scores.row(i);
-          const std::size_t seen = first + i + 1;
-          const T largest = largest_of(row, seen);
-          sums[i] = sum_over<T>(seen, [=](auto at) {
-            const lanes<T> weight = at.only_valid(exponential(at.load(row) - largest));
-            at.store(row, weight);
-            return weight;
-          });
-          std::fill(row + seen, row + visible, T(0));
-          log_sums[index * length_ + first + i] = largest + std::log(sums[i]);
-        }
-        product(out, scores, value(rows, head).row_range(0, visible));
-        for (std::size_t i = 0; i < count; ++i) {
-          T* row = out.row(i);
-          const T inverse = T(1) / sums[i];
-          for_lanes<T>(dim(), [=](auto at) { at.store(row, at.load(row) * inverse); });
-        }
+        const operand<T> scores(call.scratch, count, visible, visible);
+        const auto out = call.context.row_range(first_row + first, count).column_range(head * dim(), dim());
+        frame.product(scores, query(rows, head).row_range(first, count),
+                      transposed(key(rows, head).row_range(0, visible)), scale());
+        frame.teams(count, kernel::causal_softmax_rows<T>{scores.data, scores.data, visible, T(1), first,
+                                                          call.log_sums.data() + index * length_ + first});
+        frame.product(out, scores, value(rows, head).row_range(0, visible));
       }
     });
   }
 
-  /// Writes all of `dpacked`, of the shape of `packed`.
-  void backward(matrix<const T> packed, matrix<const T> context, const T* log_sums, matrix<const T> dcontext,
-                matrix<T> dpacked, T* scratch) const {
+  void backward_in_blocks(auto& frame, const attention_backward_call<T>& call) const {
     const std::size_t group = shape_.heads / shape_.kv_heads;
-    each_head(packed.rows, [&](std::size_t first_row, std::size_t head, std::size_t index) {
-      const auto rows = packed.row_range(first_row, length_);
-      const auto drows = dpacked.row_range(first_row, length_);
+    each_head(call.packed.rows, [&](std::size_t first_row, std::size_t head, std::size_t index) {
+      const auto rows = call.packed.row_range(first_row, length_);
+      const auto drows = call.dpacked.row_range(first_row, length_);
       // From the last block backwards: it attends to every key, so the first head of a group writes their gradients.
-      T beta = head % group == 0 ? T(0) : T(1);
       for (std::size_t after = length_; after > 0;) {
         const std::size_t first = (after - 1) / block * block;
         const std::size_t count = after - first;
         const std::size_t visible = after;
-        after = first;
-        const matrix<T> weights(scratch, count, visible);
-        const matrix<T> dscores(scratch + forward_scratch(), count, visible);
+        const operand<T> weights(call.scratch, count, visible, visible);
+        const operand<T> dscores(call.scratch + forward_scratch(), count, visible, visible);
         const auto q = query(rows, head).row_range(first, count);
         const auto k = key(rows, head).row_range(0, visible);
         const auto v = value(rows, head).row_range(0, visible);
-        const auto out = context.row_range(first_row + first, count).column_range(head * dim(), dim());
-        const auto dout = dcontext.row_range(first_row + first, count).column_range(head * dim(), dim());
-        product(weights, q, k.transposed(), scale());
-        product(dscores, dout, v.transposed());
-        for (std::size_t i = 0; i < count; ++i) {
-          T* weight = weights.row(i);
-          T* dscore = dscores.row(i);
-          const std::size_t seen = first + i + 1;
-          const T log_sum = log_sums[index * length_ + first + i];
-          const T* y = out.row(i);
-          const T* dy = dout.row(i);
-          const T mean = sum_over<T>(dim(), [=](auto at) { return at.load(y) * at.load(dy); });
-          for_lanes<T>(seen, [=](auto at) {
-            const lanes<T> w = exponential(at.load(weight) - log_sum);
-            at.store(weight, w);
-            at.store(dscore, w * (at.load(dscore) - mean));
-          });
-          std::fill(weight + seen, weight + visible, T(0));
-          std::fill(dscore + seen, dscore + visible, T(0));
+        const auto out = call.context.row_range(first_row + first, count).column_range(head * dim(), dim());
+        const auto dout = call.dcontext.row_range(first_row + first, count).column_range(head * dim(), dim());
+        frame.product(weights, q, transposed(k), scale());
+        frame.product(dscores, dout, transposed(v));
+        frame.teams(count, kernel::attention_rows_backward<T>{
+                               weights.data, dscores.data, call.log_sums.data() + index * length_ + first, out.data,
+                               dout.data, out.stride, dout.stride, dim(), visible, first});
+        const auto dk = key(drows, head).row_range(0, visible);
+        const auto dv = value(drows, head).row_range(0, visible);
+        frame.product(query(drows, head).row_range(first, count), dscores, k, scale());
+        if (head % group == 0 && after == length_) {
+          frame.product(dk, transposed(dscores), q, scale());
+          frame.product(dv, transposed(weights), dout);
+        } else {
+          frame.product(adding_to(dk), transposed(dscores), q, scale());
+          frame.product(adding_to(dv), transposed(weights), dout);
         }
-        product(query(drows, head).row_range(first, count), dscores, k, scale());
-        product(key(drows, head).row_range(0, visible), dscores.transposed(), q, scale(), beta);
-        product(value(drows, head).row_range(0, visible), weights.transposed(), dout, T(1), beta);
-        beta = T(1);
+        after = first;
       }
     });
   }
 
- private:
   [[nodiscard]] std::size_t dim() const { return shape_.head_dim; }
-  [[nodiscard]] T scale() const { return T(1) / std::sqrt(static_cast<T>(shape_.head_dim)); }
+  [[nodiscard]] double scale() const { return 1 / std::sqrt(static_cast<double>(shape_.head_dim)); }
 
   template <class U>
-  [[nodiscard]] matrix<U> query(matrix<U> rows, std::size_t head) const {
+  [[nodiscard]] operand<U> query(operand<U> rows, std::size_t head) const {
     return rows.column_range(head * dim(), dim());
   }
   template <class U>
-  [[nodiscard]] matrix<U> key(matrix<U> rows, std::size_t head) const {
+  [[nodiscard]] operand<U> key(operand<U> rows, std::size_t head) const {
     return rows.column_range(shape_.query_width() + kv_head(head) * dim(), dim());
   }
   template <class U>
-  [[nodiscard]] matrix<U> value(matrix<U> rows, std::size_t head) const {
+  [[nodiscard]] operand<U> value(operand<U> rows, std::size_t head) const {
     return rows.column_range(shape_.query_width() + shape_.key_width() + kv_head(head) * dim(), dim());
   }
   [[nodiscard]] std::size_t kv_head(std::size_t head) const { return head * shape_.kv_heads / shape_.heads; }

@@ -7,9 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "belay/core/view.hpp"
+#include "belay/step/frame.hpp"
 #include "model/attention_block.hpp"
 #include "model/moe_block.hpp"
+#include "model/shapes.hpp"
 
 namespace model {
 
@@ -35,25 +36,20 @@ class decoder_layer {
   [[nodiscard]] std::size_t index() const { return index_; }
   [[nodiscard]] moe_block<T, Exchange>& experts() { return experts_; }
 
-  template <class Frame>
-  [[nodiscard]] residue forward(Frame& frame, view<const T, 3> x) {
+  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
     const auto attended = attention_.forward(frame, x);
     auto mixed = experts_.forward(frame, attended.out);
     return {mixed.out, attended, std::move(mixed)};
   }
 
-  template <class Frame>
-  void backward(Frame& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto between = frame.template scratch<T>(dx.shape());
+    const auto between = scratch<T>(frame, dx.shape());
     experts_.backward(frame, std::move(r.experts), dout, between);
     attention_.backward(frame, std::move(r.attention), between, dx);
   }
 
-  template <class Frame>
-  void discard(Frame& frame, residue&& r, const char* why) {
-    experts_.discard(frame, std::move(r.experts), why);
-  }
+  void discard(auto& frame, residue&& r, const char* why) { experts_.discard(frame, std::move(r.experts), why); }
 
   template <class Visitor>
   void for_each_parameter(Visitor&& visit) {

@@ -4,17 +4,15 @@
 // in the order of the tokens, which keeps the bits.
 #pragma once
 
-#include <algorithm>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 
-#include "belay/core/view.hpp"
-#include "model/arithmetic.hpp"
-#include "model/matrix.hpp"
+#include "belay/kernel/rows.hpp"
+#include "belay/step/frame.hpp"
 #include "model/parameters.hpp"
+#include "model/shapes.hpp"
 
 namespace model {
 
@@ -33,26 +31,21 @@ class embedding {
   [[nodiscard]] const char* name() const { return "embed_tokens"; }
 
   /// `tokens` [sequences, length], each at least 0 and below the vocabulary's size.
-  template <class Frame>
-  [[nodiscard]] residue forward(Frame& frame, view<const std::int32_t, 2> tokens) {
+  [[nodiscard]] residue forward(auto& frame, view<const std::int32_t, 2> tokens) {
     const std::size_t hidden = table_.shape()[1];
-    const residue saved{frame.template keep<T>(extents<3>{tokens.extent(0), tokens.extent(1), hidden}), tokens};
-    frame.run([this, saved, hidden] {
-      for (std::size_t i = 0; i < saved.tokens.size(); ++i) {
-        std::copy_n(table_.value() + row(saved.tokens, i) * hidden, hidden, saved.out.data() + i * hidden);
-      }
-    });
+    const residue saved{keep<T>(frame, {tokens.extent(0), tokens.extent(1), hidden}), tokens};
+    if constexpr (belay::checked(belay::check_level::local))
+      frame.each(tokens.size(), kernel::expect_below<std::int32_t>{tokens.data(), table_.shape()[0]});
+    frame.teams(tokens.size(), kernel::gather_rows<T, std::int32_t>{frame.read(table_).data(), tokens.data(),
+                                                                    saved.out.data(), hidden});
     return saved;
   }
 
-  template <class Frame>
-  void backward(Frame& frame, residue&& r, view<const T, 3> dout) {
+  void backward(auto& frame, residue&& r, view<const T, 3> dout) {
     const std::size_t hidden = table_.shape()[1];
-    frame.run([this, tokens = r.tokens, dout, hidden] {
-      for (std::size_t i = 0; i < tokens.size(); ++i) {
-        add(table_.gradient() + row(tokens, i) * hidden, dout.data() + i * hidden, hidden);
-      }
-    });
+    frame.teams(kernel::column_block_count(hidden),
+                kernel::accumulate_rows<T, std::int32_t>{dout.data(), r.tokens.data(), r.tokens.size(),
+                                                         gradient_of(table_).data(), hidden});
   }
 
   template <class Visitor>
@@ -61,12 +54,6 @@ class embedding {
   }
 
  private:
-  [[nodiscard]] std::size_t row(view<const std::int32_t, 2> tokens, std::size_t i) const {
-    const auto token = static_cast<std::size_t>(tokens.data()[i]);
-    assert(token < table_.shape()[0]);
-    return token;
-  }
-
   belay::parameter<T> table_;
 };
 

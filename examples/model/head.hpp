@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
-#include "belay/core/view.hpp"
-#include "model/matrix.hpp"
+#include "belay/step/frame.hpp"
 #include "model/parameters.hpp"
 #include "model/rms_norm.hpp"
+#include "model/shapes.hpp"
 
 namespace model {
 
@@ -31,31 +31,23 @@ class head {
 
   [[nodiscard]] const char* name() const { return "lm_head"; }
 
-  template <class Frame>
-  [[nodiscard]] residue forward(Frame& frame, view<const T, 3> x) {
-    const residue saved{frame.template keep<T>(extents<3>{x.extent(0), x.extent(1), projection_.shape()[0]}), x,
-                        frame.template keep<T>(rms_norm<T>::row_count(x))};
+  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
+    const residue saved{keep<T>(frame, {x.extent(0), x.extent(1), projection_.shape()[0]}), x,
+                        keep<T>(frame, row_count(x))};
     const auto scope = frame.scratch_scope();
-    const auto normed = frame.template scratch<T>(rows_of(x).shape());
-    frame.run([this, saved, normed] {
-      norm_.normalise(rows_of(saved.x), normed, saved.scale);
-      product(matrix<T>(rows_of(saved.out)), normed, weights().transposed());
-    });
+    const auto normed = scratch<T>(frame, rows_of(x).shape());
+    norm_.normalise(frame, rows_of(x), normed, saved.scale);
+    frame.product(rows_of(saved.out), normed, transposed(frame.read(projection_)));
     return saved;
   }
 
-  template <class Frame>
-  void backward(Frame& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto normed = frame.template scratch<T>(rows_of(r.x).shape());
-    frame.run([this, saved = r, normed, dout, dx] {
-      const matrix<const T> dlogits(rows_of(dout));
-      const matrix<T> gradient(projection_.gradient(), projection_.shape()[0], projection_.shape()[1]);
-      norm_.renormalise(rows_of(saved.x), saved.scale, normed);
-      add_product(gradient, dlogits.transposed(), normed);
-      product(matrix<T>(rows_of(dx)), dlogits, weights());
-      norm_.differentiate(rows_of(saved.x), saved.scale, rows_of(dx), nullptr, rows_of(dx));
-    });
+    const auto normed = scratch<T>(frame, rows_of(r.x).shape());
+    norm_.renormalise(frame, rows_of(r.x), r.scale, normed);
+    frame.product(gradient_of(projection_), transposed(rows_of(dout)), normed);
+    frame.product(rows_of(dx), rows_of(dout), frame.read(projection_));
+    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(dx), nullptr, rows_of(dx));
   }
 
   template <class Visitor>
@@ -65,10 +57,6 @@ class head {
   }
 
  private:
-  [[nodiscard]] matrix<const T> weights() const {
-    return {projection_.value(), projection_.shape()[0], projection_.shape()[1]};
-  }
-
   rms_norm<T> norm_;
   belay::parameter<T> projection_;
 };

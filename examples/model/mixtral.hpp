@@ -14,6 +14,7 @@
 #include "model/decoder_layer.hpp"
 #include "model/embedding.hpp"
 #include "model/head.hpp"
+#include "model/products.hpp"  // IWYU pragma: export
 #include "model/rotary.hpp"
 
 namespace model {

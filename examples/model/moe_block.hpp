@@ -8,13 +8,14 @@
 #include <string>
 #include <utility>
 
-#include "belay/core/view.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/experts/handles.hpp"
 #include "belay/parallel/routing.hpp"
-#include "model/arithmetic.hpp"
+#include "belay/step/frame.hpp"
 #include "model/experts.hpp"
 #include "model/rms_norm.hpp"
 #include "model/router.hpp"
+#include "model/shapes.hpp"
 
 namespace model {
 
@@ -51,48 +52,42 @@ class moe_block {
   void set_balance_scale(double scale) { balance_scale_ = scale; }
   [[nodiscard]] double balance_scale() const { return balance_scale_; }
 
-  template <class Frame>
-  [[nodiscard]] residue forward(Frame& frame, view<const T, 3> x) {
+  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
     const auto rows = rows_of(x);
-    const auto out = frame.template keep<T>(x.shape());
-    const auto scale = frame.template keep<T>(rms_norm<T>::row_count(x));
+    const auto out = keep<T>(frame, x.shape());
+    const auto scale = keep<T>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
-    const auto normed = frame.template scratch<T>(rows.shape());
-    const auto logits = frame.template scratch<T>(extents<2>{rows.extent(0), router_.experts()});
-    frame.run([this, rows, normed, scale] { norm_.normalise(rows, normed, scale); });
+    const auto normed = scratch<T>(frame, rows.shape());
+    const auto logits = scratch<T>(frame, {rows.extent(0), router_.experts()});
+    norm_.normalise(frame, rows, normed, scale);
     router_.forward(frame, normed, logits);
     const auto routed = belay::route<T>(frame, logits, per_token_);
     auto sent = exchange_->dispatch(frame, normed, routed);
     const auto inner = experts_.forward(frame, sent.rows(), sent.offsets(), sent.outputs());
     residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, rows_of(out))};
-    frame.run([x, out] { add(out.data(), x.data(), x.size()); });
+    frame.each(x.size(), kernel::add<T>{out.data(), x.data(), out.data()});
     return saved;
   }
 
-  template <class Frame>
-  void backward(Frame& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
     const auto x = rows_of(r.x);
     const auto dy = rows_of(dout);
     const auto din = rows_of(dx);
-    const auto scale = r.scale;
     const auto scope = frame.scratch_scope();
-    const auto dweights = frame.template scratch<T>(r.routed.weights.shape());
-    const auto dlogits = frame.template scratch<T>(r.routed.probabilities.shape());
+    const auto dweights = scratch<T>(frame, r.routed.weights.shape());
+    const auto dlogits = scratch<T>(frame, r.routed.probabilities.shape());
     auto back = std::move(r.merged).backward(frame, dy, dweights);
     experts_.backward(frame, std::move(r.inner), back.offsets(), back.output_gradients(), back.row_gradients());
     std::move(back).finish(frame, din);
     belay::route_backward<T>(frame, r.routed, dweights, static_cast<T>(balance_scale_), dlogits);
-    const auto normed = frame.template scratch<T>(x.shape());
-    frame.run([this, x, scale, normed] { norm_.renormalise(x, scale, normed); });
+    const auto normed = scratch<T>(frame, x.shape());
+    norm_.renormalise(frame, x, r.scale, normed);
     router_.backward(frame, normed, dlogits, din);
-    frame.run([this, x, scale, dy, din] { norm_.differentiate(x, scale, din, dy.data(), din); });
+    norm_.differentiate(frame, x, r.scale, din, dy.data(), din);
   }
 
   /// Ends the forward without a backward: frees the experts' slots. Every rank of the exchange does the same.
-  template <class Frame>
-  void discard(Frame& frame, residue&& r, const char* why) {
-    std::move(r.merged).discard(frame, why);
-  }
+  void discard(auto& frame, residue&& r, const char* why) { std::move(r.merged).discard(frame, why); }
 
   template <class Visitor>
   void for_each_parameter(Visitor&& visit) {

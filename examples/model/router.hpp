@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "belay/core/view.hpp"
-#include "model/matrix.hpp"
+#include "belay/step/frame.hpp"
 #include "model/parameters.hpp"
+#include "model/shapes.hpp"
 
 namespace model {
 
@@ -23,19 +23,14 @@ class router {
   [[nodiscard]] std::size_t experts() const { return gate_.shape()[0]; }
 
   /// Writes `logits` [rows, experts] of `x` [rows, hidden].
-  template <class Frame>
-  void forward(Frame& frame, view<const T, 2> x, view<T, 2> logits) {
-    frame.run([this, x, logits] { product(matrix<T>(logits), x, weights().transposed()); });
+  void forward(auto& frame, view<const T, 2> x, view<T, 2> logits) {
+    frame.product(logits, x, transposed(frame.read(gate_)));
   }
 
   /// Adds the gate's gradient, and adds the input's to `dx`.
-  template <class Frame>
-  void backward(Frame& frame, view<const T, 2> x, view<const T, 2> dlogits, view<T, 2> dx) {
-    frame.run([this, x, dlogits, dx] {
-      const matrix<T> gradient(gate_.gradient(), gate_.shape()[0], gate_.shape()[1]);
-      add_product(gradient, matrix<const T>(dlogits).transposed(), x);
-      add_product(matrix<T>(dx), dlogits, weights());
-    });
+  void backward(auto& frame, view<const T, 2> x, view<const T, 2> dlogits, view<T, 2> dx) {
+    frame.product(gradient_of(gate_), transposed(dlogits), x);
+    frame.product(adding_to(dx), dlogits, frame.read(gate_));
   }
 
   template <class Visitor>
@@ -44,8 +39,6 @@ class router {
   }
 
  private:
-  [[nodiscard]] matrix<const T> weights() const { return {gate_.value(), gate_.shape()[0], gate_.shape()[1]}; }
-
   belay::parameter<T> gate_;
 };
 

@@ -20,6 +20,7 @@
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer.hpp"
 #include "belay/train/plan.hpp"
+#include "model/products.hpp"
 #include "train_moe/batch.hpp"
 #include "train_moe/machine.hpp"
 #include "train_moe/parameters.hpp"
@@ -51,7 +52,7 @@ class trainer {
 
  public:
   using group_type = typename Rank::group_type;
-  using machine_type = train_moe::machine<T, Rank, belay::host_engine, mark_contribution>;
+  using machine_type = train_moe::machine<T, Rank, model::host_engine, mark_contribution>;
   using buckets_type = belay::gradient_buckets<T, group_type>;
 
   /// `source` outlives the trainer; `plan` is that of `run`.
@@ -185,7 +186,7 @@ class trainer {
     }
   }
 
-  std::size_t attempt_in(belay::step<belay::host_engine>& step, step_result& result) {
+  std::size_t attempt_in(belay::step<model::host_engine>& step, step_result& result) {
     buckets_.begin(machine_.shape().micro_batches);
     machine_.run_pipeline(step);
     auto gradients = buckets_.finish(belay::target_tokens{result.targets});

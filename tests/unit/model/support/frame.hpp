@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "belay/core/view.hpp"
+#include "belay/step/arithmetic.hpp"
+#include "model/products.hpp"
 
 namespace test {
 
-class frame {
+class frame : public belay::frame_arithmetic<frame> {
  public:
   template <class T, std::size_t Rank>
   belay::view<T, Rank> keep(belay::extents<Rank> shape) {
@@ -48,6 +50,11 @@ class frame {
   void run(Work&& work) {
     work();
   }
+  [[nodiscard]] model::host_kit& kit() const { return kit_; }
+  template <class Parameter>
+  [[nodiscard]] auto read(const Parameter& parameter) const {
+    return parameter.values();
+  }
 
   static bool replaying() { return false; }
   static bool forward_only() { return false; }
@@ -74,6 +81,7 @@ class frame {
     return {data, shape};
   }
 
+  mutable model::host_kit kit_;
   std::vector<block> kept_;
   std::vector<block> scratch_;
 };

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Shapes of activations: [sequences, length, width] for layers, [rows, width] for arithmetic.
+#pragma once
+
+#include <cstddef>
+
+#include "belay/core/operand.hpp"
+#include "belay/core/view.hpp"
+#include "belay/step/frame.hpp"
+
+namespace model {
+
+namespace kernel = belay::kernel;
+using belay::adding_to;
+using belay::extents;
+using belay::keep;
+using belay::operand;
+using belay::scratch;
+using belay::transposed;
+using belay::view;
+
+/// The rows of activations, as a matrix view.
+template <class T>
+[[nodiscard]] view<T, 2> rows_of(view<T, 3> activations) {
+  return {activations.data(), {activations.extent(0) * activations.extent(1), activations.extent(2)}};
+}
+
+/// One number for each row.
+template <class T>
+[[nodiscard]] extents<1> row_count(view<T, 3> activations) {
+  return {activations.extent(0) * activations.extent(1)};
+}
+
+}  // namespace model
