@@ -19,7 +19,9 @@
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/step/frame.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -82,6 +84,16 @@ struct route_row {
   }
 };
 
+/// How often each expert was chosen: a kernel of one index, after counts have been set to 0.
+struct selection_counts {
+  const std::int32_t* choices;
+  std::size_t count;
+  std::int64_t* counts;
+  BELAY_HD void operator()(std::size_t) const {
+    for (std::size_t i = 0; i < count; ++i) ++counts[choices[i]];
+  }
+};
+
 /// One row of the logits' gradient: through the normalised weights of the chosen experts and, times `balance_scale`,
 /// through the mean probability of every expert.
 template <class T>
@@ -94,9 +106,14 @@ struct route_gradient_row {
   T* dlogits;
   std::size_t experts;
   std::size_t k;
-  T per_selection;  // balance_scale * experts / global_rows^2
+  T balance_scale;
 
   BELAY_HD void operator()(std::size_t row) const {
+    std::int64_t selections = 0;
+    for (std::size_t e = 0; e < experts; ++e) selections += global_counts[e];
+    const T global_rows = static_cast<T>(selections) / static_cast<T>(k);
+    const T per_selection =
+        selections > 0 ? balance_scale * static_cast<T>(experts) / (global_rows * global_rows) : T(0);
     const T* probability = probabilities + row * experts;
     const std::int32_t* choice = choices + row * k;
     const T* weight = weights + row * k;
@@ -131,21 +148,17 @@ template <class T, class Frame>
   result.rows = rows;
   result.experts = experts;
   result.k = k;
-  result.choices = frame.template remember<std::int32_t>(extents<2>{rows, k});
-  result.weights = frame.template keep<T>(extents<2>{rows, k});
-  result.probabilities = frame.template keep<T>(extents<2>{rows, experts});
-  result.counts = frame.template keep<std::int64_t>(extents<1>{experts});
-  result.global_counts = frame.template keep<std::int64_t>(extents<1>{experts});
+  result.choices = remember<std::int32_t>(frame, {rows, k});
+  result.weights = keep<T>(frame, {rows, k});
+  result.probabilities = keep<T>(frame, {rows, experts});
+  result.counts = keep<std::int64_t>(frame, {experts});
+  result.global_counts = keep<std::int64_t>(frame, {experts});
   const int replay = frame.replaying() ? 1 : 0;
-  frame.run([=] {
-    const route_row<T> kernel{
-        logits.data(), result.choices.data(), result.weights.data(), result.probabilities.data(), experts, k, replay};
-    for (std::size_t e = 0; e < experts; ++e) result.counts[e] = result.global_counts[e] = 0;
-    for (std::size_t row = 0; row < rows; ++row) kernel(row);
-    const std::int32_t* choices = result.choices.data();
-    std::int64_t* counts = result.counts.data();
-    for (std::size_t i = 0; i < rows * k; ++i) ++counts[choices[i]];
-  });
+  frame.each(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
+                                result.probabilities.data(), experts, k, replay});
+  frame.each(experts, kernel::fill<std::int64_t>{result.counts.data(), 0});
+  frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
+  frame.each(1, selection_counts{result.choices.data(), rows * k, result.counts.data()});
   return result;
 }
 
@@ -161,22 +174,10 @@ void route_backward(Frame& frame, const routing<T>& routed, view<const std::type
       dlogits.extent(1) != routed.experts) {
     throw usage_error("route_backward: dweights is [rows, k] and dlogits [rows, experts] of the routing", at);
   }
-  frame.run([=] {
-    std::int64_t selections = 0;
-    for (std::size_t e = 0; e < routed.experts; ++e) selections += routed.global_counts[e];
-    const T rows = static_cast<T>(selections) / static_cast<T>(routed.k);
-    const T balance = selections > 0 ? balance_scale * static_cast<T>(routed.experts) / (rows * rows) : T(0);
-    const route_gradient_row<T> kernel{routed.choices.data(),
-                                       routed.weights.data(),
-                                       routed.probabilities.data(),
-                                       routed.global_counts.data(),
-                                       dweights.data(),
-                                       dlogits.data(),
-                                       routed.experts,
-                                       routed.k,
-                                       balance};
-    for (std::size_t row = 0; row < routed.rows; ++row) kernel(row);
-  });
+  frame.each(routed.rows,
+             route_gradient_row<T>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
+                                   routed.global_counts.data(), dweights.data(), dlogits.data(), routed.experts,
+                                   routed.k, balance_scale});
 }
 
 /// The load-balancing term of one layer and micro-batch, from its selections and the sums of its probabilities over the

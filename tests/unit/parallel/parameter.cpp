@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/operand.hpp"
+
 namespace {
 
 belay::parameter_spec spec_of(belay::parameter_shape shape, const char* name = "layers.0.weight") {
@@ -125,6 +127,19 @@ TEST_CASE("a frozen parameter is filled like any other and can only be read") {
   p.initialise(7);
   CHECK(p.value()[3] == values[3]);
   CHECK(values[3] != 0.0F);
+}
+
+TEST_CASE("a parameter's values are a view of the local part, of as many dimensions as it has") {
+  belay::parameter<float, belay::shard<0>> p{spec_of({4, 3, 2}), {1, 2}};
+  std::vector<float> values(12), gradients(12);
+  p.bind(values.data(), gradients.data());
+  const belay::view<const float, 3> part = p.values();
+  CHECK(part.data() == values.data());
+  CHECK(part.shape() == belay::extents<3>{2, 3, 2});
+  CHECK(p.gradient_values().as<3>().data() == gradients.data());
+  CHECK(belay::stack_of(belay::transposed(p.values())).height() == 2);
+  CHECK_THROWS_WITH_AS((static_cast<void>(belay::operand_of(p.values()))),
+                       doctest::Contains("a parameter of 3 dimensions is taken for a view of 2"), belay::usage_error);
 }
 
 TEST_CASE("parameters can be kept in a vector") {
