@@ -45,6 +45,7 @@ std::size_t planned_activations(network& net) {
   belay::rehearsal_engine engine{belay::reserved_addresses{std::size_t{1} << 30}, meter};
   belay::step step{engine};
   forward_and_backward(step.micro_batch(0), net, {nullptr, {1, length}}, {nullptr, {1, length}});
+  step.cut_off();
   return engine.activations().offsets().extent_bytes();
 }
 
@@ -93,7 +94,7 @@ int main(int argc, char** argv) try {
   const auto text = train_moe::corpus::from_repository(BELAY_SOURCE_DIR);
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
   const auto body = [&](belay::host::rank& rank) { train(rank, steps, text); };
-  const bool by_hand = belay::find_launch().launcher == std::string("none");
+  const bool by_hand = belay::find_launcher().launcher == std::string("none");
   by_hand ? belay::host::world{4}.run(body) : belay::host::world::from_env().run(body);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "04_data_parallel: %s\n", belay::printable_what(error).c_str());

@@ -68,13 +68,13 @@ class attention {
     const operand<T> dpacked = scratch<T>(frame, r.packed.shape());
     const auto in = rows_of(r.x);
     const auto dy = rows_of(dout);
-    frame.product(gradient_of(output_), transposed(dy), r.context);
+    frame.product(frame.add_to(output_), transposed(dy), r.context);
     frame.product(dcontext, dy, frame.read(output_));
     heads.backward(frame, {shape_, length, r.packed, r.context, r.log_sums, dcontext, dpacked, memory.data()});
     rotary_->apply(frame, dpacked, shape_.heads + shape_.kv_heads, length, kernel::rotation::transposed);
-    frame.product(gradient_of(query_), transposed(queries(dpacked)), in);
-    frame.product(gradient_of(key_), transposed(keys(dpacked)), in);
-    frame.product(gradient_of(value_), transposed(values(dpacked)), in);
+    frame.product(frame.add_to(query_), transposed(queries(dpacked)), in);
+    frame.product(frame.add_to(key_), transposed(keys(dpacked)), in);
+    frame.product(frame.add_to(value_), transposed(values(dpacked)), in);
     const auto din = rows_of(dx);
     frame.product(din, queries(dpacked), frame.read(query_));
     frame.product(adding_to(din), keys(dpacked), frame.read(key_));

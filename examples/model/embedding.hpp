@@ -45,7 +45,7 @@ class embedding {
     const std::size_t hidden = table_.shape()[1];
     frame.teams(kernel::column_block_count(hidden),
                 kernel::accumulate_rows<T, std::int32_t>{dout.data(), r.tokens.data(), r.tokens.size(),
-                                                         gradient_of(table_).data(), hidden});
+                                                         frame.add_to(table_).data(), hidden});
   }
 
   template <class Visitor>

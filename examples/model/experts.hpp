@@ -65,9 +65,9 @@ class experts {
     frame.grouped(inside, doutputs, frame.read(down_), ends);
     each_used(frame, kernel::silu_gate_again_backward<T>{{gate, up, inside.data(), gate, up}, inside.data()},
               r.rows.extent(0), offsets);
-    frame.grouped(gradient_of(down_), transposed(doutputs), inside, ends);
-    frame.grouped(gradient_of(gate_), transposed(r.gate), r.rows, ends);
-    frame.grouped(gradient_of(up_), transposed(r.up), r.rows, ends);
+    frame.grouped(frame.add_to(down_), transposed(doutputs), inside, ends);
+    frame.grouped(frame.add_to(gate_), transposed(r.gate), r.rows, ends);
+    frame.grouped(frame.add_to(up_), transposed(r.up), r.rows, ends);
     frame.grouped(drows, r.gate, frame.read(gate_), ends);
     frame.grouped(adding_to(drows), r.up, frame.read(up_), ends);
   }

@@ -45,7 +45,7 @@ class head {
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, rows_of(r.x).shape());
     norm_.renormalise(frame, rows_of(r.x), r.scale, normed);
-    frame.product(gradient_of(projection_), transposed(rows_of(dout)), normed);
+    frame.product(frame.add_to(projection_), transposed(rows_of(dout)), normed);
     frame.product(rows_of(dx), rows_of(dout), frame.read(projection_));
     norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(dx), nullptr, rows_of(dx));
   }

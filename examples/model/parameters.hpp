@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "belay/core/operand.hpp"
 #include "belay/parallel/parameter.hpp"
 
 namespace model {
@@ -19,12 +18,6 @@ namespace model {
 
 [[nodiscard]] inline belay::parameter_spec norm_spec(std::string name, std::size_t width) {
   return {std::move(name), {width}, belay::initial::constant(1), belay::weight_decay::no};
-}
-
-/// Where a backward adds: a product to it adds, a kernel takes its `data()`.
-template <class Parameter>
-[[nodiscard]] auto gradient_of(const Parameter& parameter) {
-  return belay::adding_to(parameter.gradient_values());
 }
 
 }  // namespace model

@@ -56,7 +56,7 @@ class rms_norm {
                      view<T, 2> dx) const {
     const std::size_t rows = x.extent(0), width = x.extent(1);
     frame.teams(kernel::column_block_count(width),
-                kernel::rms_norm_weight_backward<T>{x.data(), scale.data(), dout.data(), gradient_of(weight_).data(),
+                kernel::rms_norm_weight_backward<T>{x.data(), scale.data(), dout.data(), frame.add_to(weight_).data(),
                                                     rows, width});
     frame.teams(rows, kernel::rms_norm_rows_backward<T>{x.data(), frame.read(weight_).data(), scale.data(), dout.data(),
                                                         dx.data(), width, beside});

@@ -29,7 +29,7 @@ class router {
 
   /// Adds the gate's gradient, and adds the input's to `dx`.
   void backward(auto& frame, view<const T, 2> x, view<const T, 2> dlogits, view<T, 2> dx) {
-    frame.product(gradient_of(gate_), transposed(dlogits), x);
+    frame.product(frame.add_to(gate_), transposed(dlogits), x);
     frame.product(adding_to(dx), dlogits, frame.read(gate_));
   }
 

@@ -36,7 +36,7 @@ struct step_memory {
                                               : belay::schedule::one_f_one_b(stages, micro_batches);
 }
 
-template <class T, class Rank, class Engine, class Contributed>
+template <class T, class Rank, class Engine>
 class machine {
  public:
   using group_type = typename Rank::group_type;
@@ -44,12 +44,11 @@ class machine {
   using heap_type = belay::symmetric_heap<group_type>;
   using exchange_type = belay::expert_exchange<T, group_type>;
   using model_type = model::mixtral<T, exchange_type>;
-  using stage_type = model_stage<T, Engine, model_type, Contributed>;
+  using stage_type = model_stage<T, Engine, model_type>;
   using pipeline_type = belay::pipeline<T, group_type, belay::schedule::dynamic_table>;
 
   /// Collective over the world. `device` is the meter of this rank's device tier and outlives the machine.
-  machine(const options& run, Rank& rank, belay::tier_meter& device, step_memory memory, std::size_t capacity_rows,
-          Contributed contributed)
+  machine(const options& run, Rank& rank, belay::tier_meter& device, step_memory memory, std::size_t capacity_rows)
       : run_(run),
         shape_(run),
         device_(&device),
@@ -61,7 +60,7 @@ class machine {
                    model::model_part::of(run.model, static_cast<std::size_t>(place.pipeline),
                                          static_cast<std::size_t>(run.mesh.pipeline)),
                    model::expert_range{exchange_->first_local_expert(), exchange_->local_experts()}, *exchange_);
-    stage_.emplace(*model_, run.recompute, shape_.micro_batches, std::move(contributed));
+    stage_.emplace(*model_, run.recompute, shape_.micro_batches);
   }
   machine(const machine&) = delete;  // the model and its handles point into it
   machine& operator=(const machine&) = delete;

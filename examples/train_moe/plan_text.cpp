@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "belay/report/plan_table.hpp"
+#include "belay/train/plan_table.hpp"
 
 namespace train_moe {
 

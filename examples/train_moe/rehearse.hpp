@@ -32,11 +32,10 @@ template <class T>
 [[nodiscard]] rank_rehearsal rehearse(const options& run, int rank, std::size_t capacity_rows) {
   using rank_type = belay::rehearsal::rank;
   constexpr std::size_t address_space = std::size_t{1} << 36;  // a sanitizer refuses much more
-  const auto nobody = [](std::size_t, std::size_t, std::size_t) {};
   rank_type self{rank, static_cast<int>(run.mesh.ranks())};
   belay::tier_meter device;
-  machine<T, rank_type, belay::rehearsal_engine, decltype(nobody)> rehearsal{
-      run, self, device, {address_space, address_space}, capacity_rows, nobody};
+  machine<T, rank_type, belay::rehearsal_engine> rehearsal{
+      run, self, device, {address_space, address_space}, capacity_rows};
   auto& engine = rehearsal.engine();
   const auto& shape = rehearsal.shape();
   const belay::reserved_addresses batch_addresses{batch_bytes(run)};

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "belay/backend/host/processes.hpp"
-#include "belay/comm/launch.hpp"
+#include "belay/comm/launcher.hpp"
 #include "belay/train/plan.hpp"
 #include "train_moe/host_trainer.hpp"
 #include "train_moe/mpi_session.hpp"
@@ -53,7 +53,7 @@ class outlives_interrupts {
   void (*before_)(int);
 };
 
-void expect_ranks(const belay::launch& found, const options& run, const char* backend) {
+void expect_ranks(const belay::launcher_environment& found, const options& run, const char* backend) {
   if (found.size == static_cast<int>(run.mesh.ranks())) return;
   throw belay::input_error("--mesh " + mesh_text(run.mesh) + " is " + std::to_string(run.mesh.ranks()) +
                            " ranks, and " + found.text() + ": start as many, as examples/run --backend " + backend +
@@ -64,7 +64,7 @@ void expect_ranks(const belay::launch& found, const options& run, const char* ba
 
 bool tells(const command_line& line, const std::exception& error) {
   if (line.backend == backend_kind::threads) return true;
-  const belay::launch found = belay::find_launch();
+  const belay::launcher_environment found = belay::find_launcher();
   if (found.size == 1) return true;
   if (const auto* what = dynamic_cast<const belay::comm_error*>(&error)) {
     if (std::string(found.launcher) == "belay-run") return false;  // it has said so itself
@@ -84,7 +84,7 @@ int run_session(const command_line& line, char** argv) {
   const options& run = line.run;
   const int ranks = static_cast<int>(run.mesh.ranks());
   const voice says =
-      line.backend == backend_kind::threads || belay::find_launch().rank == 0 ? voice::speaks : voice::silent;
+      line.backend == backend_kind::threads || belay::find_launcher().rank == 0 ? voice::speaks : voice::silent;
   switch (line.backend) {
     case backend_kind::threads: {
       prepared_run prepared(line, says);
@@ -92,7 +92,7 @@ int run_session(const command_line& line, char** argv) {
       return 0;
     }
     case backend_kind::processes: {
-      const belay::launch found = belay::find_launch();
+      const belay::launcher_environment found = belay::find_launcher();
       const bool alone = found.size == 1;
       if (!alone) expect_ranks(found, run, "processes");
       if (alone) start_without_threads(argv);
@@ -111,7 +111,7 @@ int run_session(const command_line& line, char** argv) {
       return 0;
     }
     case backend_kind::mpi: {
-      const belay::launch found = belay::find_launch();
+      const belay::launcher_environment found = belay::find_launcher();
       expect_ranks(found, run, "mpi");
       prepared_run prepared(line, says);
       run_mpi_session(prepared);

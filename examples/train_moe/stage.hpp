@@ -18,18 +18,15 @@
 
 namespace train_moe {
 
-/// `Contributed(first_parameter, count, micro_batch)` is called when a backward has added to parameters
-/// [first_parameter, first_parameter + count) of the stage.
-template <class T, class Engine, class Model, class Contributed>
+template <class T, class Engine, class Model>
 class model_stage {
  public:
   using hidden_view = belay::view<const T, 3>;
   using token_view = belay::view<const std::int32_t, 2>;
   using scope_type = belay::micro_batch_scope<Engine>;
 
-  model_stage(Model& model, recompute_kind recompute, std::size_t micro_batches, Contributed contributed)
+  model_stage(Model& model, recompute_kind recompute, std::size_t micro_batches)
       : model_(&model),
-        contributed_(std::move(contributed)),
         recompute_(recompute),
         flights_(micro_batches),
         embeddings_(micro_batches),
@@ -39,7 +36,6 @@ class model_stage {
     for (auto& layer : model.layers()) checkpointed_.emplace_back(layer);
     loss_sums_.resize(micro_batches);
     loss_scales_.assign(micro_batches, 1.0);
-    count_parameters();
   }
 
   /// The slice of the batch that the next steps train on; alive until they are over.
@@ -91,19 +87,16 @@ class model_stage {
     flight& one = flights_[micro_batch];
     if (heads_.holds(micro_batch)) {
       one.gradient.emplace(head_backward(scope));
-      contributed_(head_first_, head_count_, micro_batch);
       dout = *one.gradient;
     }
     for (std::size_t i = checkpointed_.size(); i-- > 0;) {
       const std::size_t slot = slot_of(micro_batch, i);
       one.gradient.emplace(recompute_ == recompute_kind::full ? checkpointed_layers_.take(slot).backward(dout)
                                                               : layers_.take(slot).backward(dout));
-      contributed_(layer_first_[i], layer_first_[i + 1] - layer_first_[i], micro_batch);
       dout = *one.gradient;
     }
     if (embeddings_.holds(micro_batch)) {
       embeddings_.take(micro_batch).backward(dout);
-      contributed_(std::size_t{0}, layer_first_[0], micro_batch);
     }
   }
 
@@ -143,22 +136,7 @@ class model_stage {
     return std::move(head).backward(dlogits);
   }
 
-  void count_parameters() {
-    std::size_t count = 0;
-    const auto counter = [&](auto&) { ++count; };
-    if (model_->has_embedding()) model_->first().for_each_parameter(counter);
-    for (auto& layer : model_->layers()) {
-      layer_first_.push_back(count);
-      layer.for_each_parameter(counter);
-    }
-    layer_first_.push_back(count);
-    head_first_ = count;
-    if (model_->has_head()) model_->last().for_each_parameter(counter);
-    head_count_ = count - head_first_;
-  }
-
   Model* model_;
-  Contributed contributed_;
   recompute_kind recompute_;
   std::vector<checkpointed_type> checkpointed_;
   std::vector<flight> flights_;
@@ -168,9 +146,6 @@ class model_stage {
   belay::handle_store<head_handle> heads_;
   std::vector<double> loss_sums_;
   std::vector<double> loss_scales_;
-  std::vector<std::size_t> layer_first_;
-  std::size_t head_first_ = 0;
-  std::size_t head_count_ = 0;
   batch data_;
 };
 

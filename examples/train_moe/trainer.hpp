@@ -43,16 +43,9 @@ struct step_result {
 
 template <class T, class Rank>
 class trainer {
-  struct mark_contribution {
-    trainer* owner;
-    void operator()(std::size_t first, std::size_t count, std::size_t micro_batch) const {
-      owner->buckets_.contributed(first, count, micro_batch);
-    }
-  };
-
  public:
   using group_type = typename Rank::group_type;
-  using machine_type = train_moe::machine<T, Rank, model::host_engine, mark_contribution>;
+  using machine_type = train_moe::machine<T, Rank, model::host_engine>;
   using buckets_type = belay::gradient_buckets<T, group_type>;
 
   /// `source` outlives the trainer; `plan` is that of `run`.
@@ -60,7 +53,7 @@ class trainer {
       : source_(&source),
         capacity_rows_(plan.capacity_rows),
         machine_(run, rank, meters_[belay::tier::device], plan.memory[static_cast<std::size_t>(rank.number())],
-                 capacity_rows_, mark_contribution{this}),
+                 capacity_rows_),
         buckets_(bucket_members<T>(machine_.model()), families_of(run, machine_.mesh()), run.bucket_bytes,
                  machine_.shape().micro_batches, make_norm_table<T>(run).unit()),
         table_(run) {
@@ -178,27 +171,25 @@ class trainer {
   // Returns 0 when the step was committed and applied, or the rows that it needs room for.
   std::size_t attempt(step_result& result) {
     belay::step step{machine_.engine()};
+    std::optional<belay::reduced_gradients<T>> gradients;
+    std::optional<belay::gradient_norm_value> norm;
     try {
-      return attempt_in(step, result);
+      buckets_.begin(machine_.shape().micro_batches);
+      machine_.run_pipeline(step);
+      gradients.emplace(buckets_.finish(belay::target_tokens{result.targets}));
+      if (hook_ != nullptr) hook_(hook_context_, *this);
+      norm.emplace((*norm_)(*gradients, machine_.mesh().control()));
     } catch (const belay::comm_error&) {
       step.cut_off();  // what a peer's failure left open is not this rank's mistake
       throw;
     }
-  }
-
-  std::size_t attempt_in(belay::step<model::host_engine>& step, step_result& result) {
-    buckets_.begin(machine_.shape().micro_batches);
-    machine_.run_pipeline(step);
-    auto gradients = buckets_.finish(belay::target_tokens{result.targets});
-    if (hook_ != nullptr) hook_(hook_context_, *this);
-    const auto norm = (*norm_)(gradients, machine_.mesh().control());
-    result.grad_norm = norm.value();
+    result.grad_norm = norm->value();
     const auto overflow = machine_.exchange().take_overflow();
-    step.observe({.non_finite = norm.finite() ? 0U : 1U, .needed_rows = overflow.rows_wanted()});
+    step.observe({.non_finite = norm->finite() ? 0U : 1U, .needed_rows = overflow.rows_wanted()});
     auto outcome = std::move(step).commit(belay::world_vote{machine_.mesh().control()});
     if (const auto* more = belay::replay(outcome)) return static_cast<std::size_t>(more->needed_rows);
     if (const auto* bad = belay::refused(outcome)) throw belay::error(belay::text(*bad), belay::where::current());
-    optimizer_->apply(*belay::committed(outcome), std::move(gradients), norm.clip(1.0));
+    optimizer_->apply(*belay::committed(outcome), std::move(*gradients), norm->clip(1.0));
     return 0;
   }
 

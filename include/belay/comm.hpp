@@ -8,7 +8,7 @@
 #include "belay/comm/communicator.hpp"        // IWYU pragma: export
 #include "belay/comm/fingerprint.hpp"         // IWYU pragma: export
 #include "belay/comm/flight_recorder.hpp"     // IWYU pragma: export
-#include "belay/comm/launch.hpp"              // IWYU pragma: export
+#include "belay/comm/launcher.hpp"            // IWYU pragma: export
 #include "belay/comm/mesh.hpp"                // IWYU pragma: export
 #include "belay/comm/pending.hpp"             // IWYU pragma: export
 #include "belay/comm/reduction.hpp"           // IWYU pragma: export

@@ -4,10 +4,12 @@
 #pragma once
 
 #include "belay/parallel/bucket.hpp"        // IWYU pragma: export
+#include "belay/parallel/divisor.hpp"       // IWYU pragma: export
 #include "belay/parallel/experts.hpp"       // IWYU pragma: export
 #include "belay/parallel/parameter.hpp"     // IWYU pragma: export
 #include "belay/parallel/pipeline.hpp"      // IWYU pragma: export
 #include "belay/parallel/placement.hpp"     // IWYU pragma: export
+#include "belay/parallel/precision.hpp"     // IWYU pragma: export
 #include "belay/parallel/proof.hpp"         // IWYU pragma: export
 #include "belay/parallel/redistribute.hpp"  // IWYU pragma: export
 #include "belay/parallel/routing.hpp"       // IWYU pragma: export

@@ -8,7 +8,6 @@
 #include "belay/report/json_line.hpp"       // IWYU pragma: export
 #include "belay/report/memory_picture.hpp"  // IWYU pragma: export
 #include "belay/report/output.hpp"          // IWYU pragma: export
-#include "belay/report/plan_table.hpp"      // IWYU pragma: export
 #include "belay/report/schedule_chart.hpp"  // IWYU pragma: export
 #include "belay/report/step_line.hpp"       // IWYU pragma: export
 #include "belay/report/trace.hpp"           // IWYU pragma: export

@@ -5,6 +5,11 @@
 #pragma once
 
 #include "belay/train/clip.hpp"         // IWYU pragma: export
+#include "belay/train/launch.hpp"       // IWYU pragma: export
+#include "belay/train/loss.hpp"         // IWYU pragma: export
 #include "belay/train/optimizer.hpp"    // IWYU pragma: export
 #include "belay/train/plan.hpp"         // IWYU pragma: export
+#include "belay/train/plan_table.hpp"   // IWYU pragma: export
+#include "belay/train/run.hpp"          // IWYU pragma: export
 #include "belay/train/safetensors.hpp"  // IWYU pragma: export
+#include "belay/train/store.hpp"        // IWYU pragma: export

@@ -51,12 +51,14 @@
 #define BELAY_IF_OPEN [[clang::callable_when("unconsumed")]]
 #define BELAY_DISCHARGES [[clang::callable_when("unconsumed"), clang::set_typestate(consumed)]]
 #define BELAY_IF_DISCHARGED [[clang::callable_when("consumed")]]
+#define BELAY_ENDS [[clang::set_typestate(consumed)]]
 #else
 #define BELAY_OBLIGATION
 #define BELAY_OPENS
 #define BELAY_IF_OPEN
 #define BELAY_DISCHARGES
 #define BELAY_IF_DISCHARGED
+#define BELAY_ENDS
 #endif
 
 namespace belay::inline BELAY_ABI {

@@ -173,6 +173,9 @@ struct added_to {
   /// For a kernel, which says by itself that it adds.
   [[nodiscard]] constexpr auto* data() const noexcept requires requires { target.data(); }
   { return target.data(); }
+  template <class T, std::size_t Rank>
+  requires std::convertible_to<const X&, view<T, Rank>>
+  constexpr operator view<T, Rank>() const { return target; }
 };
 template <class X>
 [[nodiscard]] constexpr added_to<X> adding_to(const X& target) noexcept {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Gradient buckets. Gradients live in the buckets from the start: fixed memory, bound once, never copied. Every
-// backward reports which parameters it contributed to. A bucket that has all micro-batches is reduced while the
-// backward goes on; `finish` waits for every bucket once and divides once. Optimizers take only what `finish` returns,
-// so a gradient that was not reduced, or not divided, cannot be applied.
+// backward contributes the parameters that it added to (`frame.add_to`, or `contributed` where layers use
+// `parameter.gradient()`). A bucket that has all micro-batches is reduced while the backward goes on; `finish` waits
+// for every bucket once and divides once. Optimizers take only what `finish` returns, so a gradient that was not
+// reduced, or not divided, cannot be applied.
 //
 //   belay::gradient_buckets<float, group> buckets{{{wte, 0}, {head, 0}}, {{world}}, 1 << 20, 4};  // 4 micro-batches
 //   buckets.bind(values, grads);
@@ -30,7 +31,9 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket/checksums.hpp"
+#include "belay/parallel/bucket/contribution_text.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
+#include "belay/parallel/bucket/contributor.hpp"
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
@@ -68,6 +71,7 @@ class gradient_buckets {
         gathers_(layout_.buckets().size()) {
     for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
       for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
+    for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
   gradient_buckets(const gradient_buckets&) = delete;  // parameters point into its memory
   gradient_buckets& operator=(const gradient_buckets&) = delete;
@@ -86,37 +90,47 @@ class gradient_buckets {
     values_ = values;
     gradients_ = gradients;
     for (std::size_t p = 0; p < members_.size(); ++p)
-      members_[p].parameter().bind(values.data() + layout_.offset(p), gradients.data() + layout_.offset(p));
+      members_[p].parameter().bind(values.data() + layout_.offset(p), gradients.data() + layout_.offset(p),
+                                   &contributors_[p]);
     list_owned();
     replicas_compared_ = false;
   }
 
-  /// Begins a step of `micro_batches` (0 or more) on this rank, and zeroes the gradients. The first one is collective
-  /// over all families: it compares parameters and layout within each, and first values with checks across ranks.
+  /// Compares parameters, layout and values within each family, once after `bind`; throws usage_error on all ranks of a
+  /// family that differ. Collective over all families.
+  void compare_replicas(where at = where::current()) {
+    if constexpr (!moves_nothing<Group>) {
+      if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, families_, at);
+    }
+  }
+
+  /// Begins a step of `micro_batches` (0 or more) on this rank, and zeroes the gradients. The first one compares the
+  /// replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (gradients_.size() != layout_.gradient_elements())
       throw usage_error("the buckets have no memory yet: call bind", at);
-    contributions_.begin(micro_batches, at);
+    settle(pending_);  // of a step that was withdrawn
+    compare_replicas(at);
     if constexpr (!moves_nothing<Group>) {
-      if (!replicas_compared_) check_replicas<T>(layout_, members_, families_, at);
-      replicas_compared_ = true;
       for (T& gradient : gradients_.first(layout_.elements())) gradient = T(0);
     }
-    for (std::size_t b = 0; b < open_.size(); ++b) {
-      open_[b] = 0;
-      for (std::size_t parameter : layout_.buckets()[b].members)
-        open_[b] += micro_batches * contributions_.uses(parameter);
-    }
+    expect(micro_batches, at);
+  }
+
+  /// Before the first contribution of a step: it has another number of micro-batches, also more than any before.
+  void begin_again(std::size_t micro_batches, where at = where::current()) {
+    if (contributions_.any())
+      throw usage_error("the number of micro-batches is said before the first backward of the step", at);
+    if (micro_batches > contributions_.max_micro_batches())
+      contributions_ = contribution_map(uses(), micro_batches, at);
+    expect(micro_batches, at);
+  }
+  /// Forgets a step that was cut off. What was started is waited for when the next step begins.
+  void withdraw() noexcept {
     launched_ = 0;
-    latest_ = 0;
-    stage_ = phase::reducing;
-    if constexpr (sealed) {
-      for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
-        checksums_.take(p, gradient_of(p), gradient_checksums::no_micro_batch, at);
-    }
-    launch_ready(at);
+    stage_ = phase::idle;
   }
 
   /// The backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order). Once
@@ -192,26 +206,10 @@ class gradient_buckets {
   }
 
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
-  [[nodiscard]] std::string missing_text() const {
-    std::string text = "the step's gradients are not complete:";
-    if (contributions_.wrong() != 0)
-      text += " " + std::to_string(contributions_.wrong()) + " contributions too many or out of range (the first: " +
-              wrong_contribution(contributions_.first_wrong(), contributions_.first_wrong_micro_batch()) + ");";
-    std::size_t told = 0;
-    for (std::size_t p = 0; p < members_.size() && told < 8; ++p) {
-      if (contributions_.complete(p)) continue;
-      const std::size_t uses = contributions_.uses(p);
-      text += (told++ == 0 ? " parameter " : "; parameter ") + members_[p].parameter().name() + " misses micro-batch";
-      for (std::size_t m = 0; m < contributions_.micro_batches(); ++m) {
-        const std::size_t count = contributions_.count(p, m);
-        if (count == uses) continue;
-        text += " " + std::to_string(m);
-        if (uses > 1) text += " (" + std::to_string(count) + " of " + std::to_string(uses) + " uses)";
-      }
-    }
-    return text;
-  }
+  [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
 
+  /// The most micro-batches that a step may have without `begin_again`.
+  [[nodiscard]] std::size_t max_micro_batches() const noexcept { return contributions_.max_micro_batches(); }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
 
@@ -250,6 +248,24 @@ class gradient_buckets {
   }
   [[nodiscard]] std::span<const T> gradient_of(std::size_t parameter) const noexcept {
     return gradients_.subspan(layout_.offset(parameter), layout_.size(parameter));
+  }
+
+  // The gradients are zero.
+  void expect(std::size_t micro_batches, where at) {
+    contributions_.begin(micro_batches, at);
+    for (std::size_t b = 0; b < open_.size(); ++b) {
+      open_[b] = 0;
+      for (std::size_t parameter : layout_.buckets()[b].members)
+        open_[b] += micro_batches * contributions_.uses(parameter);
+    }
+    launched_ = 0;
+    latest_ = 0;
+    stage_ = phase::reducing;
+    if constexpr (sealed) {
+      for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
+        checksums_.take(p, gradient_of(p), gradient_checksums::no_micro_batch, at);
+    }
+    launch_ready(at);
   }
 
   void list_owned() {
@@ -354,20 +370,8 @@ class gradient_buckets {
 
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
     contributions_.count_wrong(parameter, micro_batch);
-    if constexpr (checked(check_level::local)) throw usage_error(wrong_contribution(parameter, micro_batch), at);
-  }
-
-  [[nodiscard]] std::string wrong_contribution(std::size_t parameter, std::size_t micro_batch) const {
-    if (parameter >= members_.size())
-      return "contribution to parameter number " + std::to_string(parameter) + " of " + std::to_string(members_.size());
-    const std::string& name = members_[parameter].parameter().name();
-    if (micro_batch >= contributions_.micro_batches())
-      return "contribution of micro-batch " + std::to_string(micro_batch) + " to parameter " + name +
-             ": the step has " + std::to_string(contributions_.micro_batches());
-    const std::size_t uses = contributions_.uses(parameter);
-    return "micro-batch " + std::to_string(micro_batch) + " contributed to parameter " + name +
-           (uses == 1 ? " twice; one that two layers share is made with {.uses = 2}"
-                      : " more often than its " + std::to_string(uses) + " uses");
+    if constexpr (checked(check_level::local))
+      throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
   }
 
   [[nodiscard]] std::string changed_text(std::size_t parameter) const {
@@ -383,6 +387,7 @@ class gradient_buckets {
   contribution_map contributions_;
   gradient_checksums checksums_;
   rank_comparison compared_;
+  std::vector<bucket_contributor<gradient_buckets>> contributors_;
   std::vector<std::size_t> bucket_of_;
   std::vector<std::size_t> open_;  // contributions a bucket still waits for
   std::vector<pending> pending_;

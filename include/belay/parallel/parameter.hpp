@@ -27,9 +27,11 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/placement.hpp"
+#include "belay/step/contribution.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -306,17 +308,23 @@ class trainable_parameter : public parameter_base<T> {
   /// The same with the shape of the local part. Layers ask their frame for it: `frame.add_to(parameter)`.
   [[nodiscard]] parameter_values<T> gradient_values() const noexcept { return {gradient_, this->local_shape()}; }
 
-  /// Gives the parameter its memory: `local_size()` elements each.
-  void bind(T* value, T* gradient) noexcept {
+  /// Gives the parameter its memory: `local_size()` elements each. `contribution`, where there is one, is told of every
+  /// backward that has added to the gradient, and outlives the parameter's use.
+  void bind(T* value, T* gradient, contribution_target* contribution = nullptr) noexcept {
     this->value_ = value;
     gradient_ = gradient;
+    contribution_ = contribution;
   }
+
+  /// What is told that a backward has added to the gradient; null where the caller of `bind` counts by itself.
+  [[nodiscard]] contribution_target* contribution() const noexcept { return contribution_; }
 
  protected:
   using parameter_base<T>::parameter_base;
 
  private:
   T* gradient_ = nullptr;
+  contribution_target* contribution_ = nullptr;
 };
 
 /// A parameter that never changes, whatever its placement.
@@ -359,11 +367,22 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
   explicit parameter(parameter_spec spec, where at = where::current()) requires is_replicate<Placement>
       : parameter(spec.shape, std::move(spec), at) {}
 
+  /// The same by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its last extent),
+  /// which keeps the size of a layer's output, a vector with zeros.
+  parameter(std::string name, const parameter_shape& shape,
+            where at = where::current()) requires is_replicate<Placement>
+      : parameter(parameter_spec{std::move(name), shape, first_values_of(shape)}, at) {}
+
   /// A parameter of which `part` of the dimension that its placement names is held here.
   parameter(parameter_spec spec, local_part part, where at = where::current()) requires is_shard<Placement>
       : base(std::move(spec), Placement::dimension, part, at) {}
 
  private:
+  [[nodiscard]] static initial first_values_of(const parameter_shape& shape) noexcept {
+    if (shape.rank() < 2 || shape.size() == 0) return initial::constant(0);
+    return initial::normal(1.0 / __builtin_sqrt(static_cast<double>(shape[shape.rank() - 1])));
+  }
+
   parameter(const parameter_shape& shape, parameter_spec spec, where at)
       : base(std::move(spec), 0, base::everything(parameter_shape(shape)), at) {}
 };

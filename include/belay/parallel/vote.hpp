@@ -9,12 +9,66 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/commit.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Throws usage_error on every rank of the mesh where they have other words for the participants of a step. One small
+/// all_reduce.
+template <class Mesh>
+requires communicator<typename Mesh::control_type>
+void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
+  if constexpr (!moves_nothing<typename Mesh::control_type>) {
+    const auto& group = mesh.control();
+    if (group.size() < 2) return;
+    // A word and its complement: their maxima are complements where all ranks have the same word.
+    std::array<std::uint64_t, 2> largest{participants, ~participants};
+    group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
+    if (largest[0] == ~largest[1]) return;
+    rank_comparison compared;
+    const std::array<std::uint64_t, 1> own{participants};
+    static_cast<void>(compared.differ(group, own, at));
+    throw usage_error(compared.ranks(group) +
+                          " run different steps: the participants, their order, and the arguments with which the "
+                          "optimizer was last applied are equal on all ranks",
+                      at);
+  }
+}
+
+/// The vote of a commit over a mesh: three small all_reduces over all ranks. Losses are added in rank order. Throws
+/// usage_error on every rank where their divisors differ.
+template <class Mesh>
+requires communicator<typename Mesh::control_type>
+[[nodiscard]] ballot vote_over(const Mesh& mesh, const ballot& own, std::uint64_t divisor, where at) {
+  const auto& group = mesh.control();
+  if (group.size() < 2) return own;
+  std::array<std::uint64_t, 3> sums{own.open_obligations, own.misused_handles, own.non_finite};
+  std::array<double, 1> loss{own.loss};
+  const bool abstains = divisor == no_divisor;
+  std::array<std::uint64_t, 3> largest{own.needed_rows, abstains ? 0 : divisor, abstains ? 0 : ~divisor};
+  group.all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
+  group.all_reduce(std::span<double>(loss), sum, at);
+  if constexpr (!moves_nothing<typename Mesh::control_type>) {
+    if (largest[1] != ~largest[2] && (largest[1] | largest[2]) != 0) {
+      rank_comparison compared;
+      const std::array<std::uint64_t, 1> words{divisor};
+      static_cast<void>(compared.differ(group, words, at));
+      throw usage_error("the divisors of the step differ between ranks (" + compared.text(group) +
+                            "): samples and target_tokens are those of the whole global batch, equal on all ranks; "
+                            "local_targets{n} are summed",
+                        at);
+    }
+  }
+  return {sums[0], sums[1], sums[2], largest[0], loss[0]};
+}
 
 /// Two small all_reduces over the group, when `commit` calls it. All ranks must commit at the same point.
 template <communicator Group>
@@ -27,7 +81,7 @@ class world_vote {
     std::array<std::uint64_t, 1> largest{own.needed_rows};
     group_.all_reduce(std::span<std::uint64_t>(sums), sum, at_);
     group_.all_reduce(std::span<std::uint64_t>(largest), maximum, at_);
-    return {sums[0], sums[1], sums[2], largest[0]};
+    return {sums[0], sums[1], sums[2], largest[0], own.loss};
   }
 
  private:

@@ -21,8 +21,8 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/report/output.hpp"
-#include "belay/report/plan_table.hpp"
 #include "belay/report/text_buffer.hpp"
+#include "belay/train/plan_table.hpp"
 
 namespace belay::inline BELAY_ABI {
 

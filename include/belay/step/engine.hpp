@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/step/commit.hpp"
 #include "belay/step/rehearsal_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -37,6 +39,7 @@ class engine {
       : arena_(tier::device, std::move(activations), max_leases, meter), ledger_(max_obligations) {}
 
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
+  [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
   [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
   [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
   [[nodiscard]] Kit& kit() noexcept { return kit_; }
@@ -62,6 +65,9 @@ class engine {
       throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
     watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
     in_step_ = true;
+    last_end_ = end_of_step::cut_off;
+    unread_refusal_ = false;
+    loss_ = 0;
     ++step_number_;
     ++epoch_;
   }
@@ -74,6 +80,31 @@ class engine {
     ++epoch_;
   }
 
+  /// Adds to the loss of the step that runs, which its commit sums over all ranks.
+  void add_loss(double more) noexcept { loss_ += more; }
+  [[nodiscard]] double loss() const noexcept { return loss_; }
+  [[nodiscard]] static constexpr bool rehearsing() noexcept { return stream_type::runs_nothing; }
+
+  /// Steps have room for so many rows a dispatch from now on; 0: for what their participants were made for.
+  void make_room(std::uint64_t rows) noexcept { room_ = rows; }
+  [[nodiscard]] std::uint64_t room() const noexcept { return room_; }
+
+  /// How the last step ended, for the loop that runs the next.
+  [[nodiscard]] end_of_step last_end() const noexcept { return last_end_; }
+  [[nodiscard]] std::uint64_t needed_rows() const noexcept { return needed_rows_; }
+  /// Throws the text of a refusal that nobody has read, as `error` at the step's site.
+  void expect_refusal_read() const {
+    if (unread_refusal_) throw error(refusal_, refused_at_);
+  }
+  /// For `step` only.
+  void note_end(end_of_step how) noexcept { last_end_ = how; }
+  void note_rows(std::uint64_t needed) noexcept { needed_rows_ = needed; }
+  [[nodiscard]] bool& note_refusal(std::string why, where at) {
+    refusal_ = std::move(why);
+    refused_at_ = at;
+    return unread_refusal_;
+  }
+
  private:
   arena<Memory> arena_;
   belay::ledger ledger_;
@@ -81,6 +112,13 @@ class engine {
   [[no_unique_address]] watch_type watch_;
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
+  std::uint64_t needed_rows_ = 0;
+  std::uint64_t room_ = 0;
+  double loss_ = 0;
+  std::string refusal_;
+  where refused_at_;
+  end_of_step last_end_ = end_of_step::cut_off;
+  bool unread_refusal_ = false;
   bool in_step_ = false;
 };
 

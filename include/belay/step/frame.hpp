@@ -23,6 +23,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/step/arithmetic.hpp"
+#include "belay/step/contribution.hpp"
 #include "belay/step/engine.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -81,6 +82,13 @@ struct invocation_memory {
   lease_chain remembered;
   std::array<std::byte*, max_remembered> remembered_at{};
   std::size_t remembered_count = 0;
+};
+
+/// A parameter with a gradient, to which backwards add.
+template <class Parameter>
+concept contributes = requires(Parameter& parameter) {
+  { parameter.contribution() } -> std::same_as<contribution_target*>;
+  parameter.gradient_values();
 };
 
 template <class Engine>
@@ -146,11 +154,35 @@ class frame : public frame_arithmetic<frame<Engine>> {
     engine_->compute().run(std::forward<Work>(work));
   }
 
+  /// Where this backward adds to the gradient of `parameter`, of the shape of its local part: a product adds to it, a
+  /// kernel takes its `data()`, or it as a view. The handle's backward contributes the parameter to the step, once per call, however often it is asked for. A usage_error in a forward.
+  template <class Parameter>
+  [[nodiscard]] auto add_to(Parameter& parameter) {
+    static_assert(contributes<Parameter>,
+                  "belay: a frozen parameter has no gradient to add to: make it belay::trainable, or leave it out of "
+                  "the backward");
+    if constexpr (contributes<Parameter>) {
+      list(parameter);
+      return adding_to(parameter.gradient_values());
+    }
+  }
+  /// This call of a backward adds nothing to `parameter`, and says so: a parameter of which nothing is heard is named
+  /// by the commit.
+  template <class Parameter>
+  void adds_nothing(Parameter& parameter) {
+    static_assert(contributes<Parameter>, "belay: a frozen parameter has no gradient: the backward need not name it");
+    if constexpr (contributes<Parameter>) list(parameter);
+  }
   /// The local part of `parameter`'s values, to read.
   template <class Parameter>
   [[nodiscard]] auto read(const Parameter& parameter) const {
     return parameter.values();
   }
+
+  /// The call is a backward from here on: what it adds to goes to `list`.
+  void begin_backward(contribution_list& list) noexcept { contributions_ = &list; }
+  /// The same for a call within the backward of `outer`, whose contributions they are.
+  void begin_backward_within(const frame& outer) noexcept { contributions_ = outer.contributions_; }
 
   /// Opens and closes an obligation of this call.
   [[nodiscard]] obligation_id open(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
@@ -170,6 +202,19 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] invocation_memory& memory() noexcept { return *memory_; }
 
  private:
+  template <class Parameter>
+  void list(Parameter& parameter) {
+    if (contributions_ == nullptr) [[unlikely]]
+      throw usage_error("parameter " + printable(parameter.name()) + " is added to in a forward of layer '" +
+                            printable(call_->layer) + "': gradients are added to in its backward",
+                        call_->at);
+    if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.local_size() != 0) [[unlikely]]
+      throw usage_error("parameter " + printable(parameter.name()) + " is added to, and has no memory: it is in no "
+                        "parameter_store and no gradient_buckets",
+                        call_->at);
+    if (contribution_target* const target = parameter.contribution()) contributions_->add(*target);
+  }
+
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, const char* what) {
     std::byte* const first = engine_->activations().lease_bytes(bytes_of<T>(shape, what), chain, call_->at);
@@ -187,6 +232,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   const invocation* call_;
   invocation_memory* memory_;
   frame_mode mode_;
+  contribution_list* contributions_ = nullptr;  // of the backward that runs, or null
   lease_chain scratch_;
   std::size_t next_remembered_ = 0;
 };

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -58,9 +60,27 @@ class gradient {
   lease_chain memory_;
 };
 
+/// An input of floating-point elements that has no gradient: a batch. See `constant`.
+template <class T, std::size_t Rank>
+class constant_input : public view<const T, Rank> {
+ public:
+  explicit constant_input(view<const T, Rank> values) noexcept : view<const T, Rank>(values) {}
+};
+/// A forward of `constant(batch)` has no input gradient: its backward returns nothing.
+template <class T, std::size_t Rank>
+[[nodiscard]] constant_input<std::remove_const_t<T>, Rank> constant(view<T, Rank> values) noexcept {
+  return constant_input<std::remove_const_t<T>, Rank>{values};
+}
+template <class Input>
+inline constexpr bool is_constant_input = false;
+template <class T, std::size_t Rank>
+inline constexpr bool is_constant_input<constant_input<T, Rank>> = true;
+
 /// The gradient of an input that is a view.
 template <class Engine, class Input>
 struct gradient_for;
+template <class Engine, class T, std::size_t Rank>
+struct gradient_for<Engine, constant_input<T, Rank>> : gradient_for<Engine, view<T, Rank>> {};
 template <class Engine, class T, std::size_t Rank>
 struct gradient_for<Engine, view<T, Rank>> {
   using type = gradient<Engine, std::remove_cv_t<T>, Rank>;

@@ -22,6 +22,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/step/frame.hpp"
+#include "belay/step/gradient.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -45,25 +46,34 @@ using constant_view_t = typename constant_view<View>::type;
 
 /// An input that has a gradient: a view of floating-point elements.
 template <class Input>
-concept differentiable = std::floating_point<typename Input::value_type>;
+concept differentiable = std::floating_point<typename Input::value_type> && !is_constant_input<Input>;
 
 template <class Layer, class Engine, class Input>
 concept forward_layer = requires(Layer& layer, frame<Engine>& call, const Input& input) {
   layer.forward(call, input).out;
 };
 
-/// `layer.backward(frame, residue, dout, dx)`, or without `dx` where the input has no gradient.
+template <class Layer, class Engine, class Input>
+concept backward_with_dx = requires(
+    Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+    constant_view_t<output_of<Layer, Engine, Input>> dout,
+    view<typename Input::value_type, Input::rank>
+        dx) {
+  layer.backward(call, std::move(residue), dout, dx);
+};
+template <class Layer, class Engine, class Input>
+concept backward_without_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+                                       constant_view_t<output_of<Layer, Engine, Input>> dout) {
+  layer.backward(call, std::move(residue), dout);
+};
+
+/// `layer.backward(frame, residue, dout, dx)`, or without `dx` where the input has no gradient. Of a `constant` input
+/// either will do: one that writes `dx` writes what nobody reads.
 template <class Layer, class Engine, class Input>
 concept backward_layer = forward_layer<Layer, Engine, Input> &&
-    (differentiable<Input>
-         ? requires(
-               Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-               constant_view_t<output_of<Layer, Engine, Input>> dout,
-               view<typename Input::value_type, Input::rank> dx) { layer.backward(call, std::move(residue), dout, dx); }
-         : requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                    constant_view_t<output_of<Layer, Engine, Input>> dout) {
-             layer.backward(call, std::move(residue), dout);
-           });
+    (differentiable<Input> ? backward_with_dx<Layer, Engine, Input>
+                           : backward_without_dx<Layer, Engine, Input> ||
+                                 (is_constant_input<Input> && backward_with_dx<Layer, Engine, Input>));
 
 // Detects a member by its name, whatever its parameters: a name that two bases have is ambiguous.
 struct has_both_names {

@@ -56,6 +56,7 @@ class recompute {
     {
       frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
       auto full = replay(again, residue.input);
+      again.begin_backward_within(call);
       layer_->backward(again, std::move(full), dout, dx...);
     }
     call.engine().activations().release(memory.kept);

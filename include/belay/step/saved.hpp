@@ -34,7 +34,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
 
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
-  BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
+  BELAY_OPENS saved(Engine & engine, Layer & layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
     const offset_allocator& leases = engine.activations().offsets();
     const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
@@ -60,7 +60,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the backward: adds to the layer's parameter gradients, and returns the gradient of the input, or nothing
   /// where the input has none. Afterwards all memory of this invocation is free. A second call is a usage_error in
   /// checked builds; in release builds it computes nothing, and the step refuses to commit.
-  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current()) && {
+  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current())&& {
     // The obligation stays open while the layer runs, so that a recompute is recorded as its child. In release builds a
     // handle that owes nothing computes nothing: the step will refuse.
     const bool owed = owes();
@@ -70,7 +70,10 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       if (owed) {
         const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+        contribution_list contributions;
+        call.begin_backward(contributions);
         layer_->backward(call, std::move(residue_), dout, dx.values());
+        contributions.contribute(call_.micro_batch, at);
       }
       settle(at);
       return dx;
@@ -78,7 +81,15 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       if (owed) {
         const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        layer_->backward(call, std::move(residue_), dout);
+        contribution_list contributions;
+        call.begin_backward(contributions);
+        if constexpr (backward_without_dx<Layer, Engine, Input>) {
+          layer_->backward(call, std::move(residue_), dout);
+        } else {
+          const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
+          layer_->backward(call, std::move(residue_), dout, unused.values());
+        }
+        contributions.contribute(call_.micro_batch, at);
       }
       settle(at);
     }
@@ -86,13 +97,13 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
   template <class Dout>
-  void backward(const Dout&) & {
+  void backward(const Dout&)& {
     static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
   }
 
   /// Ends the obligation without a backward; `why` is for the reader of the code. A layer that has a `discard` ends the
   /// obligations of its residue there.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && {
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& {
     if constexpr (discarding_layer<Layer, Engine, Input>) {
       call_.parent = obligation_.index;
       if (owes()) {
@@ -106,7 +117,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Returns a named handle from a function: `return std::move(handle).hand_over();`. Clang's analysis would take
   /// `return handle;` for a lost one.
-  BELAY_DISCHARGES BELAY_OPENS saved hand_over() && { return saved{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
 
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 

@@ -3,13 +3,13 @@
 // A step owns all that is opened in it: activations, obligations, scratch memory. It ends in exactly one of three
 // ways: committed, to be replayed, or refused. Its memory is free again afterwards in all of them.
 //
-//   belay::step step{engine};
+//   belay::step step{engine, store};            // everything that takes part is named here
 //   auto hidden = belay::forward(step, first, x);
 //   auto out = belay::forward(step, second, hidden.out());
 //   auto grad = std::move(out).backward(dout);  // the last forward first
 //   grad = std::move(hidden).backward(grad);
-//   auto outcome = std::move(step).commit();
-//   if (belay::committed_step* done = committed(outcome)) optimizer.apply(*done, ...);
+//   auto outcome = std::move(step).commit(mesh, belay::samples{n});
+//   if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
 #pragma once
 
 #include <concepts>
@@ -17,13 +17,18 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/step/observed.hpp"
+#include "belay/step/participant.hpp"
 #include "belay/step/saved.hpp"
 #include "belay/step/tape.hpp"
 
@@ -49,21 +54,59 @@ concept step_scope = requires(const S& scope) {
   { scope.micro_batch() } -> std::convertible_to<std::size_t>;
 };
 
-template <class Engine>
-class [[nodiscard]] step {
+/// What a commit over a mesh asks of the room that knows ranks. `expect_agreement(mesh, participants, at)` throws
+/// usage_error on all ranks where they differ; `vote_over(mesh, ballot, divisor, at)` returns the sum of the ballots,
+/// and does the same for the divisors.
+template <class Mesh>
+concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at) {
+  expect_agreement(mesh, word, at);
+  { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
+};
+
+template <class Engine, class... Participants>
+class [[nodiscard]] BELAY_OBLIGATION step {
+  static_assert((step_participant<Participants> && ...),
+                "belay: a step is made of an engine and of what takes part in it: parameter_store, expert_exchange, or "
+                "a class with begin, finish, abandon, withdraw, findings and fingerprint");
+
  public:
   using engine_type = Engine;
+  using token_type = committed_gradients<Participants...>;
+  using outcome_type = basic_step_outcome<token_type>;
 
-  /// Begins a step; throws usage_error while another step of the engine is open.
-  explicit step(Engine& engine, where at = where::current()) : engine_(&engine), at_(at) { engine.begin_step(at); }
+  /// Begins a step of one micro-batch, and all `participants`, which outlive it. Throws usage_error while another step
+  /// of the engine is open.
+  BELAY_OPENS explicit step(engine_here<Engine> engine, Participants&... participants)
+      : engine_(engine.engine), at_(engine.at), participants_(participants...) {
+    engine_->begin_step(at_);
+    try {
+      const step_start start{1, order()};
+      each([&](auto& participant) {
+        if constexpr (requires { participant.make_room(std::size_t{}, at_); })
+          if (engine_->room() != 0) participant.make_room(static_cast<std::size_t>(engine_->room()), at_);
+        participant.begin(start, at_);
+      });
+    } catch (...) {
+      cut_off();
+      throw;
+    }
+  }
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
-  /// A step that was not committed releases its memory, and prints which handles were lost.
-  ~step() {
+  /// A step is an obligation itself: it is committed, or cut off. One that is neither is named, by Clang where it sees
+  /// it; its memory is released, and the handles that were lost in it are printed. One that an exception ends is cut
+  /// off.
+  BELAY_IF_DISCHARGED ~step() {
     if (ended_) return;
-    if (engine_->obligations().open_count() > 0) report_abandoned();
-    engine_->end_step();
+    if (engine_->obligations().open_count() > 0 || std::uncaught_exceptions() == 0) report_abandoned();
+    cut_off();
+  }
+
+  /// The step has `count` (0 or more) micro-batches on this rank. Before its first forward.
+  void micro_batches(std::size_t count, where at = where::current()) {
+    const step_start start{count, order()};
+    each([&](auto& participant) { participant.begin(start, at); });
   }
 
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
@@ -71,15 +114,13 @@ class [[nodiscard]] step {
   [[nodiscard]] micro_batch_scope<Engine> micro_batch(std::size_t index) const noexcept { return {*engine_, index}; }
 
   /// Findings of this rank for the vote: overflow and non-finite gradients.
-  void observe(const ballot& findings) noexcept {
-    findings_.non_finite += findings.non_finite;
-    if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
-  }
+  void observe(const ballot& findings) noexcept { add(findings); }
 
   /// Ends a step that a failure elsewhere, such as a peer's, has interrupted. Its memory is released. Obligations that
-  /// can no longer be discharged are not reported.
-  void cut_off() noexcept {
+  /// can no longer be discharged are not reported. Nothing is communicated.
+  BELAY_ENDS void cut_off() noexcept {
     if (std::exchange(ended_, true)) return;
+    each([](auto& participant) { participant.withdraw(); });
     engine_->end_step();
   }
 
@@ -92,39 +133,145 @@ class [[nodiscard]] step {
     static_cast<void>(std::forward<Body>(body)(tape<Engine>{*engine_}));
   }
 
-  /// Ends the step. `vote(ballot) -> ballot` reduces the findings of all ranks; a single rank needs none. Where
-  /// obligations are open, a checked build throws `open_obligations`, which names them; a release build reclaims the
-  /// memory and refuses.
+  /// Ends a step without participants. `vote(ballot) -> ballot` reduces the findings of all ranks; a single rank needs
+  /// none. Where obligations are open, a checked build throws `open_obligations`, which names them; a release build
+  /// reclaims the memory and refuses.
   template <class Vote>
-  requires std::invocable<Vote, ballot>
-  [[nodiscard]] step_outcome commit(Vote&& vote, where at = where::current()) && {
-    ledger& obligations = engine_->obligations();
-    findings_.open_obligations = obligations.open_count();
-    findings_.misused_handles = obligations.misuse_count();
-    std::string list;
-    if (findings_.open_obligations > 0) list = obligations.text();
+  requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0) BELAY_DISCHARGES [[nodiscard]] step_outcome
+      commit(Vote&& vote, where at = where::current()) && {
+    std::string list = close_obligations();
     const std::uint64_t number = engine_->step_number();
     ended_ = true;
     engine_->end_step();
-    if constexpr (checked(check_level::local)) {
-      if (findings_.open_obligations > 0)
-        throw open_obligations(list, static_cast<std::size_t>(findings_.open_obligations), at);
-    }
+    expect_no_obligations(list, at);
     const ballot all = std::forward<Vote>(vote)(findings_);
     if (all.open_obligations + all.misused_handles > 0) return refused_step{all, std::move(list)};
     if (all.needed_rows > 0) return replay_step{all.needed_rows};
     if (all.non_finite > 0) return refused_step{all, {}};
     return committed_step{number};
   }
-  [[nodiscard]] step_outcome commit(where at = where::current()) && {
+  BELAY_DISCHARGES [[nodiscard]] step_outcome commit(where at = where::current()) &&
+      requires(sizeof...(Participants) == 0) {
     return std::move(*this).commit([](const ballot& own) { return own; }, at);
   }
 
+  /// Ends the step: finishes every participant (gradients are reduced, and divided once by `divisor`), and votes.
+  /// `divisor` is `samples{n}` or `target_tokens{n}` of the whole batch, equal on all ranks, or `local_targets{n}` of
+  /// this rank, which are summed. Collective over the mesh. Where obligations are open, a checked build throws
+  /// `open_obligations`; a release build refuses. Throws usage_error, on all ranks, where they disagree on the divisor,
+  /// the participants or the optimizer's arguments; where a parameter lacks a contribution.
+  template <votes Mesh, class Divisor>
+  requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
+      commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
+    std::string list = close_obligations();
+    if (findings_.open_obligations > 0) expect_no_obligations(list, at);
+    expect_agreement(mesh, order(), at);  // before ranks wait for each other in what only some of them take part in
+    if (findings_.open_obligations + findings_.misused_handles > 0) {
+      each([&](auto& participant) { participant.abandon(mesh, at); });
+      const ballot all = vote_over(mesh, findings_, no_divisor, at);
+      end(end_of_step::refused);
+      return refuse(all, std::move(list));
+    }
+    // In the order in which they were named: each may be collective.
+    auto parts = std::apply(
+        [&](auto&... participant) {
+          return std::tuple<committed_part<Participants>...>{participant.finish(mesh, divisor, at)...};
+        },
+        participants_);
+    step_summary summary;
+    summary.number = engine_->step_number();
+    double squares = 0;
+    std::apply(
+        [&](const auto&... part) {
+          const auto look = [&](const auto& one) {
+            if constexpr (requires { one.squares(); }) {
+              squares += one.squares();
+              summary.divisor = one.divisor();
+            }
+          };
+          (look(part), ...);
+        },
+        parts);
+    summary.norm = __builtin_sqrt(squares);
+    each([&](auto& participant) { add(participant.findings()); });
+    if (!engine_->rehearsing() && !__builtin_isfinite(summary.norm)) ++findings_.non_finite;
+    findings_.loss += engine_->loss();
+    const ballot all = vote_over(mesh, findings_, summary.divisor, at);
+    summary.loss = all.loss;
+    if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
+      discard(parts);
+      end(end_of_step::refused);
+      return refuse(all, {});
+    }
+    if (all.needed_rows > 0) {
+      discard(parts);
+      end(end_of_step::replay);
+      engine_->note_rows(all.needed_rows);
+      return replay_step{all.needed_rows};
+    }
+    end(end_of_step::committed);
+    return token_type{summary, std::move(parts)};
+  }
+  /// Any other call does not compile, with a sentence.
+  template <class... Arguments>
+  requires(sizeof...(Participants) > 0 && sizeof...(Arguments) < 2) BELAY_DISCHARGES outcome_type
+      commit(Arguments&&...) && {
+    static_assert(sizeof...(Arguments) == 2,
+                  "belay: a step with participants is committed over the mesh, with the divisor of its gradients: "
+                  "commit(mesh, belay::samples{n}), target_tokens{n}, or local_targets{n} of this rank");
+  }
+
  private:
+  template <class Action>
+  void each(Action&& action) {
+    std::apply([&](auto&... participant) { (action(participant), ...); }, participants_);
+  }
+  template <class Parts>
+  static void discard(Parts& parts) noexcept {
+    std::apply([](auto&... part) { (part.discard(), ...); }, parts);
+  }
+
+  void add(const ballot& findings) noexcept {
+    findings_.non_finite += findings.non_finite;
+    findings_.loss += findings.loss;
+    if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
+  }
+
+  [[nodiscard]] std::string close_obligations() {
+    ledger& obligations = engine_->obligations();
+    findings_.open_obligations = obligations.open_count();
+    findings_.misused_handles = obligations.misuse_count();
+    return findings_.open_obligations > 0 ? obligations.text() : std::string();
+  }
+  void expect_no_obligations(const std::string& list, where at) {
+    if constexpr (checked(check_level::local)) {
+      if (findings_.open_obligations == 0) return;
+      cut_off();
+      throw open_obligations(list, static_cast<std::size_t>(findings_.open_obligations), at);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t order() {
+    fnv1a hash;
+    each([&](auto& participant) { hash.add(participant.fingerprint()); });
+    return hash.value();
+  }
+
+  void end(end_of_step how) noexcept {
+    ended_ = true;
+    engine_->end_step();
+    engine_->note_end(how);
+  }
+  [[nodiscard]] outcome_type refuse(const ballot& all, std::string list) {
+    refused_step why{all, std::move(list)};
+    return {why, engine_->note_refusal(text(why), at_)};
+  }
+
   void report_abandoned() const noexcept {
     try {
       const std::string list = engine_->obligations().text();
-      std::fprintf(stderr, "%s: belay: a step ended without commit, with open obligations%s\n%s", at_.text().c_str(),
+      std::fprintf(stderr, "%s: belay: a step ended without commit%s%s\n%s", at_.text().c_str(),
+                   list.empty() ? ": commit it, or cut it off" : ", with open obligations",
                    std::uncaught_exceptions() > 0 ? " (an exception is on its way)" : "", list.c_str());
     } catch (...) {  // no memory for the list; the step's memory is reclaimed nevertheless
     }
@@ -132,14 +279,13 @@ class [[nodiscard]] step {
 
   Engine* engine_;
   where at_;
+  std::tuple<Participants&...> participants_;
   ballot findings_;
   bool ended_ = false;
 };
 
-template <class Engine>
-step(Engine&, where) -> step<Engine>;
-template <class Engine>
-step(Engine&) -> step<Engine>;
+template <class Engine, class... Participants>
+step(Engine&, Participants&...) -> step<Engine, Participants...>;
 
 /// Runs a layer's forward. The result owes one backward (or `discard`) in the same step. `layer`, and the memory behind
 /// `input`, must stay alive and unchanged until then.

@@ -95,6 +95,38 @@ class gradient_norm {
   template <class Group>
   [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
                                                where at = where::current()) {
+    return gradient_norm_value{kernel::square_root(squares(gradients, world, at))};
+  }
+
+  /// The sum of squares behind it.
+  template <class Group>
+  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
+    fill(gradients, world, at);
+    return fold_after(0);
+  }
+  /// The same of a model of which each rank of `stages`, a pipeline, has a part with a table of its own, summed over
+  /// `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of one table.
+  template <class Plane, class Stages>
+  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
+    fill(gradients, plane, at);
+    double so_far[1] = {0};
+    for (int stage = 0; stage < stages.size(); ++stage) {
+      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
+      if (stages.size() > 1) stages.broadcast(std::span<double>(so_far), stage, at);
+    }
+    return so_far[0];
+  }
+
+  /// The norm of one parameter of the table over all its parts, at the last call.
+  [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
+    return kernel::square_root(table_.fold(number, memory_));
+  }
+  [[nodiscard]] const norm_table& table() const noexcept { return table_; }
+
+ private:
+  // The table of all ranks of `world`.
+  template <class Group>
+  void fill(const reduced_gradients<T>& gradients, Group&& world, where at) {
     if (!gradients.latest())
       throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
     if constexpr (checked(check_level::across_ranks) && !moves_nothing<std::remove_cvref_t<Group>>) {
@@ -115,18 +147,13 @@ class gradient_norm {
       }
     }
     if (world.size() > 1) world.all_reduce(memory_, sum, at);
-    double squares = 0;
+  }
+  // The sum of squares of the table's parameters, in order, added to what those before them have.
+  [[nodiscard]] double fold_after(double squares) const noexcept {
     for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
-    return gradient_norm_value{kernel::square_root(squares)};
+    return squares;
   }
 
-  /// The norm of one parameter of the table over all its parts, at the last call.
-  [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
-    return kernel::square_root(table_.fold(number, memory_));
-  }
-  [[nodiscard]] const norm_table& table() const noexcept { return table_; }
-
- private:
   // A parameter counts once: two places of one part would overwrite each other.
   void check_places(where at) const {
     std::vector<std::pair<std::size_t, std::size_t>> taken;

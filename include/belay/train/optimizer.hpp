@@ -5,14 +5,22 @@
 // Updates go chunk by chunk, so that sharding changes no bit. The values of a bucket are gathered while the next
 // bucket is updated.
 //
+//   belay::adamw optimizer{store, {.beta2 = 0.95, .decay = 0.1}};
+//   if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = 1e-3, .clip = 1.0});
+//
+// Without a store it is made over gradient buckets:
+//
 //   std::vector<float> state(belay::adamw<float, group>::state_elements(buckets));
 //   belay::adamw<float, group> optimizer({.learning_rate = 3e-4}, buckets, state);
 //   if (auto* done = committed(outcome)) optimizer.apply(*done, std::move(reduced), belay::clip_factor::none());
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -20,7 +28,9 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket.hpp"
@@ -47,9 +57,56 @@ concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
   return 2 * layout.owned_elements(rank_in_family);
 }
 
+/// What may change from step to step: equal on all ranks, which the next commit's vote compares.
+struct update {
+  double learning_rate = 1e-3;
+  double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
+};
+
+/// A store's part of a committed step.
+template <class Part>
+concept committed_store_part = requires(Part& part) {
+  typename Part::store_type;
+  { part.squares() } -> std::same_as<double>;
+};
+
 template <class T, class Group>
 class adamw {
  public:
+  /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory.
+  template <class Store>
+  requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
+  explicit adamw(Store& store, adamw_settings settings = {}, where at = where::current())
+      : adamw(settings, store.buckets(),
+              store.run().template lease<T>(tier::device, state_elements(store.buckets()), "optimizer state", at), at) {
+    note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
+  }
+
+  /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
+  /// them. Consumes the token. Collective over the families of the store's parameters.
+  template <class... Participants>
+  void apply(committed_gradients<Participants...>&& token, const update& with, where at = where::current()) {
+    apply(std::move(token).only_part(), with, at);
+  }
+  /// The same for one of several stores of a step: `apply(ok->part(store), {...})`.
+  template <committed_store_part Part>
+  void apply(Part&& part, const update& with, where at = where::current()) {
+    static_assert(!std::is_reference_v<Part>, "belay: apply consumes the token: apply(std::move(*ok), {...})");
+    const step_summary summary = part.summary();
+    if (part.owned().data() != buckets_->owned().data())
+      throw usage_error("these gradients were applied before, or belong to another store", at);
+    settings_.learning_rate = with.learning_rate;
+    const gradient_norm_value norm{summary.norm};
+    const bool clips = with.clip < std::numeric_limits<double>::infinity();
+    const clip_factor clip = clips ? norm.clip(with.clip) : clip_factor::none();
+    update_owned(summary.number, std::move(part).take(), clip, at);
+    if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
+  }
+  template <class... Participants>
+  void apply(committed_gradients<Participants...>&, const update&) {
+    static_assert(sizeof...(Participants) == 0, "belay: apply consumes the token: apply(std::move(*ok), {...})");
+  }
+
   /// `state` has exactly `state_elements(buckets)` elements, and is zeroed. It and the bound `buckets` outlive this.
   adamw(adamw_settings settings, gradient_buckets<T, Group>& buckets, std::span<T> state, where at = where::current())
       : settings_(settings), buckets_(&buckets), state_(state) {
@@ -57,7 +114,9 @@ class adamw {
       throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
                             " elements, the memory given has " + std::to_string(state.size()),
                         at);
-    for (T& moment : state) moment = T(0);
+    if constexpr (!moves_nothing<Group>) {
+      for (T& moment : state) moment = T(0);
+    }
   }
 
   /// Elements of state for what this rank owns of the bound buckets: two moments each.
@@ -72,8 +131,29 @@ class adamw {
   /// of the buckets' last reduction; else a usage_error, and nothing was changed.
   void apply(const committed_step& token, reduced_gradients<T>&& gradients, clip_factor clip,
              where at = where::current()) {
-    if (token.number() <= last_token_)
-      throw usage_error("the token of step " + std::to_string(token.number()) + " after that of step " +
+    update_owned(token.number(), std::move(gradients), clip, at);
+  }
+
+  /// Any other call does not compile, with a sentence about what is missing.
+  template <class Token, class Gradients, class... Rest>
+  requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>)) void apply(Token&&, Gradients&&, Rest&&...) {
+    static_assert(committed_token<Token>,
+                  "the optimizer applies committed steps only: apply(*committed(outcome), gradients, clip)");
+    static_assert(!committed_token<Token> || gradients_to_apply<Gradients, T>,
+                  "the optimizer takes what finish(target_tokens) returned, moved in: std::move(gradients)");
+  }
+
+  /// Steps applied so far.
+  [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+  [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
+  void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
+
+ private:
+  [[nodiscard]] static std::uint64_t bits_of(double value) noexcept { return std::bit_cast<std::uint64_t>(value); }
+
+  void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at) {
+    if (number <= last_token_)
+      throw usage_error("the token of step " + std::to_string(number) + " after that of step " +
                             std::to_string(last_token_) + ": each committed step is applied once, in order",
                         at);
     if (gradients.number() == 0 || gradients.owned().data() != buckets_->owned().data())
@@ -83,8 +163,9 @@ class adamw {
                             " of their buckets, which have begun another since",
                         at);
     const reduced_gradients<T> used = std::move(gradients);
-    last_token_ = token.number();
+    last_token_ = number;
     ++steps_;
+    if constexpr (moves_nothing<Group>) return;
     adamw_settings plain = settings_;
     plain.decay = 0;
     const auto decayed = kernel::adamw_at_step<T>(settings_, steps_, clip.value());
@@ -107,26 +188,19 @@ class adamw {
     buckets_->finish_gathers();
   }
 
-  /// Any other call does not compile, with a sentence about what is missing.
-  template <class Token, class Gradients, class... Rest>
-  requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>)) void apply(Token&&, Gradients&&, Rest&&...) {
-    static_assert(committed_token<Token>,
-                  "the optimizer applies committed steps only: apply(*committed(outcome), gradients, clip)");
-    static_assert(!committed_token<Token> || gradients_to_apply<Gradients, T>,
-                  "the optimizer takes what finish(target_tokens) returned, moved in: std::move(gradients)");
-  }
-
-  /// Steps applied so far.
-  [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
-  [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
-  void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
-
- private:
   adamw_settings settings_;
   gradient_buckets<T, Group>* buckets_;
   std::span<T> state_;
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
+  std::function<void(std::uint64_t)> note_;  // tells a store what the last update was made with
 };
+
+template <class Store>
+adamw(Store&) -> adamw<typename Store::value_type, typename Store::group_type>;
+template <class Store>
+adamw(Store&, adamw_settings) -> adamw<typename Store::value_type, typename Store::group_type>;
+template <class T, class Group>
+adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<T>) -> adamw<T, Group>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -72,7 +72,7 @@ struct places {
       ::setenv("WORLD_SIZE", "2", 1);
       ::setenv("TORCHELASTIC_RUN_ID", "notes", 1);
       const bootstrap_socket socket = bootstrap_socket::open_in(base.path());
-      const bootstrap_file left = bootstrap_file::write(belay::find_launch(), socket, {});
+      const bootstrap_file left = bootstrap_file::write(belay::find_launcher(), socket, {});
       ::kill(::getpid(), SIGKILL);
       return 0;
     });
@@ -195,7 +195,7 @@ TEST_CASE("where descriptors run out that is said, and no living job loses its f
   ::setenv("RANK", "0", 1);
   ::setenv("WORLD_SIZE", "2", 1);
   ::setenv("TORCHELASTIC_RUN_ID", "living", 1);
-  const belay::launch mine = belay::find_launch();
+  const belay::launcher_environment mine = belay::find_launcher();
   {
     const bootstrap_socket socket = bootstrap_socket::open_in(base.path());
     const bootstrap_file file = bootstrap_file::write(mine, socket, {});
@@ -212,7 +212,7 @@ TEST_CASE("where descriptors run out that is said, and no living job loses its f
         ::setrlimit(RLIMIT_NOFILE, &limit);
         remove_stale_files(base.path());
         try {
-          static_cast<void>(bootstrap_file::write(belay::find_launch(), socket, {}));
+          static_cast<void>(bootstrap_file::write(belay::find_launcher(), socket, {}));
         } catch (const belay::file_error& error) {
           return std::string(error.what()).find("RLIMIT_NOFILE of this process is ") != std::string::npos ? 1 : 2;
         }

@@ -33,6 +33,7 @@ TEST_CASE("extents whose bytes wrap round are refused in the words of their laye
   const auto run = [&] {
     belay::step step{b.engine};
     static_cast<void>(belay::observe(step, layer, b.x));
+    step.cut_off();
   };
   const char* const asked[] = {"kept memory", "scratch", "remembered memory"};
   for (const auto what : {boundless::of::kept, boundless::of::scratched, boundless::of::remembered}) {

@@ -47,6 +47,7 @@ void observe_layer_after_layer(auto layer) {
     belay::step next{b.engine};
     seen = belay::observe(next, layer, b.x);  // what it held ended with its step
     CHECK(b.meter.live_bytes() == one);
+    next.cut_off();
   }
   CHECK(b.meter.live_bytes() == 0);
 }

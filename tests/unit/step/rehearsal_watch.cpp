@@ -54,8 +54,8 @@ struct ended {
   [[nodiscard]] bool says(const std::string& words) const { return said.find(words) != std::string::npos; }
 };
 
-// Runs `body` in a child process without a handler of SIGSEGV (neither of doctest nor of a sanitizer), and returns what it
-// prints.
+// Runs `body` in a child process without a handler of SIGSEGV (neither of doctest nor of a sanitizer), and returns what
+// it prints.
 template <class Body>
 ended in_child(Body body) {
   std::array<int, 2> pipe{};
@@ -137,6 +137,7 @@ TEST_CASE("a touch between the calls of layers is said to be one, and other faul
     auto h = belay::forward(step, layer, input{nullptr, {4, 8}});
     careless::write(const_cast<float*>(h.out().data()));  // a loss that was computed in place
     std::move(h).discard("not reached");
+    step.cut_off();
   });
   CHECK(between.by_segv());
   CHECK(between.says("outside of a layer's call, in the step begun at"));
@@ -180,6 +181,7 @@ TEST_CASE("what handled the signal before handles it still, and has it back afte
     engine planned{belay::reserved_addresses{1 << 20}, meter};
     belay::step step{planned};
     ::raise(SIGSEGV);
+    step.cut_off();
   });
   CHECK(sent.by_segv());
   CHECK(sent.said.empty());
@@ -192,6 +194,8 @@ TEST_CASE("what handled the signal before handles it still, and has it back afte
       belay::step outer{one};
       belay::step inner{two};
       if (segv_is_default()) ::_exit(4);
+      inner.cut_off();
+      outer.cut_off();
     }
     if (!segv_is_default()) ::_exit(5);
     // A handler that the program has installed on top stays.
@@ -200,6 +204,7 @@ TEST_CASE("what handled the signal before handles it still, and has it back afte
       struct sigaction ignored = {};
       ignored.sa_handler = [](int) {};
       ::sigaction(SIGSEGV, &ignored, nullptr);
+      step.cut_off();
     }
     if (segv_is_default()) ::_exit(6);
   });
@@ -216,6 +221,7 @@ TEST_CASE("two threads rehearse at once: the end of one leaves the other's layer
       belay::step step{planned};
       ++open;
       over.wait(false);
+      step.cut_off();
     });
     while (open.load() == 0) std::this_thread::yield();
     std::thread faulty([&] {
@@ -227,6 +233,7 @@ TEST_CASE("two threads rehearse at once: the end of one leaves the other's layer
       other.join();
       careless layer{careless::fault::in_forward};
       static_cast<void>(belay::observe(step, layer, input{nullptr, {1, 8}}));
+      step.cut_off();
     });
     faulty.join();
   });

@@ -125,6 +125,7 @@ TEST_CASE("backward twice is a named error in checked builds and refused in rele
   auto first = std::move(twice.handle).backward(b.x);
   if constexpr (belay::checked(belay::check_level::local)) {
     CHECK_THROWS_AS(static_cast<void>(std::move(twice.handle).backward(b.x)), belay::usage_error);
+    step.cut_off();
   } else {
     auto second = std::move(twice.handle).backward(b.x);
     CHECK(layer.gradient == 91);
@@ -165,7 +166,10 @@ TEST_CASE("a step without commit reclaims its memory and the next step begins cl
   }
   CHECK(b.meter.live_bytes() == 0);
   belay::step next{b.engine};
-  const auto nested = [&] { belay::step second{b.engine}; };
+  const auto nested = [&] {
+    belay::step second{b.engine};
+    second.cut_off();
+  };
   CHECK_THROWS_AS(nested(), belay::usage_error);
   auto outcome = std::move(next).commit();
   CHECK(belay::committed(outcome) != nullptr);
@@ -232,7 +236,8 @@ struct owing_inside : scaling {
   };
   template <class Frame>
   residue forward(Frame& frame, belay::view<const double, 3> x) {
-    const belay::obligation_id opened = frame.open(belay::obligation_kind::combined_tokens, 0, x.shape(), frame.call().at);
+    const belay::obligation_id opened =
+        frame.open(belay::obligation_kind::combined_tokens, 0, x.shape(), frame.call().at);
     return {scaling::forward(frame, x), opened};
   }
   template <class Frame>
@@ -267,6 +272,7 @@ TEST_CASE("a layer whose residue owes something ends that when its handle is dis
   auto other = belay::forward(second, wrong_policy, b.x);
   std::move(other).discard("no gradient here");
   CHECK(b.engine.obligations().open_count() == 1);
+  second.cut_off();
 }
 
 namespace {

@@ -15,7 +15,7 @@
 
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
-#include "belay/comm/launch.hpp"
+#include "belay/comm/launcher.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
@@ -26,13 +26,13 @@ namespace host {
 /// The world of the environment. `run(body)` calls `body(rank&)` once, in this process, as the rank that it is.
 class launched_world {
  public:
-  /// Throws `input_error` where the environment makes no sense (see find_launch), or where its ranks run on several
+  /// Throws `input_error` where the environment makes no sense (see find_launcher), or where its ranks run on several
   /// hosts.
   explicit launched_world(world_options options = {}, where at = where::current());
 
   [[nodiscard]] int rank() const noexcept { return found_.rank; }
   [[nodiscard]] int size() const noexcept { return found_.size; }
-  [[nodiscard]] const launch& found() const noexcept { return found_; }
+  [[nodiscard]] const launcher_environment& found() const noexcept { return found_; }
 
   /// Runs the body as this process's rank and returns what it returns, or throws what it throws. The first rank under
   /// a launcher that is not belay-run returns when all others are done. May be called again where the launcher is not
@@ -52,7 +52,7 @@ class launched_world {
  private:
   void run_once(function_ref<void(host::rank&)> body, where at) const;
 
-  launch found_;
+  launcher_environment found_;
   world_options options_;
 };
 

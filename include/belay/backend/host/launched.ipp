@@ -60,7 +60,7 @@ class polling_thread {
 
 // One run of a launched rank.
 struct launched_run {
-  const launch& found;
+  const launcher_environment& found;
   const world_options& options;
   function_ref<void(rank&)> body;
   where at;
@@ -76,7 +76,7 @@ struct launched_run {
 };
 
 BELAY_DECL launched_world::launched_world(world_options options, where at)
-    : found_(find_launch()), options_(checked_options(options, at)) {
+    : found_(find_launcher()), options_(checked_options(options, at)) {
   if (found_.several_hosts()) {
     throw input_error(
         found_.text() + ", of which " + std::to_string(found_.local_size) +

@@ -6,7 +6,8 @@
 #pragma once
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
-#error "belay/backend/host/source.hpp is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it \
+#error \
+    "belay/backend/host/source.hpp is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it \
 for every source of the program, or do not include this header"
 #endif
 
@@ -60,7 +61,7 @@ for every source of the program, or do not include this header"
 #include "belay/comm/flight_diagnosis.ipp"
 #include "belay/comm/flight_file.ipp"
 #include "belay/comm/flight_recorder.ipp"
-#include "belay/comm/launch.ipp"
+#include "belay/comm/launcher.ipp"
 #include "belay/comm/mesh.ipp"
 #include "belay/comm/ranks_text.ipp"
 #include "belay/comm/signal_name.ipp"

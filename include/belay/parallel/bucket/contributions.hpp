@@ -79,6 +79,9 @@ class contribution_map {
     return first_row_[parameter + 1] - first_row_[parameter];
   }
   [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
+  [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
+  /// Whether anything was contributed since `begin`.
+  [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
   [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
   /// Of the first of them, where there is one.
   [[nodiscard]] std::size_t first_wrong() const noexcept { return first_wrong_; }

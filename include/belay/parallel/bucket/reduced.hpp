@@ -11,37 +11,13 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
-#include "belay/core/where.hpp"
+#include "belay/parallel/divisor.hpp"
 #include "belay/parallel/parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 template <class T, class Group>
 class gradient_buckets;
-
-/// The number of target tokens of the global batch, the one divisor of a step's gradients: equal on all ranks.
-class target_tokens {
- public:
-  explicit target_tokens(std::size_t count, where at = where::current()) : count_(count) {
-    if (count == 0) throw usage_error("a batch without target tokens has no mean", at);
-  }
-  [[nodiscard]] std::size_t count() const noexcept { return count_; }
-
- private:
-  std::size_t count_;
-};
-
-/// The target tokens of this rank's part of the batch (0 or more), where the global number is not known: `finish` sums
-/// them over the ranks that divide the batch.
-class local_targets {
- public:
-  explicit constexpr local_targets(std::size_t count) noexcept : count_(count) {}
-  [[nodiscard]] constexpr std::size_t count() const noexcept { return count_; }
-
- private:
-  std::size_t count_;
-};
 
 /// Whether the range counts in the global norm on this rank. A replicated one counts on rank 0 of its family only.
 enum class norm_share : std::uint8_t { counted_here, counted_elsewhere };

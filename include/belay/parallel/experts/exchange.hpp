@@ -36,6 +36,7 @@
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/experts/handles.hpp"
@@ -43,6 +44,7 @@
 #include "belay/parallel/experts/rows.hpp"
 #include "belay/parallel/experts/statistics.hpp"
 #include "belay/parallel/routing.hpp"
+#include "belay/step/participant.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -154,6 +156,37 @@ class expert_exchange {
     heap_->reclaim();
   }
 
+  // What a step asks of its participants.
+  using committed_part = no_committed_part;
+  void begin(const step_start&, where at) {
+    needed_ = 0;
+    unread_ = false;
+    begin_step(at);
+  }
+  template <class Mesh, class Divisor>
+  [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) noexcept {
+    return {};
+  }
+  template <class Mesh>
+  void abandon(const Mesh&, where) noexcept {
+    withdraw();
+  }
+  void withdraw() noexcept { static_cast<void>(take_overflow()); }
+  /// The overflow of the step's dispatches.
+  [[nodiscard]] ballot findings() noexcept {
+    ballot found;
+    found.needed_rows = take_overflow().rows_wanted();
+    return found;
+  }
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+    return fnv1a().add_text("expert_exchange").add(shape_.experts).add(shape_.k).add(shape_.capacity).value();
+  }
+  /// Room for `rows` rows and an eighth more, so that a drifting router does not replay every step.
+  void make_room(std::size_t rows, where at) {
+    const std::size_t wanted = rows + rows / 8;
+    if (wanted > shape_.capacity) set_capacity(wanted, at);
+  }
+
   /// Leases come from `heap` from now on, so that one exchange can be rehearsed on one heap and run on another. No
   /// handle may be open.
   void use(Heap& heap) noexcept { heap_ = &heap; }
@@ -229,9 +262,9 @@ class expert_exchange {
     state.gradients = heap_->lease(slot_bytes(), "row gradients of experts", at);
     state.obligation = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
     frame.run([&] {
-      for_each_token(exchange_gradients<T>{slots(state, state.outputs), state.routed.weights.data(), dy.data(),
-                                           dweights.data()},
-                     state.routed.rows);
+      for_each_token(
+          exchange_gradients<T>{slots(state, state.outputs), state.routed.weights.data(), dy.data(), dweights.data()},
+          state.routed.rows);
       put_rows(state, state.outputs, at);
       synchronize(at);
     });

@@ -55,6 +55,10 @@ class frame : public belay::frame_arithmetic<frame> {
   [[nodiscard]] auto read(const Parameter& parameter) const {
     return parameter.values();
   }
+  template <class Parameter>
+  [[nodiscard]] auto add_to(const Parameter& parameter) const {
+    return belay::adding_to(parameter.gradient_values());
+  }
 
   static bool replaying() { return false; }
   static bool forward_only() { return false; }

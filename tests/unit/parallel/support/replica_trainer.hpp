@@ -22,7 +22,7 @@
 namespace belay::inline BELAY_ABI {
 // Only a step can make the token; this one is the tests'.
 struct test_engine;
-template <class Engine>
+template <class Engine, class... Participants>
 class step;
 template <>
 class step<test_engine> {

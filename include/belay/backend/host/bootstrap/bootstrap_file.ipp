@@ -25,7 +25,7 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 // Follows from what the launcher tells every rank of a job and no other job; else from the process that started them.
-[[nodiscard]] BELAY_DECL std::string bootstrap_file_name(const launch& job) {
+[[nodiscard]] BELAY_DECL std::string bootstrap_file_name(const launcher_environment& job) {
   std::string told = std::string(job.launcher) + "/" + std::to_string(job.size);
   bool any = false;
   for (const char* variable :
@@ -45,7 +45,8 @@ namespace host {
   return name;
 }
 
-BELAY_DECL bootstrap_file bootstrap_file::write(const launch& job, const bootstrap_socket& socket, where at) {
+BELAY_DECL bootstrap_file bootstrap_file::write(const launcher_environment& job, const bootstrap_socket& socket,
+                                                where at) {
   const std::string name = bootstrap_file_name(job);
   const file_owner owner = file_owner::this_process(at);
   std::string text = "belay 2 " + owner.text() + " " + socket.path() + " ";
@@ -58,7 +59,7 @@ BELAY_DECL bootstrap_file bootstrap_file::write(const launch& job, const bootstr
   }
 }
 
-BELAY_DECL bootstrap_file::content bootstrap_file::find(const launch& job, time_point until, where at) {
+BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environment& job, time_point until, where at) {
   const std::string name = bootstrap_file_name(job);
   while (true) {
     if (const auto folder = private_directory::find(folder_path(), at)) {

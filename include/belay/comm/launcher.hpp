@@ -3,7 +3,7 @@
 // Which rank of how many this process is. Each launcher says it in environment variables of its own. Several sets can
 // be present at once (mpirun inside a Slurm allocation); two that disagree are an error.
 //
-//   const belay::launch mine = belay::find_launch();
+//   const belay::launcher_environment mine = belay::find_launcher();
 //   std::printf("%s\n", mine.text().c_str());  // torchrun: rank 1 of 4
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace belay::inline BELAY_ABI {
 
 /// What a launcher says about this process.
-struct launch {
+struct launcher_environment {
   const char* launcher = "none";  // belay-run, torchrun, openmpi, pmi, slurm; none: started by hand
   int rank = 0;
   int size = 1;
@@ -57,13 +57,13 @@ using environment = function_ref<const char*(const char* name)>;
 /// input_error for a set that is incomplete or impossible, for an unknown name, and where torchrun, Open MPI and PMI
 /// disagree on rank or size, or where only PMIx names a rank and no variable a size. Slurm conflicts with none: a
 /// launcher inside an allocation inherits its variables.
-[[nodiscard]] BELAY_DECL launch find_launch(environment variable);
+[[nodiscard]] BELAY_DECL launcher_environment find_launcher(environment variable);
 
 /// The same of this process's environment.
-[[nodiscard]] BELAY_DECL launch find_launch();
+[[nodiscard]] BELAY_DECL launcher_environment find_launcher();
 
 }  // namespace belay::inline BELAY_ABI
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
-#include "belay/comm/launch.ipp"  // IWYU pragma: export
+#include "belay/comm/launcher.ipp"  // IWYU pragma: export
 #endif

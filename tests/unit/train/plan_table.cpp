@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/report/plan_table.hpp"
+#include "belay/train/plan_table.hpp"
 
 #include <doctest/doctest.h>
 

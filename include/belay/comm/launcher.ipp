@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "belay/comm/launch.hpp"
+#include "belay/comm/launcher.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -21,8 +21,8 @@ class launch_reader {
   }
 
   /// Throws input_error, naming the variable, for a set that is incomplete or impossible.
-  [[nodiscard, gnu::cold]] launch read(const launcher_variables& from) const {
-    launch out;
+  [[nodiscard, gnu::cold]] launcher_environment read(const launcher_variables& from) const {
+    launcher_environment out;
     out.launcher = from.launcher;
     out.rank = number(from, from.rank, 0);
     out.size = number(from, from.size, 1);
@@ -60,11 +60,11 @@ class launch_reader {
   environment variable_;
 };
 
-[[gnu::cold]] BELAY_DECL std::string launch::text() const {
+[[gnu::cold]] BELAY_DECL std::string launcher_environment::text() const {
   return std::string(launcher) + ": rank " + std::to_string(rank) + " of " + std::to_string(size);
 }
 
-[[gnu::cold]] BELAY_DECL launch find_launch(environment variable) {
+[[gnu::cold]] BELAY_DECL launcher_environment find_launcher(environment variable) {
   const launch_reader reader(variable);
   if (reader.is_set("BELAY_LAUNCHER")) {
     const std::string name = variable("BELAY_LAUNCHER");
@@ -77,11 +77,11 @@ class launch_reader {
     }
     throw input_error("BELAY_LAUNCHER=" + name + ": there are " + known);
   }
-  launch found;
+  launcher_environment found;
   bool any = false;
   for (const launcher_variables& from : known_launchers) {
     if (!reader.is_set(from.rank) && !reader.is_set(from.size)) continue;
-    const launch here = reader.read(from);
+    const launcher_environment here = reader.read(from);
     if (&from == &known_launchers[0]) return here;  // our own knows what it started
     if (any && (here.rank != found.rank || here.size != found.size)) {
       throw input_error("two launchers disagree: " + found.text() + ", " + here.text() +
@@ -101,8 +101,8 @@ class launch_reader {
   return found;
 }
 
-[[gnu::cold]] BELAY_DECL launch find_launch() {
-  return find_launch([](const char* name) -> const char* { return std::getenv(name); });
+[[gnu::cold]] BELAY_DECL launcher_environment find_launcher() {
+  return find_launcher([](const char* name) -> const char* { return std::getenv(name); });
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/comm/launch.hpp"
+#include "belay/comm/launcher.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,8 +12,8 @@ namespace {
 
 using variables = std::map<std::string, std::string>;
 
-belay::launch read(const variables& set) {
-  return belay::find_launch([&](const char* name) -> const char* {
+belay::launcher_environment read(const variables& set) {
+  return belay::find_launcher([&](const char* name) -> const char* {
     const auto found = set.find(name);
     return found == set.end() ? nullptr : found->second.c_str();
   });
@@ -40,7 +40,7 @@ const variables slurm{{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "6"}, {"SLURM_LOCA
 TEST_CASE("each launcher's variables are read; without any there is one rank") {
   const auto check = [](const variables& set, const char* launcher, int rank, int size, int local_rank,
                         int local_size) {
-    const belay::launch found = read(set);
+    const belay::launcher_environment found = read(set);
     CAPTURE(launcher);
     CHECK(std::string(found.launcher) == launcher);
     CHECK(found.rank == rank);

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What frames tell that a backward has added to one parameter of the buckets.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
+#pragma once
+
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/step/contribution.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class Buckets>
+class bucket_contributor final : public contribution_target {
+ public:
+  /// `owner` outlives this and stays where it is.
+  bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
+
+  void contribute(std::size_t micro_batch, where at) override { owner_->contributed(parameter_, 1, micro_batch, at); }
+
+ private:
+  Buckets* owner_;
+  std::size_t parameter_;
+};
+
+}  // namespace belay::inline BELAY_ABI

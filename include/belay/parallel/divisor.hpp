@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// By what a step's gradients are divided, once: the number of samples or of target tokens of the whole global batch.
+//
+//   auto outcome = std::move(step).commit(mesh, belay::samples{64});            // of all ranks, equal on all
+//   auto outcome = std::move(step).commit(mesh, belay::local_targets{counted});  // of this rank; the commit sums them
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The number of target tokens of the global batch, equal on all ranks.
+class target_tokens {
+ public:
+  explicit target_tokens(std::size_t count, where at = where::current()) : count_(count) {
+    if (count == 0) throw usage_error("a batch without target tokens has no mean", at);
+  }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+
+ private:
+  std::size_t count_;
+};
+
+/// The number of samples of the global batch, equal on all ranks.
+class samples {
+ public:
+  explicit samples(std::size_t count, where at = where::current()) : count_(count) {
+    if (count == 0) throw usage_error("a batch without samples has no mean", at);
+  }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+
+ private:
+  std::size_t count_;
+};
+
+/// The target tokens of this rank's part of the batch (0 or more), where the global number is not known: they are
+/// summed over the ranks that divide the batch.
+class local_targets {
+ public:
+  explicit constexpr local_targets(std::size_t count) noexcept : count_(count) {}
+  [[nodiscard]] constexpr std::size_t count() const noexcept { return count_; }
+
+ private:
+  std::size_t count_;
+};
+
+template <class D>
+concept step_divisor = std::same_as<D, target_tokens> || std::same_as<D, samples> || std::same_as<D, local_targets>;
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a backward adds to. A frame lists the targets that its call has added to; when the handle's backward ends, each
+// of them is told once, however often it was added to. So no trainer says by itself that a parameter has contributed.
+// IWYU pragma: private, include "belay/step.hpp"
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The gradient of one parameter. It outlives the calls that add to it, and stays where it is.
+class contribution_target {
+ public:
+  contribution_target() = default;
+  // A copy or a moved one is in no call's list.
+  contribution_target(const contribution_target&) noexcept {}
+  contribution_target& operator=(const contribution_target&) noexcept { return *this; }
+
+  /// A backward of `micro_batch` has added what it adds. May throw usage_error.
+  virtual void contribute(std::size_t micro_batch, where at) = 0;
+
+ protected:
+  ~contribution_target() = default;
+
+ private:
+  friend class contribution_list;
+  contribution_target* next_ = nullptr;
+  bool listed_ = false;
+};
+
+/// The targets of one handle's backward, in the order in which they were first added to. It allocates nothing: the list
+/// runs through the targets.
+class contribution_list {
+ public:
+  contribution_list() = default;
+  contribution_list(const contribution_list&) = delete;
+  contribution_list& operator=(const contribution_list&) = delete;
+  /// A backward that threw has contributed nothing.
+  ~contribution_list() {
+    while (first_ != nullptr) static_cast<void>(take_first());
+  }
+
+  void add(contribution_target& target) noexcept {
+    if (std::exchange(target.listed_, true)) return;
+    *end_ = &target;
+    end_ = &target.next_;
+  }
+
+  /// Tells every target, and empties the list.
+  void contribute(std::size_t micro_batch, where at) {
+    while (first_ != nullptr) take_first().contribute(micro_batch, at);
+  }
+
+ private:
+  contribution_target& take_first() noexcept {
+    contribution_target& target = *first_;
+    first_ = std::exchange(target.next_, nullptr);
+    if (first_ == nullptr) end_ = &first_;
+    target.listed_ = false;
+    return target;
+  }
+
+  contribution_target* first_ = nullptr;
+  contribution_target** end_ = &first_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What takes part in a step: a store of parameters, an expert exchange, a class of one's own. The step begins it,
+// finishes it in its commit, and asks for its findings, so that none of these can be forgotten. All ranks name the same
+// participants in the same order; the vote compares it.
+//
+//   struct counted_dropout {                        // a participant of one's own, without gradients
+//     using committed_part = belay::no_committed_part;
+//     void begin(const belay::step_start&, belay::where) { dropped = 0; }
+//     template <class Mesh, class Divisor>
+//     belay::no_committed_part finish(const Mesh&, Divisor, belay::where) { return {}; }
+//     template <class Mesh>
+//     void abandon(const Mesh&, belay::where) {}
+//     void withdraw() noexcept {}
+//     belay::ballot findings() { return {}; }
+//     std::uint64_t fingerprint() const { return 17; }
+//   };
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/step/commit.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What a step begins with.
+struct step_start {
+  std::size_t micro_batches = 1;
+  std::uint64_t participants = 0;  // a hash of all participants of the step and their order
+};
+
+/// `begin(start)`: a step begins; called again, before the first forward, where the step says another number of
+/// micro-batches. `findings()`: after the last backward, for the vote. `withdraw()`: the step ends without commit, and
+/// nothing waits for peers. `fingerprint()`: equal on all ranks. `finish(mesh, divisor, at)` and `abandon(mesh, at)`,
+/// which are templates, end a step in its commit: the first gives the participant's part of the token, the second joins
+/// the collectives that peers wait in. A participant whose room can overflow has `make_room(rows, at)`, which is called
+/// before `begin` once a step was replayed.
+template <class P>
+concept step_participant = requires(P& participant, const P& same, const step_start& start, where at) {
+  typename P::committed_part;
+  participant.begin(start, at);
+  participant.withdraw();
+  { participant.findings() } -> std::convertible_to<ballot>;
+  { same.fingerprint() } -> std::convertible_to<std::uint64_t>;
+};
+
+/// An engine with the place where it was named, which stands for the step's.
+template <class Engine>
+struct engine_here {
+  engine_here(Engine& named, where site = where::current()) noexcept : engine(&named), at(site) {}
+  Engine* engine;
+  where at;
+};
+
+}  // namespace belay::inline BELAY_ABI

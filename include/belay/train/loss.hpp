@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Losses: the sum over a micro-batch, which becomes a finding of its step, and its gradient. The commit sums the losses
+// of all ranks and divides the gradients, once, by samples or target tokens.
+//
+//   auto y = belay::forward(step, net.last, h.out());
+//   auto [loss, grad] = belay::squared_error(step, y.out(), targets);
+//   grad = std::move(y).backward(grad);
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/step/gradient.hpp"
+#include "belay/step/step.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A loss that its step has noted. It has no number: the mean over all ranks is in the committed step, and in a
+/// rehearsal there is none. `run.report` gives it.
+struct noted_loss {};
+
+/// A loss and the gradient of its sum with respect to what the network put out.
+template <class Engine, class T, std::size_t Rank>
+struct loss_and_gradient {
+  noted_loss loss;
+  belay::gradient<Engine, T, Rank> gradient;
+};
+
+/// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape. The step notes the
+/// sum; divided by `samples{n}` it is the mean of a sample's summed errors.
+template <step_scope Scope, std::floating_point T, std::size_t Rank>
+[[nodiscard]] auto squared_error(const Scope& scope, view<const T, Rank> output,
+                                 std::type_identity_t<view<const T, Rank>> target, where at = where::current()) {
+  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
+  if (output.shape() != target.shape())
+    throw usage_error("squared_error: the output is " + shape_text(output.shape()) + ", the targets are " +
+                          shape_text(target.shape()),
+                      at);
+  loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
+  engine_type& engine = scope.engine();
+  engine.compute().run([&engine, output, target, gradient = out.gradient.values()] {
+    double sum_of_squares = 0;
+    for (std::size_t i = 0; i < output.size(); ++i) {
+      const T difference = output.data()[i] - target.data()[i];
+      sum_of_squares += static_cast<double>(difference) * static_cast<double>(difference);
+      gradient.data()[i] = 2 * difference;
+    }
+    engine.add_loss(sum_of_squares);
+  });
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI

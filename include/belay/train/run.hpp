@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a training body runs in, beside its rank: the engine of its steps, and memory that was planned to the byte and
+// outlives the body. `launch` makes it. In a rehearsal the same body runs over addresses without memory.
+//
+//   auto train = [](auto& rank, auto& run) {
+//     for (auto number : run.steps(100)) {
+//       belay::step step{run.engine(), store};
+//       ...
+//     }
+//   };
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/symmetric.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/arena.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/step/engine.hpp"
+#include "belay/train/plan.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Bytes of the regions of one rank.
+struct run_memory {
+  std::size_t activations = 0;
+  std::vector<std::size_t> windows;                  // symmetric memory, in the order in which it is asked for
+  std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
+};
+
+/// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
+template <class Rank, class Engine>
+class run {
+ public:
+  using engine_type = Engine;
+  using group_type = typename Rank::group_type;
+  using memory_type = typename Engine::memory_type;
+  using heap_type = symmetric_heap<group_type>;
+  /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
+  using planner = std::function<run_memory(std::uint64_t rows)>;
+
+  /// `number` is the rank's. `again` is asked when a step must be replayed.
+  run(int number, run_memory planned, planner again = {})
+      : number_(number), planned_(std::move(planned)), again_(again) {
+    engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
+  }
+  run(const run&) = delete;  // bodies and stores point to it
+  run& operator=(const run&) = delete;
+
+  /// The engine of all steps. It stays where it is when a replay gives it more memory.
+  [[nodiscard]] Engine& engine() noexcept { return *engine_; }
+  [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
+  [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
+
+  /// Memory for as long as the run: `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses.
+  template <class T>
+  [[nodiscard]] std::span<T> lease(tier where_it_is, std::size_t elements, const char* purpose,
+                                   where at = where::current()) {
+    auto& region = persistent_[static_cast<std::size_t>(where_it_is)];
+    const std::size_t most = planned_.persistent[static_cast<std::size_t>(where_it_is)];
+    if (!region) region.emplace(where_it_is, memory_type{most}, std::size_t{4096}, meters_[where_it_is]);
+    const auto memory = region->template lease<T>(extents<1>{elements}, leases_, at);
+    used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)));
+    return {memory.data(), elements};
+  }
+
+  /// Symmetric memory of `group`, for an expert exchange. Collective. It grows when a step is replayed.
+  [[nodiscard]] heap_type& windows(const group_type& group, where at = where::current()) {
+    const std::size_t index = windows_.size();
+    const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(index);
+    windows_.push_back(std::make_unique<window>(group));
+    open_window(index, bytes, at);
+    return *windows_.back()->heap;
+  }
+
+  /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal.
+  template <class Token, class Print>
+  requires(std::invocable<Print&, double> ||
+           std::invocable<Print&, const step_summary&>) void report(const Token& token, Print&& print) {
+    if constexpr (!rehearsing()) {
+      if (number_ != 0) return;
+      if constexpr (std::invocable<Print&, const step_summary&>)
+        print(token.summary());
+      else
+        print(token.summary().mean_loss());
+    }
+  }
+
+  /// The numbers 1 to `count`, each until its step is committed: one that must be replayed comes again, with room for
+  /// what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as `error`. A rehearsal has
+  /// one step.
+  class step_numbers {
+   public:
+    struct end_type {};
+    class iterator {
+     public:
+      iterator(run& owner, std::size_t count) noexcept : owner_(&owner), count_(count) {}
+      [[nodiscard]] std::size_t operator*() const noexcept { return number_; }
+      iterator& operator++() {
+        if (owner_->next() == next_step::another) ++number_;
+        return *this;
+      }
+      [[nodiscard]] bool operator==(end_type) const noexcept { return number_ > count_; }
+
+     private:
+      run* owner_;
+      std::size_t count_;
+      std::size_t number_ = 1;
+    };
+    [[nodiscard]] iterator begin() const noexcept { return {*owner_, count_}; }
+    [[nodiscard]] end_type end() const noexcept { return {}; }
+
+   private:
+    friend class run;
+    step_numbers(run& owner, std::size_t count) noexcept : owner_(&owner), count_(count) {}
+    run* owner_;
+    std::size_t count_;
+  };
+  [[nodiscard]] step_numbers steps(std::size_t count) noexcept {
+    return {*this, rehearsing() && count > 1 ? std::size_t{1} : count};
+  }
+
+  /// What this run has leased: its plan. For `rehearse`.
+  [[nodiscard]] rank_plan plan() const {
+    rank_plan out = used_;
+    std::size_t window_peak = 0, window_extent = 0;
+    for (const auto& one : windows_) {
+      window_peak += one->heap->peak_bytes();
+      window_extent += one->heap->extent_bytes();
+    }
+    const std::size_t lasting = used_.peak_bytes(tier::device);
+    out.add(tier::device, "activations", meters_[tier::device].peak_bytes() - lasting - window_peak,
+            engine_->activations().offsets().extent_bytes());
+    if (!windows_.empty()) out.add(tier::device, "expert windows", window_peak, window_extent);
+    return out;
+  }
+  /// The regions that a run of the same body needs.
+  [[nodiscard]] run_memory memory() const {
+    run_memory out;
+    out.activations = engine_->activations().offsets().extent_bytes();
+    for (const auto& one : windows_) out.windows.push_back(one->heap->extent_bytes());
+    for (const plan_item& item : used_.items())
+      out.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
+    return out;
+  }
+
+ private:
+  struct window {
+    explicit window(const group_type& ranks) : group(ranks) {}
+    group_type group;
+    std::optional<heap_type> heap;
+  };
+  enum class next_step { same, another };
+
+  void open_window(std::size_t index, std::size_t bytes, where at) {
+    window& one = *windows_[index];
+    one.heap.reset();
+    one.heap.emplace(one.group, symmetric_heap_options{.bytes = bytes, .meter = &meters_[tier::device], .at = at}, at);
+  }
+
+  [[nodiscard]] next_step next() {
+    engine_->expect_refusal_read();
+    if (engine_->last_end() != end_of_step::replay) return next_step::another;
+    const std::uint64_t rows = engine_->needed_rows();
+    const std::uint64_t steps = engine_->step_number();
+    if (again_) {
+      planned_ = again_(rows);
+      engine_.reset();
+      engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
+      engine_->continue_after(steps);
+      for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), where::current());
+    }
+    engine_->make_room(rows);
+    return next_step::same;
+  }
+
+  int number_;
+  run_memory planned_;
+  planner again_;
+  tier_meters meters_;
+  std::array<std::optional<arena<memory_type>>, tier_count> persistent_;
+  lease_chain leases_;
+  rank_plan used_;
+  std::optional<Engine> engine_;
+  std::vector<std::unique_ptr<window>> windows_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A parameter store gives a model's parameters their memory, and takes part in every step: backwards add to its
+// gradients (`frame.add_to`), the step's commit reduces them over the ranks that replicate them and divides them once,
+// and an optimizer gets them with the token of the committed step alone. The memory is the run's.
+//
+//   network net;                                     // has for_each_parameter(visit)
+//   belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+//   belay::adamw optimizer{store};
+//   belay::step step{run.engine(), store};
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/parallel/bucket.hpp"
+#include "belay/parallel/divisor.hpp"
+#include "belay/parallel/parameter.hpp"
+#include "belay/parallel/placement.hpp"
+#include "belay/parallel/precision.hpp"
+#include "belay/parallel/vote.hpp"
+#include "belay/step/participant.hpp"
+#include "belay/train/clip.hpp"
+#include "belay/train/store_gradients.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What the ranks that replicate a parameter divide among themselves: nothing (0), or the optimizer's state (1).
+template <int Stage>
+struct zero {
+  static_assert(Stage == 0 || Stage == 1, "belay::zero<0> (nothing is divided) or belay::zero<1> (optimizer state)");
+  static constexpr zero_stage stage = Stage == 0 ? zero_stage::none : zero_stage::optimizer_state;
+};
+
+/// A model lists its parameters: `model.for_each_parameter(visit)` calls `visit(parameter)` for each, in model order.
+struct any_visitor {
+  template <class Parameter>
+  void operator()(Parameter&) const noexcept {}
+};
+template <class M>
+concept lists_parameters = requires(M& model, any_visitor visit) {
+  model.for_each_parameter(visit);
+};
+
+struct store_options {
+  std::uint64_t seed = 1;                           // of the first values, with each parameter's name
+  std::size_t bucket_bytes = std::size_t{1} << 20;  // gradients that are reduced together
+};
+
+/// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
+/// parameters point to it.
+template <class Run, class Mesh, class Precision = precision<>>
+class parameter_store {
+  static_assert(is_precision<Precision>, "a store's types are a belay::precision<...>");
+
+ public:
+  using value_type = typename Precision::parameters;
+  using group_type = typename Mesh::group_type;
+  using run_type = Run;
+  using buckets_type = gradient_buckets<value_type, group_type>;
+  using committed_part = store_gradients<parameter_store>;
+  friend committed_part;
+
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. `run`,
+  /// `mesh` and `model` outlive the store. Throws usage_error where two parameters have one name or one is listed
+  /// twice.
+  template <lists_parameters Model, int Stage>
+  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
+                  store_options options = {}, where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, at), divided.stage, options, at) {}
+  template <lists_parameters Model, int Stage>
+  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
+                  where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, at), divided.stage, options, at) {}
+  parameter_store(const parameter_store&) = delete;
+  parameter_store& operator=(const parameter_store&) = delete;
+
+  /// Writes the first values again, of another seed.
+  void fill(std::uint64_t seed, where at = where::current()) {
+    for (const auto& write : fillers_) write(seed, at);
+  }
+
+  [[nodiscard]] Run& run() const noexcept { return *run_; }
+  [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
+  [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
+  /// The norm of one parameter at the last commit, by its number in model order.
+  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept {
+    return norm_.of_parameter(norm_places_[parameter].parameter);
+  }
+
+  // What a step asks of its participants.
+
+  /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
+  void begin(const step_start& start, where at) {
+    if (unapplied_ != 0)
+      throw usage_error("the gradients of step " + std::to_string(std::exchange(unapplied_, 0)) +
+                            " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), "
+                            "{...}), or std::move(*ok).discard()",
+                        at);
+    if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
+    // A store that one rank forgets would be waited for in the comparison of another.
+    if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
+    buckets_.compare_replicas(at);
+    buckets_.begin(start.micro_batches, at);
+  }
+
+  /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
+  template <step_divisor Divisor>
+  [[nodiscard]] committed_part finish(const Mesh& mesh, const Divisor& divisor, where at) {
+    stepping_ = false;
+    auto reduced = reduce(mesh, divisor, at);
+    double squares = 0;
+    if constexpr (!moves_nothing<group_type>) squares = norm_.squares(reduced, mesh.replicas(), mesh.pipeline(), at);
+    return committed_part{*this, std::move(reduced), squares};
+  }
+  template <class Divisor>
+  requires(!step_divisor<Divisor>) [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
+    static_assert(step_divisor<Divisor>,
+                  "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
+                  "belay::local_targets{n} of this rank, which the commit sums");
+  }
+
+  /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
+  void abandon(const Mesh& mesh, where at) {
+    stepping_ = false;
+    buckets_.abandon(mesh.replicas(), at);
+  }
+  void withdraw() noexcept {
+    if (std::exchange(stepping_, false)) buckets_.withdraw();
+  }
+  [[nodiscard]] ballot findings() const noexcept { return {}; }
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+    return fnv1a().add_text("parameter_store").add(update_).value();
+  }
+  /// A hash of what an optimizer was last applied with; the next vote compares it.
+  void note_update(std::uint64_t arguments) noexcept { update_ = fnv1a(update_).add(arguments).value(); }
+
+ private:
+  struct parameters {
+    std::vector<bucket_member<value_type>> members;
+    std::vector<frozen_parameter<value_type>*> frozen;
+    norm_table norm;
+    std::vector<norm_place> places;
+  };
+
+  // Dense parameters are replicated over data x expert, those of experts over data.
+  enum : std::size_t { dense, of_experts };
+
+  parameter_store(Run& run, const Mesh& mesh, parameters found, zero_stage stage, store_options options, where at)
+      : run_(&run),
+        mesh_(&mesh),
+        buckets_(std::move(found.members), {{mesh.replicas(), stage}, {mesh.data(), stage}}, options.bucket_bytes, 1,
+                 found.norm.unit(), at),
+        norm_places_(found.places),
+        norm_(found.norm, std::move(found.places),
+              run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
+    const auto& layout = buckets_.layout();
+    const auto values = run.template lease<value_type>(tier::device, layout.elements(), "parameters", at);
+    const auto gradients = run.template lease<value_type>(tier::device, layout.gradient_elements(), "gradients", at);
+    buckets_.bind(values, gradients, at);
+    for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
+    for (frozen_parameter<value_type>* one : found.frozen) {
+      one->bind(run.template lease<value_type>(tier::device, one->local_size(), "frozen parameters", at).data());
+      add_filler(*one);
+    }
+    fill(options.seed, at);
+  }
+
+  template <class Model>
+  [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, where at) {
+    parameters found;
+    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      using element = typename Parameter::value_type;
+      static_assert(std::same_as<element, value_type>,
+                    "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
+                    "to the store's arguments");
+      constexpr bool cut = is_shard_over<typename Parameter::placement_type, axis::expert>;
+      if constexpr (!has_gradient<typename Parameter::learning_type>) {
+        found.frozen.push_back(&parameter);
+      } else {
+        const auto ranks = static_cast<std::size_t>(cut ? mesh.shape().expert : 1);
+        std::vector<std::size_t> parts;
+        for (std::size_t part = 0; part < ranks; ++part) parts.push_back(size_of_part(parameter, ranks, part));
+        const auto mine = static_cast<std::size_t>(cut ? mesh.coordinate().expert : 0);
+        found.members.emplace_back(parameter, cut ? of_experts : dense);
+        found.places.push_back({found.norm.add(parts, at), mine});
+      }
+    });
+    return found;
+  }
+  [[nodiscard]] static std::size_t size_of_part(const parameter_base<value_type>& parameter, std::size_t parts,
+                                                std::size_t part) {
+    if (parts == 1) return parameter.global_size();
+    const std::size_t extent = parameter.shape()[parameter.cut_dimension()];
+    if (extent == 0) return 0;
+    return parameter.global_size() / extent * even_part(extent, parts, part).count;
+  }
+
+  template <class Parameter>
+  void add_filler(Parameter& parameter) {
+    if constexpr (!moves_nothing<group_type>) {
+      if (parameter.spec().first_values.how() == initial::kind::filled) return;
+      fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
+    }
+  }
+
+  template <class Divisor>
+  [[nodiscard]] reduced_gradients<value_type> reduce(const Mesh& mesh, const Divisor& divisor, where at) {
+    if constexpr (std::same_as<Divisor, local_targets>)
+      return buckets_.finish(divisor, mesh.replicas(), at);
+    else
+      return buckets_.finish(target_tokens{divisor.count(), at}, at);
+  }
+
+  Run* run_;
+  const Mesh* mesh_;
+  buckets_type buckets_;
+  std::vector<norm_place> norm_places_;
+  gradient_norm<value_type> norm_;
+  std::vector<std::function<void(std::uint64_t, where)>> fillers_;
+  std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
+  std::uint64_t update_ = 0;
+  bool stepping_ = false;
+  bool compared_ = false;
+};
+
+template <class Run, class Mesh, class Model, int Stage>
+parameter_store(Run&, const Mesh&, Model&, zero<Stage>) -> parameter_store<Run, Mesh>;
+template <class Run, class Mesh, class Model, int Stage>
+parameter_store(Run&, const Mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run, Mesh>;
+template <class Run, class Mesh, class Model, int Stage, class... Types>
+parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>)
+    -> parameter_store<Run, Mesh, precision<Types...>>;
+template <class Run, class Mesh, class Model, int Stage, class... Types>
+parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
+    -> parameter_store<Run, Mesh, precision<Types...>>;
+
+}  // namespace belay::inline BELAY_ABI

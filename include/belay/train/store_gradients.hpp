@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A store's part of a committed step: its reduced, divided gradients. An optimizer consumes it; one that is dropped is
+// named when the store begins the next step.
+// IWYU pragma: private, include "belay/train/store.hpp"
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/parallel/bucket/reduced.hpp"
+#include "belay/step/commit.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class Store>
+class [[nodiscard]] store_gradients {
+ public:
+  using store_type = Store;
+  using value_type = typename Store::value_type;
+  static constexpr bool reduces = true;
+
+  store_gradients(store_gradients&& other) noexcept
+      : store_(std::exchange(other.store_, nullptr)),
+        reduced_(std::move(other.reduced_)),
+        squares_(other.squares_),
+        summary_(other.summary_) {}
+  store_gradients& operator=(store_gradients&&) = delete;
+  ~store_gradients() {
+    if (store_ != nullptr) store_->unapplied_ = summary_.number;
+  }
+
+  /// What this rank owns, in the order of memory.
+  [[nodiscard]] std::span<const owned_range<value_type>> owned() const noexcept { return reduced_.owned(); }
+  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
+  /// The sum of squares of all gradients of the store, on all ranks.
+  [[nodiscard]] double squares() const noexcept { return squares_; }
+  [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
+  template <class Participant>
+  [[nodiscard]] bool is_of(const Participant& participant) const noexcept {
+    return static_cast<const void*>(store_) == static_cast<const void*>(std::addressof(participant));
+  }
+
+  /// For optimizers: the gradients, which are no longer owed.
+  [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
+    store_ = nullptr;
+    return std::move(reduced_);
+  }
+  void discard() noexcept { store_ = nullptr; }
+  /// For `committed_gradients`: the step that was committed.
+  void note(const step_summary& summary) noexcept { summary_ = summary; }
+
+ private:
+  friend Store;
+  store_gradients(Store& store, reduced_gradients<value_type>&& reduced, double squares) noexcept
+      : store_(&store), reduced_(std::move(reduced)), squares_(squares) {}
+
+  Store* store_;
+  reduced_gradients<value_type> reduced_;
+  double squares_;
+  step_summary summary_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,9 @@
+// expect: parameters are float or double
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "support/store.hpp"
+
+#ifdef BELAY_BROKEN
+belay::precision<int> types;
+#else
+belay::precision<double> types;
+#endif
