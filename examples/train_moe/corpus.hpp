@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "belay/core/error.hpp"
+#include "train_moe/batch.hpp"
 
 namespace train_moe {
 
@@ -53,6 +54,11 @@ class corpus {
  public:
   /// The bytes of `path`.
   [[nodiscard]] static corpus from_file(const std::string& path) { return corpus(path, read_text(path)); }
+
+  /// The bytes of `path`, or where it is empty of the repository at `root`.
+  [[nodiscard]] static corpus from(const std::string& path, const std::string& root) {
+    return path.empty() ? from_repository(root) : from_file(path);
+  }
 
   /// README.md and everything under docs/ and include/ of the repository at `root`, in the order of the
   /// names, each file followed by a newline.
@@ -141,5 +147,15 @@ struct text_windows {
     return full() * (length - 1) + (rest() > 0 ? rest() - 1 : 0);
   }
 };
+
+/// The sequences of one micro-batch of seed 1, `length` bytes each, one after the other, and what follows each byte.
+inline void read_micro_batch(const corpus& text, std::size_t step, std::size_t micro_batch, std::size_t length,
+                             std::span<std::int32_t> tokens, std::span<std::int32_t> targets) {
+  for (std::size_t s = 0; (s + 1) * length <= tokens.size(); ++s) {
+    const auto sequence = tokens.subspan(s * length, length);
+    text.sequence(1, {step, micro_batch, s}, sequence);
+    next_token_targets(sequence, targets.subspan(s * length, length));
+  }
+}
 
 }  // namespace train_moe

@@ -24,6 +24,8 @@
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
+#include "belay/device/kit.hpp"
+#include "belay/device/memory.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/train/plan.hpp"
@@ -110,8 +112,8 @@ inline void expect_fits(const rehearsal_result& planned, const launch_options& o
 
 /// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this
 /// process's rank where a launcher has started them. What the run leases outlives every body. Throws plan_refused, and
-/// what `world.run` throws: the first cause.
-template <class World, training_body Body>
+/// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
+template <class Kit = host_kit<>, class World, training_body Body>
 void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
   const int size = world.size();
   const rehearsal_result planned = rehearse(size, body, at);
@@ -130,8 +132,8 @@ void launch(World&& world, Body&& body, const launch_options& options = {}, wher
       expect_fits(own, options, 1, at);
       return memory;
     };
-    auto self =
-        std::make_shared<run<rank_type, host_engine>>(number, planned.memory[static_cast<std::size_t>(number)], again);
+    using run_type = run<rank_type, engine<host_pages, Kit>>;
+    auto self = std::make_shared<run_type>(number, planned.memory[static_cast<std::size_t>(number)], again);
     kept[static_cast<std::size_t>(number)] = self;
     body(rank, *self);
   });

@@ -10,6 +10,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
@@ -17,6 +18,8 @@
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/rows.hpp"
+#include "belay/kernel/team.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/step.hpp"
 
@@ -53,6 +56,32 @@ template <step_scope Scope, std::floating_point T, std::size_t Rank>
       gradient.data()[i] = 2 * difference;
     }
     engine.add_loss(sum_of_squares);
+  });
+  return out;
+}
+
+/// The sum of the cross-entropies of rows of logits (the last axis), and its gradient softmax - one-hot. `targets` has
+/// an entry a row; `kernel::ignored_target` does not count. The step notes the sum; divided by `target_tokens{n}` it is
+/// nats a token. The gradient is scaled by `scale`.
+template <step_scope Scope, std::floating_point T, std::size_t Rank>
+requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<const T, Rank> logits,
+                                                    view<const std::int32_t, Rank - 1> targets, double scale = 1,
+                                                    where at = where::current()) {
+  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
+  std::size_t rows = 1;
+  for (std::size_t axis = 0; axis + 1 < Rank; ++axis) rows *= logits.extent(axis);
+  if (targets.size() != rows)
+    throw usage_error(
+        "cross_entropy: " + std::to_string(rows) + " rows of logits and " + std::to_string(targets.size()) + " targets",
+        at);
+  loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
+  engine_type& engine = scope.engine();
+  engine.compute().run([&engine, logits, targets, scale, rows, gradient = out.gradient.values()] {
+    const kernel::cross_entropy_rows<T> each{logits.data(),   targets.data(),          nullptr,
+                                             gradient.data(), logits.extent(Rank - 1), scale};
+    double loss = 0;
+    for (std::size_t row = 0; row < rows; ++row) loss += each.row_loss(kernel::solo{}, row);
+    engine.add_loss(loss);
   });
   return out;
 }

@@ -42,29 +42,12 @@
 #include "belay/parallel/experts/handles.hpp"
 #include "belay/parallel/experts/layout.hpp"
 #include "belay/parallel/experts/rows.hpp"
+#include "belay/parallel/experts/settings.hpp"
 #include "belay/parallel/experts/statistics.hpp"
 #include "belay/parallel/routing.hpp"
 #include "belay/step/participant.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// What every rank of an expert group agrees on.
-struct expert_settings {
-  std::size_t experts = 0;   // of all ranks; a multiple of the group's size
-  std::size_t k = 0;         // experts a token visits
-  std::size_t hidden = 0;    // elements of a row
-  std::size_t capacity = 0;  // rows that a rank can receive in one dispatch
-};
-
-/// The capacity that dispatches have needed since it was last taken: the same on all ranks of a group.
-struct expert_overflow {
-  std::size_t needed = 0;    // the most rows that a rank was sent in one dispatch
-  std::size_t capacity = 0;  // the rows that a rank had room for
-
-  [[nodiscard]] bool happened() const noexcept { return needed > capacity; }
-  /// For the vote of a step: the rows to make room for, 0 without an overflow.
-  [[nodiscard]] std::size_t rows_wanted() const noexcept { return happened() ? needed : 0; }
-};
 
 /// One rank of an expert group. All ranks of the group make the same calls in the same order. One exchange serves all
 /// layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other user.
@@ -103,6 +86,14 @@ class expert_exchange {
     gather_counts_ = std::vector<std::size_t>(shape_.ranks, shape_.experts);
     bases_.resize(shape_.ranks);
   }
+
+  /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed.
+  template <class Run>
+  requires requires(Run& run, const Group& group, where at) {
+    { run.windows(group, at) } -> std::same_as<Heap&>;
+  }
+  expert_exchange(Run& run, const Group& group, const expert_settings& settings, where at = where::current())
+      : expert_exchange(group, run.windows(group, at), settings, at) {}
 
   expert_exchange(const expert_exchange&) = delete;  // handles point to it
   expert_exchange& operator=(const expert_exchange&) = delete;
@@ -401,5 +392,8 @@ class expert_exchange {
   std::vector<std::size_t> gather_counts_;
   std::vector<T*> bases_;  // of the slot on each rank that a kernel moves rows to or from
 };
+
+template <class Run, class Group>
+expert_exchange(Run&, const Group&, expert_settings) -> expert_exchange<float, Group>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -66,7 +66,7 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit returning(dispatch_state<Exchange>&& state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS explicit returning(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
   returning& operator=(returning&&) = delete;
   static void* operator new(std::size_t) = delete;
   static void* operator new[](std::size_t) = delete;
@@ -77,38 +77,34 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
     return state_.exchange->rows_in(state_.outputs);
   }
   /// [capacity, hidden]: the inputs of this rank's experts in the forward.
-  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const {
-    return state_.exchange->rows_in(state_.inputs);
-  }
+  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
   /// [capacity, hidden], to be written: the gradients of those inputs.
   BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> row_gradients() const {
     return state_.exchange->rows_in(state_.gradients);
   }
   /// As in `dispatched`.
-  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept {
-    return state_.rows_of_experts();
-  }
+  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
 
   /// Writes `dx` [rows, hidden], the sum over each token's experts, and frees all slots. One barrier of the group.
   template <class Frame>
-  BELAY_DISCHARGES void finish(Frame& frame, view<value_type, 2> dx, where at = where::current()) && {
+  BELAY_DISCHARGES void finish(Frame & frame, view<value_type, 2> dx, where at = where::current())&& {
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
     state.exchange->finish(frame, state, dx, at);
   }
   template <class Frame, class... Rest>
-  void finish(Frame&, Rest&&...) & {
+  void finish(Frame&, Rest && ...)& {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: finish consumes its handle: write std::move(handle).finish(...)");
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS returning hand_over() && { return returning{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS returning hand_over()&& { return returning{std::move(*this)}; }
 
  private:
   template <class>
   friend class handle_store;
-  BELAY_OPENS returning(returning&& other) noexcept : state_(std::move(other.state_)) {}
+  BELAY_OPENS returning(returning && other) noexcept : state_(std::move(other.state_)) {}
 
   dispatch_state<Exchange> state_;
 };
@@ -119,8 +115,8 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit merged(dispatch_state<Exchange>&& state) noexcept : state_(std::move(state)) {}
-  BELAY_OPENS merged(merged&& other) noexcept : state_(std::move(other.state_)) {}
+  BELAY_OPENS explicit merged(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS merged(merged && other) noexcept : state_(std::move(other.state_)) {}
   merged& operator=(merged&&) = delete;
   BELAY_IF_DISCHARGED ~merged() {}
 
@@ -128,14 +124,14 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   /// weights. It reuses the memory of the experts' outputs. One barrier of the group.
   template <class Frame>
   BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(
-      Frame& frame, view<const value_type, 2> dy, view<value_type, 2> dweights, where at = where::current()) && {
+      Frame & frame, view<const value_type, 2> dy, view<value_type, 2> dweights, where at = where::current())&& {
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
     state.exchange->backward(frame, state, dy, dweights, at);
     return returning<Exchange>{std::move(state)};
   }
   template <class Frame, class... Rest>
-  void backward(Frame&, Rest&&...) & {
+  void backward(Frame&, Rest && ...)& {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: the backward consumes its handle: write std::move(handle).backward(...)");
   }
@@ -143,7 +139,7 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   /// Ends the obligation without a backward and frees the slots. Every rank of the group does the same. `why` is for
   /// the reader of the code.
   template <class Frame>
-  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
+  BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
     static_cast<void>(why);
     if (state_.exchange == nullptr) return;
     dispatch_state<Exchange> state(std::move(state_));
@@ -151,7 +147,7 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS merged hand_over() && { return merged{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS merged hand_over()&& { return merged{std::move(*this)}; }
 
  private:
   dispatch_state<Exchange> state_;
@@ -163,43 +159,39 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
  public:
   using value_type = typename Exchange::value_type;
 
-  BELAY_OPENS explicit dispatched(dispatch_state<Exchange>&& state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS explicit dispatched(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
   dispatched& operator=(dispatched&&) = delete;
   static void* operator new(std::size_t) = delete;
   static void* operator new[](std::size_t) = delete;
   BELAY_IF_DISCHARGED ~dispatched() {}
 
   /// [capacity, hidden]: the rows that this rank's experts have received, grouped by expert. Valid until `finish`.
-  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const {
-    return state_.exchange->rows_in(state_.inputs);
-  }
+  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
   /// [capacity, hidden]: to be written, for each received row. Not valid after the combine.
   BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const { return state_.exchange->rows_in(state_.outputs); }
   /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside of `frame.run`
   /// only; valid as long as the invocation.
-  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept {
-    return state_.rows_of_experts();
-  }
+  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
 
   /// Writes `y` [rows, hidden]: the outputs of each token's experts times its weights, summed in the order of the
   /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards.
   template <class Frame>
-  BELAY_DISCHARGES BELAY_OPENS merged<Exchange> combine(Frame& frame, view<value_type, 2> y,
-                                                        where at = where::current()) && {
+  BELAY_DISCHARGES BELAY_OPENS merged<Exchange> combine(Frame & frame, view<value_type, 2> y,
+                                                        where at = where::current())&& {
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
     state.exchange->combine(frame, state, y, at);
     return merged<Exchange>{std::move(state)};
   }
   template <class Frame, class... Rest>
-  void combine(Frame&, Rest&&...) & {
+  void combine(Frame&, Rest && ...)& {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: combine consumes its handle: write std::move(handle).combine(...)");
   }
 
   /// Ends the obligation without a combine; every rank of the group does the same.
   template <class Frame>
-  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
+  BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
     static_cast<void>(why);
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
@@ -207,12 +199,12 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over() && { return dispatched{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over()&& { return dispatched{std::move(*this)}; }
 
  private:
   template <class>
   friend class handle_store;
-  BELAY_OPENS dispatched(dispatched&& other) noexcept : state_(std::move(other.state_)) {}
+  BELAY_OPENS dispatched(dispatched && other) noexcept : state_(std::move(other.state_)) {}
 
   dispatch_state<Exchange> state_;
 };
