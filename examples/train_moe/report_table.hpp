@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The numbers that ranks exchange at the end of a step, as one vector of doubles with an entry for every number of
-// every rank. One all_reduce gives them to all ranks; adding zeros keeps the bits.
+// The numbers that ranks exchange at the end of a step, as one vector of doubles. One all_reduce gives them to all
+// ranks; adding zeros keeps the bits, and tokens are whole numbers. What experts did is folded by the ranks that know
+// it: its numbers grow with layers x micro-batches and with layers x experts, not with all three.
 #pragma once
 
 #include <cstddef>
@@ -36,22 +37,20 @@ class report_table {
         experts_(run.model.experts),
         ranks_(static_cast<std::size_t>(run.mesh.ranks())) {}
 
-  [[nodiscard]] std::size_t size() const noexcept {
-    return micro_batches_ + 2 * layers_ * micro_batches_ * experts_ + ranks_ * numbers;
-  }
+  [[nodiscard]] std::size_t size() const noexcept { return of_rank(ranks_, live_device); }
 
   /// Summed cross-entropy of a micro-batch of the global batch.
   [[nodiscard]] std::size_t loss(std::size_t micro_batch) const noexcept { return micro_batch; }
-  /// Of one layer and micro-batch: first of `experts` probability sums.
-  [[nodiscard]] std::size_t probabilities(std::size_t layer, std::size_t micro_batch) const noexcept {
-    return micro_batches_ + (layer * micro_batches_ + micro_batch) * experts_;
+  /// The load-balancing term of one layer and micro-batch.
+  [[nodiscard]] std::size_t balance(std::size_t layer, std::size_t micro_batch) const noexcept {
+    return micro_batches_ + layer * micro_batches_ + micro_batch;
   }
-  /// Of one layer and micro-batch: first of `experts` numbers of selections.
-  [[nodiscard]] std::size_t selections(std::size_t layer, std::size_t micro_batch) const noexcept {
-    return probabilities(layer, micro_batch) + layers_ * micro_batches_ * experts_;
+  /// Tokens that chose an expert of one layer, over all micro-batches.
+  [[nodiscard]] std::size_t tokens(std::size_t layer, std::size_t expert) const noexcept {
+    return balance(layers_, 0) + layer * experts_ + expert;
   }
   [[nodiscard]] std::size_t of_rank(std::size_t rank, number which) const noexcept {
-    return micro_batches_ + 2 * layers_ * micro_batches_ * experts_ + rank * numbers + which;
+    return tokens(layers_, 0) + rank * numbers + which;
   }
 
  private:

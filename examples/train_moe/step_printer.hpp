@@ -99,11 +99,8 @@ class step_printer {
     report.bubble = sum_over_ranks(shared, report_table::bubble) / static_cast<double>(ranks);
     report.bubble_predicted = predicted_bubble(shared);
     for (std::size_t layer = 0; layer < run_.model.layers; ++layer) {
-      for (std::size_t e = 0; e < run_.model.experts; ++e) {
-        double tokens = 0;
-        for (std::size_t m = 0; m < run_.micro_batches; ++m) tokens += shared[table_.selections(layer, m) + e];
-        expert_tokens_[layer * run_.model.experts + e] = static_cast<std::uint64_t>(tokens);
-      }
+      for (std::size_t e = 0; e < run_.model.experts; ++e)
+        expert_tokens_[layer * run_.model.experts + e] = static_cast<std::uint64_t>(shared[table_.tokens(layer, e)]);
     }
     report.expert_tokens = {expert_tokens_.data(), {run_.model.layers, run_.model.experts}};
   }

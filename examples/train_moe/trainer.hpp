@@ -220,18 +220,15 @@ class trainer {
       for (std::size_t m = 0; m < shape.micro_batches; ++m)
         shared_[table_.loss(first_batch + m)] = machine_.stage().loss_sums()[m];
     }
-    const auto& statistics = machine_.exchange().statistics();
-    const std::size_t experts = run.model.experts;
-    for (std::size_t l = 0; l < shape.layers; ++l) {
+    auto& statistics = machine_.exchange().statistics();
+    if (run.mesh.expert > 1) machine_.mesh().expert().all_reduce(statistics.probability_sums(), belay::sum);
+    for (std::size_t l = 0; l < shape.layers && place.expert == 0; ++l) {
       const std::size_t layer = static_cast<std::size_t>(place.pipeline) * shape.layers + l;
       for (std::size_t m = 0; m < shape.micro_batches; ++m) {
-        const std::size_t from = (l * shape.micro_batches + m) * experts;
-        for (std::size_t e = 0; e < experts; ++e) {
-          shared_[table_.probabilities(layer, first_batch + m) + e] = statistics.probability_sums()[from + e];
-          if (place.expert == 0)
-            shared_[table_.selections(layer, first_batch + m) + e] =
-                static_cast<double>(statistics.selections()[from + e]);
-        }
+        shared_[table_.balance(layer, first_batch + m)] = statistics.balance(l, m);
+        const std::int64_t* selections = &statistics.selections()[(l * shape.micro_batches + m) * run.model.experts];
+        for (std::size_t e = 0; e < run.model.experts; ++e)
+          shared_[table_.tokens(layer, e)] += static_cast<double>(selections[e]);
       }
     }
     const auto rank = static_cast<std::size_t>(machine_.mesh().control().rank());
@@ -261,16 +258,8 @@ class trainer {
     for (std::size_t m = 0; m < run.micro_batches; ++m) loss += shared_[table_.loss(m)];
     result.loss = loss / static_cast<double>(result.targets);
     double aux = 0;
-    const auto rows = static_cast<double>(run.micro_batch_size * run.sequence);
-    for (std::size_t layer = 0; layer < run.model.layers; ++layer) {
-      for (std::size_t m = 0; m < run.micro_batches; ++m) {
-        const double* probabilities = &shared_[table_.probabilities(layer, m)];
-        const double* selections = &shared_[table_.selections(layer, m)];
-        double folded = 0;
-        for (std::size_t e = 0; e < run.model.experts; ++e) folded += selections[e] / rows * (probabilities[e] / rows);
-        aux += static_cast<double>(run.model.experts) * folded;
-      }
-    }
+    for (std::size_t layer = 0; layer < run.model.layers; ++layer)
+      for (std::size_t m = 0; m < run.micro_batches; ++m) aux += shared_[table_.balance(layer, m)];
     result.aux_loss = aux / static_cast<double>(run.model.layers * run.micro_batches);
   }
 
