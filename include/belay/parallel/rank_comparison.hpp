@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Compares values that all ranks of a group must agree on: the layout of what they replicate, in all builds; arguments
-// and first values, with checks across ranks (BELAY_CHECKS 2). A difference is found on all ranks of the group at once,
-// before it becomes a wrong number.
+// Compares values that all ranks of a group must agree on: what they replicate, once and in all builds; arguments, with
+// checks across ranks (BELAY_CHECKS 2). A difference is found on all ranks of the group at once, before it becomes a
+// wrong number.
 // IWYU pragma: private, include "belay/parallel.hpp"
 #pragma once
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Compares what the ranks that replicate parameters must agree on: their layout once and in all builds, by one hash;
-// first values and divisors with checks across ranks (BELAY_CHECKS 2). Otherwise gradients of different parameters
-// may be added, or replicas that were never equal may drift apart, and the loss is merely worse.
+// Compares what the ranks that replicate parameters must agree on: layout and first values once and in all builds, by a
+// hash of each; divisors with checks across ranks (BELAY_CHECKS 2). Otherwise gradients of different parameters may be
+// added, or replicas that were never equal may drift apart, and the loss is merely worse.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
@@ -34,8 +34,7 @@ class replica_check {
       const trainable_parameter<T>& p = member.parameter();
       parameters_.push_back(&p);
       kinds_.push_back(content_hash().add(member.identity()).add(p.local_size()).value());
-      if constexpr (checked(check_level::across_ranks))
-        values_.push_back(content_hash().add_bytes(p.value(), p.local_size() * sizeof(T)).value());
+      values_.push_back(content_hash().add_bytes(p.value(), p.local_size() * sizeof(T)).value());
     }
   }
 
@@ -91,12 +90,11 @@ class replica_check {
   std::uint64_t layout_;
   std::vector<const trainable_parameter<T>*> parameters_;  // in model order
   std::vector<std::uint64_t> kinds_;                       // identity and size of each
-  std::vector<std::uint64_t> values_;                      // with checks across ranks
+  std::vector<std::uint64_t> values_;
 };
 
 /// Throws usage_error on all ranks of a family if they list different parameters (names, sizes, order, decay), cut them
-/// into different buckets or, with checks across ranks, begin with different values. Collective over each of the
-/// `families` in turn.
+/// into different buckets, or begin with different values. Collective over each of the `families` in turn.
 template <class T, class Families>
 void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T>> members, const Families& families,
                     where at) {
