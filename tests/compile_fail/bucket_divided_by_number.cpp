@@ -5,6 +5,8 @@
 #include "belay/train/optimizer.hpp"
 
 struct group {
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
   int rank() const;
   int size() const;
   void barrier(belay::where) const;

@@ -4,6 +4,8 @@
 #include "belay/parallel/redistribute.hpp"
 
 struct group {
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
   int rank() const;
   int size() const;
   void barrier(belay::where) const;

@@ -375,17 +375,19 @@ pending start_exchange(const Group& group, std::span<const p2p> transfers, where
   if constexpr (can_start_exchange<Group>) return group.start_exchange(transfers, at);
 }
 
-/// Every operation, blocking and started, for elements of all kinds: what a backend's group asserts of itself.
+/// Every operation, blocking and started, for elements of all kinds, and every promise: what a backend's group asserts
+/// of itself.
 template <class C>
 concept has_all_operations =
-    communicator<C> && can_all_reduce<C, float> && can_all_reduce<C, bf16, maximum_t> && can_reduce_scatter<C, float> &&
-    can_reduce_scatter_v<C, double> && can_reduce<C, int, average_t> && can_all_gather<C, int> &&
-    can_all_gather_v<C, float> && can_all_to_all<C, float> && can_all_to_all_v<C, float> && can_broadcast<C, char> &&
-    can_gather<C, float> && can_scatter<C, float> && can_exchange<C> && can_start_barrier<C> &&
-    can_start_all_reduce<C, float> && can_start_reduce_scatter<C, float> && can_start_reduce_scatter_v<C, float> &&
-    can_start_reduce<C, float> && can_start_all_gather<C, float> && can_start_all_gather_v<C, float> &&
-    can_start_all_to_all<C, float> && can_start_all_to_all_v<C, float> && can_start_broadcast<C, float> &&
-    can_start_gather<C, float> && can_start_scatter<C, float> && can_start_exchange<C> &&
+    communicator<C> && sums_in_rank_order<C> && has_varying_counts<C> && can_all_reduce<C, float> &&
+    can_all_reduce<C, bf16, maximum_t> && can_reduce_scatter<C, float> && can_reduce_scatter_v<C, double> &&
+    can_reduce<C, int, average_t> && can_all_gather<C, int> && can_all_gather_v<C, float> && can_all_to_all<C, float> &&
+    can_all_to_all_v<C, float> && can_broadcast<C, char> && can_gather<C, float> && can_scatter<C, float> &&
+    can_exchange<C> && can_start_barrier<C> && can_start_all_reduce<C, float> && can_start_reduce_scatter<C, float> &&
+    can_start_reduce_scatter_v<C, float> && can_start_reduce<C, float> && can_start_all_gather<C, float> &&
+    can_start_all_gather_v<C, float> && can_start_all_to_all<C, float> && can_start_all_to_all_v<C, float> &&
+    can_start_broadcast<C, float> && can_start_gather<C, float> && can_start_scatter<C, float> &&
+    can_start_exchange<C> &&
     // Formats of 8 bits are moved, never reduced.
     can_all_gather<C, fp8_e4m3> && !can_all_reduce<C, fp8_e4m3> &&
     !can_reduce<C, fp8_e4m3> && !can_reduce_scatter<C, fp8_e4m3> && !can_all_reduce<C, bool>;

@@ -83,6 +83,22 @@ concept moves_nothing = communicator<C> && requires {
   requires C::moves_nothing;
 };
 
+// What a communicator promises beyond what its operations are called. It says so with a constant of that name, because
+// no compiler can find out; what does not say so does not promise it.
+
+/// Sums, products and averages are added ((x0 + x1) + x2) + ... in rank order: the same bits on all ranks, on every
+/// such backend and from all_reduce, reduce_scatter and reduce alike. NCCL, for one, does not promise it.
+template <class C>
+concept sums_in_rank_order = communicator<C> && requires {
+  requires C::sums_in_rank_order;
+};
+
+/// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
+template <class C>
+concept has_varying_counts = communicator<C> && requires {
+  requires C::has_varying_counts;
+};
+
 template <class C>
 concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
   c.exchange(transfers, at);

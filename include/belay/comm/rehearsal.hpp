@@ -36,6 +36,8 @@ namespace rehearsal {
 class group : public group_operations<group> {
  public:
   static constexpr bool moves_nothing = true;
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
 
   group(std::vector<int> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
 

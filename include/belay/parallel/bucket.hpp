@@ -49,10 +49,7 @@ namespace belay::inline BELAY_ABI {
 /// One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
 template <class T, class Group>
 class gradient_buckets {
-  static_assert(
-      reduces_buckets<Group, T>,
-      "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, and "
-      "can all_gather words");
+  static_assert(serves_buckets<Group, T>());
 
  public:
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
@@ -104,8 +101,7 @@ class gradient_buckets {
     }
   }
 
-  /// Begins a step of `micro_batches` (0 or more) on this rank, and zeroes the gradients. The first one compares the
-  /// replicas.
+  /// Begins a step of `micro_batches` (0 or more) here, and zeroes the gradients. The first one compares replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
@@ -208,8 +204,6 @@ class gradient_buckets {
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
   [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
 
-  /// The most micro-batches that a step may have without `begin_again`.
-  [[nodiscard]] std::size_t max_micro_batches() const noexcept { return contributions_.max_micro_batches(); }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
 

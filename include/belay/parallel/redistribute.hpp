@@ -16,8 +16,12 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
+#include "belay/comm/axis.hpp"
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -40,7 +44,19 @@ concept redistributable_in_place = redistributable<From, To> && !(is_shard<From>
 template <class Placement>
 concept contiguous_placement = !is_shard<Placement> || Placement::dimension == 0;
 
-template <class From, class To>
+/// Reductions whose result does not depend on the order of their operands.
+template <class T, auto Op>
+inline constexpr bool same_in_any_order =
+    std::is_integral_v<T> || Op.code == reduction::minimum || Op.code == reduction::maximum;
+
+/// A partial sum of floating point becomes the same bits by both its ways, all_reduce and reduce_scatter_v.
+template <class T, class From, class Group>
+inline constexpr bool reduces_reproducibly = true;
+template <class T, auto Op, axis Axis, class Group>
+inline constexpr bool reduces_reproducibly<T, partial<Op, Axis>, Group> =
+    same_in_any_order<T, Op> || sums_in_rank_order<Group>;
+
+template <class T, class From, class To, class Group>
 constexpr void check_redistribution() {
   static_assert(on_one_axis<From, To>,
                 "a redistribution stays on one axis of the mesh, the one of its group: name the same axis in both "
@@ -52,6 +68,12 @@ constexpr void check_redistribution() {
                 "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
   static_assert(std::same_as<From, To> || (contiguous_placement<From> && contiguous_placement<To>),
                 "redistribute moves contiguous parts: only dimension 0 can be sharded, make it the first one");
+  static_assert(std::same_as<From, To> || reduces_reproducibly<T, From, Group>,
+                "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
+                "sums_in_rank_order, as belay::host and belay::mpi have");
+  static_assert(std::same_as<From, To> || !(is_shard<From> || is_shard<To>) || has_varying_counts<Group>,
+                "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts, as "
+                "belay::host and belay::mpi have");
 }
 
 /// The same tensor with placement `To`, in the memory of `from`: the result's `local()` lies inside of `from.local()`.
@@ -59,7 +81,7 @@ constexpr void check_redistribution() {
 template <class To, class T, class From, class Group>
 requires placement<To>
 [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
-  check_redistribution<From, To>();
+  check_redistribution<T, From, To, Group>();
   static_assert(redistributable_in_place<From, To> || !redistributable<From, To>,
                 "from shard to replicate the whole needs memory of its own: redistribute<To>(from, storage)");
   if constexpr (redistributable_in_place<From, To>) {
@@ -88,7 +110,7 @@ template <class To, class T, class From, class Group>
 requires placement<To>
 [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,
                                                  where at = where::current()) {
-  check_redistribution<From, To>();
+  check_redistribution<T, From, To, Group>();
   static_assert((is_shard<From> && is_replicate<To>) || !redistributable<From, To>,
                 "this redistribution happens in the memory of its source: leave the storage out");
   if (storage.size() != from.global_size())

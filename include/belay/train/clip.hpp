@@ -127,6 +127,9 @@ class gradient_norm {
   // The table of all ranks of `world`.
   template <class Group>
   void fill(const reduced_gradients<T>& gradients, Group&& world, where at) {
+    static_assert(can_all_reduce<std::remove_cvref_t<Group>, double>,
+                  "the norm adds a table over all ranks: give it a communicator that can all_reduce doubles, such as "
+                  "mesh.control()");
     if (!gradients.latest())
       throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
     if constexpr (checked(check_level::across_ranks) && !moves_nothing<std::remove_cvref_t<Group>>) {

@@ -84,6 +84,8 @@ struct fake_backend {
 };
 
 struct fake_group : belay::basic_group<fake_group, fake_backend> {
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
   using basic_group::basic_group;
 };
 static_assert(belay::has_all_operations<fake_group>);

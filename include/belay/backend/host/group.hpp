@@ -61,6 +61,9 @@ using async_stream = belay::async_stream<world_status>;
 /// See `basic_group`, and `group_operations` for what it can do.
 class group : public basic_group<group, collectives> {
  public:
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
+
   using basic_group::basic_group;
 
   /// The variant of this rank's last blocking operation that was not eager. `automatic` means that the static rules

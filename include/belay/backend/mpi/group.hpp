@@ -29,6 +29,9 @@ using async_stream = belay::async_stream<mpi_progress>;
 /// See `basic_group`, and `group_operations` for what it can do.
 class group : public basic_group<group, collectives> {
  public:
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
+
   using basic_group::basic_group;
 
   /// Returns when all ranks have asked for symmetric memory of the same size; collective. The memory itself is each

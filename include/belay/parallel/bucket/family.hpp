@@ -19,6 +19,23 @@ template <class Group, class T>
 concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, T> &&
     can_start_reduce_scatter_v<Group, T> && can_start_all_gather_v<Group, T> && can_all_gather<Group, std::uint64_t>;
 
+/// True, or it does not compile and says what the communicator lacks.
+template <class Group, class T>
+constexpr bool serves_buckets() {
+  static_assert(reduces_buckets<Group, T>,
+                "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, "
+                "and can all_gather words");
+  if constexpr (reduces_buckets<Group, T>) {
+    static_assert(sums_in_rank_order<Group>,
+                  "gradient buckets add in rank order, so that every mesh and ZeRO stage gives the same bits: take a "
+                  "communicator with sums_in_rank_order, as belay::host and belay::mpi have");
+    static_assert(has_varying_counts<Group>,
+                  "the ranks of a family own different numbers of gradients: take a communicator with "
+                  "has_varying_counts, as belay::host and belay::mpi have");
+  }
+  return true;
+}
+
 /// A family: the ranks that replicate some of the parameters, and the part of their state that they divide. `group` is
 /// a handle, whose rank outlives the buckets.
 template <class Group>

@@ -52,8 +52,14 @@ namespace belay::inline BELAY_ABI {
 /// One rank of an expert group. All ranks of the group make the same calls in the same order. One exchange serves all
 /// layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other user.
 template <class T, class Group, class Heap = symmetric_heap<Group>>
-requires has_symmetric_memory<Group> && can_all_gather_v<Group, std::int64_t>
 class expert_exchange {
+  static_assert(has_symmetric_memory<Group>,
+                "experts are reached through symmetric memory: take a group that is directly_addressable or "
+                "mirrored_by_messages, as belay::host and belay::mpi have");
+  static_assert(has_varying_counts<Group> && can_all_gather_v<Group, std::int64_t>,
+                "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
+                "has_varying_counts, as belay::host and belay::mpi have");
+
  public:
   using value_type = T;
   using slot_type = typename Heap::slot;
@@ -150,8 +156,7 @@ class expert_exchange {
   // What a step asks of its participants.
   using committed_part = no_committed_part;
   void begin(const step_start&, where at) {
-    needed_ = 0;
-    unread_ = false;
+    withdraw();
     begin_step(at);
   }
   template <class Mesh, class Divisor>
@@ -163,12 +168,7 @@ class expert_exchange {
     withdraw();
   }
   void withdraw() noexcept { static_cast<void>(take_overflow()); }
-  /// The overflow of the step's dispatches.
-  [[nodiscard]] ballot findings() noexcept {
-    ballot found;
-    found.needed_rows = take_overflow().rows_wanted();
-    return found;
-  }
+  [[nodiscard]] ballot findings() noexcept { return {.needed_rows = take_overflow().rows_wanted()}; }
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     return fnv1a().add_text("expert_exchange").add(shape_.experts).add(shape_.k).add(shape_.capacity).value();
   }

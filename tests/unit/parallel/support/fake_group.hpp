@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A communicator for tests of the parallel and train rooms, which may not know a backend: ranks are threads that share a
-// barrier and a list of pointers. Started operations run at the next wait, in launch order over all groups of a rank.
+// A communicator for tests of the parallel and train rooms, which may not know a backend: ranks are threads that share
+// a barrier and a list of pointers. Started operations run at the next wait, in launch order over all groups of a rank.
 // Ranks that launch in different orders therefore wait for each other, and fail after a deadline.
 #pragma once
 
@@ -77,6 +77,8 @@ class queue final : public belay::completion_source {
 
 class group {
  public:
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
   group(shared_state& shared, queue& own, int rank) : shared_(&shared), queue_(&own), rank_(rank) {}
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return static_cast<int>(shared_->data.size()); }
