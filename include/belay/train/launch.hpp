@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "belay/comm/launcher.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/comm/rehearsal.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -43,6 +44,7 @@ struct launch_options {
 struct rehearsal_result {
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
+  mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
 
   /// What each rank leases at its peak, as a table, held against the options' budgets.
   [[nodiscard]] std::string text(const launch_options& options = {}) const;
@@ -56,8 +58,8 @@ concept training_body = requires(Body& body, rehearsal::rank& rank, run<rehearsa
 
 /// One rank of `size`, rehearsed with room for `rows` rows a dispatch (0: what the body says).
 template <training_body Body>
-[[nodiscard]] std::pair<rank_plan, run_memory> rehearse_rank(int number, int size, Body& body, std::uint64_t rows = 0,
-                                                             where at = where::current()) {
+[[nodiscard]] std::pair<rank_plan, run_memory> rehearse_rank(int number, int size, Body& body, std::uint64_t rows,
+                                                             mesh_record& meshes, where at) {
   constexpr std::size_t address_space = std::size_t{1} << 36;  // a sanitizer refuses much more
   rehearsal::rank rank(number, size, at);
   run_memory everything;
@@ -66,6 +68,7 @@ template <training_body Body>
   run<rehearsal::rank, rehearsal_engine> run(number, everything);
   run.engine().make_room(rows);
   body(rank, run);
+  meshes.add(rank.meshes());
   return {run.plan(), run.memory()};
 }
 
@@ -76,7 +79,7 @@ template <training_body Body>
   rehearsal_result out;
   std::vector<rank_plan> plans;
   for (int number = 0; number < size; ++number) {
-    auto [plan, memory] = rehearse_rank(number, size, body, 0, at);
+    auto [plan, memory] = rehearse_rank(number, size, body, 0, out.meshes, at);
     plans.push_back(std::move(plan));
     out.memory.push_back(std::move(memory));
   }
@@ -126,8 +129,8 @@ void launch(World&& world, Body&& body, const launch_options& options = {}, wher
     using rank_type = std::remove_reference_t<decltype(rank)>;
     const int number = rank.number();
     const auto again = [&, number](std::uint64_t rows) {
-      auto [plan, memory] = rehearse_rank(number, size, body, rows, at);
       rehearsal_result own;
+      auto [plan, memory] = rehearse_rank(number, size, body, rows, own.meshes, at);
       own.plan = belay::plan({std::move(plan)});
       expect_fits(own, options, 1, at);
       return memory;
@@ -135,6 +138,7 @@ void launch(World&& world, Body&& body, const launch_options& options = {}, wher
     using run_type = run<rank_type, engine<host_pages, Kit>>;
     auto self = std::make_shared<run_type>(number, planned.memory[static_cast<std::size_t>(number)], again);
     kept[static_cast<std::size_t>(number)] = self;
+    if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
     body(rank, *self);
   });
 }
