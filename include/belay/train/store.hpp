@@ -197,6 +197,7 @@ class parameter_store {
         found.places.push_back({found.norm.add(parts, at), mine});
       }
     });
+    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
     return found;
   }
   [[nodiscard]] static std::size_t size_of_part(const parameter_base<value_type>& parameter, std::size_t parts,

@@ -427,3 +427,49 @@ TEST_CASE("a step that overflows comes again with the same number, and with room
   for (const std::string& one : said) CHECK(one == "");
   CHECK(numbers == std::vector<std::size_t>{1, 2, 2, 3});
 }
+
+namespace {
+
+struct list_of_two {
+  belay::parameter<float> a{"a", {5000, 3}}, b{"b", {77, 100}};
+  bool has_a = true, has_b = true;
+  void for_each_parameter(auto&& visit) {
+    if (has_a) visit(a);
+    if (has_b) visit(b);
+  }
+};
+
+// The norm of a step whose gradients are the parameters' first values, where each stage has what `shares` gives it.
+double norm_of_stages(int stages) {
+  double found = 0;
+  belay::launch(belay::host::world{stages}, [&found, stages](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.pipeline = stages}};
+    list_of_two model;
+    if (stages == 2) (rank.number() == 0 ? model.has_b : model.has_a) = false;
+    belay::parameter_store store{run, mesh, model, belay::zero<1>{}};
+    belay::adamw optimizer{store};
+    for (auto number : run.steps(1)) {
+      static_cast<void>(number);
+      belay::step step{run.engine(), store};
+      model.for_each_parameter([&](auto& parameter) {
+        if (!run.rehearsing())
+          std::memcpy(parameter.gradient(), parameter.value(), parameter.local_size() * sizeof(float));
+        parameter.contribution()->contribute(0, belay::where::current());
+      });
+      auto outcome = std::move(step).commit(mesh, belay::samples{3});
+      if (auto* ok = belay::committed(outcome)) {
+        run.report(*ok, [&](const belay::step_summary& end) { found = end.norm; });
+        optimizer.apply(std::move(*ok), {});
+      }
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("the norm of a model in two pipeline stages has the bits of the norm of the whole") {
+  const double whole = norm_of_stages(1);
+  CHECK(whole > 1);
+  CHECK(norm_of_stages(2) == whole);
+}
