@@ -101,9 +101,21 @@ concept has_control = requires(Rank& rank) {
   group.all_gather(in, out, at);
 };
 
+/// The groups of what is no rank, so that the sentence about that is the only one.
+struct no_group {};
+template <class Rank>
+struct group_of {
+  using type = no_group;
+};
+template <class Rank>
+requires requires { typename Rank::group_type; }
+struct group_of<Rank> {
+  using type = typename Rank::group_type;
+};
+
 template <class Rank>
 struct control_group {
-  using type = typename Rank::group_type;
+  using type = typename group_of<Rank>::type;
   [[nodiscard]] static type of(Rank& rank) { return rank.world(); }
 };
 template <has_control Rank>
@@ -163,7 +175,7 @@ class mesh {
 
  public:
   using rank_type = Rank;
-  using group_type = typename Rank::group_type;
+  using group_type = typename group_of<Rank>::type;
   using control_type = typename control_group<Rank>::type;
   using place_type = belay::coordinate;
 

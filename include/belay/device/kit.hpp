@@ -22,7 +22,6 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/product.hpp"
-#include "belay/kernel/rows/softmax.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -34,6 +33,12 @@ inline constexpr std::size_t kernel_room = 256;
 template <class F>
 concept queueable_kernel = std::is_trivially_copyable_v<F> && sizeof(F) <= kernel_room;
 
+/// Some kernel of rows, to say what a kit must take.
+struct kernel_of_rows {
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team&, std::size_t) const noexcept {}
+};
+
 /// What computes. All of it joins the order of `stream()`; pointers are taken when it is queued, and what they point to
 /// is read when it runs.
 ///
@@ -43,7 +48,7 @@ concept queueable_kernel = std::is_trivially_copyable_v<F> && sizeof(F) <= kerne
 /// multiplied by b[e]; with a stack for c, and a read transposed, c[e] is the product of the rows of a and b. Only the
 /// kit reads `ends`. `workspace_bytes()` is memory that the kit takes for itself, for a plan to count.
 template <class K, class T>
-concept compute_kit = requires(K& kit, std::size_t n, kernel::fill<T> f, kernel::softmax_rows<T> g, operand<T> c,
+concept compute_kit = requires(K& kit, std::size_t n, kernel::fill<T> f, kernel_of_rows g, operand<T> c,
                                operand<const T> a, operand_stack<T> stack_c, operand_stack<const T> stack_b, T scalar,
                                view<const std::int32_t, 1> ends) {
   typename K::stream_type;

@@ -6,8 +6,8 @@
 //   auto outcome = std::move(step).commit(mesh, belay::local_targets{counted});  // of this rank; the commit sums them
 #pragma once
 
-#include <concepts>
 #include <cstddef>
+#include <type_traits>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -51,6 +51,9 @@ class local_targets {
 };
 
 template <class D>
-concept step_divisor = std::same_as<D, target_tokens> || std::same_as<D, samples> || std::same_as<D, local_targets>;
+inline constexpr bool is_step_divisor =
+    std::is_same_v<D, target_tokens> || std::is_same_v<D, samples> || std::is_same_v<D, local_targets>;
+template <class D>
+concept step_divisor = is_step_divisor<D>;
 
 }  // namespace belay::inline BELAY_ABI

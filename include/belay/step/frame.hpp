@@ -155,7 +155,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
 
   /// Where this backward adds to the gradient of `parameter`, of the shape of its local part: a product adds to it, a
-  /// kernel takes its `data()`, or it as a view. The handle's backward contributes the parameter to the step, once per call, however often it is asked for. A usage_error in a forward.
+  /// kernel takes its `data()`, or it as a view. The handle's backward contributes the parameter to the step, once per
+  /// call, however often it is asked for. A usage_error in a forward.
   template <class Parameter>
   [[nodiscard]] auto add_to(Parameter& parameter) {
     static_assert(contributes<Parameter>,

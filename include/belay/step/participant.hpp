@@ -48,6 +48,10 @@ concept step_participant = requires(P& participant, const P& same, const step_st
   { same.fingerprint() } -> std::convertible_to<std::uint64_t>;
 };
 
+/// The same as a value, for a message without the list of what is missing.
+template <class P>
+inline constexpr bool is_step_participant = step_participant<P>;
+
 /// An engine with the place where it was named, which stands for the step's.
 template <class Engine>
 struct engine_here {

@@ -65,7 +65,7 @@ concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word
 
 template <class Engine, class... Participants>
 class [[nodiscard]] BELAY_OBLIGATION step {
-  static_assert((step_participant<Participants> && ...),
+  static_assert((is_step_participant<Participants> && ...),
                 "belay: a step is made of an engine and of what takes part in it: parameter_store, expert_exchange, or "
                 "a class with begin, finish, abandon, withdraw, findings and fingerprint");
 

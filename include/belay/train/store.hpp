@@ -13,9 +13,11 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -126,9 +128,10 @@ class parameter_store {
   }
   template <class Divisor>
   requires(!step_divisor<Divisor>) [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
-    static_assert(step_divisor<Divisor>,
+    static_assert(is_step_divisor<Divisor>,
                   "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
                   "belay::local_targets{n} of this rank, which the commit sums");
+    std::terminate();
   }
 
   /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
@@ -182,11 +185,14 @@ class parameter_store {
     parameters found;
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       using element = typename Parameter::value_type;
-      static_assert(std::same_as<element, value_type>,
+      constexpr bool fits = std::is_same_v<element, value_type>;
+      static_assert(fits,
                     "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
                     "to the store's arguments");
       constexpr bool cut = is_shard_over<typename Parameter::placement_type, axis::expert>;
-      if constexpr (!has_gradient<typename Parameter::learning_type>) {
+      if constexpr (!fits) {
+        return;
+      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
         found.frozen.push_back(&parameter);
       } else {
         const auto ranks = static_cast<std::size_t>(cut ? mesh.shape().expert : 1);

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "belay/kernel/rows.hpp"
+
 namespace {
 
 // A policy of products that a user might write: it counts, and leaves the arithmetic to the blocked loop.

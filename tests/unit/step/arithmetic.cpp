@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "belay/kernel/rows.hpp"
 #include "belay/step/frame.hpp"
 
 namespace {

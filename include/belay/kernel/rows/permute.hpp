@@ -57,7 +57,7 @@ template <std::integral Index>
 struct expect_below {
   const Index* index;
   std::size_t limit;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+  BELAY_HD constexpr void operator()([[maybe_unused]] std::size_t i) const noexcept {
     assert(static_cast<std::size_t>(index[i]) < limit);
   }
 };

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "belay/backend/host/processes.hpp"
+#include "belay/train/store.hpp"
+#include "unit/train/support/messages.hpp"
+#include "unit/train/support/network.hpp"
+
+using namespace network_bench;
+
+TEST_CASE("committed gradients that nobody applies are named by the next step") {
+  for (const bool discards : {true, false}) {
+    const auto said = messages([discards](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.data = 2}};
+      network net;
+      belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+      for (auto number : run.steps(2)) {
+        belay::step step{run.engine(), store};
+        pass(step, net, data(number, 0));
+        auto outcome = std::move(step).commit(mesh, belay::samples{4});
+        if (discards) std::move(*belay::committed(outcome)).discard();
+      }
+    });
+    for (const std::string& one : said) CHECK(contains(one, "gradients of step 1 were committed") == !discards);
+  }
+}
+
+TEST_CASE("a token is applied once, by its store's optimizer, before the next step") {
+  const auto said = messages([](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = 2}};
+    network net, other_net;
+    belay::parameter_store store{run, mesh, net, belay::zero<1>{}}, other{run, mesh, other_net, belay::zero<0>{}};
+    belay::adamw optimizer{store}, wrong{other};
+    const auto committed_step = [&](std::size_t number) {
+      belay::step step{run.engine(), store};
+      pass(step, net, data(number, 0));
+      return std::move(step).commit(mesh, belay::samples{4});
+    };
+    if (run.rehearsing()) {
+      auto outcome = committed_step(1);
+      optimizer.apply(std::move(*belay::committed(outcome)), {});
+    } else {
+      {
+        auto outcome = committed_step(1);
+        auto* ok = belay::committed(outcome);
+        CHECK_THROWS_AS(wrong.apply(std::move(*ok), {}), belay::usage_error);
+        optimizer.apply(std::move(*ok), {});
+        CHECK_THROWS_AS(optimizer.apply(std::move(*ok), {}), belay::usage_error);
+      }
+      auto stale = committed_step(2);
+      auto later = committed_step(3);
+      CHECK_THROWS_AS(optimizer.apply(std::move(*belay::committed(stale)), {}), belay::usage_error);
+      optimizer.apply(std::move(*belay::committed(later)), {});
+    }
+  });
+  for (const std::string& one : said) CHECK(one == "");
+}
+
+TEST_CASE("a parameter of which a step hears nothing, or too much, is named") {
+  const auto said = messages(
+      [](auto& rank, auto& run) {
+        belay::mesh mesh{rank, {.data = 1}};
+        network net;
+        belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+        belay::step step{run.engine(), store};
+        net.second.silent = !run.rehearsing();
+        pass(step, net, data(1, 0));
+        static_cast<void>(std::move(step).commit(mesh, belay::samples{2}));
+      },
+      1);
+  CHECK(contains(said[0], "parameter second.weight misses micro-batch 0"));
+  CHECK(!contains(said[0], "first.weight"));
+
+  const auto twice = messages(
+      [](auto& rank, auto& run) {
+        belay::mesh mesh{rank, {.data = 1}};
+        network net;
+        belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+        belay::step step{run.engine(), store};
+        pass(step, net, data(1, 0));
+        if (!run.rehearsing()) pass(step, net, data(1, 1));
+        static_cast<void>(std::move(step).commit(mesh, belay::samples{2}));
+      },
+      1);
+  CHECK(contains(twice[0], "contributed to parameter second.weight twice"));
+}
+
+TEST_CASE("the number of micro-batches is said before the first backward") {
+  const auto said = messages(
+      [](auto& rank, auto& run) {
+        belay::mesh mesh{rank, {.data = 1}};
+        network net;
+        belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+        belay::step step{run.engine(), store};
+        pass(step, net, data(1, 0));
+        if (!run.rehearsing()) step.micro_batches(2);
+        std::move(step).cut_off();
+      },
+      1);
+  CHECK(contains(said[0], "before the first backward"));
+}
+
+TEST_CASE("ranks that disagree are named, on every rank") {
+  SUBCASE("first values of other seeds") {
+    for (const std::string& one : messages(
+             [](auto&rank, auto&run) {
+               belay::mesh mesh{rank, {.data = 3}};
+               network net;
+               belay::parameter_store store{run, mesh, net, belay::zero<1>{},
+                                            belay::store_options{.seed = rank.number() == 1 ? 2U : 1U}};
+               belay::step step{run.engine(), store};
+               pass(step, net, data(1, 0));
+               static_cast<void>(std::move(step).commit(mesh, belay::samples{2}));
+             },
+             3))
+      CHECK(contains(one, "ranks 0, 2 and rank 1 begin with different values of parameter first.weight"));
+  }
+  SUBCASE("a local divisor for a global one") {
+    for (const std::string& one : messages([](auto&rank, auto&run) {
+           belay::mesh mesh{rank, {.data = 2}};
+           network net;
+           belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+           belay::step step{run.engine(), store};
+           pass(step, net, data(1, 0));
+           static_cast<void>(
+               std::move(step).commit(mesh, belay::samples{10 + static_cast<std::size_t>(rank.number())}));
+         }))
+      CHECK(contains(one, "differ between ranks (rank 0: 10; rank 1: 11)"));
+  }
+  SUBCASE("a participant that one of them forgets, or names elsewhere") {
+    for (
+        const std::string& one : messages([](auto&rank, auto&run) {
+          belay::mesh mesh{rank, {.data = 2}};
+          network net, other_net;
+          belay::parameter_store store{run, mesh, net, belay::zero<0>{}}, other{run, mesh, other_net, belay::zero<0>{}};
+          const auto both = [&](auto& first, auto& second) {
+            belay::step step{run.engine(), first, second};
+            pass(step, net, data(1, 0));
+            pass(step, other_net, data(1, 0));
+            static_cast<void>(std::move(step).commit(mesh, belay::samples{2}));
+          };
+          if (rank.number() == 0 || run.rehearsing()) {
+            both(store, other);
+          } else {
+            belay::step step{run.engine(), store};
+            pass(step, net, data(1, 0));
+            static_cast<void>(std::move(step).commit(mesh, belay::samples{2}));
+          }
+        }))
+      CHECK(contains(one, "rank 0 and rank 1 run different steps: the participants"));
+  }
+  SUBCASE("a participant that one of them forgets later") {
+    for (
+        const std::string& one : messages([](auto&rank, auto&run) {
+          belay::mesh mesh{rank, {.data = 2}};
+          network net, other_net;
+          belay::parameter_store store{run, mesh, net, belay::zero<0>{}}, other{run, mesh, other_net, belay::zero<0>{}};
+          for (auto number : run.steps(2)) {
+            if (number == 1 || rank.number() == 0) {
+              belay::step step{run.engine(), store, other};
+              pass(step, net, data(1, 0));
+              pass(step, other_net, data(1, 0));
+              auto outcome = std::move(step).commit(mesh, belay::samples{2});
+              std::move(*belay::committed(outcome)).discard();
+            } else {
+              belay::step step{run.engine(), store};
+              pass(step, net, data(1, 0));
+              auto outcome = std::move(step).commit(mesh, belay::samples{2});
+              std::move(*belay::committed(outcome)).discard();
+            }
+          }
+        }))
+      CHECK(contains(one, "rank 0 and rank 1 run different steps: the participants"));
+  }
+  SUBCASE("other arguments of the optimizer, in the next step") {
+    for (const std::string& one : messages([](auto&rank, auto&run) {
+           belay::mesh mesh{rank, {.data = 2}};
+           network net;
+           belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+           belay::adamw optimizer{store};
+           for (auto number : run.steps(3)) {
+             belay::step step{run.engine(), store};
+             pass(step, net, data(number, 0));
+             auto outcome = std::move(step).commit(mesh, belay::samples{2});
+             if (auto* ok = belay::committed(outcome))
+               optimizer.apply(std::move(*ok), {.learning_rate = 1e-3 * (1 + rank.number())});
+           }
+         }))
+      CHECK(contains(one, "rank 0 and rank 1 run different steps"));
+  }
+}
+
+TEST_CASE("a refusal that nobody reads ends the loop; one that is read does not") {
+  for (const bool reads : {true, false}) {
+    std::atomic<int> after = 0;
+    const auto said = messages([&after, reads](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.data = 2}};
+      network net;
+      belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+      belay::adamw optimizer{store};
+      for (auto number : run.steps(2)) {
+        data batch(number, 0);
+        if (number == 1 && rank.number() == 1) batch.x[0] = std::numeric_limits<float>::quiet_NaN();
+        belay::step step{run.engine(), store};
+        pass(step, net, batch);
+        auto outcome = std::move(step).commit(mesh, belay::samples{4});
+        if (reads && belay::refused(outcome) != nullptr) continue;
+        if (auto* ok = belay::committed(outcome)) {
+          optimizer.apply(std::move(*ok), {});
+          if (!run.rehearsing()) ++after;
+        }
+      }
+    });
+    CHECK(after == (reads ? 2 : 0));
+    for (const std::string& one : said) CHECK(contains(one, "gradients are not finite") == !reads);
+  }
+}
+
+TEST_CASE("a gradient is added to in a backward, and of a parameter that something reduces") {
+  struct adds_too_early {
+    belay::parameter<float> weight{"early", {1, 1}};
+    struct residue {
+      belay::view<float, 2> out;
+    };
+    static const char* name() { return "eager"; }
+    residue forward(belay::frame<belay::host_engine>& frame, matrix) { return {frame.add_to(weight)}; }
+    void backward(belay::frame<belay::host_engine>&, residue&&, matrix, belay::view<float, 2>) {}
+  };
+  belay::tier_meter meter;
+  belay::host_engine engine{belay::host_pages{1 << 16}, meter};
+  belay::step step{engine};
+  adds_too_early layer;
+  const float x = 1;
+  try {
+    static_cast<void>(belay::observe(step, layer, matrix{&x, {1, 1}}));
+    FAIL("it was not refused");
+  } catch (const belay::usage_error& error) {
+    CHECK(contains(error.what(), "parameter early is added to in a forward of layer 'eager'"));
+  }
+  linear alone{{"alone", {1, 1}}};
+  float value = 2;
+  alone.weight.bind(&value, nullptr);
+  auto y = belay::forward(step, alone, matrix{&x, {1, 1}});
+  try {
+    static_cast<void>(std::move(y).backward(matrix{&x, {1, 1}}));
+    FAIL("it was not refused");
+  } catch (const belay::usage_error& error) {
+    CHECK(contains(error.what(), "parameter alone is added to, and has no memory"));
+  }
+  step.cut_off();
+}
