@@ -20,6 +20,7 @@
 #include "train_moe/batch.hpp"
 #include "train_moe/corpus.hpp"
 #include "train_moe/forward_only.hpp"
+#include "train_moe/options.hpp"
 
 namespace train_moe {
 
@@ -29,6 +30,28 @@ struct evaluation {
   std::size_t targets = 0;
   [[nodiscard]] double mean() const noexcept { return targets > 0 ? loss_sum / static_cast<double>(targets) : 0; }
 };
+
+/// Sequences of full length that an expert group can evaluate at once whatever their routing: the capacity holds them
+/// even if every token chooses experts of the same rank. At least 1, at most a training micro-batch.
+template <class Trainer>
+[[nodiscard]] std::size_t evaluation_sequences(Trainer& trainer) {
+  const auto& shape = trainer.exchange().shape();
+  const options& settings = trainer.settings();
+  const std::size_t choices = std::min(settings.model.experts_per_token, shape.local());
+  return std::clamp<std::size_t>(shape.capacity / (choices * settings.sequence), 1, settings.micro_batch_size);
+}
+
+/// Leases what the largest evaluation does.
+template <class T, class Trainer>
+void rehearse_evaluation(Trainer& trainer, std::size_t length) {
+  const auto ranks = static_cast<std::size_t>(trainer.mesh().shape().expert);
+  const std::size_t sequences = (evaluation_sequences(trainer) + ranks - 1) / ranks;
+  const belay::reserved_addresses tokens{sequences * length * sizeof(std::int32_t)};
+  belay::step step{trainer.run().engine()};
+  forward_only<T>(trainer, step, {reinterpret_cast<std::int32_t*>(tokens.data()), {sequences, length}}, [](auto) {});
+  static_cast<void>(trainer.exchange().take_overflow());
+  static_cast<void>(std::move(step).commit());
+}
 
 /// Cross-entropy of `text` in windows of `length` tokens without overlap; the last one may be shorter, one of
 /// fewer than 2 tokens is dropped. Collective over the world; every rank gets the same sums, folded window by
@@ -45,7 +68,7 @@ template <class T, class Machine>
   const std::size_t rest = cut.rest();
   std::vector<double> losses(full + 1, 0.0);
   const auto run_round = [&](std::size_t first_window, std::size_t windows, std::size_t tokens) {
-    belay::step step{machine.engine()};
+    belay::step step{machine.run().engine()};
     const belay::view<const std::int32_t, 2> input{text.data() + first_window * length, {windows, tokens}};
     std::vector<std::int32_t> targets(tokens);
     forward_only<T>(machine, step, input, [&](belay::view<const T, 3> logits) {
@@ -59,7 +82,7 @@ template <class T, class Machine>
     static_cast<void>(std::move(step).commit());
   };
   // A round gives every expert group up to `most` windows, in order, divided among its ranks.
-  const std::size_t most = machine.evaluation_sequences();
+  const std::size_t most = evaluation_sequences(machine);
   const auto pipeline = static_cast<std::size_t>(mesh.coordinate().data);
   for (std::size_t begin = 0; begin < full; begin += most * data) {
     const std::size_t first = std::min(full, begin + pipeline * most);
@@ -90,7 +113,7 @@ template <class T, class Machine>
     const belay::view<const std::int32_t, 2> input{text.data() + (text.size() - context),
                                                    {speaks ? std::size_t{1} : 0, context}};
     std::int32_t next[1] = {0};
-    belay::step step{machine.engine()};
+    belay::step step{machine.run().engine()};
     forward_only<T>(machine, step, input, [&](belay::view<const T, 3> logits) {
       if (logits.extent(0) == 0) return;
       const std::size_t bytes = std::min<std::size_t>(256, logits.extent(2));

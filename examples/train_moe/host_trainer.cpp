@@ -3,10 +3,9 @@
 
 namespace train_moe {
 
-template rank_rehearsal rehearse<float>(const options&, int, std::size_t);
-template class trainer<float, belay::host::rank>;
-template evaluation evaluate<float>(host_machine<float>&, std::span<const std::int32_t>, std::size_t);
-template std::string sample<float>(host_machine<float>&, std::string_view, std::size_t, std::size_t, double,
-                                   std::uint64_t);
+template class trainer<float, belay::host::rank, host_run>;
+template class trainer<float, belay::rehearsal::rank, rehearsal_run>;
+template void run_rank(prepared_run&, belay::host::rank&, host_run&);
+template void run_rank(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
 
 }  // namespace train_moe

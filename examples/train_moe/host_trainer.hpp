@@ -1,25 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The trainer over ranks of the host backend. In float it is compiled once, in host_trainer.cpp, for the program and
-// for the tests of whole trainings. A test that needs double compiles its own.
+// The trainer over ranks of the host backend, and its rehearsal. In float they are compiled once, in host_trainer.cpp,
+// for the program and for the tests of whole trainings. A test that needs double compiles its own.
 #pragma once
 
 #include "belay/backend/host.hpp"
-#include "train_moe/evaluate.hpp"
-#include "train_moe/rehearse.hpp"
-#include "train_moe/trainer.hpp"
+#include "belay/train/launch.hpp"
+#include "model/products.hpp"
+#include "train_moe/rank_session.hpp"
 
 namespace train_moe {
 
-template <class T>
-using host_trainer = trainer<T, belay::host::rank>;
-template <class T>
-using host_machine = typename host_trainer<T>::machine_type;
+using host_run = belay::run<belay::host::rank, belay::engine<belay::host_pages, model::host_kit>>;
+using rehearsal_run = belay::run<belay::rehearsal::rank, belay::rehearsal_engine>;
 
-extern template rank_rehearsal rehearse<float>(const options&, int, std::size_t);
-extern template class trainer<float, belay::host::rank>;
-extern template evaluation evaluate<float>(host_machine<float>&, std::span<const std::int32_t>, std::size_t);
-extern template std::string sample<float>(host_machine<float>&, std::string_view, std::size_t, std::size_t, double,
-                                          std::uint64_t);
+template <class T>
+using host_trainer = trainer<T, belay::host::rank, host_run>;
+
+extern template class trainer<float, belay::host::rank, host_run>;
+extern template class trainer<float, belay::rehearsal::rank, rehearsal_run>;
+extern template void run_rank(prepared_run&, belay::host::rank&, host_run&);
+extern template void run_rank(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
+
+/// Runs what was planned on every rank of `world`; each calls `begin` first.
+template <class World>
+void run_on(
+    World&& world, prepared_run& prepared, void (*begin)() = [] {}) {
+  const auto body = [&](auto& rank, auto& run) {
+    if (!run.rehearsing()) begin();
+    run_rank(prepared, rank, run);
+  };
+  belay::launch<model::host_kit>(world, body, prepared.plan, launch_options_of(prepared.line.run));
+}
 
 }  // namespace train_moe

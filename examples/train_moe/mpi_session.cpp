@@ -8,14 +8,11 @@
 #if defined(BELAY_TRAIN_MOE_MPI)
 
 #include "belay/backend/mpi.hpp"
-#include "train_moe/rank_session.hpp"
+#include "train_moe/host_trainer.hpp"
 
 namespace train_moe {
 
-void run_mpi_session(prepared_run& prepared) {
-  belay::mpi::world world;
-  world.run([&](belay::mpi::rank& rank) { rank_session<belay::mpi::rank>(prepared, rank).run(); });
-}
+void run_mpi_session(prepared_run& prepared) { run_on(belay::mpi::world{}, prepared); }
 
 }  // namespace train_moe
 

@@ -11,6 +11,7 @@
 #include "belay/comm/mesh.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/schedule.hpp"
 #include "model/mixtral.hpp"
 
 namespace train_moe {
@@ -82,6 +83,13 @@ struct batch_shape {
   if (wanted >= static_cast<double>(most)) return most;
   const auto rows = static_cast<std::size_t>(wanted);
   return rows < least ? least : rows;
+}
+
+[[nodiscard]] inline belay::schedule::dynamic_table schedule_of(const options& run) {
+  const auto stages = static_cast<std::size_t>(run.mesh.pipeline);
+  const std::size_t micro_batches = batch_shape(run).micro_batches;
+  return run.schedule == schedule_kind::gpipe ? belay::schedule::gpipe(stages, micro_batches)
+                                              : belay::schedule::one_f_one_b(stages, micro_batches);
 }
 
 /// Throws belay::input_error for options that cannot work, with the flag and numbers that would.

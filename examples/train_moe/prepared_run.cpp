@@ -61,10 +61,33 @@ std::optional<model_import> read_import(const command_line& line) {
   return model_import(line.import_from, line.run.sequence);
 }
 
-run_plan checked_plan(const command_line& line) {
-  const options& run = line.run;
-  run_plan plan = rehearse_all<float>(run, initial_capacity(run));
-  if (const auto shortage = plan.ranks.shortage(run.budget)) refuse(plan.ranks, *shortage, run);
+// What would need less memory in a tier, given what the run already does.
+std::vector<std::string> advice(belay::tier of, const options& run) {
+  if (of == belay::tier::host)
+    return {"a smaller --micro-batches, --micro-batch-size or --sequence: the host tier holds the step's batch"};
+  std::vector<std::string> out;
+  if (run.recompute == recompute_kind::none)
+    out.emplace_back("--recompute full: activations keep only the layers' outputs");
+  if (run.schedule == schedule_kind::gpipe && run.mesh.pipeline > 1)
+    out.emplace_back("--schedule 1f1b: fewer micro-batches are in flight");
+  if (run.zero == belay::zero_stage::none && run.mesh.data * run.mesh.expert > 1)
+    out.emplace_back("--zero 1: the optimizer's state is divided");
+  if (run.expert_capacity > 1)
+    out.emplace_back("--expert-capacity 1: smaller expert windows, at the price of replayed steps");
+  if (run.micro_batch_size > static_cast<std::size_t>(run.mesh.expert)) {
+    out.emplace_back("--micro-batch-size " + std::to_string(run.mesh.expert) +
+                     " with more --micro-batches: smaller activations");
+  }
+  out.emplace_back("more ranks on --mesh pp or ep: each holds less of the model");
+  return out;
+}
+
+// Only the rest is read by a rehearsal, so the plan is made before anything is opened for writing.
+belay::rehearsal_result rehearsed(prepared_run& rest) {
+  const options& run = rest.line.run;
+  const auto body = [&](auto& rank, auto& run_of_rank) { run_rank(rest, rank, run_of_rank); };
+  belay::rehearsal_result plan = belay::rehearse(static_cast<int>(run.mesh.ranks()), body);
+  expect_fits(plan, launch_options_of(run), 1, belay::where{});
   return plan;
 }
 
@@ -76,11 +99,17 @@ prepared_run::prepared_run(const command_line& given, voice says)
       source(text, given.run.seed),
       eval_text(given.eval.empty() ? std::vector<std::int32_t>() : evaluation_text(given.eval)),
       imported(read_import(given)),
-      plan(checked_plan(given)),
+      plan(rehearsed(*this)),
       printer(given.run, says == voice::speaks ? given.json : "") {
-  if (given.print_plan == command_line::plan_output::print && says == voice::speaks) {
-    printer.say(plan_text(plan.ranks, given.run));
-  }
+  if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
+    printer.say(plan.text(launch_options_of(given.run)));
+}
+
+belay::launch_options launch_options_of(const options& run) {
+  belay::launch_options out;
+  out.budget = run.budget;
+  out.advice = [run](belay::tier of) { return advice(of, run); };
+  return out;
 }
 
 void prepared_run::finish(const summary& end) {

@@ -10,12 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "belay/train/launch.hpp"
 #include "train_moe/batch.hpp"
 #include "train_moe/command_line.hpp"
 #include "train_moe/corpus.hpp"
 #include "train_moe/hugging_face.hpp"
-#include "train_moe/plan_text.hpp"
-#include "train_moe/rehearse.hpp"
 #include "train_moe/step_printer.hpp"
 
 namespace train_moe {
@@ -62,8 +61,11 @@ struct prepared_run {
   corpus_source source;
   std::vector<std::int32_t> eval_text;
   std::optional<model_import> imported;
-  run_plan plan;
+  belay::rehearsal_result plan;
   step_printer printer;
 };
+
+/// The budgets of the flags, and which of them would need less memory.
+[[nodiscard]] belay::launch_options launch_options_of(const options& run);
 
 }  // namespace train_moe

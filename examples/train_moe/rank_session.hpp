@@ -14,19 +14,22 @@
 
 namespace train_moe {
 
-/// The body of one rank, over any backend. Rank 0 prints and writes. Ranks share nothing but by messages.
-template <class Rank>
+/// The body of one rank, over any backend and in the rehearsal. Rank 0 prints and writes. Ranks share nothing but by
+/// messages.
+template <class Rank, class Run>
 class rank_session {
  public:
-  rank_session(prepared_run& prepared, Rank& rank)
+  rank_session(prepared_run& prepared, Rank& rank, Run& run)
       : prepared_(&prepared),
         first_(rank.number() == 0),
-        trainer_(prepared.line.run, rank, prepared.source, prepared.plan) {}
+        run_(&run),
+        trainer_(prepared.line.run, rank, run, prepared.source) {}
 
   /// The whole run.
   void run() {
     summary end;
-    if (prepared_->imported) import_weights(trainer_.machine(), *prepared_->imported);
+    if (run_->rehearsing()) return rehearse();
+    if (prepared_->imported) import_weights(trainer_.model(), *prepared_->imported);
     train(end);
     if (!prepared_->eval_text.empty()) evaluate(end);
     if (line().run.steps > 0) sample(end);
@@ -39,23 +42,25 @@ class rank_session {
   using clock = std::chrono::steady_clock;
 
   [[nodiscard]] const command_line& line() const noexcept { return prepared_->line; }
-  [[nodiscard]] const auto& control() { return trainer_.machine().mesh().control(); }
+  [[nodiscard]] const auto& control() { return trainer_.mesh().control(); }
 
   void train(summary& end) {
     const options& run = line().run;
     double recent[10] = {};
     double timed_seconds = 0;
-    for (std::size_t step = 1; step <= run.steps; ++step) {
-      const auto begin = clock::now();
-      const step_result result = trainer_.train(step);
+    auto begin = clock::now();
+    for (const std::size_t step : run_->steps(run.steps)) {
+      const auto result = trainer_.train(step);
+      if (!result) continue;  // it comes again, with more room
       const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
+      begin = clock::now();
       if (!first_) continue;
-      prepared_->printer.print(step, result, seconds, trainer_.shared());
-      recent[step % 10] = result.loss;
+      prepared_->printer.print(step, *result, seconds, trainer_.shared());
+      recent[step % 10] = result->loss;
       // The first step warms up; where it is the only one, it is all there is to time.
       if (step > 1 || run.steps == 1) timed_seconds += seconds;
       end.steps = step;
-      end.final_loss = result.loss;
+      end.final_loss = result->loss;
     }
     control().barrier();  // what follows allocates, and the last line counts allocations
     if (!first_ || run.steps == 0) return;
@@ -66,14 +71,19 @@ class rank_session {
     if (run.steps >= 10) end.mean_of_last = sum / 10;
   }
 
+  // One step and the largest evaluation that can be.
+  void rehearse() {
+    for (const std::size_t step : run_->steps(line().run.steps)) static_cast<void>(trainer_.train(step));
+    rehearse_evaluation<float>(trainer_, line().run.sequence);
+  }
+
   void evaluate(summary& end) {
-    const evaluation found = train_moe::evaluate<float>(trainer_.machine(), prepared_->eval_text, line().run.sequence);
+    const evaluation found = train_moe::evaluate<float>(trainer_, prepared_->eval_text, line().run.sequence);
     if (first_) end.eval_loss = found.mean();
   }
 
   void sample(summary& end) {
-    const std::string text =
-        train_moe::sample<float>(trainer_.machine(), "The ", 200, line().run.sequence, 0.8, line().run.seed);
+    const std::string text = train_moe::sample<float>(trainer_, "The ", 200, line().run.sequence, 0.8, line().run.seed);
     if (first_) end.sample = belay::printable_lines(text);
   }
 
@@ -81,13 +91,19 @@ class rank_session {
   void export_model() {
     std::unique_ptr<model_export> folder;
     if (first_) folder = std::make_unique<model_export>(line().export_to, line().config, line().run.sequence);
-    export_weights<float>(trainer_.machine(), folder.get());
+    export_weights<float>(trainer_.mesh(), trainer_.model(), folder.get());
     if (first_) folder->commit();
   }
 
   prepared_run* prepared_;
   bool first_;
-  trainer<float, Rank> trainer_;
+  Run* run_;
+  trainer<float, Rank, Run> trainer_;
 };
+
+template <class Rank, class Run>
+void run_rank(prepared_run& prepared, Rank& rank, Run& run) {
+  rank_session<Rank, Run>(prepared, rank, run).run();
+}
 
 }  // namespace train_moe

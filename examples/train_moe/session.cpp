@@ -15,7 +15,6 @@
 #include "belay/train/plan.hpp"
 #include "train_moe/host_trainer.hpp"
 #include "train_moe/mpi_session.hpp"
-#include "train_moe/rank_session.hpp"
 
 namespace train_moe {
 
@@ -27,10 +26,6 @@ using belay::host::pinning;
 belay::host::world_options host_options(long long ranks) {
   const bool spare = ranks <= static_cast<long long>(std::thread::hardware_concurrency());
   return {.pin = spare ? pinning::one_core_each : pinning::none};
-}
-
-void run_rank(prepared_run& prepared, belay::host::rank& rank) {
-  rank_session<belay::host::rank>(prepared, rank).run();
 }
 
 // OpenBLAS starts threads when it is loaded, and a process with threads must not fork. With this variable it starts
@@ -88,7 +83,7 @@ int run_session(const command_line& line, char** argv) {
   switch (line.backend) {
     case backend_kind::threads: {
       prepared_run prepared(line, says);
-      belay::host::world{ranks, host_options(ranks)}.run([&](belay::host::rank& rank) { run_rank(prepared, rank); });
+      run_on(belay::host::world{ranks, host_options(ranks)}, prepared);
       return 0;
     }
     case backend_kind::processes: {
@@ -98,16 +93,11 @@ int run_session(const command_line& line, char** argv) {
       if (alone) start_without_threads(argv);
       prepared_run prepared(line, says);
       if (!alone) {
-        belay::host::world::from_env(host_options(ranks)).run([&](belay::host::rank& rank) {
-          run_rank(prepared, rank);
-        });
+        run_on(belay::host::world::from_env(host_options(ranks)), prepared);
         return 0;
       }
       const outlives_interrupts here;
-      belay::host::processes{ranks, host_options(ranks)}.run([&](belay::host::rank& rank) {
-        std::signal(SIGINT, SIG_DFL);
-        run_rank(prepared, rank);
-      });
+      run_on(belay::host::processes{ranks, host_options(ranks)}, prepared, [] { std::signal(SIGINT, SIG_DFL); });
       return 0;
     }
     case backend_kind::mpi: {

@@ -18,7 +18,6 @@
 #include "belay/report/output.hpp"
 #include "belay/report/step_line.hpp"
 #include "train_moe/allocations.hpp"
-#include "train_moe/machine.hpp"
 #include "train_moe/report_table.hpp"
 #include "train_moe/trainer.hpp"
 

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "belay/parallel/parameter.hpp"
+#include "belay/parallel/placement.hpp"
 #include "train_moe/hugging_face.hpp"
-#include "train_moe/parameters.hpp"
 
 namespace train_moe {
+
+enum class copies { no, yes };
 
 /// "...experts.w1" and expert 3: "...experts.3.w1.weight".
 [[nodiscard]] inline std::string expert_tensor(const std::string& stack, std::size_t expert) {
@@ -22,36 +24,33 @@ namespace train_moe {
   return stack.substr(0, dot + 1) + std::to_string(expert) + stack.substr(dot) + ".weight";
 }
 
-/// Calls `visit(tensor name, values, family)` for every tensor that the machine's rank holds a copy of.
-template <class Machine, class Visit>
-void each_tensor(Machine& machine, Visit&& visit) {
-  machine.model().for_each_parameter([&](auto& parameter) {
+/// Calls `visit(tensor name, values, has copies)` for every tensor that this rank holds; all ranks of an expert group
+/// hold a copy of those that have some.
+template <class Model, class Visit>
+void each_tensor(Model& model, Visit&& visit) {
+  model.for_each_parameter([&](auto& parameter) {
     const std::size_t size = parameter.local_size();
-    if (family_of(parameter) == dense_family) {
-      visit(parameter.name(), std::span(parameter.value(), size), dense_family);
-      return;
-    }
+    if (!belay::sharded_over<belay::axis::expert>(parameter))
+      return visit(parameter.name(), std::span(parameter.value(), size), copies::yes);
     const auto part = parameter.part();
     const std::size_t each = size / part.count;
-    for (std::size_t e = 0; e < part.count; ++e) {
-      visit(expert_tensor(parameter.name(), part.first + e), std::span(parameter.value() + e * each, each),
-            expert_family);
-    }
+    for (std::size_t e = 0; e < part.count; ++e)
+      visit(expert_tensor(parameter.name(), part.first + e), std::span(parameter.value() + e * each, each), copies::no);
   });
 }
 
 /// Reads every tensor that this rank holds.
-template <class Machine>
-void import_weights(Machine& machine, const model_import& from) {
-  each_tensor(machine, [&](const std::string& name, auto values, family) { from.tensors().read(name, 0, values); });
+template <class Model>
+void import_weights(Model& model, const model_import& from) {
+  each_tensor(model, [&](const std::string& name, auto values, copies) { from.tensors().read(name, 0, values); });
 }
 
 /// Sends every tensor to rank 0, which writes: dense tensors from the first replica, experts from the first data rank.
 /// Collective over the world; `to` is that of rank 0.
-template <class T, class Machine>
-void export_weights(Machine& machine, model_export* to) {
-  const auto& world = machine.mesh().world();
-  const auto& place = machine.mesh().coordinate();
+template <class T, class Mesh, class Model>
+void export_weights(const Mesh& mesh, Model& model, model_export* to) {
+  const auto& world = mesh.world();
+  const auto& place = mesh.coordinate();
   // A tensor is sent as two lengths, its name and its values. A name of length 0 ends the tensors of a rank.
   const auto send = [&](const std::string& name, std::span<const T> values) {
     const std::uint64_t lengths[] = {name.size(), values.size()};
@@ -62,8 +61,8 @@ void export_weights(Machine& machine, model_export* to) {
   };
   const auto each_own = [&](auto visit) {
     if (place.data != 0) return;
-    each_tensor(machine, [&](const std::string& name, std::span<T> values, family of) {
-      if (of == expert_family || place.expert == 0) visit(name, std::span<const T>(values));
+    each_tensor(model, [&](const std::string& name, std::span<T> values, copies has) {
+      if (has == copies::no || place.expert == 0) visit(name, std::span<const T>(values));
     });
   };
   if (world.rank() != 0) {

@@ -61,20 +61,20 @@ enum class policy { right, forgets_a_lease };
 finding run_steps(std::size_t steps, policy how) {
   const options run = tiny_run();
   const uneven_text source(run.model.vocab);
-  run_plan plan = rehearse_all<float>(run, initial_capacity(run));
-  if (how == policy::forgets_a_lease) {
-    for (step_memory& one : plan.memory) one.windows += 1 << 20;
-  }
   finding found;
-  belay::host::world{static_cast<int>(run.mesh.ranks())}.run([&](belay::host::rank& rank) {
-    host_trainer<float> trained{run, rank, source, plan};
-    const auto& world = trained.machine().mesh().world();
+  launch(run, [&](auto& rank, auto& self) {
+    using rank_type = std::remove_reference_t<decltype(rank)>;
+    trainer<float, rank_type, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
+    const auto& world = trained.mesh().world();
     footprint first;
+    belay::lease_chain forgotten;
     std::size_t resident = 0;
-    for (std::size_t step = 1; step <= steps; ++step) {
-      const step_result result = trained.train(step);
+    for (const std::size_t step : self.steps(steps)) {
+      const auto trained_once = trained.train(step);
+      if (self.rehearsing()) continue;
+      const step_result result = trained_once.value();
       if (how == policy::forgets_a_lease && step % 10 == 0)
-        static_cast<void>(trained.machine().windows().lease(64, "forgotten"));
+        static_cast<void>(self.engine().activations().template lease<float>(belay::extents<1>{16}, forgotten));
       const auto shared = [&](report_table::number which) {
         return trained.shared()[trained.table().of_rank(static_cast<std::size_t>(rank.number()), which)];
       };
@@ -86,10 +86,10 @@ finding run_steps(std::size_t steps, policy how) {
         // Looking at /proc allocates; what it allocates is taken out again.
         footprint now;
         now.heap = train_moe::heap_allocations();
-        now.live_device = trained.meters()[belay::tier::device].live_bytes();
-        now.live_host = trained.meters()[belay::tier::host].live_bytes();
-        now.peak_device = trained.meters()[belay::tier::device].peak_bytes();
-        now.peak_host = trained.meters()[belay::tier::host].peak_bytes();
+        now.live_device = self.meters()[belay::tier::device].live_bytes();
+        now.live_host = self.meters()[belay::tier::host].live_bytes();
+        now.peak_device = self.meters()[belay::tier::device].peak_bytes();
+        now.peak_host = self.meters()[belay::tier::host].peak_bytes();
         now.descriptors = entries_of("/proc/self/fd");
         now.threads = entries_of("/proc/self/task");
         if (step == 100 || (resident == 0 && step == steps)) resident = resident_bytes();

@@ -76,8 +76,8 @@ class pipeline {
   [[nodiscard]] const Table& table() const noexcept { return table_; }
 
   /// Runs all micro-batches forward and backward. Collective along the pipeline. `times()` has the times afterwards.
-  template <clock_policy Clock = monotonic_clock, class Engine, pipeline_stage<T, Engine> Stage>
-  void run(const step<Engine>& step, Stage& stage, where at = where::current()) {
+  template <clock_policy Clock = monotonic_clock, class Engine, class... Participants, pipeline_stage<T, Engine> Stage>
+  void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
     for (tensor& left_over : received_) left_over = {};  // of a step that ended early, which has reclaimed them
     times_ = {};
     const std::int64_t begin = Clock::now();

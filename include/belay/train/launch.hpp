@@ -9,8 +9,10 @@
 //   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -38,6 +40,8 @@ namespace belay::inline BELAY_ABI {
 struct launch_options {
   belay::budget budget;                        // of each rank; unlimited by default
   std::size_t available = available_memory();  // of this machine, for the ranks on it
+  // What would need less memory of a tier: shown with a refusal.
+  std::function<std::vector<std::string>(tier)> advice;
 };
 
 /// The plan of a body on all ranks, and the regions that its run needs.
@@ -46,7 +50,8 @@ struct rehearsal_result {
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
 
-  /// What each rank leases at its peak, as a table, held against the options' budgets.
+  /// What each rank leases at its peak, as a table, held against the options' budgets; a last line has the bytes of
+  /// address range that gaps between leases add.
   [[nodiscard]] std::string text(const launch_options& options = {}) const;
 };
 
@@ -65,7 +70,7 @@ template <training_body Body>
   run_memory everything;
   everything.activations = address_space;
   everything.persistent.fill(address_space);
-  run<rehearsal::rank, rehearsal_engine> run(number, everything);
+  run<rehearsal::rank, rehearsal_engine> run(number, {{}, everything});
   run.engine().make_room(rows);
   body(rank, run);
   meshes.add(rank.meshes());
@@ -113,13 +118,15 @@ inline void expect_fits(const rehearsal_result& planned, const launch_options& o
                      shortage, at);
 }
 
-/// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this
-/// process's rank where a launcher has started them. What the run leases outlives every body. Throws plan_refused, and
-/// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
+/// Runs `body` on every rank of `world`, with the memory of `planned`, a rehearsal of the same body on as many ranks.
+/// Throws plan_refused, and what `world.run` throws: the first cause.
 template <class Kit = host_kit<>, class World, training_body Body>
-void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
+void launch(World&& world, Body&& body, const rehearsal_result& planned, const launch_options& options = {},
+            where at = where::current()) {
   const int size = world.size();
-  const rehearsal_result planned = rehearse(size, body, at);
+  if (planned.memory.size() != static_cast<std::size_t>(size))
+    throw usage_error(
+        "a plan of " + std::to_string(planned.memory.size()) + " ranks for a world of " + std::to_string(size), at);
   const launcher_environment launcher = find_launcher();
   const bool launched = launcher.size == size && launcher.local_size > 0;
   expect_fits(planned, options, launched ? launcher.local_size : size, at);
@@ -131,16 +138,26 @@ void launch(World&& world, Body&& body, const launch_options& options = {}, wher
     const auto again = [&, number](std::uint64_t rows) {
       rehearsal_result own;
       auto [plan, memory] = rehearse_rank(number, size, body, rows, own.meshes, at);
-      own.plan = belay::plan({std::move(plan)});
+      own.plan = belay::plan({plan});
       expect_fits(own, options, 1, at);
-      return memory;
+      return planned_run{std::move(plan), std::move(memory)};
     };
     using run_type = run<rank_type, engine<host_pages, Kit>>;
-    auto self = std::make_shared<run_type>(number, planned.memory[static_cast<std::size_t>(number)], again);
-    kept[static_cast<std::size_t>(number)] = self;
+    const auto mine = static_cast<std::size_t>(number);
+    auto self =
+        std::make_shared<run_type>(number, planned_run{planned.plan.ranks()[mine], planned.memory[mine]}, again);
+    kept[mine] = self;
     if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
     body(rank, *self);
   });
+}
+
+/// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this
+/// process's rank where a launcher has started them. What the run leases outlives every body. Throws plan_refused, and
+/// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
+template <class Kit = host_kit<>, class World, training_body Body>
+void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
+  launch<Kit>(world, body, rehearse(world.size(), body, at), options, at);
 }
 
 inline std::string rehearsal_result::text(const launch_options& options) const {
@@ -166,7 +183,15 @@ inline std::string rehearsal_result::text(const launch_options& options) const {
   }
   std::vector<plan_row> rows;
   for (std::size_t i = 0; i < purposes.size(); ++i) rows.push_back({tiers[i], purposes[i], bytes[i]});
-  return plan_printer({rows, budgets, {}}).text();
+  std::vector<std::string> words;
+  if (const auto missing = plan.shortage(options.budget); missing && options.advice)
+    words = options.advice(missing->where_it_is);
+  const std::vector<std::string_view> suggestions(words.begin(), words.end());
+  std::size_t gaps = 0;
+  for (const rank_plan& rank : plan.ranks())
+    gaps = std::max(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
+  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
+         " bytes of arena to a rank's device tier\n";
 }
 
 }  // namespace belay::inline BELAY_ABI

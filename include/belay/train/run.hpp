@@ -44,6 +44,12 @@ struct run_memory {
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
 };
 
+/// What a rank was planned to lease, and the regions for it.
+struct planned_run {
+  rank_plan plan;
+  run_memory memory;
+};
+
 /// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
 template <class Rank, class Engine>
 class run {
@@ -53,11 +59,11 @@ class run {
   using memory_type = typename Engine::memory_type;
   using heap_type = symmetric_heap<group_type>;
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
-  using planner = std::function<run_memory(std::uint64_t rows)>;
+  using planner = std::function<planned_run(std::uint64_t rows)>;
 
   /// `number` is the rank's. `again` is asked when a step must be replayed.
-  run(int number, run_memory planned, planner again = {})
-      : number_(number), planned_(std::move(planned)), again_(again) {
+  run(int number, planned_run planned, planner again = {})
+      : number_(number), plan_(std::move(planned.plan)), planned_(std::move(planned.memory)), again_(again) {
     engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
   }
   run(const run&) = delete;  // bodies and stores point to it
@@ -67,6 +73,9 @@ class run {
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
+
+  /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
+  [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
 
   /// Memory for as long as the run: `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses.
   template <class T>
@@ -180,7 +189,9 @@ class run {
     const std::uint64_t rows = engine_->needed_rows();
     const std::uint64_t steps = engine_->step_number();
     if (again_) {
-      planned_ = again_(rows);
+      planned_run grown = again_(rows);
+      plan_ = std::move(grown.plan);
+      planned_ = std::move(grown.memory);
       engine_.reset();
       engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
       engine_->continue_after(steps);
@@ -191,6 +202,7 @@ class run {
   }
 
   int number_;
+  rank_plan plan_;
   run_memory planned_;
   planner again_;
   tier_meters meters_;

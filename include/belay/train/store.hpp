@@ -86,6 +86,11 @@ class parameter_store {
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
                   where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, at), divided.stage, options, at) {}
+  /// The same for a stage that is known when the program runs.
+  template <lists_parameters Model>
+  parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
+                  where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, at), divided, options, at) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
 

@@ -80,6 +80,17 @@ struct record {
   tensors weights;
 };
 
+template <class Parameter>
+[[nodiscard]] bool is_expert(const Parameter& parameter) {
+  return belay::sharded_over<belay::axis::expert>(parameter);
+}
+
+/// Runs `body` on threads, with the products that train_moe has.
+template <class Body>
+void launch(const options& run, Body&& body) {
+  belay::launch<model::host_kit>(belay::host::world{static_cast<int>(run.mesh.ranks())}, body);
+}
+
 /// What a test does to the gradients of one rank before they are used; the wrong policies live here.
 template <class T>
 using gradient_policy = void (*)(const std::string& name, bool expert, std::span<T> gradient);
@@ -103,8 +114,7 @@ class recorder {
     const std::lock_guard guard(*lock_);
     if (into_->gradients.size() <= step_) into_->gradients.resize(step_ + 1);
     each_owned(trainer, [&](auto& parameter, const auto& range, std::size_t global) {
-      if (policy_ != nullptr)
-        policy_(parameter.name(), family_of(parameter) == expert_family, {range.gradient, range.count});
+      if (policy_ != nullptr) policy_(parameter.name(), is_expert(parameter), {range.gradient, range.count});
       if (range.share == belay::norm_share::counted_here) {
         copy(into_->gradients[step_][parameter.name()], parameter.global_size(), global, range.gradient, range.count);
       }
@@ -116,11 +126,10 @@ class recorder {
   template <class Visit>
   static void each_owned(Trainer& trainer, Visit visit) {
     std::size_t number = 0;
-    trainer.machine().model().for_each_parameter([&](auto& parameter) {
+    trainer.model().for_each_parameter([&](auto& parameter) {
       const std::size_t first = parameter.part().first * (parameter.global_size() / parameter.shape()[0]);
-      for (const auto& range : trainer.buckets().owned()) {
-        if (range.parameter == number)
-          visit(parameter, range, (family_of(parameter) == expert_family ? first : 0) + range.offset);
+      for (const auto& range : trainer.store().buckets().owned()) {
+        if (range.parameter == number) visit(parameter, range, (is_expert(parameter) ? first : 0) + range.offset);
       }
       ++number;
     });
@@ -142,22 +151,20 @@ template <class T>
   check(run);
   record out;
   std::mutex lock;
-  const run_plan plan = rehearse_all<T>(run, initial_capacity(run));
-  belay::host::world{static_cast<int>(run.mesh.ranks())}.run([&](belay::host::rank& rank) {
-    using trainer_type = host_trainer<T>;
-    trainer_type trained{run, rank, source, plan};
+  launch(run, [&](auto& rank, auto& self) {
+    using trainer_type = trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>>;
+    trainer_type trained{run, rank, self, source};
     recorder<T, trainer_type> keeper{out, lock, policy};
-    if (run.expert_capacity > 1 || policy != nullptr)
-      trained.on_gradients(&recorder<T, trainer_type>::gradients, &keeper);
-    for (std::size_t step = 1; step <= run.steps; ++step) {
-      const step_result result = trained.train(step);
-      if (rank.number() != 0) continue;
-      out.losses.push_back(result.loss);
-      out.aux_losses.push_back(result.aux_loss);
-      out.norms.push_back(result.grad_norm);
-      out.replays.push_back(result.replays);
+    if (!self.rehearsing()) trained.on_gradients(&recorder<T, trainer_type>::gradients, &keeper);
+    for (const std::size_t step : self.steps(run.steps)) {
+      const auto result = trained.train(step);
+      if (rank.number() != 0 || !result || self.rehearsing()) continue;
+      out.losses.push_back(result->loss);
+      out.aux_losses.push_back(result->aux_loss);
+      out.norms.push_back(result->grad_norm);
+      out.replays.push_back(result->replays);
     }
-    keeper.take_weights(trained);
+    if (!self.rehearsing()) keeper.take_weights(trained);
   });
   return out;
 }
