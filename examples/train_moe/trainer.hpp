@@ -136,7 +136,7 @@ class trainer {
     }
     mesh_.replicas().all_reduce(std::span<std::uint64_t>(targets), belay::sum);
     result.targets = targets[0];
-    if (settings_.mean == loss_mean::micro_batches) weigh_micro_batches(result.targets);
+    if (settings_.mean == loss_mean::micro_batches && !run_->rehearsing()) weigh_micro_batches(result.targets);
     model_.set_balance_scale(settings_.balance_coefficient * static_cast<double>(result.targets) /
                              static_cast<double>(settings_.micro_batches * settings_.model.layers));
   }

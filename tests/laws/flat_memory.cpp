@@ -69,12 +69,15 @@ finding run_steps(std::size_t steps, policy how) {
     footprint first;
     belay::lease_chain forgotten;
     std::size_t resident = 0;
+    const auto lease = [&](std::size_t elements) {
+      static_cast<void>(self.engine().activations().template lease<float>(belay::extents<1>{elements}, forgotten));
+    };
+    if (how == policy::forgets_a_lease && self.rehearsing()) lease(1 << 18);  // a plan with room for it
     for (const std::size_t step : self.steps(steps)) {
       const auto trained_once = trained.train(step);
       if (self.rehearsing()) continue;
       const step_result result = trained_once.value();
-      if (how == policy::forgets_a_lease && step % 10 == 0)
-        static_cast<void>(self.engine().activations().template lease<float>(belay::extents<1>{16}, forgotten));
+      if (how == policy::forgets_a_lease && step % 10 == 0) lease(16);
       const auto shared = [&](report_table::number which) {
         return trained.shared()[trained.table().of_rank(static_cast<std::size_t>(rank.number()), which)];
       };

@@ -114,7 +114,6 @@ TEST_CASE("wrong policies do not pass: expert gradients doubled") {
   };
   const record wrong = train<double>(run, source, doubled);
   CHECK(compare(single.gradients[0], wrong.gradients[0]).worst > 0.9);
-  CHECK(std::abs(wrong.norms[0] - single.norms[0]) > 1e-6 * single.norms[0]);
 }
 
 TEST_CASE("wrong policies do not pass: a mean of micro-batches instead of tokens") {
@@ -136,8 +135,7 @@ TEST_CASE("a run that must replay for room equals, bit for bit, one with room fo
   for (const belay::axes& mesh : {belay::axes{1, 1, 2, 1}, belay::axes{2, 1, 4, 1}, belay::axes{1, 2, 4, 1}}) {
     run.mesh = mesh;
     run.expert_capacity = 4;
-    record roomy = train<float>(run, source);
-    roomy.gradients.clear();
+    const record roomy = train<float>(run, source);
     run.expert_capacity = 1;
     const record tight = train<float>(run, source);
     std::size_t replays = 0;

@@ -96,10 +96,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
 
   /// A step is an obligation itself: it is committed, or cut off. One that is neither is named, by Clang where it sees
   /// it; its memory is released, and the handles that were lost in it are printed. One that an exception ends is cut
-  /// off.
+  /// off: what it left open is the exception's doing.
   BELAY_IF_DISCHARGED ~step() {
     if (ended_) return;
-    if (engine_->obligations().open_count() > 0 || std::uncaught_exceptions() == 0) report_abandoned();
+    if (std::uncaught_exceptions() == 0) report_abandoned();
     cut_off();
   }
 
@@ -270,9 +270,8 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   void report_abandoned() const noexcept {
     try {
       const std::string list = engine_->obligations().text();
-      std::fprintf(stderr, "%s: belay: a step ended without commit%s%s\n%s", at_.text().c_str(),
-                   list.empty() ? ": commit it, or cut it off" : ", with open obligations",
-                   std::uncaught_exceptions() > 0 ? " (an exception is on its way)" : "", list.c_str());
+      std::fprintf(stderr, "%s: belay: a step ended without commit%s\n%s", at_.text().c_str(),
+                   list.empty() ? ": commit it, or cut it off" : ", with open obligations", list.c_str());
     } catch (...) {  // no memory for the list; the step's memory is reclaimed nevertheless
     }
   }
