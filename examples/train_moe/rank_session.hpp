@@ -21,7 +21,7 @@ class rank_session {
  public:
   rank_session(prepared_run& prepared, Rank& rank, Run& run)
       : prepared_(&prepared),
-        first_(rank.number() == 0),
+        first_(!run.rehearsing() && rank.number() == 0),
         run_(&run),
         trainer_(prepared.line.run, rank, run, prepared.source) {}
 

@@ -145,3 +145,24 @@ TEST_CASE("a run that must replay for room equals, bit for bit, one with room fo
     CHECK(compare(roomy, tight).worst == 0);
   }
 }
+
+TEST_CASE("one rank of each stage is rehearsed, and every rank's plan is that of its own rehearsal") {
+  for (const belay::axes& mesh : meshes()) {
+    const options run = with(small_run(), mesh, variants().back());
+    const uneven_text source(run.model.vocab);
+    const auto body = [&](auto& rank, auto& self) {
+      trainer<float, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
+          run, rank, self, source};
+      for (const std::size_t step : self.steps(1)) static_cast<void>(trained.train(step));
+    };
+    INFO(mesh.text());
+    const int ranks = static_cast<int>(mesh.ranks());
+    const belay::rehearsal_result found = belay::rehearse(ranks, body);
+    CHECK(found.rehearsed == static_cast<std::size_t>(mesh.pipeline));
+    for (int number = 0; number < ranks; ++number) {
+      const belay::rank_rehearsal own(number, ranks, body, 0, belay::where::current());
+      CHECK(belay::words_of(found.plan.ranks()[static_cast<std::size_t>(number)]) ==
+            belay::words_of(own.leased_by(number).plan));
+    }
+  }
+}

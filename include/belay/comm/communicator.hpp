@@ -137,4 +137,16 @@ inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored
 template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
+/// The number of a rank, or of this rank in a group, where the sizes that follow are computed for every rank alike. A
+/// rehearsal does not take it for a question of the body: one rank is rehearsed for all that answer alike.
+template <class Ranked>
+[[nodiscard]] constexpr int layout_rank(const Ranked& ranked) noexcept {
+  if constexpr (requires { ranked.unasked_rank(); })
+    return ranked.unasked_rank();
+  else if constexpr (requires { ranked.rank(); })
+    return ranked.rank();
+  else
+    return ranked.number();
+}
+
 }  // namespace belay::inline BELAY_ABI

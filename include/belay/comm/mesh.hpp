@@ -124,6 +124,19 @@ struct control_group<Rank> {
   [[nodiscard]] static type of(Rank& rank) { return rank.control(); }
 };
 
+/// What a rank's coordinate is read from: a rehearsed rank notes what is read.
+template <class Rank>
+struct place_of {
+  using type = coordinate;
+  [[nodiscard]] static type of(const Rank& rank, const axes& shape) { return coordinate_of(shape, rank.number()); }
+};
+template <class Rank>
+requires requires { typename Rank::place_type; }
+struct place_of<Rank> {
+  using type = typename Rank::place_type;
+  [[nodiscard]] static type of(const Rank& rank, const axes& shape) { return rank.place(shape); }
+};
+
 /// Which groups bodies ask of their meshes. The rank of a rehearsal writes it; a rank that has one makes those groups
 /// with its mesh. Ranks of one world have equal ones: the union over all that were rehearsed.
 class mesh_record {
@@ -177,7 +190,7 @@ class mesh {
   using rank_type = Rank;
   using group_type = typename group_of<Rank>::type;
   using control_type = typename control_group<Rank>::type;
-  using place_type = belay::coordinate;
+  using place_type = typename place_of<Rank>::type;
 
   /// Throws `usage_error` if the axes do not multiply to the world's size.
   mesh(Rank& rank, axes shape, where at = where::current()) : mesh(rank, shape, recorded(rank, shape), at) {}
@@ -185,7 +198,8 @@ class mesh {
   mesh(Rank& rank, axes shape, axis_set asked, where at = where::current())
       : rank_(&rank),
         shape_(checked_shape(shape, rank.size(), at)),
-        place_(coordinate_of(shape, rank.number())),
+        place_(place_of<Rank>::of(rank, shape)),
+        here_(coordinate_of(shape, layout_rank(rank))),
         groups_(std::make_shared<groups>(rank.world(), control_group<Rank>::of(rank))) {
     for (axis which : all_axes) {
       if (asked.has(which)) static_cast<void>(group(which, at));
@@ -195,6 +209,8 @@ class mesh {
   [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
   [[nodiscard]] const axes& shape() const noexcept { return shape_; }
   [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }
+  /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
+  [[nodiscard]] const belay::coordinate& layout_coordinate() const noexcept { return here_; }
 
   /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.
   [[nodiscard]] const control_type& control() const noexcept { return groups_->control; }
@@ -241,15 +257,21 @@ class mesh {
 
   // The same on all ranks: whether ranks along two axes are the same depends on the mesh's shape alone.
   [[nodiscard]] group_type make(axis which, const where& at) const {
-    const std::vector<int> members = ranks_along(shape_, place_, which);
+    const std::vector<int> members = ranks_along(shape_, here_, which);
     if (static_cast<int>(members.size()) == rank_->size()) return groups_->world;
     for (const auto& [ranks, made] : groups_->of_ranks) {
       if (ranks == members) return made;
     }
     if (members.size() > 1) expect_same_on_all(which, at);
-    group_type made = rank_->group(members, at);
-    groups_->of_ranks.emplace_back(members, made);
-    return made;
+    groups_->of_ranks.emplace_back(members, group_of_ranks(members, which, at));
+    return groups_->of_ranks.back().second;
+  }
+  [[nodiscard]] group_type group_of_ranks(const std::vector<int>& members, [[maybe_unused]] axis which,
+                                          const where& at) const {
+    if constexpr (rehearsed && requires { rank_->group_along(members, shape_, which, at); })
+      return rank_->group_along(members, shape_, which, at);
+    else
+      return rank_->group(members, at);
   }
   void expect_same_on_all([[maybe_unused]] axis which, [[maybe_unused]] const where& at) const {
     if constexpr (checked(check_level::across_ranks) && !rehearsed) {
@@ -263,6 +285,7 @@ class mesh {
   Rank* rank_;
   axes shape_;
   place_type place_;
+  belay::coordinate here_;
   std::shared_ptr<groups> groups_;
 };
 

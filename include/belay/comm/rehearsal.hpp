@@ -11,11 +11,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "belay/comm/axis.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
@@ -31,6 +34,66 @@
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
+/// What a body has asked of its rank: by which answers could ranks differ. Ranks that answer alike run the body alike,
+/// so that one of them is rehearsed for all.
+class rank_questions {
+ public:
+  void ask_number() noexcept { number_ = true; }
+  void ask_place(const axes& shape, axis which) {
+    for (entry& each : places_) {
+      if (each.shape == shape) return each.along.add(which);
+    }
+    places_.push_back({shape, {which}});
+  }
+
+  /// Whether the ranks `a` and `b` of one world give the same answers.
+  [[nodiscard]] bool same(int a, int b) const noexcept {
+    if (number_ && a != b) return false;
+    for (const entry& each : places_) {
+      const coordinate one = coordinate_of(each.shape, a), other = coordinate_of(each.shape, b);
+      const auto asked = [&](axis which) { return each.along.has(which); };
+      const bool plane = asked(axis::replica);
+      if (asked(axis::pipeline) && one.pipeline != other.pipeline) return false;
+      if ((asked(axis::data) || plane) && one.data != other.data) return false;
+      if ((asked(axis::expert) || plane) && one.expert != other.expert) return false;
+      if (asked(axis::tensor) && one.tensor != other.tensor) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct entry {
+    axes shape;
+    axis_set along;
+  };
+  std::vector<entry> places_;
+  bool number_ = false;
+};
+
+/// A number of a rank along an axis; reading it is a question.
+class asked_number {
+ public:
+  asked_number(std::shared_ptr<rank_questions> asked, const axes& shape, axis which, int value) noexcept
+      : asked_(std::move(asked)), shape_(shape), which_(which), value_(value) {}
+  operator int() const {
+    asked_->ask_place(shape_, which_);
+    return value_;
+  }
+
+ private:
+  std::shared_ptr<rank_questions> asked_;
+  axes shape_;
+  axis which_;
+  int value_;
+};
+
+/// The coordinate of a rank, each number of which is a question of its own.
+struct place {
+  asked_number pipeline, data, expert, tensor;
+
+  operator coordinate() const { return {pipeline, data, expert, tensor}; }
+};
+
 /// Has the operations of a backend's group. None touches the memory it is given, fails or waits; a started one is
 /// ready.
 class group : public group_operations<group> {
@@ -41,7 +104,18 @@ class group : public group_operations<group> {
 
   group(std::vector<int> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
 
-  [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// This rank's number in the group, which is a question.
+  [[nodiscard]] int rank() const {
+    if (asked_ != nullptr && size() > 1) {
+      if (along_)
+        asked_->ask_place(shape_, *along_);
+      else
+        asked_->ask_number();
+    }
+    return rank_;
+  }
+  /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
+  [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] std::span<const int> members() const noexcept { return {members_.data(), members_.size()}; }
 
@@ -60,14 +134,20 @@ class group : public group_operations<group> {
     return pending(nullptr, 0, What, at);
   }
 
+  friend class rank;
+
   std::vector<int> members_;
   int rank_;
+  std::shared_ptr<rank_questions> asked_;
+  axes shape_;                 // of the mesh that it is a group of
+  std::optional<axis> along_;  // the mesh's axis; nothing: its ranks are those of the world, or a program's choice
 };
 
 /// Rank `number` of a world of `size` that does not exist.
 class rank {
  public:
   using group_type = rehearsal::group;
+  using place_type = rehearsal::place;
 
   rank(int number, int size, where at = where::current()) : number_(number), size_(size) {
     if (size < 1 || number < 0 || number >= size) {
@@ -76,25 +156,55 @@ class rank {
     for (int peer = 0; peer < size; ++peer) all_ranks_.push_back(peer);
   }
 
-  [[nodiscard]] int number() const noexcept { return number_; }
+  /// This is a question.
+  [[nodiscard]] int number() const noexcept {
+    asked_->ask_number();
+    return number_;
+  }
+  [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const { return {all_ranks_, number_}; }
+  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_}); }
+  /// Its place in a mesh.
+  [[nodiscard]] rehearsal::place place(const axes& shape) const {
+    const coordinate here = coordinate_of(shape, number_);
+    return {{asked_, shape, axis::pipeline, here.pipeline},
+            {asked_, shape, axis::data, here.data},
+            {asked_, shape, axis::expert, here.expert},
+            {asked_, shape, axis::tensor, here.tensor}};
+  }
+  /// A group along an axis of a mesh.
+  [[nodiscard]] rehearsal::group group_along(std::span<const int> members, const axes& shape, axis which,
+                                             where at = where::current()) const {
+    rehearsal::group made = group(members, at);
+    made.shape_ = shape;
+    made.along_ = which;
+    return made;
+  }
   [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const {
     std::size_t place = 0;
     while (place < members.size() && members[place] != number_) ++place;
     if (place == members.size()) {
       throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
     }
-    return {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place)};
+    return asking({std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place)});
   }
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
   /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
   [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+  [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
+  /// What the body has asked so far.
+  [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
 
  private:
+  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept {
+    made.asked_ = asked_;
+    return made;
+  }
+
   int number_;
   int size_;
+  std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
   std::vector<int> all_ranks_;
   mesh_record meshes_;
 };

@@ -66,7 +66,9 @@ class symmetric_heap {
     slot() = default;
 
     /// This rank's bytes, 64-byte aligned. Throws `usage_error` in checked builds when the slot is stale.
-    [[nodiscard]] std::byte* local(where at = where::current()) const { return this->at(heap_->group_.rank(), at); }
+    [[nodiscard]] std::byte* local(where at = where::current()) const {
+      return this->at(layout_rank(heap_->group_), at);
+    }
     /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. When a rank accesses it is up to
     /// the program.
     [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
@@ -137,7 +139,7 @@ class symmetric_heap {
     [[maybe_unused]] const auto turn = checked_call("release of symmetric memory", at);
     if (!is_live(lease)) {
       ++misused_;
-      if constexpr (checked(check_level::local)) expect_live(lease, group_.rank(), at);
+      if constexpr (checked(check_level::local)) expect_live(lease, layout_rank(group_), at);
       return;
     }
     end(lease.record_);
@@ -155,7 +157,7 @@ class symmetric_heap {
   void put(int peer, const slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
     expect_range(to, peer, offset, bytes, at);
     if constexpr (!direct) {
-      if (peer != group_.rank()) {
+      if (peer != layout_rank(group_)) {
         const std::size_t place = to.offset_ + offset;
         post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
       }
@@ -166,9 +168,9 @@ class symmetric_heap {
   void give(int peer, const slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
     expect_range(from, peer, offset, bytes, at);
     if constexpr (!direct) {
-      if (peer != group_.rank()) {
+      if (peer != layout_rank(group_)) {
         const std::size_t place = from.offset_ + offset;
-        post_.push(peer, mirror_side::mirror, place, region_.at(group_.rank()) + place, bytes);
+        post_.push(peer, mirror_side::mirror, place, region_.at(layout_rank(group_)) + place, bytes);
       }
     }
   }
@@ -193,7 +195,7 @@ class symmetric_heap {
     } else {
       std::vector<int> others;
       for (int peer = 0; peer < group_.size(); ++peer) {
-        if (peer != group_.rank()) others.push_back(peer);
+        if (peer != layout_rank(group_)) others.push_back(peer);
       }
       post_.signal(group_, region_, offsets_.capacity_bytes(), others, others, at);
     }

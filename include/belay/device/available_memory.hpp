@@ -28,6 +28,9 @@ namespace belay::inline BELAY_ABI {
 [[nodiscard]] BELAY_DECL std::uint64_t left_in_control_groups(
     const std::string& groups = kernel_file("/proc/self/cgroup"), const std::string& root = "/sys/fs/cgroup");
 
+/// Bytes of addresses that this process may still map: what `ulimit -v` (RLIMIT_AS) leaves.
+[[nodiscard]] BELAY_DECL std::size_t left_in_address_space();
+
 /// Bytes that can be reserved now; 64 MiB are left to the system. A snapshot: others take memory too.
 [[nodiscard]] BELAY_DECL std::size_t available_memory();
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,11 +79,20 @@ namespace belay::inline BELAY_ABI {
   return left;
 }
 
+[[gnu::cold]] BELAY_DECL std::size_t left_in_address_space() {
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<std::size_t>::max();
+  const auto pages = number_after(kernel_file("/proc/self/statm"), "").value_or(0);
+  const std::uint64_t mapped = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return static_cast<std::size_t>(limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, mapped));
+}
+
 [[gnu::cold]] BELAY_DECL std::size_t available_memory() {
   constexpr std::uint64_t kept_free = std::uint64_t{64} << 20;
   std::uint64_t free = std::numeric_limits<std::uint64_t>::max();
   if (const auto kilobytes = number_after(kernel_file("/proc/meminfo"), "MemAvailable:")) free = *kilobytes * 1024;
-  free = std::min(free, left_in_control_groups());
+  free = std::min({free, left_in_control_groups(), std::uint64_t{left_in_address_space()}});
   return static_cast<std::size_t>(free - std::min(free, kept_free));
 }
 

@@ -266,7 +266,7 @@ class gradient_buckets {
     owned_.clear();
     for (std::size_t b = 0; b < layout_.buckets().size(); ++b) {
       const auto& bucket = layout_.buckets()[b];
-      const auto rank = static_cast<std::size_t>(families_[bucket.family].group.rank());
+      const auto rank = static_cast<std::size_t>(layout_rank(families_[bucket.family].group));
       const norm_share share =
           bucket.counts.empty() && rank != 0 ? norm_share::counted_elsewhere : norm_share::counted_here;
       layout_.each_owned(bucket, rank, [&](const parameter_range& range) {

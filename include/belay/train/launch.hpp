@@ -15,6 +15,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/train/plan.hpp"
+#include "belay/train/plan_exchange.hpp"
 #include "belay/train/plan_table.hpp"
 #include "belay/train/run.hpp"
 
@@ -49,6 +51,7 @@ struct rehearsal_result {
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
+  std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
 
   /// What each rank leases at its peak, as a table, held against the options' budgets; a last line has the bytes of
   /// address range that gaps between leases add.
@@ -61,32 +64,56 @@ concept training_body = requires(Body& body, rehearsal::rank& rank, run<rehearsa
   body(rank, run);
 };
 
-/// One rank of `size`, rehearsed with room for `rows` rows a dispatch (0: what the body says).
-template <training_body Body>
-[[nodiscard]] std::pair<rank_plan, run_memory> rehearse_rank(int number, int size, Body& body, std::uint64_t rows,
-                                                             mesh_record& meshes, where at) {
-  constexpr std::size_t address_space = std::size_t{1} << 36;  // a sanitizer refuses much more
-  rehearsal::rank rank(number, size, at);
-  run_memory everything;
-  everything.activations = address_space;
-  everything.persistent.fill(address_space);
-  run<rehearsal::rank, rehearsal_engine> run(number, {{}, everything});
-  run.engine().make_room(rows);
-  body(rank, run);
-  meshes.add(rank.meshes());
-  return {run.plan(), run.memory()};
-}
+/// One rank's rehearsal of a body, and which other ranks it stands for.
+class rank_rehearsal {
+ public:
+  /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says).
+  template <training_body Body>
+  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at)
+      : number_(number), rank_(number, size, at), run_(number, size, {{}, everything()}) {
+    run_.engine().make_room(rows);
+    body(rank_, run_);
+  }
 
-/// The plan of `body` on `size` ranks: it is run once for each over addresses without memory, and computes, sends and
-/// prints nothing. Throws what the body throws.
+  /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
+  [[nodiscard]] bool stands_for(int other) const noexcept { return rank_.questions().same(number_, other); }
+  /// What such a rank leases.
+  [[nodiscard]] planned_run leased_by(int other) const { return run_.leased_by(other); }
+  [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_.meshes(); }
+
+ private:
+  [[nodiscard]] static run_memory everything() {
+    run_memory out;
+    // Every region gets as much; a sanitizer refuses much more, a limit on addresses may refuse even that.
+    out.activations = std::min(std::size_t{1} << 36, left_in_address_space() / 64);
+    out.persistent.fill(out.activations);
+    return out;
+  }
+
+  int number_;
+  rehearsal::rank rank_;
+  run<rehearsal::rank, rehearsal_engine> run_;
+};
+
+/// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
+/// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
+/// Throws what the body throws.
 template <training_body Body>
 [[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
   rehearsal_result out;
-  std::vector<rank_plan> plans;
+  std::vector<std::optional<planned_run>> all(static_cast<std::size_t>(size));
   for (int number = 0; number < size; ++number) {
-    auto [plan, memory] = rehearse_rank(number, size, body, 0, out.meshes, at);
-    plans.push_back(std::move(plan));
-    out.memory.push_back(std::move(memory));
+    if (all[static_cast<std::size_t>(number)]) continue;
+    const rank_rehearsal kind(number, size, body, 0, at);
+    for (int other = number; other < size; ++other)
+      if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
+    out.meshes.add(kind.meshes());
+    ++out.rehearsed;
+  }
+  std::vector<rank_plan> plans;
+  for (auto& each : all) {
+    out.memory.push_back(std::move(each->memory));
+    plans.push_back(std::move(each->plan));
   }
   out.plan = belay::plan(std::move(plans));
   return out;
@@ -97,25 +124,34 @@ requires requires(const World& world) { world.size(); }
   return rehearse(world.size(), body, at);
 }
 
+/// What a rank leases of this machine's memory at its peak, over all tiers but files.
+[[nodiscard]] inline checked_size memory_of(const rank_plan& plan) noexcept {
+  checked_size all;
+  for (std::size_t of = 0; of < tier_count; ++of)
+    if (static_cast<tier>(of) != tier::file) all += plan.peak_bytes(static_cast<tier>(of));
+  return all;
+}
+
 /// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
 /// machine's ranks are more than the machine has left.
 inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at) {
   if (const auto missing = planned.plan.shortage(options.budget))
     throw plan_refused(planned.text(options), *missing, at);
   checked_size all;
+  std::size_t fitting = 0;  // ranks, counted from the first
   for (int rank = 0; rank < ranks_here; ++rank) {
-    const rank_plan& one = planned.plan.ranks()[static_cast<std::size_t>(rank)];
-    for (std::size_t of = 0; of < tier_count; ++of)
-      if (static_cast<tier>(of) != tier::file) all += one.peak_bytes(static_cast<tier>(of));
+    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)]);
+    fitting += all.saturated() <= options.available ? 1 : 0;
   }
   if (all.saturated() <= options.available) return;
   const plan_shortage shortage{tier::device, 0, all.saturated(), options.available};
-  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
-                         (ranks_here == 1 ? " rank needs " : " ranks of this machine need ") +
-                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
-                         std::to_string(options.available) + " (" + bytes_text(options.available) +
-                         ") left: fewer ranks here, a smaller model or batch, belay::recompute, or belay::zero<1>\n",
-                     shortage, at);
+  throw plan_refused(
+      planned.text(options) + "the " + std::to_string(ranks_here) +
+          (ranks_here == 1 ? " rank needs " : " ranks of this machine need ") + std::to_string(all.saturated()) +
+          " bytes (" + bytes_text(all.saturated()) + "), and it has " + std::to_string(options.available) + " (" +
+          bytes_text(options.available) + ") left: room for " + std::to_string(fitting) +
+          " of such ranks. Fewer ranks here, a smaller model or batch, " + "belay::recompute, or belay::zero<1>\n",
+      shortage, at);
 }
 
 /// Runs `body` on every rank of `world`, with the memory of `planned`, a rehearsal of the same body on as many ranks.
@@ -129,23 +165,25 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
         "a plan of " + std::to_string(planned.memory.size()) + " ranks for a world of " + std::to_string(size), at);
   const launcher_environment launcher = find_launcher();
   const bool launched = launcher.size == size && launcher.local_size > 0;
-  expect_fits(planned, options, launched ? launcher.local_size : size, at);
+  const int ranks_here = launched ? launcher.local_size : size;
+  expect_fits(planned, options, ranks_here, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
   std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
   world.run([&](auto& rank) {
     using rank_type = std::remove_reference_t<decltype(rank)>;
     const int number = rank.number();
+    // Each rank rehearses itself; all see all plans, so that all refuse, or none.
     const auto again = [&, number](std::uint64_t rows) {
-      rehearsal_result own;
-      auto [plan, memory] = rehearse_rank(number, size, body, rows, own.meshes, at);
-      own.plan = belay::plan({plan});
-      expect_fits(own, options, 1, at);
-      return planned_run{std::move(plan), std::move(memory)};
+      planned_run own = rank_rehearsal(number, size, body, rows, at).leased_by(number);
+      rehearsal_result grown;
+      grown.plan = belay::plan(exchanged_plans(rank.world(), own.plan, at));
+      expect_fits(grown, options, ranks_here, at);
+      return own;
     };
     using run_type = run<rank_type, engine<host_pages, Kit>>;
     const auto mine = static_cast<std::size_t>(number);
     auto self =
-        std::make_shared<run_type>(number, planned_run{planned.plan.ranks()[mine], planned.memory[mine]}, again);
+        std::make_shared<run_type>(number, size, planned_run{planned.plan.ranks()[mine], planned.memory[mine]}, again);
     kept[mine] = self;
     if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
     body(rank, *self);

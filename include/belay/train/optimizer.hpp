@@ -78,7 +78,9 @@ class adamw {
   requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
   explicit adamw(Store& store, adamw_settings settings = {}, where at = where::current())
       : adamw(settings, store.buckets(),
-              store.run().template lease<T>(tier::device, state_elements(store.buckets()), "optimizer state", at), at) {
+              store.run().template lease_share<T>(
+                  tier::device, [&](int rank) { return 2 * store.owned_elements(rank); }, "optimizer state", at),
+              at) {
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
   }
 

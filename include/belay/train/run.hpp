@@ -61,9 +61,13 @@ class run {
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
   using planner = std::function<planned_run(std::uint64_t rows)>;
 
-  /// `number` is the rank's. `again` is asked when a step must be replayed.
-  run(int number, planned_run planned, planner again = {})
-      : number_(number), plan_(std::move(planned.plan)), planned_(std::move(planned.memory)), again_(again) {
+  /// Rank `number` of `ranks`. `again` is asked when a step must be replayed.
+  run(int number, int ranks, planned_run planned, planner again = {})
+      : number_(number),
+        ranks_(ranks),
+        plan_(std::move(planned.plan)),
+        planned_(std::move(planned.memory)),
+        again_(again) {
     engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
   }
   run(const run&) = delete;  // bodies and stores point to it
@@ -87,6 +91,19 @@ class run {
     const auto memory = region->template lease<T>(extents<1>{elements}, leases_, at);
     used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)));
     return {memory.data(), elements};
+  }
+
+  /// The same where ranks have shares of different sizes: `elements_of(rank)` elements for each rank of the world. A
+  /// rehearsal computes the plans of other ranks with it.
+  template <class T, std::invocable<int> ElementsOf>
+  [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
+                                         where at = where::current()) {
+    if constexpr (rehearsing()) {
+      share all{used_.items().size(), {}};
+      for (int rank = 0; rank < ranks_; ++rank) all.bytes.push_back(leased_size(elements_of(rank) * sizeof(T)));
+      shares_.push_back(std::move(all));
+    }
+    return lease<T>(where_it_is, elements_of(number_), purpose, at);
   }
 
   /// Symmetric memory of `group`, for an expert exchange. Collective. It grows when a step is replayed.
@@ -145,27 +162,29 @@ class run {
     return {*this, rehearsing() && count > 1 ? std::size_t{1} : count};
   }
 
-  /// What this run has leased: its plan. For `rehearse`.
-  [[nodiscard]] rank_plan plan() const {
-    rank_plan out = used_;
+  /// What this run has leased, and the regions that a run of the same body needs, on this rank or on one that runs the
+  /// body alike. For `rehearse`.
+  [[nodiscard]] planned_run leased() const { return leased_by(number_); }
+  [[nodiscard]] planned_run leased_by(int rank) const {
+    planned_run out;
+    for (std::size_t i = 0; i < used_.items().size(); ++i) {
+      plan_item item = used_.items()[i];
+      for (const share& each : shares_)
+        if (each.item == i) item.bytes = each.bytes[static_cast<std::size_t>(rank)];
+      out.plan.add(item.where_it_is, item.purpose, item.bytes);
+      out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
+    }
     std::size_t window_peak = 0, window_extent = 0;
     for (const auto& one : windows_) {
       window_peak += one->heap->peak_bytes();
       window_extent += one->heap->extent_bytes();
+      out.memory.windows.push_back(one->heap->extent_bytes());
     }
     const std::size_t lasting = used_.peak_bytes(tier::device);
-    out.add(tier::device, "activations", meters_[tier::device].peak_bytes() - lasting - window_peak,
-            engine_->activations().offsets().extent_bytes());
-    if (!windows_.empty()) out.add(tier::device, "expert windows", window_peak, window_extent);
-    return out;
-  }
-  /// The regions that a run of the same body needs.
-  [[nodiscard]] run_memory memory() const {
-    run_memory out;
-    out.activations = engine_->activations().offsets().extent_bytes();
-    for (const auto& one : windows_) out.windows.push_back(one->heap->extent_bytes());
-    for (const plan_item& item : used_.items())
-      out.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
+    out.memory.activations = engine_->activations().offsets().extent_bytes();
+    out.plan.add(tier::device, "activations", meters_[tier::device].peak_bytes() - lasting - window_peak,
+                 out.memory.activations);
+    if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);
     return out;
   }
 
@@ -174,6 +193,10 @@ class run {
     explicit window(const group_type& ranks) : group(ranks) {}
     group_type group;
     std::optional<heap_type> heap;
+  };
+  struct share {
+    std::size_t item;                // its number in what is used
+    std::vector<std::size_t> bytes;  // of each rank of the world
   };
   enum class next_step { same, another };
 
@@ -202,6 +225,7 @@ class run {
   }
 
   int number_;
+  int ranks_;
   rank_plan plan_;
   run_memory planned_;
   planner again_;
@@ -209,6 +233,7 @@ class run {
   std::array<std::optional<arena<memory_type>>, tier_count> persistent_;
   lease_chain leases_;
   rank_plan used_;
+  std::vector<share> shares_;
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<window>> windows_;
 };

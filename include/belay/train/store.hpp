@@ -10,6 +10,7 @@
 //   belay::step step{run.engine(), store};
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
@@ -105,6 +107,15 @@ class parameter_store {
   /// The norm of one parameter at the last commit, by its number in model order.
   [[nodiscard]] double norm_of(std::size_t parameter) const noexcept {
     return norm_.of_parameter(norm_places_[parameter].parameter);
+  }
+
+  /// Elements that rank `number` of the world owns, of those that this rank's model lists.
+  [[nodiscard]] std::size_t owned_elements(int number) const {
+    const coordinate there = coordinate_of(mesh_->shape(), number);
+    const std::array<std::size_t, 2> in_family{
+        static_cast<std::size_t>(there.data * mesh_->shape().expert + there.expert),
+        static_cast<std::size_t>(there.data)};
+    return buckets_.layout().owned_elements(in_family);
   }
 
   // What a step asks of its participants.
@@ -203,7 +214,7 @@ class parameter_store {
         const auto ranks = static_cast<std::size_t>(cut ? mesh.shape().expert : 1);
         std::vector<std::size_t> parts;
         for (std::size_t part = 0; part < ranks; ++part) parts.push_back(size_of_part(parameter, ranks, part));
-        const auto mine = static_cast<std::size_t>(cut ? mesh.coordinate().expert : 0);
+        const auto mine = static_cast<std::size_t>(cut ? mesh.layout_coordinate().expert : 0);
         found.members.emplace_back(parameter, cut ? of_experts : dense);
         found.places.push_back({found.norm.add(parts, at), mine});
       }

@@ -69,7 +69,7 @@ class expert_exchange {
   expert_exchange(Group group, Heap& heap, const expert_settings& settings, where at = where::current())
       : group_(std::move(group)), heap_(&heap) {
     shape_.ranks = static_cast<std::size_t>(group_.size());
-    shape_.rank = static_cast<std::size_t>(group_.rank());
+    shape_.rank = static_cast<std::size_t>(layout_rank(group_));
     shape_.experts = settings.experts;
     shape_.k = settings.k;
     shape_.hidden = settings.hidden;
