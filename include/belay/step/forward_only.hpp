@@ -104,7 +104,7 @@ forward_only(Engine&, Participants&...) -> forward_only<Engine, Participants...>
 
 /// Does not compile, with a sentence.
 template <class Engine, class... Participants, class Layer, class Input>
-void forward(const forward_only<Engine, Participants...>&, Layer&, const Input&, where = where::current()) {
+auto forward(const forward_only<Engine, Participants...>&, Layer&, const Input&, where = where::current()) {
   static_assert(always_false<Input>,
                 "belay: a forward-only pass runs no backward: write belay::observe(pass, layer, input), or make a "
                 "belay::step");
