@@ -15,6 +15,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,9 @@
 #include "belay/parallel/pipeline_stage.hpp"
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule/table.hpp"
+#include "belay/step/forward_only.hpp"
+#include "belay/step/gradient.hpp"
+#include "belay/step/observed.hpp"
 #include "belay/step/step.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -148,6 +154,29 @@ class pipeline {
     times_.phase = 1e-9 * static_cast<double>(last - begin);
   }
 
+  /// Runs one micro-batch forward through all stages, for evaluation: `see(output)` is called on the last one with what
+  /// the network puts out. All stages give an `input` of the same shape, of which the first reads the values; the
+  /// tensors between stages have its extents, and the boundary's where it has none. Collective along the pipeline.
+  template <class Engine, class... Participants, class Network, class Input, class See>
+  void observe(const forward_only<Engine, Participants...>& pass, pipeline_stage<Network>& stage, const Input& input,
+               See&& see, where at = where::current()) {
+    if constexpr (runs_as_network<Network, Engine, T, Rank, Input>()) {
+      stage.expect_part(place(), at);
+      const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
+      if (!place().first()) {
+        const gradient<Engine, T, Rank> incoming{pass.engine(), boundary_of(input.shape()), at};  // a tensor, owned
+        const std::array transfers{p2p::receive(group_.rank() - 1, incoming.values().flat())};
+        belay::exchange(group_, std::span<const p2p>(transfers), at);
+        from_layers(incoming);
+      } else if constexpr (offers_first<Network>) {
+        const auto embedded = belay::observe(pass, stage.network().first(), input, at);
+        from_layers(embedded.out(at));
+      } else {
+        from_layers(input);
+      }
+    }
+  }
+
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
   /// This rank's stage, of how many, and the micro-batches of a step.
   [[nodiscard]] schedule::position place() const noexcept {
@@ -185,6 +214,31 @@ class pipeline {
     view<T, Rank> values;
     lease_chain memory;
   };
+
+  template <class Pass, class Network, class See>
+  void observe_layers(const Pass& pass, pipeline_stage<Network>& stage, view<const T, Rank> x, See& see, where at) {
+    using layer_type = typename layers_of<Network>::layer_type;
+    std::optional<observed<typename Pass::engine_type, layer_type, view<const T, Rank>>> last;
+    for (auto& layer : stage.network().layers()) {
+      auto next = belay::observe(pass, layer, x, at);
+      x = next.out(at);
+      last = std::move(next);
+    }
+    if (!place().last()) {
+      const std::array transfers{p2p::send(group_.rank() + 1, x.flat())};
+      belay::exchange(group_, std::span<const p2p>(transfers), at);
+    } else if constexpr (offers_last<Network>) {
+      see(belay::observe(pass, stage.network().last(), x, at).out(at));
+    } else {
+      see(x);
+    }
+  }
+  template <std::size_t Leading>
+  [[nodiscard]] extents<Rank> boundary_of(const extents<Leading>& input) const noexcept {
+    extents<Rank> shape = boundary_;
+    for (std::size_t axis = 0; axis < Leading && axis < Rank; ++axis) shape[axis] = input[axis];
+    return shape;
+  }
 
   [[nodiscard]] tensor& received(schedule::payload what, std::size_t micro_batch) noexcept {
     return received_[2 * micro_batch + (what == schedule::payload::gradient ? 1 : 0)];

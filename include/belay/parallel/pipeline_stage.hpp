@@ -80,6 +80,18 @@ class pipeline_stage {
     return *kept;
   }
 
+  /// Throws usage_error where the network is no part for a stage at `place`.
+  void expect_part(const schedule::position& place, where at) const {
+    const auto expect = [&](bool has, bool needed, const char* what) {
+      if (has != needed) refuse(place, std::string(has ? "has " : "lacks ") + what, at);
+    };
+    if constexpr (requires { network_->has_embedding(); })
+      expect(network_->has_embedding(), place.first(), "the embedding, which is the first stage's");
+    if constexpr (requires { network_->has_head(); })
+      expect(network_->has_head(), place.last(), "the head, which is the last stage's");
+    if (layers_.places.empty() && !place.first() && !place.last()) refuse(place, "has no layers", at);
+  }
+
  private:
   using layer_type = typename layers_of<Network>::layer_type;
 
@@ -92,16 +104,6 @@ class pipeline_stage {
       return place;
   }
 
-  void expect_part(const schedule::position& place, where at) const {
-    const auto expect = [&](bool has, bool needed, const char* what) {
-      if (has != needed) refuse(place, std::string(has ? "has " : "lacks ") + what, at);
-    };
-    if constexpr (requires { network_->has_embedding(); })
-      expect(network_->has_embedding(), place.first(), "the embedding, which is the first stage's");
-    if constexpr (requires { network_->has_head(); })
-      expect(network_->has_head(), place.last(), "the head, which is the last stage's");
-    if (layers_.places.empty() && !place.first() && !place.last()) refuse(place, "has no layers", at);
-  }
   [[noreturn]] static void refuse(const schedule::position& place, const std::string& why, where at) {
     throw usage_error("stage " + std::to_string(place.stage) + " of a pipeline of " + std::to_string(place.stages) +
                           ": its part of the network " + why,

@@ -295,3 +295,35 @@ TEST_CASE("a part that does not belong to its stage, and a batch that is too sma
   said(swapped, micro_batches, "stage 0 of a pipeline of 2: its part of the network lacks the embedding");
   said(part, micro_batches - 1, "the inputs of a pipeline have 3 micro-batches, and its schedule runs 4");
 }
+
+TEST_CASE("an evaluation over stages gives the loss of a network that is whole") {
+  double whole = 0;
+  for (const int stages : {1, 2, 3}) {
+    CAPTURE(stages);
+    belay::launch(belay::host::world{stages}, [&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.pipeline = rank.size()}};
+      network net(static_cast<std::size_t>(rank.number()), static_cast<std::size_t>(rank.size()));
+      belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+      auto pipeline = pipeline_of(mesh);
+      belay::pipeline_stage stage{net, belay::recompute_all{}};
+      const batch data(1);
+      const auto found = belay::evaluate(run, mesh, [&] {
+        for (std::size_t m = 0; m < micro_batches; ++m) {
+          belay::forward_only pass{run.engine()};
+          // The last micro-batch is shorter than the boundary.
+          const std::size_t count = m + 1 < micro_batches ? rows : 1;
+          pipeline.observe(pass, stage, data.inputs()[m].rows(0, count), [&](hidden_view logits) {
+            CHECK(logits.extent(0) == count);
+            belay::cross_entropy(pass, logits, data.targets_of(m).rows(0, count));
+          });
+        }
+      });
+      if (run.rehearsing()) return;
+      CHECK(found.count == (micro_batches - 1) * rows + 1);
+      CHECK(found.loss > 1);
+      if (stages == 1) whole = found.loss;
+      CHECK(found.loss == whole);
+      CHECK(run.engine().activations().offsets().live_bytes() == 0);
+    });
+  }
+}
