@@ -10,6 +10,7 @@
 
 #include "belay/backend/host.hpp"
 #include "belay/parallel/experts.hpp"
+#include "unit/parallel/support/toy_experts.hpp"
 #include "unit/train/support/messages.hpp"
 #include "unit/train/support/network.hpp"
 
@@ -253,4 +254,41 @@ TEST_CASE("an obligation that a layer leaves open is named") {
     }));
   };
   CHECK_THROWS_AS(belay::launch(belay::host::world{1}, body), belay::open_obligations);
+}
+
+TEST_CASE("experts that have too little room in an evaluation get it, and the loss is that of enough room") {
+  constexpr std::size_t experts = 6, width = 8, tokens = 10;
+  const auto loss_with_room_for = [](int ranks, std::size_t capacity, std::size_t& passes) {
+    double loss = 0;
+    belay::launch(belay::host::world{ranks}, [&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.expert = rank.size()}};
+      belay::expert_exchange exchange{run, mesh.expert(), {experts, 2, width, capacity}};
+      toy::parameters<float> weights(experts, width, 3);
+      toy::layer<float, decltype(exchange)> layer{weights, exchange, 2};
+      const auto x = toy::some_numbers<float>(tokens * width, static_cast<std::size_t>(rank.number()));
+      const std::vector<float> zeros(x.size());
+      const auto found = belay::evaluate(run, mesh, [&] {
+        if (!run.rehearsing() && rank.number() == 0) ++passes;
+        belay::forward_only pass{run.engine(), exchange};
+        const auto y = belay::observe(pass, layer, matrix{x.data(), {tokens, width}});
+        belay::squared_error(pass, y.out(), matrix{zeros.data(), {tokens, width}});
+      });
+      if (run.rehearsing()) return;
+      if (rank.number() == 0) loss = found.loss;
+      CHECK(found.count == static_cast<std::size_t>(rank.size()) * tokens);
+      CHECK(!exchange.overflow_unread());
+      belay::step next{run.engine(), exchange};  // nothing is left of the passes
+      next.cut_off();
+    });
+    return loss;
+  };
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    std::size_t passes = 0, more = 0;
+    const double enough = loss_with_room_for(ranks, 200, passes);
+    CHECK(passes == 1);
+    CHECK(enough > 0);
+    CHECK(loss_with_room_for(ranks, 3, more) == enough);
+    CHECK(more == 2);
+  }
 }
