@@ -11,7 +11,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -53,7 +52,7 @@ class pipeline_stage {
   pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
     std::size_t number = 0, kept = 0;
     for (auto& layer : network.layers()) {
-      const bool again = std::invoke(recomputes, number_of(layer, number++));
+      const bool again = recomputes(number_of(layer, number++));
       layers_.places.push_back({&layer, again ? layers_.recomputed.size() : kept++, again});
       if (again) layers_.recomputed.emplace_back(layer);
     }

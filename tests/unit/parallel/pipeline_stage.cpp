@@ -30,7 +30,7 @@ template <class Rule>
 void train_by_pipeline(int stages, bool gpipe, Rule rule, trained& out) {
   const auto make_runner = [gpipe, rule](auto& mesh, network& net) {
     return [stage = std::make_unique<belay::pipeline_stage<network>>(net, rule), pipeline = pipeline_of(mesh, gpipe)](
-               auto& step, const batch& data) mutable { pipeline.run(step, *stage, data.inputs(), data.loss()); };
+               const auto& step, const batch& data) mutable { pipeline.run(step, *stage, data.inputs(), data.loss()); };
   };
   belay::launch(belay::host::world{stages}, training_body(3, out, make_runner));
 }
@@ -72,8 +72,9 @@ TEST_CASE("an output that is recomputed is not kept, and what a run leases at it
   const auto activations = [](int stages, auto rule) {
     trained out;
     const auto make_runner = [rule](auto& mesh, network& net) {
-      return [stage = std::make_unique<belay::pipeline_stage<network>>(net, rule), pipeline = pipeline_of(mesh)](
-                 auto& step, const batch& data) mutable { pipeline.run(step, *stage, data.inputs(), data.loss()); };
+      return
+          [stage = std::make_unique<belay::pipeline_stage<network>>(net, rule), pipeline = pipeline_of(mesh)](
+              const auto& step, const batch& data) mutable { pipeline.run(step, *stage, data.inputs(), data.loss()); };
     };
     const auto body = training_body(3, out, make_runner);
     const belay::rehearsal_result planned = belay::rehearse(stages, body);
@@ -199,7 +200,7 @@ TEST_CASE("a step of a pipeline allocates nothing after the first") {
     const auto make_runner = [&counts](auto& mesh, network& net) {
       return [&counts, counting = mesh.rank().number() == 0,
               stage = std::make_unique<belay::pipeline_stage<network>>(net, belay::recompute_all{}),
-              pipeline = pipeline_of(mesh)](auto& step, const batch& data) mutable {
+              pipeline = pipeline_of(mesh)](const auto& step, const batch& data) mutable {
         const std::uint64_t before = allocations_of_this_thread;
         pipeline.run(step, *stage, data.inputs(), data.loss());
         if constexpr (!std::remove_reference_t<decltype(step.engine())>::rehearsing())

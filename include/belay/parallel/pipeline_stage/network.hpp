@@ -7,7 +7,7 @@
 
 #include <concepts>
 #include <cstddef>
-#include <ranges>
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -30,8 +30,11 @@ namespace belay::inline BELAY_ABI {
 /// has them (`has_embedding()`, `has_head()`), that is compared with the stage's place.
 template <class N>
 concept offers_layers = requires(N& network) {
-  { network.layers() } -> std::ranges::forward_range;
-  requires std::is_lvalue_reference_v<std::ranges::range_reference_t<decltype(network.layers())>>;
+  requires std::is_lvalue_reference_v<decltype(*std::begin(network.layers()))>;
+  std::end(network.layers());
+  // A container that is returned by value would take its layers with it; a span does not.
+  requires std::is_lvalue_reference_v<decltype(network.layers())> ||
+      std::is_trivially_copyable_v<decltype(network.layers())>;
 };
 /// The same as a value, for a message without the list of what is missing.
 template <class N>
@@ -49,8 +52,7 @@ concept offers_last = requires(N& network) {
 /// What the layers of a stage are, whatever the engine.
 template <class Network>
 struct layers_of {
-  using layer_type =
-      std::remove_reference_t<std::ranges::range_reference_t<decltype(std::declval<Network&>().layers())>>;
+  using layer_type = std::remove_reference_t<decltype(*std::begin(std::declval<Network&>().layers()))>;
   // A layer, and the slot of its handles among those of its kind.
   struct place {
     layer_type* layer;

@@ -212,7 +212,7 @@ auto training_body(std::size_t steps, trained& out, MakeRunner make_runner) {
 /// As a trainer without a pipeline would write it.
 inline void train_by_loop(std::size_t steps, trained& out) {
   const auto make_runner = [](auto&, network& net) {
-    return [&net](auto& step, const batch& data) {
+    return [&net](const auto& step, const batch& data) {
       step.micro_batches(micro_batches);
       for (std::size_t m = 0; m < micro_batches; ++m) {
         const auto scope = step.micro_batch(m);
