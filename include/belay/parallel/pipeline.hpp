@@ -199,7 +199,7 @@ class pipeline {
     }
     template <class Scope>
     void backward(const Scope& scope, view<const T, Rank> dout) {
-      handles.backward(scope, dout, loss);
+      handles.backward(scope, dout, loss, at);
     }
     [[nodiscard]] view<const T, Rank> output(std::size_t micro_batch) const { return handles.output(micro_batch); }
     [[nodiscard]] view<const T, Rank> input_gradient(std::size_t micro_batch) const {

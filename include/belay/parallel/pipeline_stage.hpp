@@ -64,7 +64,7 @@ class pipeline_stage {
   [[nodiscard]] std::size_t layers() const noexcept { return layers_.places.size(); }
   [[nodiscard]] std::size_t recomputed_layers() const noexcept { return layers_.recomputed.size(); }
 
-  /// For `pipeline`: the handles for a schedule, empty. Throws usage_error where the network is no part for this stage.
+  /// For `pipeline`: the handles for a schedule. Throws usage_error where the network is no part for this stage.
   template <class Engine, class T, std::size_t Rank, class Input>
   [[nodiscard]] auto& handles(const schedule::position& place, where at) {
     using handles_type = stage_handles<Network, Engine, T, Rank, Input>;
@@ -75,7 +75,6 @@ class pipeline_stage {
       kept = made.get();
       memory_ = std::move(made);
     }
-    kept->forget();
     return *kept;
   }
 

@@ -193,6 +193,26 @@ TEST_CASE("handles that a stage lost are named by layer and micro-batch") {
   }
 }
 
+TEST_CASE("a pipeline that is run again in the step that lost its handles names one") {
+  belay::launch(belay::host::world{1}, [](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    network net(0, 1);
+    belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+    auto pipeline = pipeline_of(mesh);
+    belay::pipeline_stage stage{net};
+    const batch data(1);
+    belay::step step{run.engine()};
+    const auto loss = [&](const auto& scope, hidden_view logits) {
+      if (scope.micro_batch() == 0) throw 7;
+      return data.loss()(scope, logits);
+    };
+    CHECK_THROWS_AS(pipeline.run(step, stage, data.inputs(), loss), int);
+    CHECK_THROWS_WITH_AS(pipeline.run(step, stage, data.inputs(), loss),
+                         doctest::Contains("that of layer 'table' (micro-batch 0)"), belay::usage_error);
+    step.cut_off();
+  });
+}
+
 TEST_CASE("a step of a pipeline allocates nothing after the first") {
   for (const int stages : {1, 2}) {
     trained out;

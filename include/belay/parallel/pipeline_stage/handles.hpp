@@ -31,7 +31,6 @@ template <class Engine, class Input>
 struct handles_of_layer<Engine, void, Input> {
   struct type {
     explicit type(std::size_t) noexcept {}
-    void forget() noexcept {}
   };
 };
 
@@ -44,7 +43,8 @@ class stage_memory {
   virtual ~stage_memory() = default;
 };
 
-/// The handles of a stage's micro-batches, with tensors of T between layers and stages. A slot for every micro-batch.
+/// The handles of a stage's micro-batches, with tensors of T between layers and stages. A slot for every micro-batch;
+/// what a step has left there that ended before all was run owes nothing any more, and is overwritten.
 template <class Network, class Engine, class T, std::size_t Rank, class Input>
 class stage_handles final : public stage_memory {
  public:
@@ -62,15 +62,6 @@ class stage_handles final : public stage_memory {
         last_(place.last() ? place.micro_batches : 0) {}
 
   [[nodiscard]] const schedule::position& place() const noexcept { return place_; }
-
-  /// What a step has left that ended before all was run: it was reclaimed, and reported, with the step.
-  void forget() noexcept {
-    for (flight& one : flights_) one.gradient.reset();
-    first_.forget();
-    plain_.forget();
-    recomputed_.forget();
-    last_.forget();
-  }
 
   /// `input(micro_batch)` is asked on the first stage.
   template <class Inputs>
@@ -102,14 +93,14 @@ class stage_handles final : public stage_memory {
 
   /// `loss(scope, output)` is asked on the last stage: its value and its gradient are one pass over the output.
   template <class Loss>
-  void backward(const scope_type& scope, hidden_view dout, const Loss& loss) {
+  void backward(const scope_type& scope, hidden_view dout, const Loss& loss, where at) {
     const std::size_t m = scope.micro_batch();
     flight& one = flights_[m];
     if (place_.last()) {
       if constexpr (offers_last<Network>) {
-        auto handle = last_.take(m);
-        const auto top = loss(scope, handle.out());
-        one.gradient.emplace(std::move(handle).backward(top.gradient));
+        auto handle = last_.take(m, at);
+        const auto top = loss(scope, handle.out(at));
+        one.gradient.emplace(std::move(handle).backward(top.gradient, at));
       } else {
         one.gradient.emplace(loss(scope, one.output).gradient);
       }
@@ -118,13 +109,13 @@ class stage_handles final : public stage_memory {
     for (std::size_t i = layers_->places.size(); i-- > 0;) {
       const auto& [layer, slot, again] = layers_->places[i];
       if (again)
-        one.gradient.emplace(recomputed_.take(recomputed_slot(m, slot)).backward(dout));
+        one.gradient.emplace(recomputed_.take(recomputed_slot(m, slot), at).backward(dout, at));
       else
-        one.gradient.emplace(plain_.take(plain_slot(m, slot)).backward(dout));
+        one.gradient.emplace(plain_.take(plain_slot(m, slot), at).backward(dout, at));
       dout = *one.gradient;
     }
     if constexpr (offers_first<Network>)
-      if (place_.first()) static_cast<void>(first_.take(m).backward(dout));
+      if (place_.first()) static_cast<void>(first_.take(m, at).backward(dout, at));
   }
 
   [[nodiscard]] hidden_view output(std::size_t micro_batch) const noexcept { return flights_[micro_batch].output; }
