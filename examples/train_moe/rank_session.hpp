@@ -74,16 +74,16 @@ class rank_session {
   // One step and the largest evaluation that can be.
   void rehearse() {
     for (const std::size_t step : run_->steps(line().run.steps)) static_cast<void>(trainer_.train(step));
-    rehearse_evaluation<float>(trainer_, line().run.sequence);
+    rehearse_evaluation(trainer_, line().run.sequence);
   }
 
   void evaluate(summary& end) {
-    const evaluation found = train_moe::evaluate<float>(trainer_, prepared_->eval_text, line().run.sequence);
+    const evaluation found = train_moe::evaluate(trainer_, prepared_->eval_text, line().run.sequence);
     if (first_) end.eval_loss = found.mean();
   }
 
   void sample(summary& end) {
-    const std::string text = train_moe::sample<float>(trainer_, "The ", 200, line().run.sequence, 0.8, line().run.seed);
+    const std::string text = train_moe::sample(trainer_, "The ", 200, line().run.sequence, 0.8, line().run.seed);
     if (first_) end.sample = belay::printable_lines(text);
   }
 

@@ -11,19 +11,21 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "belay/comm/mesh.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/experts.hpp"
 #include "belay/parallel/pipeline.hpp"
 #include "belay/step.hpp"
+#include "belay/train/loss.hpp"
 #include "belay/train/optimizer.hpp"
 #include "belay/train/store.hpp"
+#include "model/cross_entropy.hpp"
 #include "model/mixtral.hpp"
 #include "train_moe/batch.hpp"
 #include "train_moe/options.hpp"
 #include "train_moe/report_table.hpp"
-#include "train_moe/stage.hpp"
 
 namespace train_moe {
 
@@ -43,6 +45,8 @@ class trainer {
   using mesh_type = belay::mesh<Rank>;
   using exchange_type = belay::expert_exchange<T, group_type>;
   using model_type = model::mixtral<T, exchange_type>;
+  using engine_type = typename Run::engine_type;
+  using hidden_view = belay::view<const T, 3>;
   using store_type = belay::parameter_store<Run, mesh_type, belay::precision<T>>;
 
   /// `run` and `source` outlive the trainer.
@@ -58,12 +62,13 @@ class trainer {
         store_(run, mesh_, model_, settings.zero, {settings.seed, settings.bucket_bytes}),
         optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1}),
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
-        stage_(model_, settings.recompute, shape_.micro_batches),
+        stage_(model_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }),
         table_(settings),
         batch_{tensor(run), tensor(run)},
-        shared_(run.template lease<double>(belay::tier::host, table_.size(), "report")) {
+        shared_(run.template lease<double>(belay::tier::host, table_.size(), "report")),
+        loss_sums_(shape_.micro_batches),
+        loss_scales_(shape_.micro_batches, 1.0) {
     exchange_.prepare(model_.part().first_layer, shape_.layers, shape_.micro_batches);
-    stage_.set_batch(batch_);
   }
   trainer(const trainer&) = delete;  // the model and its handles point into it
   trainer& operator=(const trainer&) = delete;
@@ -73,8 +78,8 @@ class trainer {
     step_result result;
     fill_batch(number, result);
     belay::step step{run_->engine(), store_, exchange_};
-    step.micro_batches(shape_.micro_batches);
-    pipeline_.run(step, stage_);
+    pipeline_.run(step, stage_, belay::view<const std::int32_t, 3>(batch_.tokens),
+                  [this](const auto& scope, hidden_view logits) { return loss_of(scope, logits); });
     auto outcome = std::move(step).commit(mesh_, belay::target_tokens{result.targets});
     auto* const ok = belay::committed(outcome);
     if (ok == nullptr) {
@@ -95,6 +100,8 @@ class trainer {
   [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }
   [[nodiscard]] model_type& model() noexcept { return model_; }
   [[nodiscard]] store_type& store() noexcept { return store_; }
+  [[nodiscard]] auto& pipeline() noexcept { return pipeline_; }
+  [[nodiscard]] auto& stage() noexcept { return stage_; }
   /// The numbers all ranks shared at the end of the last step; see report_table for their places.
   [[nodiscard]] std::span<const double> shared() const noexcept { return shared_; }
   [[nodiscard]] const report_table& table() const noexcept { return table_; }
@@ -118,6 +125,21 @@ class trainer {
     const belay::extents<3> shape{shape_.micro_batches, shape_.sequences, shape_.length};
     const std::size_t elements = shape_.micro_batches * shape_.sequences * shape_.length;
     return {run.template lease<std::int32_t>(belay::tier::host, elements, "batch").data(), shape};
+  }
+
+  // Cross-entropy summed over the targets of a micro-batch, for the report, and its gradient.
+  template <class Scope>
+  [[nodiscard]] belay::loss_and_gradient<engine_type, T, 3> loss_of(const Scope& scope, hidden_view logits) {
+    const std::size_t m = scope.micro_batch();
+    belay::loss_and_gradient<engine_type, T, 3> out{{}, {scope.engine(), logits.shape()}};
+    scope.engine().compute().run([&] {
+      loss_sums_[m] = model::cross_entropy<T>(logits, targets_of(m), loss_scales_[m], out.gradient.values());
+      scope.engine().add_loss(loss_sums_[m]);
+    });
+    return out;
+  }
+  [[nodiscard]] belay::view<const std::int32_t, 2> targets_of(std::size_t micro_batch) const {
+    return belay::view<const std::int32_t, 3>(batch_.targets)[micro_batch];
   }
 
   // This rank's slice of the global batch: micro-batches are divided over data, their sequences over expert.
@@ -144,10 +166,9 @@ class trainer {
   // Every micro-batch has the same weight, whatever its number of targets.
   void weigh_micro_batches(std::size_t all_targets) {
     for (std::size_t m = 0; m < shape_.micro_batches; ++m) {
-      std::uint64_t own[1] = {model::target_count(batch_.targets[m])};
+      std::uint64_t own[1] = {model::target_count(targets_of(m))};
       mesh_.expert().all_reduce(std::span<std::uint64_t>(own), belay::sum);
-      stage_.set_loss_scale(m,
-                            static_cast<double>(all_targets) / static_cast<double>(own[0] * settings_.micro_batches));
+      loss_scales_[m] = static_cast<double>(all_targets) / static_cast<double>(own[0] * settings_.micro_batches);
     }
   }
 
@@ -158,8 +179,7 @@ class trainer {
     const auto& place = mesh_.coordinate();
     const std::size_t first_batch = static_cast<std::size_t>(place.data) * shape_.micro_batches;
     if (model_.has_head()) {
-      for (std::size_t m = 0; m < shape_.micro_batches; ++m)
-        shared_[table_.loss(first_batch + m)] = stage_.loss_sums()[m];
+      for (std::size_t m = 0; m < shape_.micro_batches; ++m) shared_[table_.loss(first_batch + m)] = loss_sums_[m];
     }
     auto& statistics = exchange_.statistics();
     mesh_.expert().all_reduce(statistics.probability_sums(), belay::sum);
@@ -220,10 +240,12 @@ class trainer {
   store_type store_;
   belay::adamw<T, group_type> optimizer_;
   belay::pipeline<T, group_type, belay::schedule::dynamic_table> pipeline_;
-  model_stage<T, typename Run::engine_type, model_type> stage_;
+  belay::pipeline_stage<model_type> stage_;
   report_table table_;
   batch batch_;
   std::span<double> shared_;
+  std::vector<double> loss_sums_;  // by micro-batch, where the stage has the head
+  std::vector<double> loss_scales_;
   std::size_t replays_ = 0;
   void (*hook_)(void*, trainer&) = nullptr;
   void* hook_context_ = nullptr;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "belay/train/clip.hpp"         // IWYU pragma: export
+#include "belay/train/evaluate.hpp"     // IWYU pragma: export
 #include "belay/train/launch.hpp"       // IWYU pragma: export
 #include "belay/train/loss.hpp"         // IWYU pragma: export
 #include "belay/train/optimizer.hpp"    // IWYU pragma: export

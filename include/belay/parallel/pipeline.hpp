@@ -4,15 +4,20 @@
 // received tensors, so a stage only computes. Received activations live until the backward of their micro-batch,
 // received gradients until it is over, and gradients to send until their exchange is done.
 //
-//   constexpr auto schedule = belay::schedule::one_f_one_b<4, 16>();
-//   belay::pipeline<float, group, decltype(schedule)> pipeline{mesh.pipeline(), schedule, {batch, length, hidden}};
-//   pipeline.run(step, stage);                        // `stage` models belay::pipeline_stage
+//   belay::pipeline pipeline{mesh, belay::schedule::one_f_one_b(4, 16), belay::boundary<float>({batch, length,
+//   hidden})}; belay::pipeline_stage stage{net};                 // this rank's part of the network belay::step
+//   step{run.engine(), store}; pipeline.run(step, stage, tokens, [&](const auto& scope, auto logits) {
+//     return belay::cross_entropy(scope, logits, targets[scope.micro_batch()]);
+//   });
 //   const double waiting = pipeline.times().bubble();
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,25 +27,39 @@
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/view.hpp"
+#include "belay/parallel/pipeline_stage.hpp"
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule/table.hpp"
+#include "belay/step/forward_only.hpp"
+#include "belay/step/gradient.hpp"
+#include "belay/step/observed.hpp"
 #include "belay/step/step.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// What one rank does in a pipeline. `forward` runs a micro-batch and keeps its handles. `output` is what the next
-/// stage receives. `backward` discharges the handles. `input_gradient` is what the stage before receives; it stays
-/// valid until `release`. The first stage gets an empty view as its input, the last an empty one as its gradient: both
-/// make their own from the batch.
-template <class S, class T, class Engine>
-concept pipeline_stage = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, 3> tensor,
-                                  std::size_t micro_batch) {
+/// A stage of one's own: what one rank does in a pipeline. `forward` runs a micro-batch and keeps its handles. `output`
+/// is what the next stage receives. `backward` discharges the handles. `input_gradient` is what the stage before
+/// receives; it stays valid until `release`. The first stage gets an empty view as its input, the last an empty one as
+/// its gradient: both make their own from the batch.
+template <class S, class T, class Engine, std::size_t Rank = 3>
+concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor,
+                                 std::size_t micro_batch) {
   stage.forward(scope, tensor);
-  { stage.output(micro_batch) } -> std::convertible_to<view<const T, 3>>;
+  { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
   stage.backward(scope, tensor);
-  { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, 3>>;
+  { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
   stage.release(micro_batch);
 };
+
+/// The element type and shape of the tensors between stages.
+template <class T, std::size_t Rank>
+struct stage_boundary {
+  extents<Rank> shape;
+};
+template <class T, std::size_t Rank>
+[[nodiscard]] constexpr stage_boundary<T, Rank> boundary(const std::size_t (&shape)[Rank]) noexcept {
+  return {extents_of(shape)};
+}
 
 /// How a rank has spent its time in one pipeline phase, in seconds.
 struct pipeline_times {
@@ -52,12 +71,17 @@ struct pipeline_times {
   [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
 };
 
-template <class T, communicator Group, schedule::any_table Table>
+template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3>
 class pipeline {
  public:
+  /// Over the pipeline axis of `mesh`.
+  template <class Mesh>
+  requires std::convertible_to<decltype(std::declval<const Mesh&>().pipeline()), Group> pipeline(
+      const Mesh& mesh, Table table, stage_boundary<T, Rank> boundary, where at = where::current())
+      : pipeline(mesh.pipeline(at), std::move(table), boundary.shape, at) {}
   /// `group` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the
   /// tensors between stages. Throws usage_error with the reason where the table cannot run.
-  pipeline(Group group, Table table, extents<3> boundary, where at = where::current())
+  pipeline(Group group, Table table, extents<Rank> boundary, where at = where::current())
       : group_(std::move(group)), table_(std::move(table)), boundary_(boundary), received_(2 * table_.micro_batches()) {
     if (static_cast<std::size_t>(group_.size()) != table_.stages()) {
       throw usage_error("a schedule of " + std::to_string(table_.stages()) + " stages runs on as many ranks, not " +
@@ -75,9 +99,38 @@ class pipeline {
 
   [[nodiscard]] const Table& table() const noexcept { return table_; }
 
-  /// Runs all micro-batches forward and backward. Collective along the pipeline. `times()` has the times afterwards.
-  template <clock_policy Clock = monotonic_clock, class Engine, class... Participants, pipeline_stage<T, Engine> Stage>
+  /// Runs all micro-batches of the step forward and backward through the stages. `inputs` is a view whose first axis is
+  /// the micro-batch, or called as `inputs(micro_batch)`; the first stage reads it, and its memory stays until the step
+  /// has ended. `loss(scope, output)` is called on the last stage for every micro-batch, `scope.micro_batch()`, and
+  /// returns what `belay::cross_entropy` does: the step notes the loss, and the gradient goes backwards. Collective
+  /// along the pipeline. `times()` has the times afterwards. Throws usage_error where the network is no part for this
+  /// stage, or `inputs` have too few micro-batches.
+  template <clock_policy Clock = monotonic_clock, class Engine, class... Participants, class Network, class Inputs,
+            class Loss>
+  void run(const step<Engine, Participants...>& step, pipeline_stage<Network>& stage, const Inputs& inputs,
+           const Loss& loss, where at = where::current()) {
+    constexpr bool indexed = gives_micro_batches<Inputs>;
+    static_assert(indexed,
+                  "belay: the inputs of a pipeline are a view whose first axis is the micro-batch, or are called as "
+                  "inputs(micro_batch) and return a view");
+    if constexpr (indexed) {
+      using input_type = decltype(input_of(inputs, std::size_t{}));
+      if constexpr (runs_as_network<Network, Engine, T, Rank, input_type>()) {
+        if constexpr (gives_loss<Network, Loss, Engine, T, Rank>()) {
+          if (place().first()) expect_micro_batches(inputs, place().micro_batches, at);
+          auto& handles = stage.template handles<Engine, T, Rank, input_type>(place(), at);
+          network_pass pass{handles, inputs, loss, at};
+          run<Clock>(step, pass, at);
+        }
+      }
+    }
+  }
+
+  /// The same with a stage of one's own.
+  template <clock_policy Clock = monotonic_clock, class Engine, class... Participants,
+            runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
+    step.micro_batches(table_.micro_batches(), at);
     for (tensor& left_over : received_) left_over = {};  // of a step that ended early, which has reclaimed them
     times_ = {};
     const std::int64_t begin = Clock::now();
@@ -101,13 +154,91 @@ class pipeline {
     times_.phase = 1e-9 * static_cast<double>(last - begin);
   }
 
+  /// Runs one micro-batch forward through all stages, for evaluation: `see(output)` is called on the last one with what
+  /// the network puts out. All stages give an `input` of the same shape, of which the first reads the values; the
+  /// tensors between stages have its extents, and the boundary's where it has none. Collective along the pipeline.
+  template <class Engine, class... Participants, class Network, class Input, class See>
+  void observe(const forward_only<Engine, Participants...>& pass, pipeline_stage<Network>& stage, const Input& input,
+               See&& see, where at = where::current()) {
+    if constexpr (runs_as_network<Network, Engine, T, Rank, Input>()) {
+      stage.expect_part(place(), at);
+      const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
+      if (!place().first()) {
+        const gradient<Engine, T, Rank> incoming{pass.engine(), boundary_of(input.shape()), at};  // a tensor, owned
+        const std::array transfers{p2p::receive(group_.rank() - 1, incoming.values().flat())};
+        belay::exchange(group_, std::span<const p2p>(transfers), at);
+        from_layers(incoming);
+      } else if constexpr (offers_first<Network>) {
+        const auto embedded = belay::observe(pass, stage.network().first(), input, at);
+        from_layers(embedded.out(at));
+      } else {
+        from_layers(input);
+      }
+    }
+  }
+
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
+  /// This rank's stage, of how many, and the micro-batches of a step.
+  [[nodiscard]] schedule::position place() const noexcept {
+    return {static_cast<std::size_t>(group_.rank()), table_.stages(), table_.micro_batches()};
+  }
 
  private:
+  // What a network's stage does in one step.
+  template <class Handles, class Inputs, class Loss>
+  struct network_pass {
+    Handles& handles;
+    const Inputs& inputs;
+    const Loss& loss;
+    where at;
+
+    template <class Scope>
+    void forward(const Scope& scope, view<const T, Rank> x) {
+      handles.forward(
+          scope, x, [&](std::size_t micro_batch) { return input_of(inputs, micro_batch); }, at);
+    }
+    template <class Scope>
+    void backward(const Scope& scope, view<const T, Rank> dout) {
+      handles.backward(scope, dout, loss, at);
+    }
+    [[nodiscard]] view<const T, Rank> output(std::size_t micro_batch) const { return handles.output(micro_batch); }
+    [[nodiscard]] view<const T, Rank> input_gradient(std::size_t micro_batch) const {
+      return handles.input_gradient(micro_batch);
+    }
+    void release(std::size_t micro_batch) { handles.release(micro_batch); }
+  };
+  template <class Handles, class Inputs, class Loss>
+  network_pass(Handles&, const Inputs&, const Loss&, where) -> network_pass<Handles, Inputs, Loss>;
+
   struct tensor {
-    view<T, 3> values;
+    view<T, Rank> values;
     lease_chain memory;
   };
+
+  template <class Pass, class Network, class See>
+  void observe_layers(const Pass& pass, pipeline_stage<Network>& stage, view<const T, Rank> x, See& see, where at) {
+    using layer_type = typename layers_of<Network>::layer_type;
+    std::optional<observed<typename Pass::engine_type, layer_type, view<const T, Rank>>> last;
+    for (auto& layer : stage.network().layers()) {
+      auto next = belay::observe(pass, layer, x, at);
+      x = next.out(at);
+      last = std::move(next);
+    }
+    if (!place().last()) {
+      const std::array transfers{p2p::send(group_.rank() + 1, x.flat())};
+      belay::exchange(group_, std::span<const p2p>(transfers), at);
+    } else if constexpr (offers_last<Network>) {
+      see(belay::observe(pass, stage.network().last(), x, at).out(at));
+    } else {
+      see(x);
+    }
+  }
+  template <std::size_t Leading>
+  [[nodiscard]] extents<Rank> boundary_of(const extents<Leading>& input) const noexcept {
+    extents<Rank> shape = boundary_;
+    for (std::size_t axis = 0; axis < Leading && axis < Rank; ++axis) shape[axis] = input[axis];
+    return shape;
+  }
 
   [[nodiscard]] tensor& received(schedule::payload what, std::size_t micro_batch) noexcept {
     return received_[2 * micro_batch + (what == schedule::payload::gradient ? 1 : 0)];
@@ -140,9 +271,9 @@ class pipeline {
         incoming.values = engine.activations().template lease<T>(boundary_, incoming.memory, at);
         transfers[count++] = p2p::receive(peer, incoming.values.flat(), tag);
       } else {
-        const view<const T, 3> outgoing = one.what == schedule::payload::activation
-                                              ? stage.output(one.micro_batch)
-                                              : stage.input_gradient(one.micro_batch);
+        const view<const T, Rank> outgoing = one.what == schedule::payload::activation
+                                                 ? stage.output(one.micro_batch)
+                                                 : stage.input_gradient(one.micro_batch);
         transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
       }
     }
@@ -161,9 +292,12 @@ class pipeline {
 
   Group group_;
   Table table_;
-  extents<3> boundary_;
+  extents<Rank> boundary_;
   std::vector<tensor> received_;
   pipeline_times times_;
 };
+
+template <class Mesh, schedule::any_table Table, class T, std::size_t Rank>
+pipeline(const Mesh&, Table, stage_boundary<T, Rank>) -> pipeline<T, typename Mesh::group_type, Table, Rank>;
 
 }  // namespace belay::inline BELAY_ABI

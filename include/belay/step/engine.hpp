@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/device/arena.hpp"
 #include "belay/device/kit.hpp"
@@ -25,6 +26,14 @@
 #include "belay/step/rehearsal_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// What the forward-only passes of one rank have found since it was last asked.
+struct pass_findings {
+  std::uint64_t open_obligations = 0;
+  std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
+  std::uint64_t count = 0;        // of targets or samples in `loss`
+  double loss = 0;
+};
 
 template <memory_region Memory, compute_kit<float> Kit>
 class engine {
@@ -36,7 +45,10 @@ class engine {
   /// All leases of steps come from the region `activations`. `meter` is that of its tier, and outlives the engine. At
   /// most `max_leases` leases and `max_obligations` obligations are live in one step.
   engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
-      : arena_(tier::device, std::move(activations), max_leases, meter), ledger_(max_obligations) {}
+      : meter_(&meter),
+        max_leases_(max_leases),
+        arena_(tier::device, std::move(activations), max_leases, meter),
+        ledger_(max_obligations) {}
 
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
@@ -59,19 +71,39 @@ class engine {
   /// above its last one's.
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
 
-  /// For `step` only. Throws usage_error while another step of this engine is open.
+  /// Leases come from `activations` from now on, and the region before is freed. Between steps: numbers, epoch and how
+  /// the last step ended stay.
+  void use(Memory activations) {
+    arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
+    ++epoch_;
+  }
+
+  /// For `step` only. Throws usage_error while another step of this engine is open, and where a forward-only pass has
+  /// overflowed and was not repeated.
   void begin_step(where at) {
-    if (in_step_)
-      throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
-    watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
-    in_step_ = true;
+    if (passes_.needed_rows > 0)
+      throw usage_error(
+          "a forward-only pass overflowed, and was not repeated with more room: run it in "
+          "belay::evaluate(run, mesh, body)",
+          at);
+    begin(at);
     last_end_ = end_of_step::cut_off;
     unread_refusal_ = false;
     loss_ = 0;
     ++step_number_;
-    ++epoch_;
   }
-  /// For `step` only. Ends every lease and every obligation of the step.
+  /// For `forward_only` only: a pass counts as no step, and changes nothing that the last step has left.
+  void begin_pass(where at) { begin(at); }
+  void note_pass(const pass_findings& found) noexcept {
+    passes_.open_obligations += found.open_obligations;
+    if (found.needed_rows > passes_.needed_rows) passes_.needed_rows = found.needed_rows;
+    passes_.count += found.count;
+    passes_.loss += found.loss;
+  }
+  /// What passes have found since the last call.
+  [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
+
+  /// For `step` and `forward_only` only. Ends every lease and every obligation of the step.
   void end_step() noexcept {
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
@@ -106,6 +138,16 @@ class engine {
   }
 
  private:
+  void begin(where at) {
+    if (in_step_)
+      throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
+    watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
+    in_step_ = true;
+    ++epoch_;
+  }
+
+  tier_meter* meter_;
+  std::size_t max_leases_;
   arena<Memory> arena_;
   belay::ledger ledger_;
   Kit kit_;
@@ -115,6 +157,7 @@ class engine {
   std::uint64_t needed_rows_ = 0;
   std::uint64_t room_ = 0;
   double loss_ = 0;
+  pass_findings passes_;
   std::string refusal_;
   where refused_at_;
   end_of_step last_end_ = end_of_step::cut_off;

@@ -104,7 +104,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   }
 
   /// The step has `count` (0 or more) micro-batches on this rank. Before its first forward.
-  void micro_batches(std::size_t count, where at = where::current()) {
+  void micro_batches(std::size_t count, where at = where::current()) const {
     const step_start start{count, order()};
     each([&](auto& participant) { participant.begin(start, at); });
   }
@@ -223,7 +223,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
 
  private:
   template <class Action>
-  void each(Action&& action) {
+  void each(Action&& action) const {
     std::apply([&](auto&... participant) { (action(participant), ...); }, participants_);
   }
   template <class Parts>
@@ -251,7 +251,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     }
   }
 
-  [[nodiscard]] std::uint64_t order() {
+  [[nodiscard]] std::uint64_t order() const {
     fnv1a hash;
     each([&](auto& participant) { hash.add(participant.fingerprint()); });
     return hash.value();

@@ -20,6 +20,7 @@
 #include "belay/core/where.hpp"
 #include "belay/kernel/rows.hpp"
 #include "belay/kernel/team.hpp"
+#include "belay/step/forward_only.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/step.hpp"
 
@@ -36,16 +37,31 @@ struct loss_and_gradient {
   belay::gradient<Engine, T, Rank> gradient;
 };
 
+template <class T, std::size_t Rank>
+void expect_same_shape(view<const T, Rank> output, view<const T, Rank> target, where at) {
+  if (output.shape() == target.shape()) return;
+  throw usage_error(
+      "squared_error: the output is " + shape_text(output.shape()) + ", the targets are " + shape_text(target.shape()),
+      at);
+}
+/// The number of rows of logits, each of which has a target.
+template <class T, std::size_t Rank>
+[[nodiscard]] std::size_t expect_target_rows(view<const T, Rank> logits, view<const std::int32_t, Rank - 1> targets,
+                                             where at) {
+  std::size_t rows = 1;
+  for (std::size_t axis = 0; axis + 1 < Rank; ++axis) rows *= logits.extent(axis);
+  if (targets.size() == rows) return rows;
+  throw usage_error(
+      "cross_entropy: " + std::to_string(rows) + " rows of logits and " + std::to_string(targets.size()) + " targets",
+      at);
+}
 /// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape. The step notes the
 /// sum; divided by `samples{n}` it is the mean of a sample's summed errors.
 template <step_scope Scope, std::floating_point T, std::size_t Rank>
 [[nodiscard]] auto squared_error(const Scope& scope, view<const T, Rank> output,
                                  std::type_identity_t<view<const T, Rank>> target, where at = where::current()) {
   using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  if (output.shape() != target.shape())
-    throw usage_error("squared_error: the output is " + shape_text(output.shape()) + ", the targets are " +
-                          shape_text(target.shape()),
-                      at);
+  expect_same_shape(output, target, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
   engine_type& engine = scope.engine();
   engine.compute().run([&engine, output, target, gradient = out.gradient.values()] {
@@ -68,12 +84,7 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
                                                     view<const std::int32_t, Rank - 1> targets, double scale = 1,
                                                     where at = where::current()) {
   using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  std::size_t rows = 1;
-  for (std::size_t axis = 0; axis + 1 < Rank; ++axis) rows *= logits.extent(axis);
-  if (targets.size() != rows)
-    throw usage_error(
-        "cross_entropy: " + std::to_string(rows) + " rows of logits and " + std::to_string(targets.size()) + " targets",
-        at);
+  const std::size_t rows = expect_target_rows(logits, targets, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
   engine_type& engine = scope.engine();
   engine.compute().run([&engine, logits, targets, scale, rows, gradient = out.gradient.values()] {
@@ -84,6 +95,39 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
     engine.add_loss(loss);
   });
   return out;
+}
+
+/// The same sum in a forward-only pass, over the samples of the first axis, without a gradient. Added to its loss.
+template <class Engine, class... Participants, std::floating_point T, std::size_t Rank>
+void squared_error(const forward_only<Engine, Participants...>& pass, view<const T, Rank> output,
+                   std::type_identity_t<view<const T, Rank>> target, where at = where::current()) {
+  expect_same_shape(output, target, at);
+  pass.engine().compute().run([&pass, output, target] {
+    double sum_of_squares = 0;
+    for (std::size_t i = 0; i < output.size(); ++i) {
+      const auto difference = static_cast<double>(output.data()[i] - target.data()[i]);
+      sum_of_squares += difference * difference;
+    }
+    pass.add_loss(sum_of_squares, output.extent(0));
+  });
+}
+
+/// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
+template <class Engine, class... Participants, std::floating_point T, std::size_t Rank>
+requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...>& pass, view<const T, Rank> logits,
+                                      view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
+  const std::size_t rows = expect_target_rows(logits, targets, at);
+  pass.engine().compute().run([&pass, logits, targets, rows] {
+    const kernel::cross_entropy_rows<T> each{logits.data(), targets.data(),          nullptr,
+                                             nullptr,       logits.extent(Rank - 1), 0};
+    double loss = 0;
+    std::size_t count = 0;
+    for (std::size_t row = 0; row < rows; ++row) {
+      loss += each.row_loss(kernel::solo{}, row);
+      count += targets.data()[row] == kernel::ignored_target ? 0U : 1U;
+    }
+    pass.add_loss(loss, count);
+  });
 }
 
 }  // namespace belay::inline BELAY_ABI

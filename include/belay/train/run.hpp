@@ -11,6 +11,7 @@
 //   };
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -115,16 +116,19 @@ class run {
     return *windows_.back()->heap;
   }
 
-  /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal.
-  template <class Token, class Print>
+  /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
+  /// token of a committed step, or an evaluation, which has the mean alone.
+  template <class Result, class Print>
   requires(std::invocable<Print&, double> ||
-           std::invocable<Print&, const step_summary&>) void report(const Token& token, Print&& print) {
+           std::invocable<Print&, const step_summary&>) void report(const Result& result, Print&& print) {
     if constexpr (!rehearsing()) {
       if (number_ != 0) return;
       if constexpr (std::invocable<Print&, const step_summary&>)
-        print(token.summary());
+        print(result.summary());
+      else if constexpr (requires { result.summary(); })
+        print(result.summary().mean_loss());
       else
-        print(token.summary().mean_loss());
+        print(result.mean_loss());
     }
   }
 
@@ -160,6 +164,27 @@ class run {
   };
   [[nodiscard]] step_numbers steps(std::size_t count) noexcept {
     return {*this, rehearsing() && count > 1 ? std::size_t{1} : count};
+  }
+
+  /// Whether `number` is a multiple of `count`. In a rehearsal it is, so that what a run does only at times, such as an
+  /// evaluation, is planned too.
+  [[nodiscard]] static constexpr bool every(std::size_t count, std::size_t number) noexcept {
+    return rehearsing() || (count > 0 && number % count == 0);
+  }
+
+  /// Gives steps and passes room for `rows` rows a dispatch, in the objects that there are: plans the memory, and
+  /// replaces activations and symmetric memory. Collective, between steps; `steps` and `evaluate` call it.
+  void make_room(std::uint64_t rows, where at = where::current()) {
+    rows = std::max(rows, engine_->room());
+    if (again_) {
+      planned_run grown = again_(rows);
+      plan_ = std::move(grown.plan);
+      planned_ = std::move(grown.memory);
+      engine_->use(memory_type{0});  // what there was is freed first
+      engine_->use(memory_type{planned_.activations});
+      for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), at);
+    }
+    engine_->make_room(rows);
   }
 
   /// What this run has leased, and the regions that a run of the same body needs, on this rank or on one that runs the
@@ -209,18 +234,7 @@ class run {
   [[nodiscard]] next_step next() {
     engine_->expect_refusal_read();
     if (engine_->last_end() != end_of_step::replay) return next_step::another;
-    const std::uint64_t rows = engine_->needed_rows();
-    const std::uint64_t steps = engine_->step_number();
-    if (again_) {
-      planned_run grown = again_(rows);
-      plan_ = std::move(grown.plan);
-      planned_ = std::move(grown.memory);
-      engine_.reset();
-      engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
-      engine_->continue_after(steps);
-      for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), where::current());
-    }
-    engine_->make_room(rows);
+    make_room(engine_->needed_rows());
     return next_step::same;
   }
 

@@ -36,6 +36,7 @@ struct position {
   std::size_t stages = 1;
   std::size_t micro_batches = 1;
 
+  [[nodiscard]] constexpr bool operator==(const position&) const = default;
   [[nodiscard]] constexpr bool first() const noexcept { return stage == 0; }
   [[nodiscard]] constexpr bool last() const noexcept { return stage + 1 == stages; }
 };

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One rank's part of a network as a stage of a pipeline. The network offers its layers; the stage runs them, and keeps
+// their handles between forward and backward. Which layers are run again in the backward is a function of their number.
+//
+//   belay::pipeline_stage stage{net};                                               // keeps what every layer keeps
+//   belay::pipeline_stage lean{net, belay::recompute_all{}};                        // keeps their outputs alone
+//   belay::pipeline_stage mixed{net, [](std::size_t layer) { return layer % 2 == 0; }};
+//   pipeline.run(step, stage, tokens, loss);                                        // see parallel/pipeline.hpp
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/pipeline_stage/handles.hpp"
+#include "belay/parallel/pipeline_stage/network.hpp"
+#include "belay/parallel/schedule/table.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Which layers a stage computes again in the backward: none, or all.
+struct recompute_none {
+  [[nodiscard]] constexpr bool operator()(std::size_t) const noexcept { return false; }
+};
+struct recompute_all {
+  [[nodiscard]] constexpr bool operator()(std::size_t) const noexcept { return true; }
+};
+
+/// A network as a stage of a pipeline. It stays where it was made. The memory for handles is allocated by the first
+/// run; afterwards a step allocates nothing.
+template <class Network>
+class pipeline_stage {
+  static_assert(
+      is_offering_layers<Network>,
+      "belay: a pipeline stage is made of a network that offers its layers: layers() gives a range of them by "
+      "reference, and first() and last(), where there are such, what runs before and after them");
+
+ public:
+  using network_type = Network;
+
+  /// `network` outlives the stage. No layer is recomputed.
+  explicit pipeline_stage(Network& network) : pipeline_stage(network, recompute_none{}) {}
+  /// `recomputes(number)` says of every layer, once, whether it is recomputed: its number is what `layer.index()` says,
+  /// or its place in the stage.
+  template <std::predicate<std::size_t> Rule>
+  pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
+    std::size_t number = 0, kept = 0;
+    for (auto& layer : network.layers()) {
+      const bool again = recomputes(number_of(layer, number++));
+      layers_.places.push_back({&layer, again ? layers_.recomputed.size() : kept++, again});
+      if (again) layers_.recomputed.emplace_back(layer);
+    }
+  }
+  pipeline_stage(const pipeline_stage&) = delete;  // handles point into it
+  pipeline_stage& operator=(const pipeline_stage&) = delete;
+
+  [[nodiscard]] Network& network() const noexcept { return *network_; }
+  [[nodiscard]] std::size_t layers() const noexcept { return layers_.places.size(); }
+  [[nodiscard]] std::size_t recomputed_layers() const noexcept { return layers_.recomputed.size(); }
+
+  /// For `pipeline`: the handles for a schedule. Throws usage_error where the network is no part for this stage.
+  template <class Engine, class T, std::size_t Rank, class Input>
+  [[nodiscard]] auto& handles(const schedule::position& place, where at) {
+    using handles_type = stage_handles<Network, Engine, T, Rank, Input>;
+    auto* kept = dynamic_cast<handles_type*>(memory_.get());
+    if (kept == nullptr || kept->place() != place) {
+      expect_part(place, at);
+      auto made = std::make_unique<handles_type>(*network_, layers_, place);
+      kept = made.get();
+      memory_ = std::move(made);
+    }
+    return *kept;
+  }
+
+  /// Throws usage_error where the network is no part for a stage at `place`.
+  void expect_part(const schedule::position& place, where at) const {
+    const auto expect = [&](bool has, bool needed, const char* what) {
+      if (has != needed) refuse(place, std::string(has ? "has " : "lacks ") + what, at);
+    };
+    if constexpr (requires { network_->has_embedding(); })
+      expect(network_->has_embedding(), place.first(), "the embedding, which is the first stage's");
+    if constexpr (requires { network_->has_head(); })
+      expect(network_->has_head(), place.last(), "the head, which is the last stage's");
+    if (layers_.places.empty() && !place.first() && !place.last()) refuse(place, "has no layers", at);
+  }
+
+ private:
+  using layer_type = typename layers_of<Network>::layer_type;
+
+  [[nodiscard]] static std::size_t number_of(const layer_type& layer, std::size_t place) noexcept {
+    if constexpr (requires {
+                    { layer.index() } -> std::convertible_to<std::size_t>;
+                  })
+      return layer.index();
+    else
+      return place;
+  }
+
+  [[noreturn]] static void refuse(const schedule::position& place, const std::string& why, where at) {
+    throw usage_error("stage " + std::to_string(place.stage) + " of a pipeline of " + std::to_string(place.stages) +
+                          ": its part of the network " + why,
+                      at);
+  }
+
+  Network* network_;
+  layers_of<Network> layers_;
+  std::unique_ptr<stage_memory> memory_;
+};
+
+}  // namespace belay::inline BELAY_ABI

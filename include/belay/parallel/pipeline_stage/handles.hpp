@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The handles of a stage's micro-batches, between forward and backward.
+// IWYU pragma: private, include "belay/parallel/pipeline_stage.hpp"
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/pipeline_stage/network.hpp"
+#include "belay/parallel/schedule/table.hpp"
+#include "belay/step/gradient.hpp"
+#include "belay/step/handle_store.hpp"
+#include "belay/step/recompute.hpp"
+#include "belay/step/saved.hpp"
+#include "belay/step/step.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Handles of one layer of each micro-batch; of a layer that the network does not offer, none.
+template <class Engine, class Layer, class Input>
+struct handles_of_layer {
+  using type = handle_store<saved<Engine, Layer, Input>>;
+};
+template <class Engine, class Input>
+struct handles_of_layer<Engine, void, Input> {
+  struct type {
+    explicit type(std::size_t) noexcept {}
+  };
+};
+
+/// What a stage keeps of its micro-batches, whose types the first run tells.
+class stage_memory {
+ public:
+  stage_memory() = default;
+  stage_memory(const stage_memory&) = delete;
+  stage_memory& operator=(const stage_memory&) = delete;
+  virtual ~stage_memory() = default;
+};
+
+/// The handles of a stage's micro-batches, with tensors of T between layers and stages. A slot for every micro-batch;
+/// what a step has left there that ended before all was run owes nothing any more, and is overwritten.
+template <class Network, class Engine, class T, std::size_t Rank, class Input>
+class stage_handles final : public stage_memory {
+ public:
+  using hidden_view = view<const T, Rank>;
+  using scope_type = micro_batch_scope<Engine>;
+
+  stage_handles(Network& network, layers_of<Network>& layers, const schedule::position& place)
+      : network_(&network),
+        layers_(&layers),
+        place_(place),
+        flights_(place.micro_batches),
+        first_(place.first() ? place.micro_batches : 0),
+        plain_(place.micro_batches * (layers.places.size() - layers.recomputed.size())),
+        recomputed_(place.micro_batches * layers.recomputed.size()),
+        last_(place.last() ? place.micro_batches : 0) {}
+
+  [[nodiscard]] const schedule::position& place() const noexcept { return place_; }
+
+  /// `input(micro_batch)` is asked on the first stage.
+  template <class Inputs>
+  void forward(const scope_type& scope, hidden_view x, const Inputs& input, where at) {
+    const std::size_t m = scope.micro_batch();
+    if (place_.first()) {
+      if constexpr (offers_first<Network>) {
+        first_.keep(m, belay::forward(scope, network_->first(), input(m), at), at);
+        x = first_.at(m).out();
+      } else {
+        x = input(m);
+      }
+    }
+    for (const auto& [layer, slot, again] : layers_->places) {
+      if (again) {
+        const std::size_t index = recomputed_slot(m, slot);
+        recomputed_.keep(index, belay::forward(scope, layers_->recomputed[slot], x, at), at);
+        x = recomputed_.at(index).out();
+      } else {
+        const std::size_t index = plain_slot(m, slot);
+        plain_.keep(index, belay::forward(scope, *layer, x, at), at);
+        x = plain_.at(index).out();
+      }
+    }
+    flights_[m].output = x;
+    if constexpr (offers_last<Network>)
+      if (place_.last()) last_.keep(m, belay::forward(scope, network_->last(), x, at), at);
+  }
+
+  /// `loss(scope, output)` is asked on the last stage: its value and its gradient are one pass over the output.
+  template <class Loss>
+  void backward(const scope_type& scope, hidden_view dout, const Loss& loss, where at) {
+    const std::size_t m = scope.micro_batch();
+    flight& one = flights_[m];
+    if (place_.last()) {
+      if constexpr (offers_last<Network>) {
+        auto handle = last_.take(m, at);
+        const auto top = loss(scope, handle.out(at));
+        one.gradient.emplace(std::move(handle).backward(top.gradient, at));
+      } else {
+        one.gradient.emplace(loss(scope, one.output).gradient);
+      }
+      dout = *one.gradient;
+    }
+    for (std::size_t i = layers_->places.size(); i-- > 0;) {
+      const auto& [layer, slot, again] = layers_->places[i];
+      if (again)
+        one.gradient.emplace(recomputed_.take(recomputed_slot(m, slot), at).backward(dout, at));
+      else
+        one.gradient.emplace(plain_.take(plain_slot(m, slot), at).backward(dout, at));
+      dout = *one.gradient;
+    }
+    if constexpr (offers_first<Network>)
+      if (place_.first()) static_cast<void>(first_.take(m, at).backward(dout, at));
+  }
+
+  [[nodiscard]] hidden_view output(std::size_t micro_batch) const noexcept { return flights_[micro_batch].output; }
+  [[nodiscard]] hidden_view input_gradient(std::size_t micro_batch) const noexcept {
+    return *flights_[micro_batch].gradient;
+  }
+  void release(std::size_t micro_batch) noexcept { flights_[micro_batch].gradient.reset(); }
+
+ private:
+  using layer_type = typename layers_of<Network>::layer_type;
+
+  // What crosses to the stages beside, of one micro-batch between its forward and its backward.
+  struct flight {
+    std::optional<belay::gradient<Engine, T, Rank>> gradient;
+    hidden_view output;
+  };
+
+  [[nodiscard]] std::size_t plain_slot(std::size_t micro_batch, std::size_t slot) const noexcept {
+    return micro_batch * (layers_->places.size() - layers_->recomputed.size()) + slot;
+  }
+
+  [[nodiscard]] std::size_t recomputed_slot(std::size_t micro_batch, std::size_t slot) const noexcept {
+    return micro_batch * layers_->recomputed.size() + slot;
+  }
+
+  Network* network_;
+  layers_of<Network>* layers_;
+  schedule::position place_;
+  std::vector<flight> flights_;
+  typename handles_of_layer<Engine, typename first_of<Network>::type, Input>::type first_;
+  handle_store<saved<Engine, layer_type, hidden_view>> plain_;
+  handle_store<saved<Engine, recompute<layer_type>, hidden_view>> recomputed_;
+  typename handles_of_layer<Engine, typename last_of<Network>::type, hidden_view>::type last_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "belay/parallel/pipeline_stage.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "unit/parallel/support/staged_network.hpp"
+
+using namespace staged;
+
+namespace {
+
+// This thread's calls of operator new.
+thread_local std::uint64_t allocations_of_this_thread = 0;
+
+auto pipeline_of(const auto& mesh, bool gpipe = false) {
+  const auto stages = static_cast<std::size_t>(mesh.shape().pipeline);
+  return belay::pipeline{
+      mesh, gpipe ? belay::schedule::gpipe(stages, micro_batches) : belay::schedule::one_f_one_b(stages, micro_batches),
+      belay::boundary<float>({rows, width})};
+}
+
+template <class Rule>
+void train_by_pipeline(int stages, bool gpipe, Rule rule, trained& out) {
+  const auto make_runner = [gpipe, rule](auto& mesh, network& net) {
+    return [stage = std::make_unique<belay::pipeline_stage<network>>(net, rule), pipeline = pipeline_of(mesh, gpipe)](
+               const auto& step, const batch& data) mutable { pipeline.run(step, *stage, data.inputs(), data.loss()); };
+  };
+  belay::launch(belay::host::world{stages}, training_body(3, out, make_runner));
+}
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations_of_this_thread;
+  if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+TEST_CASE("a network in stages is a loop over its layers, bit for bit, whatever is recomputed") {
+  trained loop;
+  train_by_loop(3, loop);
+  REQUIRE(loop.losses.size() == 3);
+  CHECK(loop.norms[0] > 0.1);
+  for (const int stages : {1, 2, 3}) {
+    for (const bool gpipe : {false, true}) {
+      CAPTURE(stages);
+      CAPTURE(gpipe);
+      trained none, all, second;
+      train_by_pipeline(stages, gpipe, belay::recompute_none{}, none);
+      train_by_pipeline(stages, gpipe, belay::recompute_all{}, all);
+      train_by_pipeline(
+          stages, gpipe, [](std::size_t number) { return number % 2 == 1; }, second);
+      for (const trained* one : {&none, &all, &second}) {
+        CHECK(one->losses == loop.losses);
+        CHECK(one->norms == loop.norms);
+        CHECK(one->values == loop.values);
+      }
+    }
+  }
+}
+
+TEST_CASE("an output that is recomputed is not kept, and what a run leases at its peak is its plan") {
+  const auto activations = [](int stages, auto rule) {
+    trained out;
+    const auto make_runner = [rule](auto& mesh, network& net) {
+      return
+          [stage = std::make_unique<belay::pipeline_stage<network>>(net, rule), pipeline = pipeline_of(mesh)](
+              const auto& step, const batch& data) mutable { pipeline.run(step, *stage, data.inputs(), data.loss()); };
+    };
+    const auto body = training_body(3, out, make_runner);
+    const belay::rehearsal_result planned = belay::rehearse(stages, body);
+    belay::launch(belay::host::world{stages}, [&](auto& rank, auto& run) {
+      body(rank, run);
+      if (run.rehearsing()) return;
+      const auto& plan = planned.plan.ranks()[static_cast<std::size_t>(rank.number())];
+      CHECK(run.meters()[belay::tier::device].peak_bytes() == plan.peak_bytes(belay::tier::device));
+    });
+    return planned.memory[0].activations;
+  };
+  for (const int stages : {1, 2}) {
+    const std::size_t none = activations(stages, belay::recompute_none{});
+    const std::size_t half = activations(stages, [](std::size_t number) { return number % 2 == 0; });
+    const std::size_t all = activations(stages, belay::recompute_all{});
+    CHECK(all < half);
+    CHECK(half < none);
+  }
+}
+
+namespace {
+
+// Overflows in its second step, once.
+struct overflowing {
+  std::size_t steps = 0, room = 1;
+  using committed_part = belay::no_committed_part;
+  void begin(const belay::step_start& start, belay::where) {
+    if (start.micro_batches != 1) ++steps;  // a pipeline says how many there are
+  }
+  belay::no_committed_part finish(const auto&, const auto&, belay::where) { return {}; }
+  void abandon(const auto&, belay::where) {}
+  void withdraw() noexcept {}
+  [[nodiscard]] belay::ballot findings() const { return {.needed_rows = steps == 2 && room == 1 ? 8U : 0U}; }
+  [[nodiscard]] std::uint64_t fingerprint() const { return room; }
+  void make_room(std::size_t rows, belay::where) { room = rows; }
+};
+
+}  // namespace
+
+TEST_CASE("a step that is replayed, or was cut off, leaves nothing in the stage") {
+  trained loop;
+  train_by_loop(3, loop);
+  for (const int stages : {1, 2, 3}) {
+    CAPTURE(stages);
+    trained found;
+    std::vector<std::size_t> numbers;
+    belay::launch(belay::host::world{stages}, [&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.pipeline = rank.size()}};
+      network net(static_cast<std::size_t>(rank.number()), static_cast<std::size_t>(rank.size()));
+      belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+      belay::adamw optimizer{store};
+      overflowing room;
+      auto pipeline = pipeline_of(mesh);
+      belay::pipeline_stage stage{net};
+      for (auto number : run.steps(3)) {
+        const batch data(number);
+        if (!run.rehearsing() && rank.number() == 0) numbers.push_back(number);
+        if (!run.rehearsing() && stages == 1) {  // a loss that throws in the middle of the schedule
+          try {
+            belay::step failing{run.engine(), store};
+            pipeline.run(failing, stage, data.inputs(), [&](const auto& scope, hidden_view logits) {
+              if (scope.micro_batch() == 2) throw 7;
+              return data.loss()(scope, logits);
+            });
+            failing.cut_off();
+          } catch (int) {
+          }
+          CHECK(run.engine().activations().offsets().live_bytes() == 0);
+        }
+        belay::step step{run.engine(), store, room};
+        pipeline.run(step, stage, data.inputs(), data.loss());
+        auto outcome = std::move(step).commit(mesh, belay::target_tokens{micro_batches * rows});
+        if (auto* ok = belay::committed(outcome)) {
+          run.report(*ok, [&](const belay::step_summary& end) {
+            found.losses.push_back(end.mean_loss());
+            found.norms.push_back(end.norm);
+          });
+          optimizer.apply(std::move(*ok), {.learning_rate = 1e-2, .clip = 1.0});
+        }
+      }
+      if constexpr (!std::remove_reference_t<decltype(run)>::rehearsing()) found.keep(net);
+    });
+    CHECK(numbers == std::vector<std::size_t>{1, 2, 2, 3});
+    CHECK(found == loop);
+  }
+}
+
+TEST_CASE("handles that a stage lost are named by layer and micro-batch") {
+  const auto body = [](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    network net(0, 1);
+    belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+    auto pipeline = pipeline_of(mesh);
+    belay::pipeline_stage stage{net, belay::recompute_all{}};
+    const batch data(1);
+    belay::step step{run.engine(), store};
+    try {
+      pipeline.run(step, stage, data.inputs(), [&](const auto& scope, hidden_view logits) {
+        if (scope.micro_batch() == 3) throw 7;
+        return data.loss()(scope, logits);
+      });
+    } catch (int) {
+    }
+    static_cast<void>(std::move(step).commit(mesh, belay::samples{1}));
+  };
+  try {
+    belay::launch(belay::host::world{1}, body);
+    FAIL("nobody named them");
+  } catch (const belay::open_obligations& open) {
+    const std::string text = open.what();
+    CHECK(text.find("layer 5 'layer' (micro-batch 3") != std::string::npos);
+    CHECK(text.find("'table' (micro-batch 3") != std::string::npos);
+    CHECK(text.find("(micro-batch 2") == std::string::npos);
+    CHECK(text.find("pipeline_stage.cpp") != std::string::npos);  // where the pipeline was run
+    CHECK(open.count() == 8);
+  }
+}
+
+TEST_CASE("a pipeline that is run again in the step that lost its handles names one") {
+  belay::launch(belay::host::world{1}, [](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    network net(0, 1);
+    belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+    auto pipeline = pipeline_of(mesh);
+    belay::pipeline_stage stage{net};
+    const batch data(1);
+    belay::step step{run.engine()};
+    const auto loss = [&](const auto& scope, hidden_view logits) {
+      if (scope.micro_batch() == 0) throw 7;
+      return data.loss()(scope, logits);
+    };
+    CHECK_THROWS_AS(pipeline.run(step, stage, data.inputs(), loss), int);
+    CHECK_THROWS_WITH_AS(pipeline.run(step, stage, data.inputs(), loss),
+                         doctest::Contains("that of layer 'table' (micro-batch 0)"), belay::usage_error);
+    step.cut_off();
+  });
+}
+
+TEST_CASE("a step of a pipeline allocates nothing after the first") {
+  for (const int stages : {1, 2}) {
+    trained out;
+    std::vector<std::uint64_t> counts;
+    const auto make_runner = [&counts](auto& mesh, network& net) {
+      return [&counts, counting = mesh.rank().number() == 0,
+              stage = std::make_unique<belay::pipeline_stage<network>>(net, belay::recompute_all{}),
+              pipeline = pipeline_of(mesh)](const auto& step, const batch& data) mutable {
+        const std::uint64_t before = allocations_of_this_thread;
+        pipeline.run(step, *stage, data.inputs(), data.loss());
+        if constexpr (!std::remove_reference_t<decltype(step.engine())>::rehearsing())
+          if (counting) counts.push_back(allocations_of_this_thread - before);
+      };
+    };
+    belay::launch(belay::host::world{stages}, training_body(4, out, make_runner));
+    REQUIRE(counts.size() == 4);
+    CHECK(counts[0] > 0);
+    for (std::size_t i = 1; i < 4; ++i) CHECK(counts[i] == 0);
+  }
+}
+
+namespace {
+
+// Layers alone: the inputs of the pipeline are what they take, and the loss is of what they give.
+struct layers_alone {
+  std::deque<layer> all;
+  layers_alone(std::size_t first, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) all.emplace_back(first + i);
+  }
+  [[nodiscard]] std::deque<layer>& layers() { return all; }
+  void for_each_parameter(auto&& visit) {
+    for (layer& one : all) one.for_each_parameter(visit);
+  }
+};
+
+std::vector<double> losses_of_layers(int stages, bool by_view) {
+  std::vector<double> out;
+  std::vector<float> numbers(micro_batches * rows * width);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 11) / 8;
+  const belay::view<float, 3> inputs{numbers.data(), {micro_batches, rows, width}};
+  belay::launch(belay::host::world{stages}, [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.pipeline = rank.size()}};
+    const auto part =
+        belay::even_part(4, static_cast<std::size_t>(rank.size()), static_cast<std::size_t>(rank.number()));
+    layers_alone net(part.first, part.count);
+    belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+    belay::adamw optimizer{store};
+    auto pipeline = pipeline_of(mesh);
+    belay::pipeline_stage stage{net};
+    const auto loss = [&](const auto& scope, hidden_view y) {
+      return belay::squared_error(scope, y, hidden_view(inputs[scope.micro_batch()]));
+    };
+    for (auto number : run.steps(3)) {
+      static_cast<void>(number);
+      belay::step step{run.engine(), store};
+      if (by_view)
+        pipeline.run(step, stage, inputs, loss);
+      else
+        pipeline.run(
+            step, stage, [&](std::size_t m) { return hidden_view(inputs[m]); }, loss);
+      auto outcome = std::move(step).commit(mesh, belay::samples{micro_batches * rows});
+      if (auto* ok = belay::committed(outcome)) {
+        run.report(*ok, [&](double mean) { out.push_back(mean); });
+        optimizer.apply(std::move(*ok), {.learning_rate = 1e-2});
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a network of layers alone takes the inputs as they are, by a view or by a function") {
+  const auto one = losses_of_layers(1, true);
+  REQUIRE(one.size() == 3);
+  CHECK(one[2] < one[0]);
+  CHECK(losses_of_layers(1, false) == one);
+  CHECK(losses_of_layers(2, true) == one);
+  CHECK(losses_of_layers(3, false) == one);  // stages of 2, 1 and 1 layers
+}
+
+TEST_CASE("a part that does not belong to its stage, and a batch that is too small, are named") {
+  const auto said = [](auto make_network, std::size_t batches, const char* what) {
+    const auto body = [&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.pipeline = rank.size()}};
+      auto net = make_network(static_cast<std::size_t>(rank.number()));
+      belay::parameter_store store{run, mesh, *net, belay::zero<0>{}};
+      auto pipeline = pipeline_of(mesh);
+      belay::pipeline_stage stage{*net};
+      const batch data(1);
+      belay::step step{run.engine(), store};
+      pipeline.run(step, stage, data.inputs().rows(0, batches), data.loss());
+      step.cut_off();
+    };
+    CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{2}, body), doctest::Contains(what), belay::usage_error);
+  };
+  const auto whole = [](std::size_t) { return std::make_unique<network>(0, 1); };
+  const auto part = [](std::size_t rank) { return std::make_unique<network>(rank, 2); };
+  const auto swapped = [](std::size_t rank) { return std::make_unique<network>(1 - rank, 2); };
+  said(whole, micro_batches, "stage 0 of a pipeline of 2: its part of the network has the head");
+  said(swapped, micro_batches, "stage 0 of a pipeline of 2: its part of the network lacks the embedding");
+  said(part, micro_batches - 1, "the inputs of a pipeline have 3 micro-batches, and its schedule runs 4");
+}
+
+TEST_CASE("an evaluation over stages gives the loss of a network that is whole") {
+  double whole = 0;
+  for (const int stages : {1, 2, 3}) {
+    CAPTURE(stages);
+    belay::launch(belay::host::world{stages}, [&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.pipeline = rank.size()}};
+      network net(static_cast<std::size_t>(rank.number()), static_cast<std::size_t>(rank.size()));
+      belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+      auto pipeline = pipeline_of(mesh);
+      belay::pipeline_stage stage{net, belay::recompute_all{}};
+      const batch data(1);
+      const auto found = belay::evaluate(run, mesh, [&] {
+        for (std::size_t m = 0; m < micro_batches; ++m) {
+          belay::forward_only pass{run.engine()};
+          // The last micro-batch is shorter than the boundary.
+          const std::size_t count = m + 1 < micro_batches ? rows : 1;
+          pipeline.observe(pass, stage, data.inputs()[m].rows(0, count), [&](hidden_view logits) {
+            CHECK(logits.extent(0) == count);
+            belay::cross_entropy(pass, logits, data.targets_of(m).rows(0, count));
+          });
+        }
+      });
+      if (run.rehearsing()) return;
+      CHECK(found.count == (micro_batches - 1) * rows + 1);
+      CHECK(found.loss > 1);
+      if (stages == 1) whole = found.loss;
+      CHECK(found.loss == whole);
+      CHECK(run.engine().activations().offsets().live_bytes() == 0);
+    });
+  }
+}
