@@ -3,6 +3,7 @@
 // Ten thousand steps leave every tier, the heap, the descriptors and the threads as the first step left them.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -62,6 +63,7 @@ finding run_steps(std::size_t steps, policy how) {
   const options run = tiny_run();
   const uneven_text source(run.model.vocab);
   finding found;
+  std::atomic<bool> as_planned = true;
   launch(run, [&](auto& rank, auto& self) {
     using rank_type = std::remove_reference_t<decltype(rank)>;
     trainer<float, rank_type, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
@@ -81,9 +83,9 @@ finding run_steps(std::size_t steps, policy how) {
       const auto shared = [&](report_table::number which) {
         return trained.shared()[trained.table().of_rank(static_cast<std::size_t>(rank.number()), which)];
       };
-      if (shared(report_table::peak_device) != shared(report_table::planned_device)) found.as_planned = false;
-      if (shared(report_table::peak_host) != shared(report_table::planned_host)) found.as_planned = false;
-      if (result.replays > 0) found.as_planned = false;
+      const bool planned = shared(report_table::peak_device) == shared(report_table::planned_device) &&
+                           shared(report_table::peak_host) == shared(report_table::planned_host) && result.replays == 0;
+      if (!planned) as_planned = false;
       world.barrier();  // while rank 0 measures, the others wait
       if (rank.number() == 0 && (step < 5 || step % 100 == 0)) {
         // Looking at /proc allocates; what it allocates is taken out again.
@@ -104,6 +106,7 @@ finding run_steps(std::size_t steps, policy how) {
       world.barrier();
     }
   });
+  found.as_planned = as_planned;
   return found;
 }
 

@@ -166,6 +166,14 @@ concept matrix_stack = requires(const X& x) {
   stack_of(x).count;
 };
 
+/// What nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
+/// whoever asked writes all of it.
+template <class X>
+concept written_once_asked = requires(const X& x) {
+  x.values();
+  { x.take_unwritten() } -> std::same_as<bool>;
+};
+
 /// What a product adds to, where it would overwrite.
 template <class X>
 struct added_to {
@@ -180,6 +188,22 @@ struct added_to {
 template <class X>
 [[nodiscard]] constexpr added_to<X> adding_to(const X& target) noexcept {
   return {target};
+}
+
+/// The memory that a product adds to, and what it keeps of it: 1, or 0 where nothing is there yet.
+template <class X>
+[[nodiscard]] constexpr decltype(auto) memory_of(const added_to<X>& total) {
+  if constexpr (written_once_asked<X>)
+    return total.target.values();
+  else
+    return (total.target);
+}
+template <class X>
+[[nodiscard]] constexpr int share_kept(const added_to<X>& total) {
+  if constexpr (written_once_asked<X>)
+    return total.target.take_unwritten() ? 0 : 1;
+  else
+    return 1;
 }
 
 static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);

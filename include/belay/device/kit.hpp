@@ -13,6 +13,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "belay/core/config.hpp"
@@ -89,8 +90,10 @@ class host_kit {
   template <class T>
   void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    if (c.rows == 0 || c.columns == 0 || (a.width() == 0 && beta == T(1))) return;
-    Products::product(c, a, b, alpha, beta);
+    if (c.rows == 0 || c.columns == 0) return;
+    if (a.width() != 0) return Products::product(c, a, b, alpha, beta);
+    for (std::size_t row = 0; row < c.rows && beta != T(1); ++row)  // a sum of nothing
+      for (T& x : std::span<T>(c.row(row), c.columns)) x = beta == T(0) ? T(0) : beta * x;
   }
   template <class T, std::integral Index>
   void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,

@@ -103,16 +103,29 @@ class gradient_buckets {
 
   /// Begins a step of `micro_batches` (0 or more) here, and zeroes the gradients. The first one compares replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
-    if (stage_ == phase::reducing)
-      throw usage_error("the last step's gradients were neither finished nor abandoned", at);
-    if (gradients_.size() != layout_.gradient_elements())
-      throw usage_error("the buckets have no memory yet: call bind", at);
+    expect_memory(at);
     settle(pending_);  // of a step that was withdrawn
     compare_replicas(at);
+    for (auto& each : contributors_) each.note_written();
     if constexpr (!moves_nothing<Group>) {
       for (T& gradient : gradients_.first(layout_.elements())) gradient = T(0);
     }
     expect(micro_batches, at);
+  }
+  /// The same without zeroing: layers add by `frame.add_to`, which writes what nothing has written in the step.
+  void begin_unwritten(std::size_t micro_batches, where at = where::current()) {
+    expect_memory(at);
+    settle(pending_);
+    compare_replicas(at);
+    for (auto& each : contributors_) each.begin_unwritten();
+    expect(micro_batches, at);
+  }
+  /// Zeroes the gradient of a parameter that nothing has written.
+  void zero(std::size_t parameter) noexcept {
+    contributors_[parameter].note_written();
+    if constexpr (!moves_nothing<Group>) {
+      for (T& gradient : gradients_.subspan(layout_.offset(parameter), layout_.size(parameter))) gradient = T(0);
+    }
   }
 
   /// Before the first contribution of a step: it has another number of micro-batches, also more than any before.
@@ -244,8 +257,15 @@ class gradient_buckets {
     return gradients_.subspan(layout_.offset(parameter), layout_.size(parameter));
   }
 
-  // The gradients are zero.
+  void expect_memory(where at) const {
+    if (stage_ == phase::reducing)
+      throw usage_error("the last step's gradients were neither finished nor abandoned", at);
+    if (gradients_.size() != layout_.gradient_elements())
+      throw usage_error("the buckets have no memory yet: call bind", at);
+  }
   void expect(std::size_t micro_batches, where at) {
+    for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
+      if (contributors_[p].unwritten()) zero(p);
     contributions_.begin(micro_batches, at);
     for (std::size_t b = 0; b < open_.size(); ++b) {
       open_[b] = 0;

@@ -39,9 +39,9 @@ class frame_arithmetic {
   void product(const C& c, const A& a, const B& b, double alpha = 1, where at = where::current()) {
     multiply(operand_of(c), operand_of(a), operand_of(b), alpha, 0, at);
   }
-  template <matrix_operand C, matrix_operand A, matrix_operand B>
+  template <class C, matrix_operand A, matrix_operand B>
   void product(const added_to<C>& c, const A& a, const B& b, double alpha = 1, where at = where::current()) {
-    multiply(operand_of(c.target), operand_of(a), operand_of(b), alpha, 1, at);
+    multiply(operand_of(memory_of(c)), operand_of(a), operand_of(b), alpha, share_kept(c), at);
   }
 
   /// Queues a product per expert: expert e has the rows [ends[e - 1], ends[e]), and `ends` is not read before it runs.
@@ -53,7 +53,7 @@ class frame_arithmetic {
   }
   template <matrix_operand C, matrix_operand A, matrix_stack B, std::integral Index>
   void grouped(const added_to<C>& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
-    multiply_rows(operand_of(c.target), operand_of(a), stack_of(b), ends, 1, at);
+    multiply_rows(operand_of(memory_of(c)), operand_of(a), stack_of(b), ends, share_kept(c), at);
   }
   template <matrix_stack C, matrix_operand A, matrix_operand B, std::integral Index>
   void grouped(const C& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
@@ -61,7 +61,7 @@ class frame_arithmetic {
   }
   template <matrix_stack C, matrix_operand A, matrix_operand B, std::integral Index>
   void grouped(const added_to<C>& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
-    multiply_stack(stack_of(c.target), operand_of(a), operand_of(b), ends, 1, at);
+    multiply_stack(stack_of(memory_of(c)), operand_of(a), operand_of(b), ends, share_kept(c), at);
   }
 
  protected:

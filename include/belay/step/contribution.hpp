@@ -21,6 +21,11 @@ class contribution_target {
   contribution_target(const contribution_target&) noexcept {}
   contribution_target& operator=(const contribution_target&) noexcept { return *this; }
 
+  /// Whether nothing has written the gradient since the step began: what adds to it first, writes.
+  [[nodiscard]] bool unwritten() const noexcept { return unwritten_; }
+  void begin_unwritten() noexcept { unwritten_ = true; }
+  void note_written() noexcept { unwritten_ = false; }
+
   /// A backward of `micro_batch` has added what it adds. May throw usage_error.
   virtual void contribute(std::size_t micro_batch, where at) = 0;
 
@@ -31,6 +36,7 @@ class contribution_target {
   friend class contribution_list;
   contribution_target* next_ = nullptr;
   bool listed_ = false;
+  bool unwritten_ = false;
 };
 
 /// The targets of one handle's backward, in the order in which they were first added to. It allocates nothing: the list

@@ -25,6 +25,7 @@
 #include "belay/step/arithmetic.hpp"
 #include "belay/step/contribution.hpp"
 #include "belay/step/engine.hpp"
+#include "belay/step/gradient_sum.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -155,8 +156,9 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
 
   /// Where this backward adds to the gradient of `parameter`, of the shape of its local part: a product adds to it, a
-  /// kernel takes its `data()`, or it as a view. The handle's backward contributes the parameter to the step, once per
-  /// call, however often it is asked for. A usage_error in a forward.
+  /// kernel takes its `data()`, or it as a view. Nothing has zeroed it: the first product of a step overwrites it, and
+  /// for a kernel it is zeroed first, in the order of the stream. The handle's backward contributes the parameter to
+  /// the step, once per call, however often it is asked for. A usage_error in a forward.
   template <class Parameter>
   [[nodiscard]] auto add_to(Parameter& parameter) {
     static_assert(contributes<Parameter>,
@@ -164,7 +166,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
                   "the backward");
     if constexpr (contributes<Parameter>) {
       list(parameter);
-      return adding_to(parameter.gradient_values());
+      return adding_to(gradient_sum<frame, decltype(parameter.gradient_values())>{*this, parameter.gradient_values(),
+                                                                                  parameter.contribution()});
     }
   }
   /// This call of a backward adds nothing to `parameter`, and says so: a parameter of which nothing is heard is named
@@ -210,8 +213,9 @@ class frame : public frame_arithmetic<frame<Engine>> {
                             printable(call_->layer) + "': gradients are added to in its backward",
                         call_->at);
     if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.local_size() != 0) [[unlikely]]
-      throw usage_error("parameter " + printable(parameter.name()) + " is added to, and has no memory: it is in no "
-                        "parameter_store and no gradient_buckets",
+      throw usage_error("parameter " + printable(parameter.name()) +
+                            " is added to, and has no memory: it is in no "
+                            "parameter_store and no gradient_buckets",
                         call_->at);
     if (contribution_target* const target = parameter.contribution()) contributions_->add(*target);
   }

@@ -54,11 +54,9 @@ concept forward_layer = requires(Layer& layer, frame<Engine>& call, const Input&
 };
 
 template <class Layer, class Engine, class Input>
-concept backward_with_dx = requires(
-    Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-    constant_view_t<output_of<Layer, Engine, Input>> dout,
-    view<typename Input::value_type, Input::rank>
-        dx) {
+concept backward_with_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+                                    constant_view_t<output_of<Layer, Engine, Input>> dout,
+                                    view<typename Input::value_type, Input::rank> dx) {
   layer.backward(call, std::move(residue), dout, dx);
 };
 template <class Layer, class Engine, class Input>

@@ -47,8 +47,7 @@ class [[nodiscard]] observed {
   /// The layer's output, valid until the step ends or the result is moved from. Afterwards a usage_error.
   [[nodiscard]] output_type out(where at = where::current()) const {
     if (epoch_ != engine_->epoch()) [[unlikely]]
-      invocation::refuse_output(call_, epoch_ == moved_from ? "after it was moved from" : step_ended, at.file,
-                                at.line);
+      invocation::refuse_output(call_, epoch_ == moved_from ? "after it was moved from" : step_ended, at.file, at.line);
     return residue_.out;
   }
 

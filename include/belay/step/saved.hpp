@@ -130,7 +130,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
 
   // Private, so that a named handle goes nowhere but through `hand_over`.
-  BELAY_OPENS saved(saved&& other) noexcept
+  BELAY_OPENS saved(saved && other) noexcept
       : engine_(other.engine_),
         layer_(other.layer_),
         input_(other.input_),

@@ -130,7 +130,7 @@ class parameter_store {
     if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
     // A store that one rank forgets would be waited for in the comparison of another.
     if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
-    buckets_.begin(start.micro_batches, at);
+    buckets_.begin_unwritten(start.micro_batches, at);
   }
 
   /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.

@@ -87,6 +87,7 @@ TEST_CASE("slots that do not exist, hold nothing or hold a handle that owes are 
     CHECK(text.find(opened) != std::string::npos);
   }
   CHECK(b.engine.obligations().open_count() == 2);  // that which was not kept is lost, and the ledger knows it
+  step.cut_off();
 }
 
 TEST_CASE("what a store still holds at the commit is named, and the next step uses its slots again") {

@@ -309,27 +309,27 @@ TEST_CASE("an output that is asked for after its backward, discard or hand_over 
   CHECK(names(refusal(one), line, " is asked for after its backward"));
   CHECK(names(refusal(two), line + 1, "discard or hand_over"));
   CHECK(names(refusal(three), line + 2, "discard or hand_over"));
+  step.cut_off();
 }
 
 TEST_CASE("an output that is asked for when its step has ended is a named error in all builds") {
   bench b;
   scaling layer{2};
-  int line = 0;
-  const auto in_step = [&](auto&& body) {
+  {
     belay::step step{b.engine};
-    line = __LINE__ + 1;
+    const int line = __LINE__ + 1;
     auto lost = hidden{belay::forward(step.micro_batch(3), layer, b.x)};
-    body(step, lost);
-  };
-  in_step([&](auto& step, auto& lost) {
     step.cut_off();
     CHECK(names(refusal(lost), line, " is asked for after its step has ended"));
     belay::step next{b.engine};  // whose memory may lie where the output was
     CHECK(names(refusal(lost), line, " is asked for after its step has ended"));
     auto outcome = std::move(next).commit();
     CHECK(belay::committed(outcome) != nullptr);
-  });
-  in_step([&](auto& step, auto& lost) {
+  }
+  {
+    belay::step step{b.engine};
+    const int line = __LINE__ + 1;
+    auto lost = hidden{belay::forward(step.micro_batch(3), layer, b.x)};
     try {
       auto outcome = std::move(step).commit();
       CHECK(belay::committed(outcome) == nullptr);
@@ -337,7 +337,7 @@ TEST_CASE("an output that is asked for when its step has ended is a named error 
       CHECK(belay::checked(belay::check_level::local));
     }
     CHECK(names(refusal(lost), line, " is asked for after its step has ended"));
-  });
+  }
 }
 
 namespace {

@@ -3,8 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
@@ -186,6 +186,7 @@ double norm_of_stages(int stages) {
       model.for_each_parameter([&](auto& parameter) {
         if (!run.rehearsing())
           std::memcpy(parameter.gradient(), parameter.value(), parameter.local_size() * sizeof(float));
+        parameter.contribution()->note_written();
         parameter.contribution()->contribute(0, belay::where::current());
       });
       auto outcome = std::move(step).commit(mesh, belay::samples{3});
@@ -204,4 +205,75 @@ TEST_CASE("the norm of a model in two pipeline stages has the bits of the norm o
   const double whole = norm_of_stages(1);
   CHECK(whole > 1);
   CHECK(norm_of_stages(2) == whole);
+}
+
+namespace {
+
+// A layer whose weight is written by a product, by a kernel, or by neither, as its micro-batch says.
+struct chooses {
+  linear inner{{"chosen", {3, 7}}};
+  using residue = linear::residue;
+  [[nodiscard]] static const char* name() { return "chooses"; }
+  void for_each_parameter(auto&& visit) { visit(inner.weight); }
+
+  residue forward(auto& frame, matrix x) { return inner.forward(frame, x); }
+  void backward(auto& frame, residue&& r, matrix dy, belay::view<float, 2> dx) {
+    frame.each(dx.size(), belay::kernel::fill<float>{dx.data(), 0});
+    const std::size_t way = (frame.micro_batch() + first) % 3;
+    if (way == 0) return frame.product(frame.add_to(inner.weight), transposed(dy), r.x);
+    if (way == 1) return frame.adds_nothing(inner.weight);
+    const auto sum = frame.add_to(inner.weight);
+    frame.run([=, out = sum.data()] {
+      for (std::size_t i = 0; i < dy.extent(0); ++i)
+        for (std::size_t o = 0; o < 3; ++o)
+          for (std::size_t k = 0; k < 7; ++k) out[o * 7 + k] += dy(i, o) * r.x(i, k);
+    });
+  }
+  std::size_t first = 0;
+};
+
+// The gradient after a step in which the memory held garbage before, by which of the three came first.
+std::vector<float> gradient_after(std::size_t first, std::size_t micro_batches) {
+  std::vector<float> out;
+  belay::launch(belay::host::world{1}, [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    chooses layer;
+    layer.first = first;
+    belay::parameter_store store{run, mesh, layer, belay::zero<0>{}};
+    for (auto number : run.steps(2)) {
+      belay::step step{run.engine(), store};
+      step.micro_batches(micro_batches);
+      for (std::size_t m = 0; m < micro_batches; ++m) {
+        const data batch(1, (m + first) % 3);
+        auto y = belay::forward(step.micro_batch(m), layer, belay::constant(batch.inputs()));
+        auto [loss, grad] = belay::squared_error(step, y.out(), batch.targets());
+        std::move(y).backward(grad);
+      }
+      auto outcome = std::move(step).commit(mesh, belay::samples{1});
+      auto* ok = belay::committed(outcome);
+      if (ok == nullptr || run.rehearsing()) continue;
+      float* const gradient = layer.inner.weight.gradient();
+      if (number == 2) out.assign(gradient, gradient + 21);
+      for (std::size_t i = 0; i < 21; ++i) gradient[i] = 1e30F;
+      std::move(*ok).discard();
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("what adds first in a step writes, and nothing is left of the step before") {
+  const std::vector<float> product_first = gradient_after(0, 3);
+  REQUIRE(product_first.size() == 21);
+  float largest = 0;
+  for (float g : product_first) largest = std::max(largest, std::abs(g));
+  CHECK(largest > 0);
+  CHECK(largest < 1000);
+  for (std::size_t first : {1, 2}) {
+    const std::vector<float> other = gradient_after(first, 3);
+    for (std::size_t i = 0; i < 21; ++i) CHECK(other[i] == doctest::Approx(product_first[i]));
+  }
+  CHECK(gradient_after(1, 1) == std::vector<float>(21, 0.0F));  // nothing was added
+  CHECK(gradient_after(0, 0) == std::vector<float>(21, 0.0F));  // no micro-batch
 }

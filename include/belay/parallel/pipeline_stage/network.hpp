@@ -158,9 +158,9 @@ struct output_of_network<Network, Engine, T, Rank> {
 /// Whether a loss can be called, and gives a gradient. Where it is not, a static_assert says why.
 template <class Network, class Loss, class Engine, class T, std::size_t Rank>
 [[nodiscard]] consteval bool gives_loss() {
-  using output = typename output_of_network<Network, Engine, T, Rank>::type;
-  constexpr bool gives = requires(const Loss& loss, const micro_batch_scope<Engine>& scope, output y) {
-    { loss(scope, y).gradient } -> std::convertible_to<output>;
+  using output_type = typename output_of_network<Network, Engine, T, Rank>::type;
+  constexpr bool gives = requires(const Loss& loss, const micro_batch_scope<Engine>& scope, output_type y) {
+    { loss(scope, y).gradient } -> std::convertible_to<output_type>;
   };
   static_assert(gives,
                 "belay: the loss of a pipeline is called as loss(scope, output) with what the last stage puts out, and "
