@@ -103,9 +103,7 @@ class gradient_buckets {
 
   /// Begins a step of `micro_batches` (0 or more) here, and zeroes the gradients. The first one compares replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
-    expect_memory(at);
-    settle(pending_);  // of a step that was withdrawn
-    compare_replicas(at);
+    prepare(at);
     for (auto& each : contributors_) each.note_written();
     if constexpr (!moves_nothing<Group>) {
       for (T& gradient : gradients_.first(layout_.elements())) gradient = T(0);
@@ -114,9 +112,7 @@ class gradient_buckets {
   }
   /// The same without zeroing: layers add by `frame.add_to`, which writes what nothing has written in the step.
   void begin_unwritten(std::size_t micro_batches, where at = where::current()) {
-    expect_memory(at);
-    settle(pending_);
-    compare_replicas(at);
+    prepare(at);
     for (auto& each : contributors_) each.begin_unwritten();
     expect(micro_batches, at);
   }
@@ -244,10 +240,7 @@ class gradient_buckets {
 
   enum class phase { idle, reducing };
 
-  [[nodiscard]] const std::vector<bucket_member<T>>& unique_members(where at) const {
-    check_members<T>(members_, at);
-    return members_;
-  }
+  [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
   [[nodiscard]] std::vector<std::size_t> uses() const {
     std::vector<std::size_t> out;
     for (const bucket_member<T>& member : members_) out.push_back(member.parameter().uses());
@@ -257,11 +250,13 @@ class gradient_buckets {
     return gradients_.subspan(layout_.offset(parameter), layout_.size(parameter));
   }
 
-  void expect_memory(where at) const {
+  void prepare(where at) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (gradients_.size() != layout_.gradient_elements())
       throw usage_error("the buckets have no memory yet: call bind", at);
+    settle(pending_);  // of a step that was withdrawn
+    compare_replicas(at);
   }
   void expect(std::size_t micro_batches, where at) {
     for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
@@ -324,7 +319,8 @@ class gradient_buckets {
     wait_for_buckets();
     if constexpr (sealed) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
-        if (checksums_.changed(p, gradient_of(p))) return changed_text(p);
+        if (checksums_.changed(p, gradient_of(p)))
+          return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
       for (const auto& b : layout_.buckets())
         if (b.reduced_at != b.first) copy(b.reduced_at, b.first, b.count);
@@ -336,15 +332,6 @@ class gradient_buckets {
     for (std::size_t& awaited : open_) awaited = 0;
     launch_ready(at);
     wait_for_buckets();
-  }
-
-  template <class BatchRanks>
-  checked_size sum_of_targets(local_targets own, const BatchRanks& batch_ranks, where at) {
-    constexpr std::uint64_t half = std::uint64_t{1} << 32;  // in halves no sum wraps round
-    std::uint64_t total[2] = {own.count() % half, own.count() / half};
-    if constexpr (can_all_reduce<BatchRanks, std::uint64_t>)
-      batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
-    return checked_size(total[0]) + checked_size(total[1]) * half;
   }
 
   [[nodiscard]] reduced_gradients<T> divide(target_tokens divisor, const std::string& changed, where at) {
@@ -386,13 +373,6 @@ class gradient_buckets {
     contributions_.count_wrong(parameter, micro_batch);
     if constexpr (checked(check_level::local))
       throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
-  }
-
-  [[nodiscard]] std::string changed_text(std::size_t parameter) const {
-    return "the gradient of parameter " + members_[parameter].parameter().name() +
-           " changed after its last contribution (" + checksums_.text(parameter) +
-           "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
-           "made with as many uses";
   }
 
   std::vector<bucket_member<T>> members_;

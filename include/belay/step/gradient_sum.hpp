@@ -11,10 +11,16 @@
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
-#include "belay/kernel/elementwise.hpp"
 #include "belay/step/contribution.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Zeroes memory that nothing has written: a kernel.
+template <class T>
+struct write_zero {
+  T* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = T(0); }
+};
 
 /// The gradient of a parameter, to be added to: who asks for its memory gets zeros where the step has not written it,
 /// but a product, which writes instead of adding.
@@ -51,7 +57,7 @@ class gradient_sum {
  private:
   void zero() const {
     using element = std::remove_reference_t<decltype(*values_.data())>;
-    if (take_unwritten()) frame_->each(values_.size(), kernel::fill<element>{values_.data(), element(0)});
+    if (take_unwritten()) frame_->each(values_.size(), write_zero<element>{values_.data()});
   }
 
   Frame* frame_;

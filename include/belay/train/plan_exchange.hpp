@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"

@@ -13,12 +13,16 @@
 #include <string>
 #include <vector>
 
+#include "belay/comm/collective.hpp"
+#include "belay/comm/reduction.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
+#include "belay/parallel/divisor.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -117,6 +121,16 @@ template <class Group>
   return "target_tokens differ between ranks (" + compared.text(group) +
          "): it is the number of the whole global batch, equal on all ranks; finish(local_targets{n}, group) sums what "
          "each of them has";
+}
+
+/// The targets of all ranks that divide a batch: more than 64 bits hold, and it does not wrap round. Collective.
+template <class BatchRanks>
+checked_size sum_of_targets(local_targets own, const BatchRanks& batch_ranks, where at) {
+  constexpr std::uint64_t half = std::uint64_t{1} << 32;  // in halves no sum wraps round
+  std::uint64_t total[2] = {own.count() % half, own.count() / half};
+  if constexpr (can_all_reduce<BatchRanks, std::uint64_t>)
+    batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
+  return checked_size(total[0]) + checked_size(total[1]) * half;
 }
 
 }  // namespace belay::inline BELAY_ABI
