@@ -296,3 +296,30 @@ TEST_CASE("experts that have too little room in an evaluation get it, and the lo
     CHECK(more == 2);
   }
 }
+
+TEST_CASE("a dispatch through an exchange that its pass or step does not name is an error with the layer's name") {
+  belay::launch(belay::host::world{1}, [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    belay::expert_exchange exchange{run, mesh.expert(), {4, 2, 8, 20}};
+    toy::parameters<float> weights(4, 8, 3);
+    toy::layer<float, decltype(exchange)> layer{weights, exchange, 2};
+    const std::vector<float> x(10 * 8);
+    const matrix rows_of_x{x.data(), {10, 8}};
+    const auto expect_refused = [&](const auto& scope) {
+      CHECK_THROWS_WITH_AS(static_cast<void>(belay::observe(scope, layer, rows_of_x)),
+                           doctest::Contains("uses an expert exchange that its step does not name"),
+                           belay::usage_error);
+    };
+    {
+      belay::forward_only pass{run.engine()};
+      expect_refused(pass);
+    }
+    {
+      belay::forward_only pass{run.engine(), exchange};
+      static_cast<void>(belay::observe(pass, layer, rows_of_x));
+    }
+    belay::step step{run.engine()};
+    expect_refused(step);
+    step.cut_off();
+  });
+}

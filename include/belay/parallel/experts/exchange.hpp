@@ -37,6 +37,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/experts/handles.hpp"
@@ -67,39 +68,27 @@ class expert_exchange {
 
   /// Throws `usage_error` where experts cannot be divided among the ranks, or k of them not be chosen.
   expert_exchange(Group group, Heap& heap, const expert_settings& settings, where at = where::current())
-      : group_(std::move(group)), heap_(&heap) {
-    shape_.ranks = static_cast<std::size_t>(group_.size());
-    shape_.rank = static_cast<std::size_t>(layout_rank(group_));
-    shape_.experts = settings.experts;
-    shape_.k = settings.k;
-    shape_.hidden = settings.hidden;
-    if (settings.experts == 0 || settings.experts % shape_.ranks != 0) {
-      throw usage_error(std::to_string(settings.experts) + " experts cannot be divided among " +
-                            std::to_string(shape_.ranks) + " ranks: the number of ranks must divide them",
-                        at);
-    }
-    if (settings.k < 1 || settings.k > settings.experts) {
-      throw usage_error(
-          "a token cannot visit " + std::to_string(settings.k) + " of " + std::to_string(settings.experts) + " experts",
-          at);
-    }
+      : group_(std::move(group)),
+        heap_(&heap),
+        shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
+                        static_cast<std::size_t>(layout_rank(group_)), at)) {
     set_capacity(settings.capacity, at);
-    const checked_size selections = checked_size(shape_.ranks) * shape_.experts * sizeof(std::int64_t);
-    static_cast<void>(
-        selections.value([&] { return std::to_string(shape_.experts) + " experts, counted by every rank, are"; }, at));
     selections_ = std::vector<std::int64_t>(shape_.ranks * shape_.experts);
     cursor_ = std::vector<std::int64_t>(shape_.experts);
     gather_counts_ = std::vector<std::size_t>(shape_.ranks, shape_.experts);
     bases_.resize(shape_.ranks);
   }
 
-  /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed.
+  /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed. Dispatches are
+  /// made in steps and passes that name the exchange; others are a usage_error.
   template <class Run>
   requires requires(Run& run, const Group& group, where at) {
     { run.windows(group, at) } -> std::same_as<Heap&>;
   }
   expert_exchange(Run& run, const Group& group, const expert_settings& settings, where at = where::current())
-      : expert_exchange(group, run.windows(group, at), settings, at) {}
+      : expert_exchange(group, run.windows(group, at), settings, at) {
+    part_ = part::waits;
+  }
 
   expert_exchange(const expert_exchange&) = delete;  // handles point to it
   expert_exchange& operator=(const expert_exchange&) = delete;
@@ -118,6 +107,11 @@ class expert_exchange {
   BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x, const routing<T>& routed,
                                                      where at = where::current()) {
     expect_shape(x, routed.rows, "dispatch: x", at);
+    if (part_ == part::waits) [[unlikely]]
+      throw usage_error(
+          "dispatch: layer '" + printable(frame.layer()) +
+              "' uses an expert exchange that its step does not name: belay::step step{run.engine(), store, experts}",
+          at);
     if (routed.experts != shape_.experts || routed.k != shape_.k) {
       throw usage_error("dispatch: the routing is over other experts than the exchange", at);
     }
@@ -157,17 +151,22 @@ class expert_exchange {
   using committed_part = no_committed_part;
   void begin(const step_start&, where at) {
     withdraw();
+    if (part_ == part::waits) part_ = part::takes;
     begin_step(at);
   }
   template <class Mesh, class Divisor>
   [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) noexcept {
+    end_part();
     return {};
   }
   template <class Mesh>
   void abandon(const Mesh&, where) noexcept {
     withdraw();
   }
-  void withdraw() noexcept { static_cast<void>(take_overflow()); }
+  void withdraw() noexcept {
+    static_cast<void>(take_overflow());
+    end_part();
+  }
   [[nodiscard]] ballot findings() noexcept { return {.needed_rows = take_overflow().rows_wanted()}; }
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     return fnv1a().add_text("expert_exchange").add(shape_.experts).add(shape_.k).add(shape_.capacity).value();
@@ -196,8 +195,7 @@ class expert_exchange {
     if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
       throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
     }
-    // A dispatch and its backward lease three slots at a time.
-    const checked_size slots = checked_size(rows) * shape_.hidden * sizeof(T) * 3;
+    const checked_size slots = checked_size(rows) * shape_.hidden * sizeof(T) * 3;  // a dispatch and its backward
     const auto words = [&] {
       return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape_.hidden) +
              " elements is";
@@ -211,13 +209,16 @@ class expert_exchange {
   /// Experts of this rank: [first, first + count).
   [[nodiscard]] std::size_t first_local_expert() const noexcept { return shape_.rank * shape_.local(); }
   [[nodiscard]] std::size_t local_experts() const noexcept { return shape_.local(); }
-  /// Bytes of one slot. A dispatch leases two slots until its finish; its backward leases a third until then.
+  /// Of one slot. A dispatch leases two until its finish; its backward leases a third until then.
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return shape_.capacity * shape_.hidden * sizeof(T); }
-  [[nodiscard]] std::size_t first_layer() const noexcept { return first_layer_; }
   [[nodiscard]] expert_statistics& statistics() noexcept { return statistics_; }
   [[nodiscard]] const expert_statistics& statistics() const noexcept { return statistics_; }
 
  private:
+  // In a step: it takes part, it waits for one that names it, or it is begun by `begin_step` alone.
+  enum class part { unasked, waits, takes };
+  void end_part() noexcept { part_ = part_ == part::unasked ? part::unasked : part::waits; }
+
   friend class dispatched<expert_exchange>;
   friend class merged<expert_exchange>;
   friend class returning<expert_exchange>;
@@ -356,8 +357,7 @@ class expert_exchange {
     }
   }
 
-  template <class Kernel>
-  static void for_each_token(const Kernel& kernel, std::size_t tokens) {
+  static void for_each_token(const auto& kernel, std::size_t tokens) {
     for (std::size_t token = 0; token < tokens; ++token) kernel(token);
   }
 
@@ -386,6 +386,7 @@ class expert_exchange {
   std::size_t first_layer_ = 0;
   std::size_t needed_ = 0;
   bool unread_ = false;
+  part part_ = part::unasked;
   expert_statistics statistics_;
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;

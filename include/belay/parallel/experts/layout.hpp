@@ -10,9 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/experts/settings.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -30,6 +35,32 @@ struct expert_shape {
 
   [[nodiscard]] constexpr std::size_t local() const noexcept { return experts / ranks; }
 };
+
+/// The shape of an exchange on rank `rank` of `ranks`. Throws usage_error where experts cannot be divided among the
+/// ranks, or k of them not be chosen.
+[[nodiscard]] inline expert_shape shape_of(const expert_settings& settings, std::size_t ranks, std::size_t rank,
+                                           where at) {
+  if (settings.experts == 0 || settings.experts % ranks != 0) {
+    throw usage_error(std::to_string(settings.experts) + " experts cannot be divided among " + std::to_string(ranks) +
+                          " ranks: the number of ranks must divide them",
+                      at);
+  }
+  if (settings.k < 1 || settings.k > settings.experts) {
+    throw usage_error(
+        "a token cannot visit " + std::to_string(settings.k) + " of " + std::to_string(settings.experts) + " experts",
+        at);
+  }
+  const checked_size selections = checked_size(ranks) * settings.experts * sizeof(std::int64_t);
+  static_cast<void>(
+      selections.value([&] { return std::to_string(settings.experts) + " experts, counted by every rank, are"; }, at));
+  expert_shape shape;
+  shape.ranks = ranks;
+  shape.rank = rank;
+  shape.experts = settings.experts;
+  shape.k = settings.k;
+  shape.hidden = settings.hidden;
+  return shape;
+}
 
 /// The rows that `owner` is sent, from `selections` [ranks, experts].
 [[nodiscard]] inline std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
