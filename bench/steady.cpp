@@ -23,7 +23,7 @@
 #include "belay/backend/host/world.hpp"
 #include "belay/comm/collective.hpp"
 #include "belay/comm/symmetric.hpp"
-#include "train_moe/allocations.hpp"
+#include "tools/heap_allocations/heap_allocations.hpp"
 
 namespace {
 
@@ -61,11 +61,11 @@ std::uint64_t run_calls(const Group& group, const order& orders) {
   };
   for (int i = 0; i < 100; ++i) call();
   belay::barrier(group);
-  const std::uint64_t before = train_moe::heap_allocations();
+  const std::uint64_t before = tools::heap_allocations();
   mark("belay: calls begin");
   for (int i = 0; i < orders.calls; ++i) call();
   mark("belay: calls end");
-  const std::uint64_t after = train_moe::heap_allocations();
+  const std::uint64_t after = tools::heap_allocations();
   belay::barrier(group);
   return after - before;
 }
@@ -95,6 +95,6 @@ int main(int argc, char** argv) {
   }
   std::printf("steady: %d calls of %s, %zu bytes, 2 ranks as %s: %llu heap allocations (limit 0)%s\n", orders.calls,
               orders.what.c_str(), orders.bytes, orders.as.c_str(), static_cast<unsigned long long>(allocations.load()),
-              train_moe::heap_is_counted() ? "" : ", which a sanitizer keeps from being counted");
+              tools::heap_is_counted() ? "" : ", which a sanitizer keeps from being counted");
   return allocations == 0 ? 0 : 1;
 }

@@ -135,7 +135,7 @@ model_import::model_import(const std::string& folder, std::size_t sequence)
 }
 
 model_export::model_export(const std::string& folder, const model_config& config, std::size_t sequence)
-    : target_(checked_target(folder)), folder_(target_) {
+    : target_(checked_target(folder)), folder_(target_, {"config.json", "model.safetensors"}) {
   write_text(folder_.path() + "/config.json", config_json(config, sequence));
   writer_ = std::make_unique<safetensors::writer>(folder_.path() + "/model.safetensors", tensors_of(config));
 }

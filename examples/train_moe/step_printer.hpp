@@ -17,7 +17,7 @@
 #include "belay/parallel/schedule.hpp"
 #include "belay/report/output.hpp"
 #include "belay/report/step_line.hpp"
-#include "train_moe/allocations.hpp"
+#include "tools/heap_allocations/heap_allocations.hpp"
 #include "train_moe/report_table.hpp"
 #include "train_moe/trainer.hpp"
 
@@ -61,7 +61,7 @@ class step_printer {
     }
     terminal_.write(line_.human(report));
     if (json_) json_->write(line_.json(report));
-    if (step == 1 || report.replayed) base_.heap = heap_allocations();
+    if (step == 1 || report.replayed) base_.heap = tools::heap_allocations();
   }
 
   /// A line of its own in the JSON file, if there is one.
@@ -81,7 +81,7 @@ class step_printer {
 
   [[nodiscard]] belay::allocation_report total(std::span<const double> shared) const {
     return {static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::device_allocations)),
-            static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::host_allocations)), heap_allocations()};
+            static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::host_allocations)), tools::heap_allocations()};
   }
 
   void collect(belay::step_report& report, std::span<const double> shared) {

@@ -7,7 +7,6 @@
 #include "fuzz/support/target.hpp"
 #include "train_moe/hugging_face.cpp"
 #include "train_moe/model_config.cpp"
-#include "train_moe/temporary_folder.cpp"
 
 namespace {
 

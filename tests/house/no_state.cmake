@@ -5,8 +5,9 @@
 # there is no Clang, g++ keeps every inline function and the symbol table is read.
 #
 # But for this: a signal handler is given a number and an address, and can be given nothing else. Which rehearsals the
-# faulting thread has open, and what handled the signal before, it can find in static storage only.
-set(of_signal_handlers "rehearsing_thread_|fault_handler_")
+# faulting thread has open, which folder is to be removed, and what handled the signal before, it can find in static
+# storage only.
+set(of_signal_handlers "rehearsing_thread_|fault_handler_|guarded_folder_")
 include(${CMAKE_CURRENT_LIST_DIR}/all_headers.cmake)
 
 # Of Clang's dump: variables that a namespace holds, and those that are called static, inline or thread-local.
@@ -62,7 +63,7 @@ function(find_state source out)
     string(REPLACE "\n" ";" dump "${dump}")
     foreach(line IN LISTS dump)
       if(line MATCHES "^([^|]*belay::[^|]*)[|].*[|]\\.t?(data|bss)" AND NOT line MATCHES
-          "\\.data\\.rel\\.ro|^guard variable|^std::__ioinit|^belay::[a-z0-9_]+::rehearsal_watch::(${of_signal_handlers}) ")
+          "\\.data\\.rel\\.ro|^guard variable|^std::__ioinit|^belay::[a-z0-9_]+::(rehearsal_watch|safetensors::folder_guard)::(${of_signal_handlers}) ")
         list(APPEND found "${CMAKE_MATCH_1}")
       endif()
     endforeach()

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "laws/support/run.hpp"
-#include "train_moe/allocations.hpp"
+#include "tools/heap_allocations/heap_allocations.hpp"
 
 using namespace laws;
 
@@ -90,7 +90,7 @@ finding run_steps(std::size_t steps, policy how) {
       if (rank.number() == 0 && (step < 5 || step % 100 == 0)) {
         // Looking at /proc allocates; what it allocates is taken out again.
         footprint now;
-        now.heap = train_moe::heap_allocations();
+        now.heap = tools::heap_allocations();
         now.live_device = self.meters()[belay::tier::device].live_bytes();
         now.live_host = self.meters()[belay::tier::host].live_bytes();
         now.peak_device = self.meters()[belay::tier::device].peak_bytes();
@@ -101,7 +101,7 @@ finding run_steps(std::size_t steps, policy how) {
         if (step == steps) found.growth = resident_bytes() > resident ? resident_bytes() - resident : 0;
         if (step == 2) first = now;
         if (step > 2 && !(now == first) && found.first_difference == 0) found.first_difference = step;
-        first.heap += train_moe::heap_allocations() - now.heap;
+        first.heap += tools::heap_allocations() - now.heap;
       }
       world.barrier();
     }
@@ -119,7 +119,7 @@ TEST_CASE("bytes, allocations, descriptors and threads are constant after the fi
   CHECK(found.first_difference == 0);
   CHECK(found.as_planned);
   // A sanitizer keeps what was freed, and shadows of what was touched.
-  if (!sampled() && train_moe::heap_is_counted()) CHECK(found.growth < (1U << 20U));
+  if (!sampled() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
 }
 
 TEST_CASE("a lease that is never returned is noticed") {

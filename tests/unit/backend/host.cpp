@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "belay/comm.hpp"
-#include "train_moe/allocations.hpp"
+#include "tools/heap_allocations/heap_allocations.hpp"
 
 TEST_CASE("a world gives the bodies' results in rank order and runs again") {
   const belay::host::world world{3};
@@ -108,11 +108,11 @@ TEST_CASE("no operation takes from the heap after the first of its kind") {
       };
       once();
       world.barrier();
-      const std::uint64_t before = train_moe::heap_allocations();
+      const std::uint64_t before = tools::heap_allocations();
       world.barrier();
       for (int k = 0; k < 100; ++k) once();
       world.barrier();
-      const std::uint64_t after = train_moe::heap_allocations();
+      const std::uint64_t after = tools::heap_allocations();
       world.barrier();
       return after - before;
     });

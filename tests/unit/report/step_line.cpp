@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "belay/report/output.hpp"
-#include "train_moe/allocations.hpp"
+#include "tools/heap_allocations/heap_allocations.hpp"
 
 namespace {
 
@@ -113,12 +113,12 @@ TEST_CASE("after construction no line allocates, writing included") {
   belay::step_line line(3, 2, 4);
   belay::output out("/dev/null");
   const belay::step_report report = numbers.report();
-  const std::uint64_t before = train_moe::heap_allocations();
+  const std::uint64_t before = tools::heap_allocations();
   for (int i = 0; i < 100; ++i) {
     out.write(line.human(report));
     out.write(line.json(report));
   }
-  CHECK(train_moe::heap_allocations() == before);
+  CHECK(tools::heap_allocations() == before);
   const std::string wrong_policy(line.json(report));  // one string a line would be seen
-  CHECK(train_moe::heap_allocations() == before + (train_moe::heap_is_counted() ? 1 : 0));
+  CHECK(tools::heap_allocations() == before + (tools::heap_is_counted() ? 1 : 0));
 }

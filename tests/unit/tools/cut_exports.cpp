@@ -21,7 +21,6 @@
 #include "belay/backend/host/processes.hpp"
 #include "train_moe/hugging_face.cpp"
 #include "train_moe/model_config.cpp"
-#include "train_moe/temporary_folder.cpp"
 #include "unit/backend/forked.hpp"
 
 #ifdef BELAY_RUN

@@ -2,7 +2,7 @@
 //
 // Replaces malloc and its relatives by functions that count and call those of the C library; `operator new` calls
 // malloc. A sanitizer has a malloc of its own, which is not replaced: there the count stays 0.
-#include "train_moe/allocations.hpp"
+#include "tools/heap_allocations/heap_allocations.hpp"
 
 #include <atomic>
 #include <cerrno>
@@ -11,30 +11,30 @@
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TRAIN_MOE_SANITIZED 1
+#define BELAY_HEAP_SANITIZED 1
 #endif
 #endif
 #else
-#define TRAIN_MOE_SANITIZED 1
+#define BELAY_HEAP_SANITIZED 1
 #endif
 
 namespace {
 std::atomic<std::uint64_t> count{0};
 }
 
-namespace train_moe {
+namespace tools {
 std::uint64_t heap_allocations() noexcept { return count.load(std::memory_order_relaxed); }
 
 bool heap_is_counted() noexcept {
-#ifdef TRAIN_MOE_SANITIZED
+#ifdef BELAY_HEAP_SANITIZED
   return false;
 #else
   return true;
 #endif
 }
-}  // namespace train_moe
+}  // namespace tools
 
-#ifndef TRAIN_MOE_SANITIZED
+#ifndef BELAY_HEAP_SANITIZED
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
