@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <span>
 
-#include "belay/core/view.hpp"
 #include "model/cross_entropy.hpp"
 
 namespace train_moe {
@@ -29,11 +28,5 @@ inline void next_token_targets(std::span<const std::int32_t> tokens, std::span<s
   for (std::size_t i = 0; i + 1 < tokens.size(); ++i) targets[i] = tokens[i + 1];
   if (!targets.empty()) targets.back() = model::ignored;
 }
-
-/// One rank's slice of a step's batch: [micro_batches, sequences, length] of tokens and of targets.
-struct batch {
-  belay::view<std::int32_t, 3> tokens;
-  belay::view<std::int32_t, 3> targets;
-};
 
 }  // namespace train_moe

@@ -60,8 +60,7 @@ class corpus {
     return path.empty() ? from_repository(root) : from_file(path);
   }
 
-  /// README.md and everything under docs/ and include/ of the repository at `root`, in the order of the
-  /// names, each file followed by a newline.
+  /// README.md, docs/ and include/ of the repository at `root`, in the order of names, a newline after each file.
   [[nodiscard]] static corpus from_repository(const std::string& root) {
     namespace files = std::filesystem;
     std::vector<std::string> names;
@@ -132,8 +131,7 @@ class corpus {
   return tokens;
 }
 
-/// A text of `size` tokens cut into windows of `length` that do not overlap. The last may be shorter; one of a single
-/// token has nothing to predict and is dropped.
+/// A text of `size` tokens in windows of `length`. The last may be shorter; one of a single token is dropped.
 struct text_windows {
   std::size_t size = 0;
   std::size_t length = 0;

@@ -25,13 +25,6 @@
 
 namespace train_moe {
 
-/// Sums over the targets of a text.
-struct evaluation {
-  double loss_sum = 0;
-  std::size_t targets = 0;
-  [[nodiscard]] double mean() const noexcept { return targets > 0 ? loss_sum / static_cast<double>(targets) : 0; }
-};
-
 /// Sequences of full length that an expert group can evaluate at once whatever their routing: the capacity holds them
 /// even if every token chooses experts of the same rank. At least 1, at most a training micro-batch.
 template <class Trainer>
@@ -64,15 +57,14 @@ void rehearse_evaluation(Trainer& trainer, std::size_t length) {
 /// fewer than 2 tokens is dropped. Collective over the world; every rank gets the same sums, folded window by
 /// window, so that the mesh does not change them by more than the model's own rounding.
 template <class Trainer>
-[[nodiscard]] evaluation evaluate(Trainer& trainer, std::span<const std::int32_t> text, std::size_t length) {
+[[nodiscard]] belay::evaluation evaluate(Trainer& trainer, std::span<const std::int32_t> text, std::size_t length) {
   const auto& mesh = trainer.mesh();
   const auto data = static_cast<std::size_t>(mesh.shape().data);
   const auto expert = static_cast<std::size_t>(mesh.shape().expert);
   const auto own =
       static_cast<std::size_t>(mesh.coordinate().data) * expert + static_cast<std::size_t>(mesh.coordinate().expert);
   const text_windows cut{text.size(), length};
-  const std::size_t full = cut.full();
-  const std::size_t rest = cut.rest();
+  const std::size_t full = cut.full(), rest = cut.rest();
   std::vector<double> losses(full + 1, 0.0);
   const auto run_round = [&](std::size_t first_window, std::size_t windows, std::size_t tokens) {
     const belay::view<const std::int32_t, 2> input{text.data() + first_window * length, {windows, tokens}};
@@ -98,9 +90,8 @@ template <class Trainer>
     if (rest > 0) run_round(full, own == 0 ? 1 : 0, rest);
   }));
   mesh.control().all_reduce(std::span<double>(losses), belay::sum);
-  evaluation out;
-  for (double loss : losses) out.loss_sum += loss;
-  out.targets = cut.targets();
+  belay::evaluation out{0, cut.targets()};
+  for (double loss : losses) out.loss += loss;
   return out;
 }
 

@@ -33,4 +33,8 @@ void run_on(
   belay::launch<model::host_kit>(world, body, prepared.plan, launch_options_of(prepared.line.run));
 }
 
+/// The same for this process's rank of a world that mpirun has started. Throws belay::input_error where the program was
+/// built without MPI.
+void run_mpi_session(prepared_run& prepared);
+
 }  // namespace train_moe

@@ -9,7 +9,7 @@
 #include <exception>
 #include <optional>
 
-#include "belay/train/plan.hpp"
+#include "belay/train/launch.hpp"
 #include "train_moe/command_line.hpp"
 #include "train_moe/session.hpp"
 
@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   std::optional<train_moe::command_line> line;
   const auto fail = [&](const std::exception& error, int code) {
-    if (!line || train_moe::tells(*line, error)) {
+    if (!line || line->backend == train_moe::backend_kind::threads || belay::should_report(error)) {
       std::fprintf(stderr, "train_moe: %s\n", belay::printable_what(error).c_str());
     }
     return code;

@@ -55,7 +55,7 @@ class rank_session {
       const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
       begin = clock::now();
       if (!first_) continue;
-      prepared_->printer.print(step, *result, seconds, trainer_.shared());
+      prepared_->printer.print(step, *result, seconds, trainer_.shared(), trainer_.memory());
       recent[step % 10] = result->loss;
       // The first step warms up; where it is the only one, it is all there is to time.
       if (step > 1 || run.steps == 1) timed_seconds += seconds;
@@ -78,8 +78,8 @@ class rank_session {
   }
 
   void evaluate(summary& end) {
-    const evaluation found = train_moe::evaluate(trainer_, prepared_->eval_text, line().run.sequence);
-    if (first_) end.eval_loss = found.mean();
+    const auto found = train_moe::evaluate(trainer_, prepared_->eval_text, line().run.sequence);
+    if (first_) end.eval_loss = found.mean_loss();
   }
 
   void sample(summary& end) {

@@ -15,21 +15,7 @@ namespace train_moe {
 class report_table {
  public:
   /// The numbers of one rank.
-  enum number : std::size_t {
-    live_device,
-    peak_device,
-    planned_device,
-    live_host,
-    peak_host,
-    planned_host,
-    device_allocations,
-    host_allocations,
-    open_obligations,
-    bubble,
-    forward_seconds,
-    backward_seconds,
-    numbers
-  };
+  enum number : std::size_t { bubble, forward_seconds, backward_seconds, numbers };
 
   explicit report_table(const options& run)
       : micro_batches_(run.micro_batches),
@@ -37,7 +23,7 @@ class report_table {
         experts_(run.model.experts),
         ranks_(static_cast<std::size_t>(run.mesh.ranks())) {}
 
-  [[nodiscard]] std::size_t size() const noexcept { return of_rank(ranks_, live_device); }
+  [[nodiscard]] std::size_t size() const noexcept { return of_rank(ranks_, bubble); }
 
   /// Summed cross-entropy of a micro-batch of the global batch.
   [[nodiscard]] std::size_t loss(std::size_t micro_batch) const noexcept { return micro_batch; }

@@ -3,18 +3,14 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "belay/backend/host/processes.hpp"
 #include "belay/comm/launcher.hpp"
-#include "belay/train/plan.hpp"
 #include "train_moe/host_trainer.hpp"
-#include "train_moe/mpi_session.hpp"
 
 namespace train_moe {
 
@@ -57,58 +53,27 @@ void expect_ranks(const belay::launcher_environment& found, const options& run, 
 
 }  // namespace
 
-bool tells(const command_line& line, const std::exception& error) {
-  if (line.backend == backend_kind::threads) return true;
-  const belay::launcher_environment found = belay::find_launcher();
-  if (found.size == 1) return true;
-  if (const auto* what = dynamic_cast<const belay::comm_error*>(&error)) {
-    if (std::string(found.launcher) == "belay-run") return false;  // it has said so itself
-    const std::vector<int>& culprits = what->about().culprits;
-    int first = 0;
-    while (std::find(culprits.begin(), culprits.end(), first) != culprits.end()) ++first;
-    return found.rank == first;
-  }
-  const bool everybodys = dynamic_cast<const belay::input_error*>(&error) != nullptr ||
-                          dynamic_cast<const belay::file_error*>(&error) != nullptr ||
-                          dynamic_cast<const belay::plan_refused*>(&error) != nullptr;
-  return found.rank == 0 || !everybodys;
-}
-
 int run_session(const command_line& line, char** argv) {
   model::one_thread_per_product();
   const options& run = line.run;
   const int ranks = static_cast<int>(run.mesh.ranks());
-  const voice says =
-      line.backend == backend_kind::threads || belay::find_launcher().rank == 0 ? voice::speaks : voice::silent;
-  switch (line.backend) {
-    case backend_kind::threads: {
-      prepared_run prepared(line, says);
-      run_on(belay::host::world{ranks, host_options(ranks)}, prepared);
-      return 0;
-    }
-    case backend_kind::processes: {
-      const belay::launcher_environment found = belay::find_launcher();
-      const bool alone = found.size == 1;
-      if (!alone) expect_ranks(found, run, "processes");
-      if (alone) start_without_threads(argv);
-      prepared_run prepared(line, says);
-      if (!alone) {
-        run_on(belay::host::world::from_env(host_options(ranks)), prepared);
-        return 0;
-      }
-      const outlives_interrupts here;
-      run_on(belay::host::processes{ranks, host_options(ranks)}, prepared, [] { std::signal(SIGINT, SIG_DFL); });
-      return 0;
-    }
-    case backend_kind::mpi: {
-      const belay::launcher_environment found = belay::find_launcher();
-      expect_ranks(found, run, "mpi");
-      prepared_run prepared(line, says);
-      run_mpi_session(prepared);
-      return 0;
-    }
+  const belay::launcher_environment found = belay::find_launcher();
+  const bool threads = line.backend == backend_kind::threads, mpi = line.backend == backend_kind::mpi;
+  const bool forks = !threads && !mpi && found.size == 1;
+  if (!threads && !forks) expect_ranks(found, run, mpi ? "mpi" : "processes");
+  if (forks) start_without_threads(argv);
+  prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent);
+  if (threads) {
+    run_on(belay::host::world{ranks, host_options(ranks)}, prepared);
+  } else if (mpi) {
+    run_mpi_session(prepared);
+  } else if (forks) {
+    const outlives_interrupts here;
+    run_on(belay::host::processes{ranks, host_options(ranks)}, prepared, [] { std::signal(SIGINT, SIG_DFL); });
+  } else {
+    run_on(belay::host::world::from_env(host_options(ranks)), prepared);
   }
-  return 1;
+  return 0;
 }
 
 }  // namespace train_moe

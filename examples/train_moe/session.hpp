@@ -3,8 +3,6 @@
 // A whole run: plan, world, training loop, and what follows the last step.
 #pragma once
 
-#include <exception>
-
 #include "train_moe/command_line.hpp"
 
 namespace train_moe {
@@ -12,8 +10,5 @@ namespace train_moe {
 /// Runs what the flags say, and returns the program's exit code: 0 only if every step was committed. The program may be
 /// executed again with `argv`.
 [[nodiscard]] int run_session(const command_line& line, char** argv);
-
-/// Whether this process reports what ended the run: one of all processes does.
-[[nodiscard]] bool tells(const command_line& line, const std::exception& error);
 
 }  // namespace train_moe

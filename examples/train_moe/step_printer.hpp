@@ -6,7 +6,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -34,14 +33,14 @@ class step_printer {
         backward_(static_cast<std::size_t>(run.mesh.pipeline)),
         line_(static_cast<std::size_t>(run.mesh.ranks()), run.model.layers, run.model.experts),
         expert_tokens_(run.model.layers * run.model.experts) {
-    for (auto& each : bytes_) each.resize(static_cast<std::size_t>(run.mesh.ranks()));
     if (!json_path.empty()) json_.emplace(json_path, belay::where{});
   }
   step_printer(const step_printer&) = delete;  // the player points to the table beside it
   step_printer& operator=(const step_printer&) = delete;
 
-  /// Prints one step; `seconds` is what it took, `shared` the table that all ranks filled.
-  void print(std::size_t step, const step_result& result, double seconds, std::span<const double> shared) {
+  /// Prints one step; `seconds` is what it took, `shared` and `memory` the tables that all ranks filled.
+  void print(std::size_t step, const step_result& result, double seconds, std::span<const double> shared,
+             const belay::memory_report& memory) {
     belay::step_report report;
     report.step = step;
     report.loss = result.loss;
@@ -49,19 +48,20 @@ class step_printer {
     report.grad_norm = result.grad_norm;
     report.tokens = tokens_per_step(run_);
     report.tokens_per_s = static_cast<double>(report.tokens) / seconds;
+    report.device = bytes_of(belay::tier::device, memory);
+    report.host = bytes_of(belay::tier::host, memory);
+    report.open_obligations = memory.open_obligations();
     collect(report, shared);
     report.replayed = result.replays > 0;
-    if (step == 1 || report.replayed) {
-      // Allocations count from the end of this step: its line is the first that is printed with this plan.
-      base_ = total(shared);
-      report.allocations = {};
-    } else {
-      const auto now = total(shared);
-      report.allocations = {now.device - base_.device, now.host - base_.host, now.heap - base_.heap};
-    }
+    // Allocations count from the end of the first step, or of a replay: its line is the first of this plan.
+    const bool begins = step == 1 || report.replayed;
+    const belay::allocation_report now{memory.allocations(belay::tier::device), memory.allocations(belay::tier::host),
+                                       tools::heap_allocations()};
+    if (begins) base_ = now;
+    report.allocations = {now.device - base_.device, now.host - base_.host, now.heap - base_.heap};
     terminal_.write(line_.human(report));
     if (json_) json_->write(line_.json(report));
-    if (step == 1 || report.replayed) base_.heap = tools::heap_allocations();
+    if (begins) base_.heap = tools::heap_allocations();
   }
 
   /// A line of its own in the JSON file, if there is one.
@@ -71,31 +71,14 @@ class step_printer {
   void say(const std::string& text) { terminal_.write(text); }
 
  private:
-  enum row : std::size_t { live_device, peak_device, planned_device, live_host, peak_host, planned_host, rows };
-
-  [[nodiscard]] double sum_over_ranks(std::span<const double> shared, report_table::number which) const {
-    double out = 0;
-    for (std::size_t r = 0; r < bytes_[0].size(); ++r) out += shared[table_.of_rank(r, which)];
-    return out;
-  }
-
-  [[nodiscard]] belay::allocation_report total(std::span<const double> shared) const {
-    return {static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::device_allocations)),
-            static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::host_allocations)), tools::heap_allocations()};
+  [[nodiscard]] static belay::tier_report bytes_of(belay::tier of, const belay::memory_report& memory) {
+    return {memory.live(of), memory.peak(of), memory.planned(of)};
   }
 
   void collect(belay::step_report& report, std::span<const double> shared) {
-    const std::size_t ranks = bytes_[0].size();
-    for (std::size_t r = 0; r < ranks; ++r) {
-      for (std::size_t which = 0; which < rows; ++which) {
-        bytes_[which][r] =
-            static_cast<std::uint64_t>(shared[table_.of_rank(r, static_cast<report_table::number>(which))]);
-      }
-    }
-    report.device = {bytes_[live_device], bytes_[peak_device], bytes_[planned_device]};
-    report.host = {bytes_[live_host], bytes_[peak_host], bytes_[planned_host]};
-    report.open_obligations = static_cast<std::uint64_t>(sum_over_ranks(shared, report_table::open_obligations));
-    report.bubble = sum_over_ranks(shared, report_table::bubble) / static_cast<double>(ranks);
+    const auto ranks = static_cast<std::size_t>(run_.mesh.ranks());
+    for (std::size_t r = 0; r < ranks; ++r)
+      report.bubble += shared[table_.of_rank(r, report_table::bubble)] / static_cast<double>(ranks);
     report.bubble_predicted = predicted_bubble(shared);
     for (std::size_t layer = 0; layer < run_.model.layers; ++layer) {
       for (std::size_t e = 0; e < run_.model.experts; ++e)
@@ -107,7 +90,7 @@ class step_printer {
   // The executed table, played with each stage's mean times.
   [[nodiscard]] double predicted_bubble(std::span<const double> shared) {
     const std::size_t stages = forward_.size();
-    const std::size_t each = bytes_[0].size() / stages;
+    const std::size_t each = static_cast<std::size_t>(run_.mesh.ranks()) / stages;
     for (std::size_t stage = 0; stage < stages; ++stage) {
       forward_[stage] = backward_[stage] = 0;
       for (std::size_t r = stage * each; r < (stage + 1) * each; ++r) {
@@ -126,7 +109,6 @@ class step_printer {
   std::vector<double> backward_;
   belay::step_line line_;
   std::vector<std::uint64_t> expert_tokens_;
-  std::array<std::vector<std::uint64_t>, rows> bytes_;
   belay::allocation_report base_;
   belay::output terminal_{STDOUT_FILENO, "standard output"};
   std::optional<belay::output> json_;

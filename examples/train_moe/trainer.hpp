@@ -19,6 +19,7 @@
 #include "belay/parallel/pipeline.hpp"
 #include "belay/step.hpp"
 #include "belay/train/loss.hpp"
+#include "belay/train/memory_report.hpp"
 #include "belay/train/optimizer.hpp"
 #include "belay/train/store.hpp"
 #include "model/cross_entropy.hpp"
@@ -64,8 +65,10 @@ class trainer {
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
         stage_(model_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }),
         table_(settings),
-        batch_{tensor(run), tensor(run)},
+        tokens_(tensor(run)),
+        targets_(tensor(run)),
         shared_(run.template lease<double>(belay::tier::host, table_.size(), "report")),
+        memory_(run, mesh_),
         loss_sums_(shape_.micro_batches),
         loss_scales_(shape_.micro_batches, 1.0) {
     exchange_.prepare(model_.part().first_layer, shape_.layers, shape_.micro_batches);
@@ -78,8 +81,8 @@ class trainer {
     step_result result;
     fill_batch(number, result);
     belay::step step{run_->engine(), store_, exchange_};
-    pipeline_.run(step, stage_, belay::view<const std::int32_t, 3>(batch_.tokens),
-                  [this](const auto& scope, hidden_view logits) { return loss_of(scope, logits); });
+    pipeline_.run(step, stage_, belay::view<const std::int32_t, 3>(tokens_),
+                  [this](const auto& scope, hidden_view logits) { return this->loss_of(scope, logits); });
     auto outcome = std::move(step).commit(mesh_, belay::target_tokens{result.targets});
     auto* const ok = belay::committed(outcome);
     if (ok == nullptr) {
@@ -105,6 +108,7 @@ class trainer {
   /// The numbers all ranks shared at the end of the last step; see report_table for their places.
   [[nodiscard]] std::span<const double> shared() const noexcept { return shared_; }
   [[nodiscard]] const report_table& table() const noexcept { return table_; }
+  [[nodiscard]] const belay::memory_report& memory() const noexcept { return memory_; }
 
   /// Called with the reduced, divided gradients before they are applied: for tests that compare them.
   void on_gradients(void (*hook)(void*, trainer&), void* context) noexcept {
@@ -139,7 +143,7 @@ class trainer {
     return out;
   }
   [[nodiscard]] belay::view<const std::int32_t, 2> targets_of(std::size_t micro_batch) const {
-    return belay::view<const std::int32_t, 3>(batch_.targets)[micro_batch];
+    return belay::view<const std::int32_t, 3>(targets_)[micro_batch];
   }
 
   // This rank's slice of the global batch: micro-batches are divided over data, their sequences over expert.
@@ -150,11 +154,10 @@ class trainer {
       const std::size_t first_sequence = static_cast<std::size_t>(mesh_.coordinate().expert) * shape_.sequences;
       for (std::size_t m = 0; m < shape_.micro_batches; ++m) {
         for (std::size_t s = 0; s < shape_.sequences; ++s)
-          source_->sequence(number, first_batch + m, first_sequence + s, batch_.tokens[m][s].flat(),
-                            batch_.targets[m][s].flat());
+          source_->sequence(number, first_batch + m, first_sequence + s, tokens_[m][s].flat(), targets_[m][s].flat());
       }
       targets[0] = 0;
-      for (const std::int32_t target : batch_.targets.flat()) targets[0] += target == model::ignored ? 0U : 1U;
+      for (const std::int32_t target : targets_.flat()) targets[0] += target == model::ignored ? 0U : 1U;
     }
     mesh_.replicas().all_reduce(std::span<std::uint64_t>(targets), belay::sum);
     result.targets = targets[0];
@@ -193,32 +196,15 @@ class trainer {
           shared_[table_.tokens(layer, e)] += static_cast<double>(selections[e]);
       }
     }
-    report_rank();
-    mesh_.control().all_reduce(shared_, belay::sum);
-    summarise(result);
-  }
-
-  void report_rank() {
-    using belay::tier;
-    const auto rank = static_cast<std::size_t>(mesh_.control().rank());
-    const auto put = [&](report_table::number which, auto value) {
-      shared_[table_.of_rank(rank, which)] = static_cast<double>(value);
+    const auto put = [&](report_table::number which, double value) {
+      shared_[table_.of_rank(static_cast<std::size_t>(mesh_.control().rank()), which)] = value;
     };
-    const auto& device = run_->meters()[tier::device];
-    const auto& host = run_->meters()[tier::host];
-    const auto& times = pipeline_.times();
-    put(report_table::live_device, device.live_bytes());
-    put(report_table::peak_device, device.peak_bytes());
-    put(report_table::planned_device, run_->planned().peak_bytes(tier::device));
-    put(report_table::live_host, host.live_bytes());
-    put(report_table::peak_host, host.peak_bytes());
-    put(report_table::planned_host, run_->planned().peak_bytes(tier::host));
-    put(report_table::device_allocations, device.allocations());
-    put(report_table::host_allocations, host.allocations());
-    put(report_table::open_obligations, run_->engine().obligations().open_count());
-    put(report_table::bubble, times.bubble());
-    put(report_table::forward_seconds, times.forward / static_cast<double>(shape_.micro_batches));
-    put(report_table::backward_seconds, times.backward / static_cast<double>(shape_.micro_batches));
+    put(report_table::bubble, pipeline_.times().bubble());
+    put(report_table::forward_seconds, pipeline_.times().forward / static_cast<double>(shape_.micro_batches));
+    put(report_table::backward_seconds, pipeline_.times().backward / static_cast<double>(shape_.micro_batches));
+    mesh_.control().all_reduce(shared_, belay::sum);
+    memory_.gather(*run_, mesh_);
+    summarise(result);
   }
 
   void summarise(step_result& result) const {
@@ -242,8 +228,9 @@ class trainer {
   belay::pipeline<T, group_type, belay::schedule::dynamic_table> pipeline_;
   belay::pipeline_stage<model_type> stage_;
   report_table table_;
-  batch batch_;
+  belay::view<std::int32_t, 3> tokens_, targets_;  // this rank's slice of a step: [micro_batches, sequences, length]
   std::span<double> shared_;
+  belay::memory_report memory_;
   std::vector<double> loss_sums_;  // by micro-batch, where the stage has the head
   std::vector<double> loss_scales_;
   std::size_t replays_ = 0;

@@ -4,13 +4,14 @@
 // files.
 #pragma once
 
-#include "belay/train/clip.hpp"         // IWYU pragma: export
-#include "belay/train/evaluate.hpp"     // IWYU pragma: export
-#include "belay/train/launch.hpp"       // IWYU pragma: export
-#include "belay/train/loss.hpp"         // IWYU pragma: export
-#include "belay/train/optimizer.hpp"    // IWYU pragma: export
-#include "belay/train/plan.hpp"         // IWYU pragma: export
-#include "belay/train/plan_table.hpp"   // IWYU pragma: export
-#include "belay/train/run.hpp"          // IWYU pragma: export
-#include "belay/train/safetensors.hpp"  // IWYU pragma: export
-#include "belay/train/store.hpp"        // IWYU pragma: export
+#include "belay/train/clip.hpp"           // IWYU pragma: export
+#include "belay/train/evaluate.hpp"       // IWYU pragma: export
+#include "belay/train/launch.hpp"         // IWYU pragma: export
+#include "belay/train/loss.hpp"           // IWYU pragma: export
+#include "belay/train/memory_report.hpp"  // IWYU pragma: export
+#include "belay/train/optimizer.hpp"      // IWYU pragma: export
+#include "belay/train/plan.hpp"           // IWYU pragma: export
+#include "belay/train/plan_table.hpp"     // IWYU pragma: export
+#include "belay/train/run.hpp"            // IWYU pragma: export
+#include "belay/train/safetensors.hpp"    // IWYU pragma: export
+#include "belay/train/store.hpp"          // IWYU pragma: export

@@ -80,11 +80,12 @@ finding run_steps(std::size_t steps, policy how) {
       if (self.rehearsing()) continue;
       const step_result result = trained_once.value();
       if (how == policy::forgets_a_lease && step % 10 == 0) lease(16);
-      const auto shared = [&](report_table::number which) {
-        return trained.shared()[trained.table().of_rank(static_cast<std::size_t>(rank.number()), which)];
+      const auto as_planned_in = [&](belay::tier of) {
+        const auto own = static_cast<std::size_t>(rank.number());
+        return trained.memory().peak(of)[own] == trained.memory().planned(of)[own];
       };
-      const bool planned = shared(report_table::peak_device) == shared(report_table::planned_device) &&
-                           shared(report_table::peak_host) == shared(report_table::planned_host) && result.replays == 0;
+      const bool planned =
+          as_planned_in(belay::tier::device) && as_planned_in(belay::tier::host) && result.replays == 0;
       if (!planned) as_planned = false;
       world.barrier();  // while rank 0 measures, the others wait
       if (rank.number() == 0 && (step < 5 || step % 100 == 0)) {

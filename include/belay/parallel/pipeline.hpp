@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -119,7 +120,7 @@ class pipeline {
         if constexpr (gives_loss<Network, Loss, Engine, T, Rank>()) {
           if (place().first()) expect_micro_batches(inputs, place().micro_batches, at);
           auto& handles = stage.template handles<Engine, T, Rank, input_type>(place(), at);
-          network_pass pass{handles, inputs, loss, at};
+          network_pass<std::remove_reference_t<decltype(handles)>, Inputs, Loss> pass{handles, inputs, loss, at};
           run<Clock>(step, pass, at);
         }
       }
@@ -207,8 +208,6 @@ class pipeline {
     }
     void release(std::size_t micro_batch) { handles.release(micro_batch); }
   };
-  template <class Handles, class Inputs, class Loss>
-  network_pass(Handles&, const Inputs&, const Loss&, where) -> network_pass<Handles, Inputs, Loss>;
 
   struct tensor {
     view<T, Rank> values;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -26,6 +27,7 @@
 #include "belay/comm/rehearsal.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
 #include "belay/device/kit.hpp"
@@ -196,6 +198,24 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
 template <class Kit = host_kit<>, class World, training_body Body>
 void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
   launch<Kit>(world, body, rehearse(world.size(), body, at), options, at);
+}
+
+/// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told
+/// by rank 0, a failed peer by the first that has not failed itself, and not where belay-run has said so already.
+[[nodiscard]] inline bool should_report(const std::exception& error,
+                                        const launcher_environment& found = find_launcher()) {
+  if (found.size == 1) return true;
+  if (const auto* what = dynamic_cast<const comm_error*>(&error)) {
+    if (std::string_view(found.launcher) == "belay-run") return false;
+    const std::vector<int>& culprits = what->about().culprits;
+    int first = 0;
+    while (std::find(culprits.begin(), culprits.end(), first) != culprits.end()) ++first;
+    return found.rank == first;
+  }
+  const bool everybodys = dynamic_cast<const input_error*>(&error) != nullptr ||
+                          dynamic_cast<const file_error*>(&error) != nullptr ||
+                          dynamic_cast<const plan_refused*>(&error) != nullptr;
+  return found.rank == 0 || !everybodys;
 }
 
 inline std::string rehearsal_result::text(const launch_options& options) const {

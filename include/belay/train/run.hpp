@@ -76,6 +76,7 @@ class run {
 
   /// The engine of all steps. It stays where it is when a replay gives it more memory.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
+  [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
 

@@ -270,7 +270,7 @@ TEST_CASE("what adds first in a step writes, and nothing is left of the step bef
   for (float g : product_first) largest = std::max(largest, std::abs(g));
   CHECK(largest > 0);
   CHECK(largest < 1000);
-  for (std::size_t first : {1, 2}) {
+  for (std::size_t first = 1; first < 3; ++first) {
     const std::vector<float> other = gradient_after(first, 3);
     for (std::size_t i = 0; i < 21; ++i) CHECK(other[i] == doctest::Approx(product_first[i]));
   }
