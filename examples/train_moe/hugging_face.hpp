@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "belay/train/safetensors.hpp"
-#include "belay/train/safetensors/temporary_folder.hpp"
+#include "belay/train/temporary_folder.hpp"
 
 namespace train_moe {
 
@@ -91,7 +91,7 @@ class model_export {
 
  private:
   std::string target_;
-  belay::safetensors::temporary_folder folder_;
+  belay::temporary_folder folder_;
   std::unique_ptr<belay::safetensors::writer> writer_;
 };
 

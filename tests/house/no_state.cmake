@@ -63,7 +63,7 @@ function(find_state source out)
     string(REPLACE "\n" ";" dump "${dump}")
     foreach(line IN LISTS dump)
       if(line MATCHES "^([^|]*belay::[^|]*)[|].*[|]\\.t?(data|bss)" AND NOT line MATCHES
-          "\\.data\\.rel\\.ro|^guard variable|^std::__ioinit|^belay::[a-z0-9_]+::(rehearsal_watch|safetensors::folder_guard)::(${of_signal_handlers}) ")
+          "\\.data\\.rel\\.ro|^guard variable|^std::__ioinit|^belay::[a-z0-9_]+::(rehearsal_watch|folder_guard)::(${of_signal_handlers}) ")
         list(APPEND found "${CMAKE_MATCH_1}")
       endif()
     endforeach()

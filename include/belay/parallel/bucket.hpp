@@ -16,6 +16,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -59,21 +60,24 @@ class gradient_buckets {
                    where at = where::current())
       : members_(std::move(members)),
         families_(std::move(families)),
-        layout_(unique_members(at), families_, sizeof(T), bucket_bytes, unit, at),
+        kept_layout_(
+            std::make_shared<const bucket_layout>(unique_members(at), families_, sizeof(T), bucket_bytes, unit, at)),
+        layout_(*kept_layout_),
         contributions_(uses(), max_micro_batches, at),
         checksums_(sealed ? members_.size() : 0),
         bucket_of_(members_.size()),
         open_(layout_.buckets().size()),
         pending_(layout_.buckets().size()),
         gathers_(layout_.buckets().size()) {
-    for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
+    for (std::size_t b = 0; b < pending_.size(); ++b)
       for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
-  gradient_buckets(const gradient_buckets&) = delete;  // parameters point into its memory
-  gradient_buckets& operator=(const gradient_buckets&) = delete;
+  gradient_buckets(gradient_buckets&&) = delete;  // parameters point into its memory
 
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
+  /// Peers read its counts while a reduction is under way, also one that nobody waits for.
+  [[nodiscard]] const std::shared_ptr<const bucket_layout>& kept_layout() const noexcept { return kept_layout_; }
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
@@ -212,10 +216,8 @@ class gradient_buckets {
 
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
   [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
-
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
-
   /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
 
@@ -234,7 +236,6 @@ class gradient_buckets {
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
 
  private:
-  // `sealed`: gradients are kept beside their reduction. `across_ranks`: ranks compare their arguments.
   static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
   static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
 
@@ -243,7 +244,7 @@ class gradient_buckets {
   [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
   [[nodiscard]] std::vector<std::size_t> uses() const {
     std::vector<std::size_t> out;
-    for (const bucket_member<T>& member : members_) out.push_back(member.parameter().uses());
+    for (const auto& member : members_) out.push_back(member.parameter().uses());
     return out;
   }
   [[nodiscard]] std::span<const T> gradient_of(std::size_t parameter) const noexcept {
@@ -365,8 +366,7 @@ class gradient_buckets {
   }
 
   static void settle(std::vector<pending>& slots) {
-    for (std::size_t i = 0; i < slots.size(); ++i)
-      if (slots[i].open()) std::move(slots[i]).wait();
+    for (pending& slot : slots) slot.open() ? std::move(slot).wait() : void();
   }
 
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
@@ -377,7 +377,8 @@ class gradient_buckets {
 
   std::vector<bucket_member<T>> members_;
   std::vector<bucket_family<Group>> families_;
-  bucket_layout layout_;
+  std::shared_ptr<const bucket_layout> kept_layout_;
+  const bucket_layout& layout_;
   contribution_map contributions_;
   gradient_checksums checksums_;
   rank_comparison compared_;

@@ -108,6 +108,9 @@ class run {
     return lease<T>(where_it_is, elements_of(number_), purpose, at);
   }
 
+  /// Keeps `what` until every body has ended, for peers that read it while a communication of this rank is under way.
+  void keep(std::shared_ptr<const void> what) { kept_.push_back(std::move(what)); }
+
   /// Symmetric memory of `group`, for an expert exchange. Collective. It grows when a step is replayed.
   [[nodiscard]] heap_type& windows(const group_type& group, where at = where::current()) {
     const std::size_t index = windows_.size();
@@ -251,6 +254,7 @@ class run {
   std::vector<share> shares_;
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<window>> windows_;
+  std::vector<std::shared_ptr<const void>> kept_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -185,6 +185,7 @@ class parameter_store {
         norm_(found.norm, std::move(found.places),
               run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
     const auto& layout = buckets_.layout();
+    run.keep(buckets_.kept_layout());
     const auto values = run.template lease<value_type>(tier::device, layout.elements(), "parameters", at);
     const auto gradients = run.template lease<value_type>(tier::device, layout.gradient_elements(), "gradients", at);
     buckets_.bind(values, gradients, at);

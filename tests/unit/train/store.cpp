@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "belay/backend/host.hpp"
-#include "belay/backend/host/processes.hpp"
 #include "unit/train/support/messages.hpp"
 #include "unit/train/support/network.hpp"
 
@@ -41,19 +40,6 @@ TEST_CASE("a store trains: the loss falls, and dividing the optimizer's state ch
     REQUIRE(whole.values.size() == one.values.size());
     for (std::size_t i = 0; i < 5; ++i) CHECK(whole.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
   }
-}
-
-TEST_CASE("ranks that are processes do the same") {
-  const trained threads = train<1>(3);
-  std::vector<double> losses;
-  const auto body = [&](auto& rank, auto& run) {
-    trained out;
-    training_body<1>(5, out)(rank, run);
-    if (!run.rehearsing()) {
-      if (rank.number() == 0 && out.losses != threads.losses) throw belay::error("other losses", belay::where{});
-    }
-  };
-  CHECK_NOTHROW(belay::launch(belay::host::processes{3}, body));
 }
 
 TEST_CASE("clipping scales by the norm of all gradients") {

@@ -4,7 +4,7 @@
 // process in any case. A folder without a lock is removed by the next process that writes to the same path. Signals
 // that end the process remove it first.
 //
-//   belay::safetensors::temporary_folder folder("my_model", {"config.json", "model.safetensors"});
+//   belay::temporary_folder folder("my_model", {"config.json", "model.safetensors"});
 //   ... write files into folder.path() ...
 //   folder.put_in_place();                           // my_model is there, or what was there before still is
 #pragma once
@@ -25,11 +25,9 @@
 #include "belay/core/error.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/train/safetensors/file.hpp"
-#include "belay/train/safetensors/folder_guard.hpp"
+#include "belay/train/temporary_folder/folder_guard.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
 /// TARGET.tmp-belay-XXXXXX. Signals remove one at a time in a process; others are left for the next sweep.
 class temporary_folder {
  public:
@@ -86,7 +84,7 @@ class temporary_folder {
   enum class leftover { none, temporary, set_aside };
 
   [[noreturn]] static void fail(const std::string& path, const char* what, int number) {
-    throw file_error(path, 0, what + (": " + reason(number)));
+    throw file_error(path, 0, what + (": " + safetensors::reason(number)));
   }
 
   [[nodiscard]] bool is_ours(std::string_view name) const {
@@ -107,7 +105,7 @@ class temporary_folder {
   }
 
   void sweep() const {
-    const std::string beside = folder_of(target_);
+    const std::string beside = safetensors::folder_of(target_);
     const std::string stem = target_.substr(target_.rfind('/') + 1) + std::string(mark);
     const unique_fd folder = open_folder(beside);
     if (!folder) return;
@@ -169,7 +167,7 @@ class temporary_folder {
       }
       path_ = aside;
     }
-    sync_folder(folder_of(target_));
+    safetensors::sync_folder(safetensors::folder_of(target_));
     if (path_.empty()) return;
     const unique_fd old = open_folder(path_);  // the new one stands; what it replaced is only in the way
     if (old) remove_folder(path_.c_str(), old.get());
@@ -184,5 +182,4 @@ class temporary_folder {
   bool guarded_ = false;  // signals remove it
 };
 
-}  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Removes one folder of this process when a signal ends it. For `temporary_folder`.
+// IWYU pragma: private, include "belay/train/temporary_folder.hpp"
 #pragma once
 
 #include <dirent.h>
@@ -24,8 +25,6 @@
 #include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
 [[nodiscard]] inline unique_fd open_folder(const std::string& path) {
   return unique_fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
@@ -169,5 +168,4 @@ class folder_guard {
   static inline constinit state guarded_folder_{{stage::idle}, {0}, 0, -1, {}, {}, {}, 0};
 };
 
-}  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
