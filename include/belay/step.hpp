@@ -12,6 +12,7 @@
 #include "belay/step/handle_store.hpp"     // IWYU pragma: export
 #include "belay/step/layer.hpp"            // IWYU pragma: export
 #include "belay/step/observed.hpp"         // IWYU pragma: export
+#include "belay/step/owed.hpp"             // IWYU pragma: export
 #include "belay/step/participant.hpp"      // IWYU pragma: export
 #include "belay/step/recompute.hpp"        // IWYU pragma: export
 #include "belay/step/rehearsal_watch.hpp"  // IWYU pragma: export

@@ -30,6 +30,7 @@ enum class obligation_kind : std::uint8_t {
   pending_collective,
   transfer,
   offload_copy,
+  owed_backward,
 };
 
 [[nodiscard]] constexpr const char* name(obligation_kind kind) noexcept {
@@ -44,6 +45,7 @@ enum class obligation_kind : std::uint8_t {
     case obligation_kind::pending_collective: return "pending collective";
     case obligation_kind::transfer: return "send or receive";
     case obligation_kind::offload_copy: return "offload copy";
+    case obligation_kind::owed_backward: return "owed backward";
   }
   return "obligation";
 }
@@ -61,6 +63,7 @@ enum class obligation_kind : std::uint8_t {
     case obligation_kind::pending_collective: return "it was never waited for";
     case obligation_kind::transfer: return "it was never completed";
     case obligation_kind::offload_copy: return "its copy was never awaited";
+    case obligation_kind::owed_backward: return "it was never discharged";
   }
   return "it was never discharged";
 }

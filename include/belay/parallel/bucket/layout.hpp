@@ -9,6 +9,7 @@
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -30,12 +31,16 @@ namespace belay::inline BELAY_ABI {
 /// What the ranks that replicate a parameter divide among themselves, as in ZeRO.
 enum class zero_stage : std::uint8_t { none, optimizer_state };
 
-/// The size of one parameter, the family (ranks that replicate it) it belongs to, and a hash of its name and of what
-/// else is equal on these ranks.
+/// For a parameter whose place in memory the layout decides.
+inline constexpr std::size_t placed_by_layout = ~std::size_t{0};
+
+/// The size of one parameter, the family (ranks that replicate it) it belongs to, a hash of its name and of what else
+/// is equal on these ranks, and where it begins in memory that is borrowed: all entries of a layout say so, or none.
 struct bucket_entry {
   std::size_t elements = 0;
   std::size_t family = 0;
   std::uint64_t identity = 0;
+  std::size_t offset = placed_by_layout;
 };
 
 /// What the layout needs of a family: the number of ranks, and what they divide.
@@ -76,7 +81,8 @@ class bucket_layout {
 
   /// Divides `entries` into buckets of about `bucket_bytes`, each of one family, cut between `unit`s. A larger
   /// parameter gets a bucket of its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where
-  /// all of them are more than any memory holds.
+  /// all of them are more than any memory holds. In borrowed memory a bucket holds neighbours only, which begin where
+  /// they do.
   template <list_of<bucket_entry> Entries, list_of<family_shape> Families>
   bucket_layout(const Entries& entries, const Families& families, std::size_t element_bytes, std::size_t bucket_bytes,
                 ownership_unit unit = {}, where at = where::current())
@@ -103,8 +109,11 @@ class bucket_layout {
       identities_[i] = entry.identity;
       all += checked_size(entry.elements).rounded_up(align_) * element_bytes;
       static_cast<void>(all.value([&] { return too_much(i, entry.elements, element_bytes); }, at));
+      if (i + 1 == entries.size()) borrowed_ = entry.offset != placed_by_layout;
       const std::size_t size = padded(sizes_[i]);
-      if (open[family] == 0 || (buckets_[open[family] - 1].count + size) * element_bytes > bucket_bytes) {
+      const std::size_t end = borrowed_ ? entry.offset + size : 0;
+      if (open[family] == 0 || (buckets_[open[family] - 1].count + size) * element_bytes > bucket_bytes ||
+          buckets_[open[family] - 1].first != end) {
         buckets_.push_back({});
         open[family] = buckets_.size();
       }
@@ -112,6 +121,7 @@ class bucket_layout {
       b.family = family;
       b.members.push_back(i);
       b.count += size;
+      if (borrowed_) offsets_[i] = b.first = entry.offset;
       if (b.count * element_bytes >= bucket_bytes) open[family] = 0;
     }
     // A bucket is launched when the backward has reached its earliest parameter, in one order for all families. An
@@ -125,7 +135,7 @@ class bucket_layout {
     place_reductions();
   }
 
-  /// Elements of the memory that holds all values.
+  /// Elements of the memory that holds all values; of borrowed memory those up to its last parameter's end.
   [[nodiscard]] std::size_t elements() const noexcept { return elements_; }
   /// Elements of the memory that holds all gradients: as many as values. A checked build reduces in a second buffer, to
   /// find gradients that change afterwards: there every bucket of several ranks needs twice its elements.
@@ -187,7 +197,7 @@ class bucket_layout {
 
  private:
   [[nodiscard]] std::size_t padded(std::size_t elements) const noexcept {
-    return (elements + align_ - 1) / align_ * align_;
+    return borrowed_ ? elements : (elements + align_ - 1) / align_ * align_;
   }
 
   [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes) {
@@ -196,10 +206,15 @@ class bucket_layout {
   }
 
   void place(bucket& b, even_shares& shares) {
-    b.first = elements_;
-    for (std::size_t parameter : b.members) {
-      offsets_[parameter] = elements_;
-      elements_ += padded(sizes_[parameter]);
+    if (borrowed_) {
+      std::reverse(b.members.begin(), b.members.end());  // they were found from the end of the memory
+      elements_ = std::max(elements_, b.first + b.count);
+    } else {
+      b.first = elements_;
+      for (std::size_t parameter : b.members) {
+        offsets_[parameter] = elements_;
+        elements_ += padded(sizes_[parameter]);
+      }
     }
     const family_shape family = families_[b.family];
     if (family.stage == zero_stage::none) return;
@@ -235,6 +250,7 @@ class bucket_layout {
   std::size_t elements_ = 0;
   std::size_t gradient_elements_ = 0;
   std::size_t align_ = 1;
+  bool borrowed_ = false;
   ownership_unit unit_;
 };
 

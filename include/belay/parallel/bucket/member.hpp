@@ -24,12 +24,13 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A parameter of the buckets, and the number of its family.
+/// A parameter of the buckets, the number of its family and, in borrowed memory, the element at which it begins.
 template <class T>
 class bucket_member {
  public:
   template <class Parameter>
-  bucket_member(Parameter& parameter, std::size_t family) : family_(family) {
+  bucket_member(Parameter& parameter, std::size_t family, std::size_t offset = placed_by_layout)
+      : family_(family), offset_(offset) {
     static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
                   "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
                   "gradient to reduce");
@@ -38,7 +39,7 @@ class bucket_member {
 
   [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
   [[nodiscard]] std::size_t family() const noexcept { return family_; }
-  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_, identity()}; }
+  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_, identity(), offset_}; }
   /// A hash of what else is equal on the ranks that replicate it: name and decay.
   [[nodiscard]] std::uint64_t identity() const noexcept {
     return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
@@ -47,6 +48,7 @@ class bucket_member {
  private:
   trainable_parameter<T>* parameter_ = nullptr;
   std::size_t family_;
+  std::size_t offset_;
 };
 
 /// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update
