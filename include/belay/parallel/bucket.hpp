@@ -13,6 +13,7 @@
 //   auto reduced = buckets.finish(belay::target_tokens{tokens});
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +39,7 @@
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
+#include "belay/parallel/bucket/owned_ranges.hpp"
 #include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
@@ -82,18 +84,26 @@ class gradient_buckets {
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
   void bind(std::span<T> values, std::span<T> gradients, where at = where::current()) {
-    if (values.size() != layout_.elements() || gradients.size() != layout_.gradient_elements())
+    const std::size_t tail = layout_.gradient_elements() - layout_.elements();
+    const std::size_t own = gradients.size() - std::min(gradients.size(), tail);
+    bind(values, gradients.first(own), gradients.subspan(own), at);
+  }
+  /// The same with memory of its own for the reductions of checked builds: where the others are borrowed.
+  void bind(std::span<T> values, std::span<T> gradients, std::span<T> reductions, where at) {
+    const std::size_t all = gradients.size() + reductions.size();
+    if (values.size() != layout_.elements() || all != layout_.gradient_elements())
       throw usage_error(
           "the buckets need layout().elements() = " + std::to_string(layout_.elements()) +
               " values and layout().gradient_elements() = " + std::to_string(layout_.gradient_elements()) +
-              " gradients, got " + std::to_string(values.size()) + " and " + std::to_string(gradients.size()),
+              " gradients, got " + std::to_string(values.size()) + " and " + std::to_string(all),
           at);
     values_ = values;
     gradients_ = gradients;
+    reductions_ = reductions;
     for (std::size_t p = 0; p < members_.size(); ++p)
       members_[p].parameter().bind(values.data() + layout_.offset(p), gradients.data() + layout_.offset(p),
                                    &contributors_[p]);
-    list_owned();
+    owned_ = owned_ranges<T>(layout_, families_, members_);
     replicas_compared_ = false;
   }
 
@@ -254,7 +264,7 @@ class gradient_buckets {
   void prepare(where at) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
-    if (gradients_.size() != layout_.gradient_elements())
+    if (gradients_.size() + reductions_.size() != layout_.gradient_elements())
       throw usage_error("the buckets have no memory yet: call bind", at);
     settle(pending_);  // of a step that was withdrawn
     compare_replicas(at);
@@ -278,28 +288,13 @@ class gradient_buckets {
     launch_ready(at);
   }
 
-  void list_owned() {
-    owned_.clear();
-    for (std::size_t b = 0; b < layout_.buckets().size(); ++b) {
-      const auto& bucket = layout_.buckets()[b];
-      const auto rank = static_cast<std::size_t>(layout_rank(families_[bucket.family].group));
-      const norm_share share =
-          bucket.counts.empty() && rank != 0 ? norm_share::counted_elsewhere : norm_share::counted_here;
-      layout_.each_owned(bucket, rank, [&](const parameter_range& range) {
-        const trainable_parameter<T>& p = members_[range.parameter].parameter();
-        owned_.push_back({range.parameter, range.offset, range.count, b, p.value() + range.offset,
-                          p.gradient() + range.offset, p.decay(), share});
-      });
-    }
-  }
-
   void launch_ready(where at) {
     for (; launched_ < open_.size() && open_[launched_] == 0; ++launched_) {
       const auto& b = layout_.buckets()[launched_];
       Group& group = families_[b.family].group;
       if (group.size() < 2 || b.count == 0) continue;
-      const std::span<T> memory = gradients_.subspan(b.reduced_at, b.count);
-      if constexpr (sealed) copy(b.first, b.reduced_at, b.count);
+      const std::span<T> memory = reduction_of(b);
+      if constexpr (sealed) std::copy_n(gradients_.data() + b.first, b.count, memory.data());
       if (b.counts.empty())
         pending_[launched_] = group.start_all_reduce(memory, sum, at);
       else
@@ -323,8 +318,7 @@ class gradient_buckets {
         if (checksums_.changed(p, gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
-      for (const auto& b : layout_.buckets())
-        if (b.reduced_at != b.first) copy(b.reduced_at, b.first, b.count);
+      for (const auto& b : layout_.buckets()) std::copy_n(reduction_of(b).data(), b.count, gradients_.data() + b.first);
     }
     return {};
   }
@@ -344,7 +338,7 @@ class gradient_buckets {
       for (const owned_range<T>& range : owned_)
         kernel::for_each_index(range.count, kernel::scale<T>{scale, range.gradient});
     }
-    latest_ = ++reductions_;
+    latest_ = ++divisions_;
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
   }
 
@@ -361,8 +355,9 @@ class gradient_buckets {
     return found;
   }
 
-  void copy(std::size_t from, std::size_t to, std::size_t count) noexcept {
-    for (std::size_t i = 0; i < count; ++i) gradients_[to + i] = gradients_[from + i];
+  [[nodiscard]] std::span<T> reduction_of(const bucket_layout::bucket& b) const noexcept {
+    if (b.reduced_at == b.first) return gradients_.subspan(b.first, b.count);
+    return reductions_.subspan(b.reduced_at - layout_.elements(), b.count);
   }
 
   static void settle(std::vector<pending>& slots) {
@@ -390,8 +385,9 @@ class gradient_buckets {
   std::vector<owned_range<T>> owned_;
   std::span<T> values_;
   std::span<T> gradients_;
+  std::span<T> reductions_;  // of checked builds
   std::size_t launched_ = 0;
-  std::uint64_t reductions_ = 0;
+  std::uint64_t divisions_ = 0;
   std::uint64_t latest_ = 0;  // number of the reduction that the gradients hold, or 0
   bool replicas_compared_ = false;
   phase stage_ = phase::idle;

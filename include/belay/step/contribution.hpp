@@ -26,6 +26,8 @@ class contribution_target {
   void begin_unwritten() noexcept { unwritten_ = true; }
   void note_written() noexcept { unwritten_ = false; }
 
+  /// A trainer's own function will add to the memory: zeroes it where nothing has written it.
+  virtual void begin_adding() {}
   /// A backward of `micro_batch` has added what it adds. May throw usage_error.
   virtual void contribute(std::size_t micro_batch, where at) = 0;
 

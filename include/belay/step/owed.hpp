@@ -64,7 +64,10 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   BELAY_OPENS owed(ledger & obligations, const invocation& call, std::size_t bytes,
                    std::span<const owed_parameter> parameters)
       : obligations_(&obligations), call_(call), count_(parameters.size()) {
-    for (std::size_t i = 0; i < count_; ++i) targets_[i] = &parameters[i].target();
+    for (std::size_t i = 0; i < count_; ++i) {
+      targets_[i] = &parameters[i].target();
+      targets_[i]->begin_adding();
+    }
     obligation_ = call.open(obligations, obligation_kind::owed_backward, bytes, {}, call.at);
   }
 
@@ -118,7 +121,8 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   std::size_t count_;
 };
 
-/// A call of a layer's function owes its backward, which adds to `parameters`. `scope` is a step or one of its
+/// A call of a layer's function owes its backward, which adds to `parameters`: their gradients are zeroed where nothing
+/// has written them in the step. `scope` is a step or one of its
 /// micro-batches; `bytes`, what the call keeps for its backward, is for the message. The parameters' store outlives the
 /// step.
 template <step_scope Scope, std::size_t Count>

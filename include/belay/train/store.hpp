@@ -58,6 +58,14 @@ concept lists_parameters = requires(M& model, any_visitor visit) {
   model.for_each_parameter(visit);
 };
 
+/// A model whose parameters lie in memory of its own, as `parameter_list` has.
+template <class M>
+concept lends_memory = lists_parameters<M> && requires(M& model, std::size_t number) {
+  model.borrowed_values();
+  model.borrowed_gradients();
+  { model.first_of(number) } -> std::convertible_to<std::size_t>;
+};
+
 struct store_options {
   std::uint64_t seed = 1;                           // of the first values, with each parameter's name
   std::size_t bucket_bytes = std::size_t{1} << 20;  // gradients that are reduced together
@@ -77,9 +85,9 @@ class parameter_store {
   using committed_part = store_gradients<parameter_store>;
   friend committed_part;
 
-  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. `run`,
-  /// `mesh` and `model` outlive the store. Throws usage_error where two parameters have one name or one is listed
-  /// twice.
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
+  /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
+  /// parameters have one name or one is listed twice.
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
@@ -171,6 +179,7 @@ class parameter_store {
     std::vector<frozen_parameter<value_type>*> frozen;
     norm_table norm;
     std::vector<norm_place> places;
+    std::span<value_type> values, gradients;  // borrowed, or empty
   };
 
   // Dense parameters are replicated over data x expert, those of experts over data.
@@ -186,9 +195,15 @@ class parameter_store {
               run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
     const auto& layout = buckets_.layout();
     run.keep(buckets_.kept_layout());
-    const auto values = run.template lease<value_type>(tier::device, layout.elements(), "parameters", at);
-    const auto gradients = run.template lease<value_type>(tier::device, layout.gradient_elements(), "gradients", at);
-    buckets_.bind(values, gradients, at);
+    if (const std::size_t own = layout.elements(); found.values.size() >= own && !found.values.empty()) {
+      const auto reductions =
+          run.template lease<value_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
+      buckets_.bind(found.values.first(own), found.gradients.first(own), reductions, at);
+    } else {
+      const auto values = run.template lease<value_type>(tier::device, own, "parameters", at);
+      buckets_.bind(values, run.template lease<value_type>(tier::device, layout.gradient_elements(), "gradients", at),
+                    at);
+    }
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
     for (frozen_parameter<value_type>* one : found.frozen) {
       one->bind(run.template lease<value_type>(tier::device, one->local_size(), "frozen parameters", at).data());
@@ -216,10 +231,16 @@ class parameter_store {
         std::vector<std::size_t> parts;
         for (std::size_t part = 0; part < ranks; ++part) parts.push_back(size_of_part(parameter, ranks, part));
         const auto mine = static_cast<std::size_t>(cut ? mesh.layout_coordinate().expert : 0);
-        found.members.emplace_back(parameter, cut ? of_experts : dense);
+        std::size_t first = placed_by_layout;
+        if constexpr (lends_memory<Model>) first = model.first_of(found.members.size());
+        found.members.emplace_back(parameter, cut ? of_experts : dense, first);
         found.places.push_back({found.norm.add(parts, at), mine});
       }
     });
+    if constexpr (lends_memory<Model>) {
+      found.values = model.borrowed_values();
+      found.gradients = model.borrowed_gradients();
+    }
     found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
     return found;
   }

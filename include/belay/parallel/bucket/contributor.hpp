@@ -18,8 +18,11 @@ class bucket_contributor final : public contribution_target {
   /// `owner` outlives this and stays where it is.
   bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
 
+  void begin_adding() override {
+    if (unwritten()) owner_->zero(parameter_);
+  }
   void contribute(std::size_t micro_batch, where at) override {
-    if (unwritten()) owner_->zero(parameter_);  // a call that adds nothing
+    begin_adding();  // a call that adds nothing
     owner_->contributed(parameter_, 1, micro_batch, at);
   }
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The parameters of a trainer that has its own flat arrays of values and gradients and functions for layers: a model
+// for `parameter_store`, whose memory is the trainer's.
+//
+//   belay::parameter_list<float> list{values, gradients};      // spans of one length
+//   auto& table = list.add("wte", {256, 64});                  // the next 256 x 64 elements of both
+//   auto& qkv = list.add("qkv", {192, 64});
+//   belay::parameter_store store{run, mesh, list, belay::zero<1>{}};
+//   auto owed = belay::owe(scope, "attention", {qkv});         // see step/owed.hpp
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/parameter.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Values and gradients stay the trainer's, which has written the first values; both outlive the run: see `run.keep`.
+/// The list stays where it is, and nothing is added once a store has it.
+template <class T>
+class parameter_list {
+ public:
+  using value_type = T;
+
+  /// Throws usage_error where the two are of different lengths.
+  parameter_list(std::span<T> values, std::span<T> gradients, where at = where::current())
+      : values_(values), gradients_(gradients) {
+    if (values.size() != gradients.size())
+      throw usage_error("a parameter_list of " + std::to_string(values.size()) + " values and " +
+                            std::to_string(gradients.size()) + " gradients: they are laid out alike",
+                        at);
+  }
+  parameter_list(const parameter_list&) = delete;  // stores point to its parameters
+  parameter_list& operator=(const parameter_list&) = delete;
+
+  /// The parameter that begins where the last one ends, or at element `first` behind it. Throws usage_error where it
+  /// does not fit, or begins before the last one ends.
+  parameter<T>& add(std::string name, const parameter_shape& shape, where at = where::current()) {
+    return add_at(end_, std::move(name), shape, at);
+  }
+  parameter<T>& add_at(std::size_t first, std::string name, const parameter_shape& shape, where at = where::current()) {
+    if (first < end_ || first > values_.size() || shape.size() > values_.size() - first)
+      throw usage_error("parameter " + printable(name) + ": elements " + std::to_string(first) + " to " +
+                            std::to_string(first + shape.size()) + " are not between the last parameter's end, " +
+                            std::to_string(end_) + ", and that of the memory, " + std::to_string(values_.size()),
+                        at);
+    end_ = first + shape.size();
+    entries_.push_back({first, parameter<T>{parameter_spec{std::move(name), shape, initial::filled()}, at}});
+    return entries_.back().listed;
+  }
+
+  /// By number, in the order in which they were added.
+  [[nodiscard]] parameter<T>& operator[](std::size_t number) noexcept { return entries_[number].listed; }
+
+  void for_each_parameter(auto&& visit) {
+    for (entry& each : entries_) visit(each.listed);
+  }
+
+  // For `parameter_store`.
+  [[nodiscard]] std::span<T> borrowed_values() const noexcept { return values_; }
+  [[nodiscard]] std::span<T> borrowed_gradients() const noexcept { return gradients_; }
+  [[nodiscard]] std::size_t first_of(std::size_t number) const noexcept { return entries_[number].first; }
+
+ private:
+  struct entry {
+    std::size_t first;
+    parameter<T> listed;
+  };
+  std::span<T> values_;
+  std::span<T> gradients_;
+  std::size_t end_ = 0;
+  std::deque<entry> entries_;
+};
+
+}  // namespace belay::inline BELAY_ABI
