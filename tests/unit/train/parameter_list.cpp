@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -47,8 +48,9 @@ std::vector<float> gradients_after(int ranks, bool zero1, int skipped = -1) {
         if (!run.rehearsing() && rank.number() == 0) out = all->gradients;
         optimizer.apply(std::move(*ok), {.learning_rate = 0.5});
         if (run.rehearsing()) continue;
-        for (std::size_t i : {0, 4, 8, 14}) CHECK(all->values[i] < 1);  // on every rank, whoever owns it
-        for (std::size_t i : {5, 7, 15, 19}) CHECK(all->values[i] == 1);
+        for (std::size_t i : std::initializer_list<std::size_t>{0, 4, 8, 14})
+          CHECK(all->values[i] < 1);  // on every rank, whoever owns it
+        for (std::size_t i : std::initializer_list<std::size_t>{5, 7, 15, 19}) CHECK(all->values[i] == 1);
       }
     }
   };
@@ -62,8 +64,10 @@ TEST_CASE("gradients in a trainer's own arrays are zeroed, summed over ranks and
   for (int ranks : {1, 2, 3}) {
     const std::vector<float> found = gradients_after(ranks, false);
     REQUIRE(found.size() == 20);
-    for (std::size_t i : {0, 4, 8, 14}) CHECK(found[i] == 2.0F * static_cast<float>(ranks) / 4);
-    for (std::size_t i : {5, 7, 15, 19}) CHECK(found[i] > 99);  // what the trainer itself has added
+    for (std::size_t i : std::initializer_list<std::size_t>{0, 4, 8, 14})
+      CHECK(found[i] == 2.0F * static_cast<float>(ranks) / 4);
+    for (std::size_t i : std::initializer_list<std::size_t>{5, 7, 15, 19})
+      CHECK(found[i] > 99);  // what the trainer itself has added
     static_cast<void>(gradients_after(ranks, true));
   }
 }
