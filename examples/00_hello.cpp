@@ -4,6 +4,7 @@
 // names the handle. With g++ the commit does.      examples/run 00_hello
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <vector>
 
 #include "belay/backend/host.hpp"
@@ -39,7 +40,7 @@ struct network {
 
 }  // namespace
 
-int main() {
+int main() try {
   belay::launch(belay::host::world{2}, [](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.data = 2}};
     network net;
@@ -63,4 +64,7 @@ int main() {
       }
     }
   });
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "00_hello: %s\n", belay::printable_what(error).c_str());
+  return 1;
 }

@@ -117,7 +117,11 @@ class group : public group_operations<group> {
   /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  [[nodiscard]] std::span<const int> members() const noexcept { return {members_.data(), members_.size()}; }
+  /// Their numbers in the world: a question too, but in a group of all.
+  [[nodiscard]] std::span<const int> members() const {
+    if (asked_ != nullptr && along_) asked_->ask_number();
+    return {members_.data(), members_.size()};
+  }
 
   /// Distinct addresses for every rank that must not be read or written.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {

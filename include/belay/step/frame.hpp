@@ -177,10 +177,13 @@ class frame : public frame_arithmetic<frame<Engine>> {
     static_assert(contributes<Parameter>, "belay: a frozen parameter has no gradient: the backward need not name it");
     if constexpr (contributes<Parameter>) list(parameter);
   }
-  /// The local part of `parameter`'s values, to read.
+  /// The local part of `parameter`'s values, to read. A usage_error where it has no memory.
   template <class Parameter>
   [[nodiscard]] auto read(const Parameter& parameter) const {
-    return parameter.values();
+    const auto values = parameter.values();
+    if (!rehearsing() && values.data() == nullptr && values.size() != 0) [[unlikely]]
+      refuse_unbound(parameter.name(), "read");
+    return values;
   }
 
   /// The call is a backward from here on: what it adds to goes to `list`.
@@ -206,6 +209,12 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] invocation_memory& memory() noexcept { return *memory_; }
 
  private:
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_unbound(const std::string& parameter, const char* what) const {
+    throw usage_error("parameter " + printable(parameter) + " is " + what + " in layer '" + printable(call_->layer) +
+                          "', and has no memory: it is in no parameter_store and no gradient_buckets, or missing in "
+                          "for_each_parameter",
+                      call_->at);
+  }
   template <class Parameter>
   void list(Parameter& parameter) {
     if (contributions_ == nullptr) [[unlikely]]
@@ -213,10 +222,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
                             printable(call_->layer) + "': gradients are added to in its backward",
                         call_->at);
     if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.local_size() != 0) [[unlikely]]
-      throw usage_error("parameter " + printable(parameter.name()) +
-                            " is added to, and has no memory: it is in no "
-                            "parameter_store and no gradient_buckets",
-                        call_->at);
+      refuse_unbound(parameter.name(), "added to");
     if (contribution_target* const target = parameter.contribution()) contributions_->add(*target);
   }
 

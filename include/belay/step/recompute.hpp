@@ -48,6 +48,9 @@ class recompute {
   }
 
   template <class Engine, class Input, class Output, class Dout, class... Dx>
+  requires requires(Layer& layer, frame<Engine>& call, const Input& input, const Dout& dout, const Dx&... dx) {
+    layer.backward(call, layer.forward(call, input), dout, dx...);
+  }
   void backward(frame<Engine>& call, kept<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
     const obligation_id opened =
         call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);

@@ -95,7 +95,7 @@ class adamw {
   void apply(Part&& part, const update& with, where at = where::current()) {
     static_assert(!std::is_reference_v<Part>, "belay: apply consumes the token: apply(std::move(*ok), {...})");
     const step_summary summary = part.summary();
-    if (part.owned().data() != buckets_->owned().data())
+    if (!moves_nothing<Group> && part.owned().data() != buckets_->owned().data())
       throw usage_error("these gradients were applied before, or belong to another store", at);
     settings_.learning_rate = with.learning_rate;
     const gradient_norm_value norm{summary.norm};

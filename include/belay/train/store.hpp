@@ -126,6 +126,12 @@ class parameter_store {
     return buckets_.layout().owned_elements(in_family);
   }
 
+  /// In a rehearsal: what a body does from here on depends on what its rank owns.
+  void ask_shares() const {
+    static_cast<void>(mesh_->replicas().rank());
+    static_cast<void>(mesh_->data().rank());
+  }
+
   // What a step asks of its participants.
 
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.

@@ -34,7 +34,11 @@ class [[nodiscard]] store_gradients {
   }
 
   /// What this rank owns, in the order of memory.
-  [[nodiscard]] std::span<const owned_range<value_type>> owned() const noexcept { return reduced_.owned(); }
+  [[nodiscard]] std::span<const owned_range<value_type>> owned() const {
+    if constexpr (moves_nothing<typename Store::group_type>)
+      if (store_ != nullptr) store_->ask_shares();
+    return reduced_.owned();
+  }
   [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
   /// The sum of squares of all gradients of the store, on all ranks.
   [[nodiscard]] double squares() const noexcept { return squares_; }

@@ -153,3 +153,20 @@ TEST_CASE("ranks that do not fit the machine together are refused, with how many
     CHECK(text.find("room for 2 of such ranks") != std::string::npos);
   }
 }
+
+TEST_CASE("an optimizer of one's own, with memory for what its rank owns, is rehearsed for every share") {
+  const auto own = [](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = 3}};
+    network net;
+    belay::parameter_store store{run, mesh, net, belay::zero<1>{}, belay::store_options{.bucket_bytes = 128}};
+    belay::step step{run.engine(), store};
+    pass(step, net, data(0, 0));
+    auto outcome = std::move(step).commit(mesh, belay::samples{1});
+    auto* ok = belay::committed(outcome);
+    std::size_t owned = 0;
+    for (const auto& range : ok->gradients()) owned += range.count;
+    static_cast<void>(run.template lease<float>(belay::tier::device, owned, "my own state"));
+    std::move(*ok).discard();
+  };
+  CHECK(rehearsed(3, own) == 3);
+}

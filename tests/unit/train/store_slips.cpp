@@ -254,7 +254,66 @@ TEST_CASE("a gradient is added to in a backward, and of a parameter that somethi
     static_cast<void>(std::move(y).backward(matrix{&x, {1, 1}}));
     FAIL("it was not refused");
   } catch (const belay::usage_error& error) {
-    CHECK(contains(error.what(), "parameter alone is added to, and has no memory"));
+    CHECK(contains(error.what(), "parameter alone is added to in layer"));
   }
   step.cut_off();
+}
+
+namespace {
+struct list_of_one {
+  network* net;
+  void for_each_parameter(auto&& visit) { visit(net->first.weight); }
+};
+}  // namespace
+
+TEST_CASE("a parameter that the model does not list is named where it is read") {
+  CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{1},
+                                     [](auto& rank, auto& run) {
+                                       belay::mesh mesh{rank, {}};
+                                       network net;
+                                       list_of_one listed{&net};
+                                       belay::parameter_store store{run, mesh, listed, belay::zero<0>{}};
+                                       for ([[maybe_unused]] auto number : run.steps(1)) {
+                                         belay::step step{run.engine(), store};
+                                         auto h = belay::forward(step, net.first, belay::constant(data(0, 0).inputs()));
+                                         auto y = belay::forward(step, net.second, h.out());
+                                         std::move(y).discard("not reached");
+                                         std::move(h).discard("not reached");
+                                         step.cut_off();
+                                       }
+                                     }),
+                       doctest::Contains("parameter second.weight is read in layer 'linear', and has no memory"),
+                       belay::usage_error);
+}
+
+TEST_CASE("a recomputed layer takes an input without gradient") {
+  trained plain, again;
+  const auto body = [](trained& out, auto wrap) {
+    return [&out, wrap](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {}};
+      network net;
+      belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+      belay::adamw optimizer{store};
+      auto&& first = wrap(net.first);
+      for (auto number : run.steps(3)) {
+        const data batch(number, 0);
+        belay::step step{run.engine(), store};
+        auto h = belay::forward(step, first, belay::constant(batch.inputs()));
+        auto y = belay::forward(step, net.second, h.out());
+        auto [loss, grad] = belay::squared_error(step, y.out(), batch.targets());
+        grad = std::move(y).backward(grad);
+        std::move(h).backward(grad);
+        auto outcome = std::move(step).commit(mesh, belay::samples{2});
+        if (auto* ok = belay::committed(outcome)) {
+          run.report(*ok, [&](double mean) { out.losses.push_back(mean); });
+          optimizer.apply(std::move(*ok), {.learning_rate = 1e-2});
+        }
+      }
+    };
+  };
+  belay::launch(belay::host::world{1}, body(
+                                           plain, [](auto& layer) -> auto& { return layer; }));
+  belay::launch(belay::host::world{1}, body(again, [](auto& layer) { return belay::recompute{layer}; }));
+  REQUIRE(plain.losses.size() == 3);
+  CHECK(plain.losses == again.losses);
 }
