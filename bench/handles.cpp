@@ -4,8 +4,11 @@
 // called with memory that is simply there.
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <cstddef>
+#include <vector>
 
+#include "belay/parallel/parameter.hpp"
 #include "belay/step.hpp"
 
 namespace {
@@ -93,6 +96,63 @@ void handle_with_leases(benchmark::State& state) {
   benchmark::DoNotOptimize(outcome);
 }
 BENCHMARK(handle_with_leases);
+
+// The same layer with `Count` parameters, to whose gradients its backward adds: what each `add_to` costs is the
+// difference to handle_with_leases, divided by their number.
+struct counted final : belay::contribution_target {
+  void contribute(std::size_t, belay::where) override { ++contributions; }
+  std::size_t contributions = 0;
+};
+struct adding_layer {
+  struct residue {
+    belay::view<float, 1> out;
+    belay::view<const float, 1> x;
+  };
+  std::vector<belay::parameter<float>>& weights;
+
+  [[nodiscard]] static const char* name() { return "adding"; }
+
+  template <class Frame>
+  residue forward(Frame& frame, belay::view<const float, 1> x) {
+    residue r{frame.template keep<float>(x.shape()), x};
+    frame.run([&] { r.out[0] = 2 * x[0]; });
+    return r;
+  }
+  template <class Frame>
+  void backward(Frame& frame, residue&& r, belay::view<const float, 1> dout, belay::view<float, 1> dx) {
+    for (auto& weight : weights) {
+      float* const sum = frame.add_to(weight).data();
+      frame.run([&] { sum[0] += r.x[0]; });
+    }
+    frame.run([&] { dx[0] = 2 * dout[0]; });
+  }
+};
+template <std::size_t Count>
+void handle_with_parameters(benchmark::State& state) {
+  belay::tier_meter meter;
+  belay::host_engine engine{belay::host_pages{1 << 20}, meter};
+  float memory[16] = {1}, value = 1;
+  std::array<float, Count> gradients{};
+  std::array<counted, Count> targets;
+  std::vector<belay::parameter<float>> weights;
+  for (std::size_t i = 0; i < Count; ++i) weights.emplace_back(belay::parameter_spec{"weight", {1}});
+  for (std::size_t i = 0; i < Count; ++i) weights[i].bind(&value, &gradients[i], &targets[i]);
+  const belay::view<const float, 1> x{memory, {16}};
+  adding_layer layer{weights};
+  belay::step step{engine};
+  for (auto _ : state) {
+    auto handle = belay::forward(step, layer, x);
+    benchmark::ClobberMemory();
+    const auto dout = handle.out();
+    auto dx = std::move(handle).backward(dout);
+    benchmark::DoNotOptimize(dx.values().data());
+    benchmark::ClobberMemory();
+  }
+  auto outcome = std::move(step).commit();
+  benchmark::DoNotOptimize(outcome);
+}
+BENCHMARK(handle_with_parameters<1>);
+BENCHMARK(handle_with_parameters<4>);
 
 void open_and_discharge(benchmark::State& state) {
   belay::ledger obligations;

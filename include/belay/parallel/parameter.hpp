@@ -150,22 +150,23 @@ struct parameter_spec {
 template <class T>
 class parameter_values {
  public:
-  constexpr parameter_values(T* data, const parameter_shape& shape) noexcept : data_(data), shape_(shape) {}
+  /// `shape` outlives this: a parameter's.
+  constexpr parameter_values(T* data, const parameter_shape& shape) noexcept : data_(data), shape_(&shape) {}
 
   [[nodiscard]] constexpr T* data() const noexcept { return data_; }
-  [[nodiscard]] constexpr const parameter_shape& shape() const noexcept { return shape_; }
-  [[nodiscard]] constexpr std::size_t extent(std::size_t axis) const noexcept { return shape_[axis]; }
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return shape_.size(); }
+  [[nodiscard]] constexpr const parameter_shape& shape() const noexcept { return *shape_; }
+  [[nodiscard]] constexpr std::size_t extent(std::size_t axis) const noexcept { return (*shape_)[axis]; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return shape_->size(); }
 
   /// Throws usage_error where the parameter has another number of dimensions.
   template <std::size_t Rank>
   [[nodiscard]] view<T, Rank> as(where at = where::current()) const {
-    if (shape_.rank() != Rank)
-      throw usage_error("a parameter of " + std::to_string(shape_.rank()) + " dimensions is taken for a view of " +
+    if (shape_->rank() != Rank) [[unlikely]]
+      throw usage_error("a parameter of " + std::to_string(shape_->rank()) + " dimensions is taken for a view of " +
                             std::to_string(Rank),
                         at);
     extents<Rank> extents{};
-    for (std::size_t axis = 0; axis < Rank; ++axis) extents[axis] = shape_[axis];
+    for (std::size_t axis = 0; axis < Rank; ++axis) extents[axis] = (*shape_)[axis];
     return {data_, extents};
   }
   template <std::size_t Rank>
@@ -177,7 +178,7 @@ class parameter_values {
 
  private:
   T* data_;
-  parameter_shape shape_;
+  const parameter_shape* shape_;
 };
 
 /// The base of `parameter` that does not depend on its placement or on whether it is trained. Lists of parameters point
@@ -201,10 +202,8 @@ class parameter_base {
   [[nodiscard]] std::size_t cut_dimension() const noexcept { return dimension_; }
   [[nodiscard]] local_part part() const noexcept { return part_; }
   /// The shape of the part that is held here.
-  [[nodiscard]] parameter_shape local_shape() const noexcept {
-    return spec_.shape.rank() == 0 ? spec_.shape : spec_.shape.with(dimension_, part_.count);
-  }
-  [[nodiscard]] std::size_t local_size() const noexcept { return local_shape().size(); }
+  [[nodiscard]] const parameter_shape& local_shape() const noexcept { return local_shape_; }
+  [[nodiscard]] std::size_t local_size() const noexcept { return local_shape_.size(); }
   /// One extent of that shape.
   [[nodiscard]] std::size_t extent(std::size_t axis) const noexcept { return local_shape()[axis]; }
   /// The local part, row-major; its data are null until bound.
@@ -279,6 +278,7 @@ class parameter_base {
       throw usage_error("parameter " + name() + ": part " + std::to_string(part_.first) + " + " +
                             std::to_string(part_.count) + " lies outside of extent " + std::to_string(extent),
                         at);
+    local_shape_ = rank == 0 ? spec_.shape : spec_.shape.with(dimension_, part_.count);
   }
   ~parameter_base() = default;
   parameter_base(const parameter_base&) = delete;
@@ -293,6 +293,7 @@ class parameter_base {
   parameter_spec spec_;
   std::size_t dimension_ = 0;
   local_part part_;
+  parameter_shape local_shape_;
   T* value_ = nullptr;
 };
 

@@ -221,7 +221,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
       throw usage_error("parameter " + printable(parameter.name()) + " is added to in a forward of layer '" +
                             printable(call_->layer) + "': gradients are added to in its backward",
                         call_->at);
-    if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.local_size() != 0) [[unlikely]]
+    if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0)
+        [[unlikely]]
       refuse_unbound(parameter.name(), "added to");
     if (contribution_target* const target = parameter.contribution()) contributions_->add(*target);
   }
