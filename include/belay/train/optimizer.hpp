@@ -81,6 +81,7 @@ class adamw {
               store.run().template lease_share<T>(
                   tier::device, [&](int rank) { return 2 * store.owned_elements(rank); }, "optimizer state", at),
               at) {
+    if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
   }
 

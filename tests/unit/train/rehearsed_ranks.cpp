@@ -170,3 +170,19 @@ TEST_CASE("an optimizer of one's own, with memory for what its rank owns, is reh
   };
   CHECK(rehearsed(3, own) == 3);
 }
+
+TEST_CASE("an optimizer that is made after a step has run is rehearsed for every share") {
+  const auto late = [](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = 3}};
+    network net;
+    belay::parameter_store store{run, mesh, net, belay::zero<1>{}, belay::store_options{.bucket_bytes = 128}};
+    {
+      belay::step step{run.engine(), store};
+      pass(step, net, data(0, 0));
+      auto outcome = std::move(step).commit(mesh, belay::samples{1});
+      std::move(*belay::committed(outcome)).discard();
+    }
+    belay::adamw optimizer{store};
+  };
+  CHECK(rehearsed(3, late) == 3);
+}
