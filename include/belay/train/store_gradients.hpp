@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/step/commit.hpp"
