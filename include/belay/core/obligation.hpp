@@ -86,7 +86,10 @@ struct obligation {
   [[nodiscard]] std::string text() const {
     std::string out = std::string(name(kind)) + " of layer " + std::to_string(layer_index) + " '" + printable(layer) +
                       "' (micro-batch " + std::to_string(micro_batch) + ", ";
-    for (std::uint8_t axis = 0; axis < rank; ++axis) out += (axis == 0 ? "" : "x") + std::to_string(shape[axis]);
+    for (std::uint8_t axis = 0; axis < rank; ++axis) {
+      if (axis > 0) out += 'x';
+      out += std::to_string(shape[axis]);
+    }
     if (rank > 0) out += ", ";
     return out + "holds " + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
   }

@@ -64,7 +64,10 @@ template <std::size_t Rank>
 /// "4x128x256", for messages.
 [[nodiscard]] inline std::string shape_text(std::span<const std::size_t> shape) {
   std::string out;
-  for (std::size_t extent : shape) out += (out.empty() ? "" : "x") + std::to_string(extent);
+  for (std::size_t extent : shape) {
+    if (!out.empty()) out += 'x';
+    out += std::to_string(extent);
+  }
   return out;
 }
 
