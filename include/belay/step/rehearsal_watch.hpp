@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -62,6 +63,7 @@ class rehearsal_watch {
     outer_ = std::exchange(rehearsing_thread_.innermost, this);
     rehearsing_thread_.handling = false;  // an earlier handler may have been left by siglongjmp
     begun_ = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
   }
   void end() noexcept {
     if (!std::exchange(begun_, false)) return;
@@ -76,10 +78,15 @@ class rehearsal_watch {
   class mark {
    public:
     mark(rehearsal_watch& owner, const call_under_way& now) noexcept
-        : owner_(&owner), now_(now), outer_(std::exchange(owner.call_, &now_)) {}
+        : owner_(&owner), now_(now), outer_(std::exchange(owner.call_, &now_)) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // the handler reads what no other code of the thread does
+    }
     mark(const mark&) = delete;
     mark& operator=(const mark&) = delete;
-    ~mark() { owner_->call_ = outer_; }
+    ~mark() {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      owner_->call_ = outer_;
+    }
 
    private:
     rehearsal_watch* owner_;
