@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -132,6 +134,28 @@ belay::budget parse_budget(const std::string& text) {
   return out;
 }
 
+// immediate, queued, adversarial or adversarial:SEED; nothing: a rank's host, compute and communication threads want a
+// core each.
+belay::stream_choice parse_streams(const std::string& text, const options& run) {
+  using belay::stream_policy;
+  if (text.empty()) {
+    const bool spare = std::thread::hardware_concurrency() >= 3 * run.mesh.ranks();
+    return {spare ? stream_policy::queued : stream_policy::immediate, 0};
+  }
+  if (text == "immediate") return {};
+  if (text == "queued") return {stream_policy::queued, 0};
+  const std::string_view adversarial = "adversarial";
+  belay::stream_choice out{stream_policy::adversarial, 0};
+  if (text == adversarial) return out;
+  const char* const end = text.data() + text.size();
+  if (text.starts_with(adversarial) && text[adversarial.size()] == ':') {
+    const auto [last, error] = std::from_chars(text.data() + adversarial.size() + 1, end, out.seed);
+    if (error == std::errc{} && last == end) return out;
+  }
+  throw input_error("--streams: '" + text + "' is none of immediate, queued, adversarial and adversarial:SEED, as in " +
+                    "adversarial:7");
+}
+
 std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   command_line line;
   options& run = line.run;
@@ -140,6 +164,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string schedule = "1f1b";
   std::string recompute = "none";
   std::string budget;
+  std::string streams;
   std::string zero = "1";
   bool print_plan = false;
 
@@ -173,6 +198,11 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->check(CLI::IsMember({"0", "1"}));
   app.add_option("--recompute", recompute, "full: keep only layer outputs and run layers again in the backward")
       ->check(CLI::IsMember({"none", "full"}));
+  app.add_option(
+         "--streams", streams,
+         "when kernels run: at once, on a thread a stream, or late on purpose, to find a missing event (threads "
+         "only); default: queued with 3 cores a rank or more, else immediate")
+      ->type_name("immediate|queued|adversarial[:SEED]");
   app.add_option("--budget", budget, "bytes one rank may use in a tier; a plan beyond it is refused")
       ->type_name("device=BYTES,host=BYTES");
   app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")->type_name("FILE");
@@ -194,6 +224,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.zero = zero == "0" ? belay::zero_stage::none : belay::zero_stage::optimizer_state;
     if (!budget.empty()) run.budget = parse_budget(budget);
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;
+    run.streams = parse_streams(streams, run);
+    if (run.streams.policy == belay::stream_policy::adversarial && line.backend != backend_kind::threads)
+      throw input_error("--streams " + streams +
+                        " needs ranks that are threads of one process: --backend threads, not " + backend);
     resolve_model(line, app.count("--model") > 0);
     check(run);
   } catch (const CLI::ParseError& error) {

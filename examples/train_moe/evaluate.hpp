@@ -41,7 +41,7 @@ template <class Trainer, class See>
 void observe(Trainer& trainer, belay::view<const std::int32_t, 2> tokens, See&& see) {
   belay::forward_only pass{trainer.run().engine(), trainer.exchange()};
   trainer.pipeline().observe(pass, trainer.stage(), tokens,
-                             [&](auto logits) { pass.engine().compute().run([&] { see(logits); }); });
+                             [&](auto logits) { pass.engine().run_on_host([&] { see(logits); }); });
 }
 
 /// Leases what the largest evaluation does.

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "belay/comm/mesh.hpp"
+#include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/schedule.hpp"
@@ -39,6 +40,7 @@ struct options {
   model::mixtral_config model;
   double balance_coefficient = 0.01;  // router_aux_loss_coef
   std::size_t bucket_bytes = std::size_t{1} << 20;
+  belay::stream_choice streams;
 };
 
 /// Sizes that follow from the options: of one rank unless said otherwise.

@@ -34,6 +34,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
       {"seed", run.seed},
       {"lr", run.learning_rate},
       {"data", line.data.empty() ? BELAY_SOURCE_DIR : line.data},
+      {"streams", name(run.streams.policy)},
       {"zero", run.zero == belay::zero_stage::none ? 0 : 1},
       {"recompute", run.recompute == recompute_kind::full ? "full" : "none"},
       {"budget", {{"device", bytes(run.budget[belay::tier::device])}, {"host", bytes(run.budget[belay::tier::host])}}},
@@ -108,6 +109,7 @@ prepared_run::prepared_run(const command_line& given, voice says)
 belay::launch_options launch_options_of(const options& run) {
   belay::launch_options out;
   out.budget = run.budget;
+  out.streams = run.streams;
   out.advice = [run](belay::tier of) { return advice(of, run); };
   return out;
 }

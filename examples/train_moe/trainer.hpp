@@ -136,9 +136,9 @@ class trainer {
   [[nodiscard]] belay::loss_and_gradient<engine_type, T, 3> loss_of(const Scope& scope, hidden_view logits) {
     const std::size_t m = scope.micro_batch();
     belay::loss_and_gradient<engine_type, T, 3> out{{}, {scope.engine(), logits.shape()}};
-    scope.engine().compute().run([&] {
-      loss_sums_[m] = model::cross_entropy<T>(logits, targets_of(m), loss_scales_[m], out.gradient.values());
-      scope.engine().add_loss(loss_sums_[m]);
+    scope.engine().compute().run([this, m, logits, &engine = scope.engine(), gradient = out.gradient.values()] {
+      loss_sums_[m] = model::cross_entropy<T>(logits, targets_of(m), loss_scales_[m], gradient);
+      engine.add_loss(loss_sums_[m]);
     });
     return out;
   }
@@ -224,7 +224,7 @@ class trainer {
   exchange_type exchange_;
   model_type model_;
   store_type store_;
-  belay::adamw<T, group_type> optimizer_;
+  belay::adamw<T, group_type, typename Run::engine_type::kit_type> optimizer_;
   belay::pipeline<T, group_type, belay::schedule::dynamic_table> pipeline_;
   belay::pipeline_stage<model_type> stage_;
   report_table table_;

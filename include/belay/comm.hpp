@@ -13,6 +13,7 @@
 #include "belay/comm/pending.hpp"             // IWYU pragma: export
 #include "belay/comm/reduction.hpp"           // IWYU pragma: export
 #include "belay/comm/rehearsal.hpp"           // IWYU pragma: export
+#include "belay/comm/start_order.hpp"         // IWYU pragma: export
 #include "belay/comm/symmetric.hpp"           // IWYU pragma: export
 #include "belay/comm/symmetric_messages.hpp"  // IWYU pragma: export
 #include "belay/comm/symmetric_region.hpp"    // IWYU pragma: export

@@ -4,7 +4,6 @@
 // that forks its ranks itself includes belay/backend/host/processes.hpp.
 #pragma once
 
-#include "belay/backend/host/group.hpp"   // IWYU pragma: export
-#include "belay/backend/host/rank.hpp"    // IWYU pragma: export
-#include "belay/backend/host/world.hpp"   // IWYU pragma: export
-#include "belay/device/queue_stream.hpp"  // IWYU pragma: export
+#include "belay/backend/host/group.hpp"  // IWYU pragma: export
+#include "belay/backend/host/rank.hpp"   // IWYU pragma: export
+#include "belay/backend/host/world.hpp"  // IWYU pragma: export

@@ -6,28 +6,36 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/call_guard.hpp"
+#include "belay/comm/event_count.hpp"
 #include "belay/comm/lane.hpp"
 #include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/comm/submission_queue.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_arbiter.hpp"
+#include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -48,31 +56,77 @@ class async_stream final : public completion_source, public std::enable_shared_f
   /// So many operations may be in flight; one more waits for the oldest.
   static constexpr std::size_t capacity = 128;
   /// Bytes of a command's arguments.
-  static constexpr std::size_t command_room = 152;
+  static constexpr std::size_t command_room = 320;
 
   async_stream(std::shared_ptr<World> world, int rank) noexcept
       : world_(std::move(world)), rank_(rank), guard_(world_->home(), rank) {}
   async_stream(const async_stream&) = delete;
   async_stream& operator=(const async_stream&) = delete;
-  ~async_stream() { finish(); }
+  ~async_stream() {
+    finish();
+    if (turns_ != nullptr) arbiter_->remove(*turns_);
+  }
 
-  /// Queues `work(State&)`, small and trivially copyable; keeps the state until it has run. Throws like a call on the
-  /// group.
+  using duration = std::chrono::steady_clock::duration;
+
+  /// Queues `work(State&)`, small and trivially copyable; keeps the state until it has run. What it comes after is
+  /// waited for no longer than `limit`. Throws like a call on the group.
   template <class State, class Work>
   requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>) pending
-      launch(operation what, const std::shared_ptr<State>& state, Work work, const buffer_use& buffers, where at) {
-    guard_.expect_usable(name(what), at);
-    const call_guard::entry mine(guard_, name(what), at);
-    command& slot = next_slot(what, at);
+      launch(operation what, const std::shared_ptr<State>& state, Work work, const buffer_use& buffers,
+             const start_order& how, duration limit, const stream_meeting& meeting = {}) {
+    guard_.expect_usable(name(what), how.at);
+    const call_guard::entry mine(guard_, name(what), how.at);
+    command& slot = next_slot(what, how.at);
     slot.state = state;
+    slot.after = how.event;
+    slot.what = what;
+    slot.at = how.at;
+    slot.limit = limit;
+    if (arbiter_ != nullptr) slot.meet(meeting);
     ::new (static_cast<void*>(slot.storage)) Work(work);
     slot.run = [](command& self) {
       (*std::launder(reinterpret_cast<Work*>(self.storage)))(*static_cast<State*>(self.state.get()));
     };
-    return submit(what, buffers, at);
+    return submit(what, buffers, how.at);
   }
 
-  [[nodiscard]] bool ready(std::uint64_t number) const noexcept override { return queue_.completed(number); }
+  // As a source of events.
+  [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return queue_.completed(number); }
+  /// An operation ends by its own limit, so that no other is needed.
+  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point) const override {
+    await(number);
+    return true;
+  }
+  void expect_done(std::uint64_t number, where at) const override {
+    if (number > failed_after_.load(std::memory_order_acquire)) world_->raise({operation::none, 0, number - 1, 0, at});
+  }
+  void hand_to_stream(std::uint64_t number, operation what, where at) override {
+    guard_.expect_usable(name(what), at);
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.remove(number);
+    }
+  }
+
+  /// Operations run from now on when `arbiter` says so. Before the first of them.
+  void use(std::shared_ptr<stream_arbiter> arbiter) {
+    arbiter_ = std::move(arbiter);
+    turns_ = std::make_unique<turns>(*this);
+    arbiter_->add(*turns_);
+  }
+  /// The ranks of the world that an exchange of rank `own` of `members` needs. Valid until the next call.
+  template <class Transfers>
+  [[nodiscard]] std::span<const int> named_ranks(std::span<const int> members, int own, const Transfers& transfers) {
+    named_.assign(1, members[static_cast<std::size_t>(own)]);
+    for (const auto& one : transfers) {
+      const auto peer = static_cast<std::size_t>(one.peer);
+      if (peer < members.size()) named_.push_back(members[peer]);
+    }
+    return named_;
+  }
+  /// Who says when operations run; or null.
+  [[nodiscard]] stream_arbiter* arbiter() const noexcept { return arbiter_.get(); }
 
   void wait(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
@@ -132,6 +186,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   void finish() noexcept {
     if (!thread_.joinable()) return;
     if (!guard_.in_own_process()) return thread_.detach();
+    if (arbiter_ != nullptr) await(queue_.next() - 1);
     queue_.end();
     thread_.join();
   }
@@ -145,7 +200,34 @@ class async_stream final : public completion_source, public std::enable_shared_f
   struct command {
     void (*run)(command&) = nullptr;
     std::shared_ptr<void> state;
+    stream_event after;
+    operation what = operation::none;
+    where at;
+    duration limit{};
+    stream_meeting meeting;
+    std::vector<int> ranks;  // of the meeting; grows to what is needed once
     alignas(16) std::byte storage[command_room];
+
+    void meet(const stream_meeting& with) {
+      ranks.assign(with.ranks.begin(), with.ranks.end());
+      meeting = {with.key, ranks};
+    }
+  };
+
+  // How an arbiter sees the stream.
+  class turns final : public arbitrated {
+   public:
+    explicit turns(async_stream& owner) noexcept : arbitrated(owner.rank_, runner::own_thread), owner_(&owner) {}
+    [[nodiscard]] bool can_run() const noexcept override { return owner_->queue_.waits() && next().after.ready(); }
+    [[nodiscard]] const stream_meeting* meets() const noexcept override {
+      return next().meeting.ranks.empty() ? nullptr : &next().meeting;
+    }
+
+   private:
+    [[nodiscard]] const command& next() const noexcept {
+      return owner_->ring_[(owner_->queue_.last_completed() + 1) % capacity];
+    }
+    async_stream* owner_;
   };
 
   // The slot of the next operation, which is this thread's until it is submitted.
@@ -168,19 +250,26 @@ class async_stream final : public completion_source, public std::enable_shared_f
   }
 
   // Every launched operation completes: one that fails lets all later ones fail, in the first cause.
-  void await(std::uint64_t number) noexcept { queue_.wait(number, world_->before_sleep(lane::caller)); }
+  void await(std::uint64_t number) const noexcept {
+    if (arbiter_ != nullptr && !queue_.completed(number)) arbiter_->wait([&] { return queue_.completed(number); });
+    queue_.wait(number, world_->before_sleep(lane::caller));
+  }
 
   void serve() noexcept {
     while (const std::uint64_t number = queue_.await(world_->before_sleep(lane::stream))) {
       command& now = ring_[number % capacity];
+      if (arbiter_ != nullptr) arbiter_->await_turn(*turns_);
       if (failed_after_.load(std::memory_order_relaxed) == none_failed) run(now, number);
       now.state.reset();
+      now.after = {};
       queue_.complete(number);
+      if (arbiter_ != nullptr) arbiter_->finished(*turns_);
     }
   }
 
   void run(command& now, std::uint64_t number) noexcept {
     try {
+      if (now.after.source() != nullptr) wait_before(now, number);
       now.run(now);
       return;
     } catch (const comm_error&) {
@@ -191,6 +280,23 @@ class async_stream final : public completion_source, public std::enable_shared_f
       abort("an exception that is no std::exception");
     }
     failed_after_.store(number - 1, std::memory_order_release);
+    if (arbiter_ != nullptr) arbiter_->open();
+  }
+
+  // Returns when what the operation comes after is done. Peers wait in the operation meanwhile, so it has their limit.
+  void wait_before(const command& now, std::uint64_t number) {
+    const auto begun = std::chrono::steady_clock::now();
+    for (;;) {
+      const auto spent = std::chrono::steady_clock::now() - begun;
+      if (spent >= now.limit) {
+        const std::string text = "rank " + std::to_string(rank_) + " started " + name(now.what) + " at " +
+                                 now.at.text() + " after an event that its own stream has not reached in time";
+        world_->abort({comm_fault::timeout, {rank_}, text, ""});
+      }
+      if (world_->aborted()) world_->raise({now.what, 0, number - 1, 0, now.at});
+      const auto slice = std::min<duration>(now.limit - spent, std::chrono::nanoseconds(wait_slice_ns));
+      if (now.after.synchronize_until(std::chrono::steady_clock::now() + slice, now.at)) return;
+    }
   }
 
   void abort(const char* problem) {
@@ -206,7 +312,10 @@ class async_stream final : public completion_source, public std::enable_shared_f
   call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};
-  submission_queue<> queue_;
+  mutable submission_queue<> queue_;
+  std::shared_ptr<stream_arbiter> arbiter_;
+  std::unique_ptr<turns> turns_;
+  std::vector<int> named_;
   std::atomic<std::uint64_t> failed_after_{none_failed};
   buffers_in_flight<capacity> in_flight_;  // of checked builds
   std::uint64_t abandoned_ = 0;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -17,13 +18,17 @@
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/lane.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/single_rank.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_arbiter.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -70,12 +75,88 @@ class basic_group : public group_operations<Group> {
     return alone() ? std::span<const int>(&stream_->number(), 1) : state_->members();
   }
 
+  /// The blocking operations of a group, as a composite calls them in the communication stream.
+  class stream_calls : public group_operations<stream_calls> {
+   public:
+    stream_calls(state_type* state, int rank, duration limit, stream_type& stream) noexcept
+        : state_(state), rank_(rank), limit_(limit), stream_(&stream) {}
+    [[nodiscard]] int rank() const noexcept { return rank_; }
+    [[nodiscard]] int size() const noexcept { return state_ == nullptr ? 1 : state_->size(); }
+
+   private:
+    friend class group_operations<stream_calls>;
+    template <operation What, class... Arguments>
+    void run(const buffer_use&, const where& at, const Arguments&... arguments) const {
+      if (state_ == nullptr) return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
+      run_in<What>(*state_, lane::stream, limit_, at, arguments...);
+    }
+
+    state_type* state_;
+    int rank_;
+    duration limit_;
+    stream_type* stream_;
+  };
+
+  /// Starts `work(calls)`: host work and blocking operations of this group, which its stream runs as one, in its turn.
+  /// All ranks of the group start the same. `work` is small and trivially copyable; `what` names it in messages.
+  template <std::invocable<const stream_calls&> Work>
+  [[nodiscard]] pending start_composite(operation what, const Work& work,
+                                        const start_order& how = where::current()) const {
+    stream_type* const stream = stream_.get();
+    if (alone()) {
+      const auto run = [work, stream, limit = limit_](typename Backend::world_type&) {
+        work(stream_calls(nullptr, 0, limit, *stream));
+      };
+      return stream_->launch(what, stream_->world(), run, {}, how, limit_);
+    }
+    const auto run = [work, stream, rank = rank_, limit = limit_](state_type& state) {
+      work(stream_calls(&state, rank, limit, *stream));
+    };
+    if (stream_->arbiter() == nullptr) return stream_->launch(what, state_, run, {}, how, limit_);
+    return stream_->launch(what, state_, run, {}, how, limit_, meeting(lane::stream));
+  }
+
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
     return {stream_->guard(), what, at};
   }
 
  protected:
+  // Under an arbiter: what an operation needs to run. An exchange needs the ranks that it names.
+  template <class... Arguments>
+  [[nodiscard]] stream_meeting meeting(lane which, const Arguments&... arguments) const {
+    const auto all = members();
+    fnv1a key;
+    for (int member : all) key.add(static_cast<std::uint64_t>(member));
+    key.add(index(which));
+    if constexpr (sizeof...(Arguments) == 1 && (std::convertible_to<Arguments, std::span<const p2p>> && ...))
+      return {key.value(), stream_->named_ranks(all, rank_, arguments...)};
+    else
+      return {key.value(), all};
+  }
+  /// A blocking call that has its turn: at once where no arbiter gives turns.
+  class turn final : public arbitrated {
+   public:
+    template <class... Arguments>
+    explicit turn(const basic_group& group, const Arguments&... arguments)
+        : arbitrated(group.stream_->number(), runner::host),
+          arbiter_(group.alone() ? nullptr : group.stream_->arbiter()) {
+      if (arbiter_ == nullptr) return;
+      meeting_ = group.meeting(lane::caller, arguments...);
+      arbiter_->add(*this);
+      arbiter_->wait_for_turn(*this);
+    }
+    ~turn() {
+      if (arbiter_ != nullptr) arbiter_->remove(*this);
+    }
+    [[nodiscard]] bool can_run() const noexcept override { return true; }
+    [[nodiscard]] const stream_meeting* meets() const noexcept override { return &meeting_; }
+
+   private:
+    stream_arbiter* arbiter_;
+    stream_meeting meeting_;
+  };
+
   /// A blocking call of the rank: it has the rank to itself until it goes, and uses no buffer that is in flight.
   struct [[maybe_unused]] blocking_call {
     blocking_call(const basic_group& group, operation what, const buffer_use& buffers, const where& at)
@@ -113,21 +194,23 @@ class basic_group : public group_operations<Group> {
       stream_->guard().expect_usable(name(What), at);
       return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
     }
+    const turn mine(*this, arguments...);
     run_in<What>(*state_, lane::caller, limit_, at, arguments...);
   }
 
   template <operation What, class... Arguments>
-  [[nodiscard]] pending start(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
+  [[nodiscard]] pending start(const buffer_use& buffers, const start_order& how, const Arguments&... arguments) const {
     if (alone()) {
-      const auto work = [number = stream_->number(), at, arguments...](typename Backend::world_type& world) {
+      const auto work = [number = stream_->number(), at = how.at, arguments...](typename Backend::world_type& world) {
         single_rank::run_in<What>(world, number, at, arguments...);
       };
-      return stream_->launch(What, stream_->world(), work, buffers, at);
+      return stream_->launch(What, stream_->world(), work, buffers, how, limit_);
     }
-    const auto work = [limit = limit_, at, arguments...](state_type& state) {
+    const auto work = [limit = limit_, at = how.at, arguments...](state_type& state) {
       run_in<What>(state, lane::stream, limit, at, arguments...);
     };
-    return stream_->launch(What, state_, work, buffers, at);
+    if (stream_->arbiter() == nullptr) return stream_->launch(What, state_, work, buffers, how, limit_);
+    return stream_->launch(What, state_, work, buffers, how, limit_, meeting(lane::stream, arguments...));
   }
 
   std::shared_ptr<state_type> state_;

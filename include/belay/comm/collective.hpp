@@ -19,6 +19,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
@@ -69,7 +70,7 @@ void barrier(const Group& group, where at = where::current()) {
   if constexpr (communicator<Group>) group.barrier(at);
 }
 template <class Group>
-pending start_barrier(const Group& group, where at = where::current()) {
+pending start_barrier(const Group& group, const start_order& at = where::current()) {
   static_assert(can_start_barrier<Group>, "this communicator does not offer started barriers");
   if constexpr (can_start_barrier<Group>) return group.start_barrier(at);
 }
@@ -94,7 +95,7 @@ void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::cur
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
-pending start_all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
+pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_order& at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_start_all_reduce<Group, element_of<Buffer>, Op>>()) {
     return group.start_all_reduce(elements_of(inout), op, at);
   }
@@ -117,7 +118,8 @@ void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
-pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
+pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
+                             const start_order& at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Out>, Op, can_start_reduce_scatter<Group, element_of<Out>, Op>>()) {
     return group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
   }
@@ -144,7 +146,7 @@ void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::s
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
-                               where at = where::current()) {
+                               const start_order& at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op,
                                      can_start_reduce_scatter_v<Group, element_of<Buffer>, Op>>()) {
     return group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
@@ -168,7 +170,7 @@ void reduce(const Group& group, Buffer&& inout, Op op, int root, where at = wher
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
-pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
+pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const start_order& at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_start_reduce<Group, element_of<Buffer>, Op>>()) {
     return group.start_reduce(elements_of(inout), op, root, at);
   }
@@ -191,7 +193,7 @@ void all_gather(const Group& group, const In& in, Out&& out, where at = where::c
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
+pending start_all_gather(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
   if constexpr (is_offered<can_start_all_gather<Group, element_of<Out>>>()) {
     return group.start_all_gather(elements_of(in), elements_of(out), at);
   }
@@ -217,7 +219,7 @@ void all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
-                           where at = where::current()) {
+                           const start_order& at = where::current()) {
   if constexpr (is_offered<can_start_all_gather_v<Group, element_of<Buffer>>>()) {
     return group.start_all_gather_v(elements_of(inout), counts, at);
   }
@@ -240,7 +242,7 @@ void all_to_all(const Group& group, const In& in, Out&& out, where at = where::c
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
+pending start_all_to_all(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
   if constexpr (is_offered<can_start_all_to_all<Group, element_of<Out>>>()) {
     return group.start_all_to_all(elements_of(in), elements_of(out), at);
   }
@@ -267,7 +269,7 @@ void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t>
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
-                           std::span<const std::size_t> receive_counts, where at = where::current()) {
+                           std::span<const std::size_t> receive_counts, const start_order& at = where::current()) {
   if constexpr (is_offered<can_start_all_to_all_v<Group, element_of<Out>>>()) {
     return group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
   }
@@ -290,7 +292,7 @@ void broadcast(const Group& group, Buffer&& inout, int root, where at = where::c
   }
 }
 template <class Group, contiguous_buffer Buffer>
-pending start_broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
+pending start_broadcast(const Group& group, Buffer&& inout, int root, const start_order& at = where::current()) {
   if constexpr (is_offered<can_start_broadcast<Group, element_of<Buffer>>>()) {
     return group.start_broadcast(elements_of(inout), root, at);
   }
@@ -313,7 +315,7 @@ void gather(const Group& group, const In& in, Out&& out, int root, where at = wh
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
+pending start_gather(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
   if constexpr (is_offered<can_start_gather<Group, element_of<Out>>>()) {
     return group.start_gather(elements_of(in), elements_of(out), root, at);
   }
@@ -336,7 +338,7 @@ void scatter(const Group& group, const In& in, Out&& out, int root, where at = w
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
-pending start_scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
+pending start_scatter(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
   if constexpr (is_offered<can_start_scatter<Group, element_of<Out>>>()) {
     return group.start_scatter(elements_of(in), elements_of(out), root, at);
   }
@@ -370,7 +372,7 @@ void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at 
 }
 
 template <class Group>
-pending start_exchange(const Group& group, std::span<const p2p> transfers, where at = where::current()) {
+pending start_exchange(const Group& group, std::span<const p2p> transfers, const start_order& at = where::current()) {
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");
   if constexpr (can_start_exchange<Group>) return group.start_exchange(transfers, at);
 }

@@ -116,6 +116,12 @@ concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;
 };
 
+/// Host work and blocking operations can be started as one, in the order of all that is started.
+template <class C, class Work>
+concept can_start_composite = requires(const C& c, const Work& work, where at) {
+  { c.start_composite(operation::none, work, at) } -> std::same_as<pending>;
+};
+
 /// Peers' memory can be loaded and stored: the group makes memory that every rank sees (see symmetric.hpp).
 template <class C>
 concept directly_addressable = communicator<C> && requires(const C& c, std::size_t bytes, where at) {

@@ -21,6 +21,7 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -144,68 +145,73 @@ class group_operations {
     exchange({&one, 1}, at);
   }
 
-  // Started operations. What they are given (buffers, counts, transfers) stays as it is until `wait()` returns. Counts
-  // that make no sense are a usage_error of the start.
+  // Started operations, each in its turn, or `after(event)` of a stream that fills its buffers. What they are given
+  // (buffers, counts, transfers) stays as it is until `wait()` returns. Counts that make no sense are a usage_error of
+  // the start.
 
-  pending start_barrier(where at = where::current()) const { return self().template start<operation::barrier>({}, at); }
+  pending start_barrier(const start_order& how = where::current()) const {
+    return self().template start<operation::barrier>({}, how);
+  }
   template <reducible T, reduction_tag Op>
-  pending start_all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    return self().template start<operation::all_reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op);
+  pending start_all_reduce(std::span<T> inout, Op op, const start_order& how = where::current()) const {
+    return self().template start<operation::all_reduce>(uses(inout, inout), how, std::span<const T>(inout), inout, op);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
-                               where at = where::current()) const {
-    return self().template start<operation::reduce_scatter>(uses(in, out), at, in, out, op);
+                               const start_order& how = where::current()) const {
+    return self().template start<operation::reduce_scatter>(uses(in, out), how, in, out, op);
   }
   template <reducible T, reduction_tag Op>
   pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                                 where at = where::current()) const {
-    expect_division(inout, counts, "reduce_scatter_v", "reduce_scatter_v: the buffer", at);
-    return self().template start<operation::reduce_scatter_v>(uses(inout, inout), at, inout, counts, op);
+                                 const start_order& how = where::current()) const {
+    expect_division(inout, counts, "reduce_scatter_v", "reduce_scatter_v: the buffer", how.at);
+    return self().template start<operation::reduce_scatter_v>(uses(inout, inout), how, inout, counts, op);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
-                           where at = where::current()) const {
-    return self().template start<operation::all_gather>(uses(in, out), at, in, out);
+                           const start_order& how = where::current()) const {
+    return self().template start<operation::all_gather>(uses(in, out), how, in, out);
   }
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
-                             where at = where::current()) const {
-    expect_division(inout, counts, "all_gather_v", "all_gather_v: the buffer", at);
-    return self().template start<operation::all_gather_v>(uses(inout, inout), at, inout, counts);
+                             const start_order& how = where::current()) const {
+    expect_division(inout, counts, "all_gather_v", "all_gather_v: the buffer", how.at);
+    return self().template start<operation::all_gather_v>(uses(inout, inout), how, inout, counts);
   }
   template <transferable T>
   pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
-                           where at = where::current()) const {
-    return self().template start<operation::all_to_all>(uses(in, out), at, in, out);
+                           const start_order& how = where::current()) const {
+    return self().template start<operation::all_to_all>(uses(in, out), how, in, out);
   }
   template <transferable T>
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
-                             where at = where::current()) const {
-    if constexpr (!moves_nothing<Group>) check_all_to_all_v(in, send_counts, out, receive_counts, self().size(), at);
-    return self().template start<operation::all_to_all_v>(uses(in, out), at, in, send_counts, out, receive_counts);
+                             const start_order& how = where::current()) const {
+    if constexpr (!moves_nothing<Group>)
+      check_all_to_all_v(in, send_counts, out, receive_counts, self().size(), how.at);
+    return self().template start<operation::all_to_all_v>(uses(in, out), how, in, send_counts, out, receive_counts);
   }
   template <transferable T>
-  pending start_broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    return self().template start<operation::broadcast>(uses(inout, inout), at, inout, root);
+  pending start_broadcast(std::span<T> inout, int root, const start_order& how = where::current()) const {
+    return self().template start<operation::broadcast>(uses(inout, inout), how, inout, root);
   }
   template <reducible T, reduction_tag Op>
-  pending start_reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    return self().template start<operation::reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op, root);
+  pending start_reduce(std::span<T> inout, Op op, int root, const start_order& how = where::current()) const {
+    return self().template start<operation::reduce>(uses(inout, inout), how, std::span<const T>(inout), inout, op,
+                                                    root);
   }
   template <transferable T>
   pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-                       where at = where::current()) const {
-    return self().template start<operation::gather>(uses(in, out), at, in, out, root);
+                       const start_order& how = where::current()) const {
+    return self().template start<operation::gather>(uses(in, out), how, in, out, root);
   }
   template <transferable T>
   pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-                        where at = where::current()) const {
-    return self().template start<operation::scatter>(uses(in, out), at, in, out, root);
+                        const start_order& how = where::current()) const {
+    return self().template start<operation::scatter>(uses(in, out), how, in, out, root);
   }
-  pending start_exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    return self().template start<operation::exchange>({}, at, transfers);
+  pending start_exchange(std::span<const p2p> transfers, const start_order& how = where::current()) const {
+    return self().template start<operation::exchange>({}, how, transfers);
   }
 
  private:

@@ -11,22 +11,25 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// Executes started operations in launch order; they are numbered from 1.
-class completion_source {
+/// Executes started operations in launch order; they are numbered from 1, and their ends are its places.
+class completion_source : public event_source {
  public:
-  /// The operation is over, whether it succeeded or not.
-  [[nodiscard]] virtual bool ready(std::uint64_t number) const noexcept = 0;
   /// Returns when it is over; throws `comm_error` if it failed, and `usage_error` where the caller may not wait.
   virtual void wait(std::uint64_t number, operation what, where at) = 0;
+  /// A stream waits for it, not the host.
+  virtual void hand_to_stream(std::uint64_t number, operation what, where at) = 0;
   /// Its handle was lost; called from a destructor.
   virtual void abandon(std::uint64_t number, where started_at) noexcept = 0;
 
@@ -84,8 +87,25 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     open_ = false;
   }
 
+  /// Later work of `stream` begins when the operation is over and its buffers are the stream's again; the host does not
+  /// wait, unless the stream runs its work at once. Where it failed, that work is skipped, and whoever waits for the
+  /// stream gets the `comm_error`.
+  template <stream Stream>
+  BELAY_DISCHARGES void then(Stream & stream, where at = where::current())&& {
+    if (!open_) throw usage_error("this communication was already waited for or moved away", at);
+    if constexpr (requires { stream.immediate(); }) {
+      if (stream.immediate()) return std::move(*this).wait(at);
+    }
+    open_ = false;
+    if (source_ == nullptr) return;
+    source_->hand_to_stream(number_, what_, at);
+    stream.wait(event());
+  }
+  /// Its end, for a stream that waits beside the one that `then` names.
+  [[nodiscard]] stream_event event() const noexcept { return {source_, number_}; }
+
   /// True when `wait()` would not block.
-  [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->ready(number_); }
+  [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->over(number_); }
 
   /// True while a wait is owed.
   [[nodiscard]] bool open() const noexcept { return open_; }
@@ -112,5 +132,17 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
   where at_;
   bool open_ = false;
 };
+
+/// Waits for all of `started` that are open, in order.
+inline void wait_all(std::span<pending> started, where at = where::current()) {
+  for (pending& one : started)
+    if (one.open()) std::move(one).wait(at);
+}
+/// Lets `stream` wait for them instead.
+template <stream Stream>
+void all_then(std::span<pending> started, Stream& stream, where at = where::current()) {
+  for (pending& one : started)
+    if (one.open()) std::move(one).then(stream, at);
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -123,6 +123,12 @@ class group : public group_operations<group> {
     return {members_.data(), members_.size()};
   }
 
+  /// Nothing of `work` is done.
+  template <class Work>
+  [[nodiscard]] pending start_composite(operation what, const Work&, const start_order& how = where::current()) const {
+    return pending(nullptr, 0, what, how.at);
+  }
+
   /// Distinct addresses for every rank that must not be read or written.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     return symmetric_region::map(size(), bytes, backing::addresses_only, at);
@@ -134,8 +140,8 @@ class group : public group_operations<group> {
   template <operation What, class... Arguments>
   void run(const buffer_use&, const where&, const Arguments&...) const noexcept {}
   template <operation What, class... Arguments>
-  [[nodiscard]] pending start(const buffer_use&, const where& at, const Arguments&...) const noexcept {
-    return pending(nullptr, 0, What, at);
+  [[nodiscard]] pending start(const buffer_use&, const start_order& how, const Arguments&...) const noexcept {
+    return pending(nullptr, 0, What, how.at);
   }
 
   friend class rank;

@@ -28,6 +28,9 @@ class submission_queue {
   [[nodiscard]] bool completed(std::uint64_t number) const noexcept {
     return is_completed(number, std::memory_order_acquire);
   }
+  /// Whether an operation is launched and not completed; the number of the last one that is.
+  [[nodiscard]] bool waits() const noexcept { return launched_.load(std::memory_order_acquire) > last_completed(); }
+  [[nodiscard]] std::uint64_t last_completed() const noexcept { return completed_.load(std::memory_order_acquire); }
   /// Returns when it is completed: its slot is the submitting thread's again.
   void wait(std::uint64_t number, spin_policy before_sleep) noexcept {
     (void)wait_until(

@@ -233,6 +233,10 @@ class symmetric_heap {
   /// Releases of slots that were not live.
   [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
 
+  /// Where the region begins on `peer`, as this rank addresses it: for a stream's work, which runs when the slot that
+  /// it was queued for may have been released.
+  [[nodiscard]] std::byte* base(int peer) const { return region_.at(peer); }
+
   /// The live slots, for messages: "'dispatch' 4096 bytes at 0 leased at train.cpp:88; ..."
   [[nodiscard]] std::string list() const {
     std::string out;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A kit computes: it owns the compute stream, launches kernels on it and multiplies matrices. Layers reach it through
-// their frame. `host_kit` computes at once on the calling thread, with the products of its policy; `rehearsal_kit` does
+// their frame. `host_kit` computes on a stream of this processor, with the products of its policy; `rehearsal_kit` does
 // nothing.
 //
 //   belay::host_kit<> kit;                                        // products by the blocked loop
@@ -19,7 +19,9 @@
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
+#include "belay/device/host_stream.hpp"
 #include "belay/device/stream.hpp"
+#include "belay/device/stream_policy.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/product.hpp"
@@ -70,48 +72,61 @@ concept host_products = requires(operand<float> c, operand<const float> a, opera
   P::product(d, b, b, 1.0, 0.0);
 };
 
-/// Computes at once, on the calling thread.
+/// Computes on this processor: at once, or as the settings of its stream say.
 template <host_products Products = kernel::blocked_products>
 class host_kit {
  public:
-  using stream_type = immediate_stream;
+  using stream_type = host_stream;
   using products_type = Products;
+
+  host_kit() = default;
+  /// Of rank `rank`, whose work runs as `how` says.
+  explicit host_kit(const stream_settings& how, int rank = 0) : stream_(how, rank) {}
 
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
   template <kernel::indexed F>
   void each(std::size_t count, const F& f) {
-    kernel::for_each_index(count, f);
+    stream_.run([count, f] { kernel::for_each_index(count, f); });
   }
   template <kernel::cooperative G>
   void teams(std::size_t count, const G& g) {
-    kernel::for_each_row(count, g);
+    stream_.run([count, g] { kernel::for_each_row(count, g); });
   }
   template <class T>
   void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    if (c.rows == 0 || c.columns == 0) return;
-    if (a.width() != 0) return Products::product(c, a, b, alpha, beta);
-    for (std::size_t row = 0; row < c.rows && beta != T(1); ++row)  // a sum of nothing
-      for (T& x : std::span<T>(c.row(row), c.columns)) x = beta == T(0) ? T(0) : beta * x;
+    stream_.run([=] { multiply(c, a, b, alpha, beta); });
   }
   template <class T, std::integral Index>
   void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    each_group(ends, [&](std::size_t e, std::size_t first, std::size_t count) {
-      product(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta);
+    stream_.run([=] {
+      each_group(ends, [&](std::size_t e, std::size_t first, std::size_t count) {
+        multiply(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta);
+      });
     });
   }
   template <class T, std::integral Index>
   void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    each_group(ends, [&](std::size_t e, std::size_t first, std::size_t count) {
-      product(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta);
+    stream_.run([=] {
+      each_group(ends, [&](std::size_t e, std::size_t first, std::size_t count) {
+        multiply(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta);
+      });
     });
   }
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 0; }
 
  private:
+  template <class T>
+  static void multiply(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
+                       std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
+    if (c.rows == 0 || c.columns == 0) return;
+    if (a.width() != 0) return Products::product(c, a, b, alpha, beta);
+    for (std::size_t row = 0; row < c.rows && beta != T(1); ++row)  // a sum of nothing
+      for (T& x : std::span<T>(c.row(row), c.columns)) x = beta == T(0) ? T(0) : beta * x;
+  }
   template <class Index, class Visit>
   static void each_group(view<const Index, 1> ends, Visit visit) {
     std::size_t first = 0;

@@ -3,10 +3,10 @@
 // A stream runs work in the order in which it was given. An event marks a point in that order. Everything that starts
 // work names its stream; there is no default one.
 //
-//   belay::immediate_stream compute, copies;
-//   copies.run([&] { std::memcpy(to, from, bytes); });
+//   belay::queue_stream compute, copies;
+//   copies.run([=] { std::memcpy(to, from, bytes); });
 //   compute.wait(copies.record());  // later work of `compute` begins when the copy is done
-//   compute.run([&] { use(to); });
+//   compute.run([=] { use(to); });
 //   compute.synchronize();
 #pragma once
 
@@ -14,51 +14,44 @@
 #include <cstddef>
 
 #include "belay/core/config.hpp"
+#include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 /// What a stream must offer. `run(f)` queues host work `f`; an asynchronous stream needs it to be small and trivially
 /// copyable. `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any
-/// stream. `synchronize()` returns when all queued work is done.
+/// stream. `synchronize()` returns when all queued work is done, and throws the first failure of it.
 template <class S>
-concept stream = requires(S& s, void (*work)()) {
-  typename S::event;
+concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.run(work);
-  { s.record() } -> std::same_as<typename S::event>;
-  s.synchronize();
-}
-&&requires(S& s, const typename S::event& mark) {
+  { s.record() } -> std::same_as<stream_event>;
   s.wait(mark);
-  { mark.ready() } -> std::convertible_to<bool>;
+  s.synchronize();
 };
 
-/// Runs work at once, on the calling thread: the compute stream of a CPU rank.
+/// Runs work at once, on the calling thread.
 class immediate_stream {
  public:
-  struct event {
-    [[nodiscard]] static constexpr bool ready() noexcept { return true; }
-  };
   static constexpr bool runs_nothing = false;
 
   template <std::invocable Work>
   void run(Work&& work) {
     work();
   }
-  [[nodiscard]] event record() const noexcept { return {}; }
-  void wait(const event&) const noexcept {}
+  [[nodiscard]] stream_event record() const noexcept { return {}; }
+  void wait(const stream_event& mark) const { mark.synchronize(); }
   void synchronize() const noexcept {}
 };
 
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
 class rehearsal_stream {
  public:
-  using event = immediate_stream::event;
   static constexpr bool runs_nothing = true;
 
   template <std::invocable Work>
   void run(Work&&) const noexcept {}
-  [[nodiscard]] event record() const noexcept { return {}; }
-  void wait(const event&) const noexcept {}
+  [[nodiscard]] stream_event record() const noexcept { return {}; }
+  void wait(const stream_event&) const noexcept {}
   void synchronize() const noexcept {}
 };
 

@@ -32,6 +32,7 @@
 #include "belay/core/where.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/parallel/bucket/bucket_reduction.hpp"
 #include "belay/parallel/bucket/checksums.hpp"
 #include "belay/parallel/bucket/contribution_text.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
@@ -154,14 +155,18 @@ class gradient_buckets {
 
   /// The backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order). Once
   /// per use of a parameter and micro-batch: once more is a usage_error in checked builds, and `finish` refuses in all.
-  void contributed(std::size_t first, std::size_t count, std::size_t micro_batch, where at = where::current()) {
+  /// With `belay::after(event)` the part is there when that is reached: buckets are reduced after it.
+  void contributed(std::size_t first, std::size_t count, std::size_t micro_batch,
+                   const start_order& how = where::current()) {
+    const where at = how.at;
+    if (how.event.source() != nullptr) computed_ = how.event;
     if (stage_ != phase::reducing) throw usage_error("a contribution outside of a step: call begin first", at);
     const std::size_t known = first < members_.size() ? members_.size() - first : 0;
     for (std::size_t p = first; p < first + (count < known ? count : known); ++p) {
       if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch)) {
         --open_[bucket_of_[p]];
         if constexpr (sealed) {
-          if (contributions_.complete(p)) checksums_.take(p, gradient_of(p), micro_batch, at);
+          if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
       } else {
         refuse_contribution(p, micro_batch, at);
@@ -233,12 +238,14 @@ class gradient_buckets {
 
   /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same
   /// buckets in ascending order, then `finish_gathers`.
-  void start_gather(std::size_t bucket, where at = where::current()) {
+  void start_gather(std::size_t bucket, const start_order& how = where::current()) {
     const auto& b = layout_.buckets()[bucket];
     if (b.counts.size() < 2 || b.count == 0) return;
-    gathers_[bucket] = families_[b.family].group.start_all_gather_v(values_.subspan(b.first, b.count), b.counts, at);
+    gathers_[bucket] = families_[b.family].group.start_all_gather_v(values_.subspan(b.first, b.count), b.counts, how);
   }
-  void finish_gathers() { settle(gathers_); }
+  void finish_gathers() { wait_all(gathers_); }
+  /// The same for `stream`, whose later work reads the values.
+  void finish_gathers_in(auto& stream) { all_then(gathers_, stream); }
 
   [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
     return members_[number].parameter();
@@ -266,7 +273,7 @@ class gradient_buckets {
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (gradients_.size() + reductions_.size() != layout_.gradient_elements())
       throw usage_error("the buckets have no memory yet: call bind", at);
-    settle(pending_);  // of a step that was withdrawn
+    wait_all(pending_);  // of a step that was withdrawn
     compare_replicas(at);
   }
   void expect(std::size_t micro_batches, where at) {
@@ -280,10 +287,11 @@ class gradient_buckets {
     }
     launched_ = 0;
     latest_ = 0;
+    computed_ = {};
     stage_ = phase::reducing;
     if constexpr (sealed) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
-        checksums_.take(p, gradient_of(p), gradient_checksums::no_micro_batch, at);
+        note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
   }
@@ -293,17 +301,19 @@ class gradient_buckets {
       const auto& b = layout_.buckets()[launched_];
       Group& group = families_[b.family].group;
       if (group.size() < 2 || b.count == 0) continue;
-      const std::span<T> memory = reduction_of(b);
-      if constexpr (sealed) std::copy_n(gradients_.data() + b.first, b.count, memory.data());
-      if (b.counts.empty())
-        pending_[launched_] = group.start_all_reduce(memory, sum, at);
-      else
-        pending_[launched_] = group.start_reduce_scatter_v(memory, b.counts, sum, at);
+      pending_[launched_] = bucket_reduction<gradient_buckets>{this, launched_, at}.start(group, after(computed_, at));
     }
+  }
+  friend struct bucket_reduction<gradient_buckets>;
+
+  // Of checked builds: what a parameter's gradient has is not changed from here on.
+  void note_complete(std::size_t parameter, std::size_t micro_batch, where at) {
+    checksums_.note(parameter, micro_batch, at);
+    if (computed_.ready()) checksums_.seal(parameter, gradient_of(parameter));
   }
 
   void wait_for_buckets() {
-    settle(pending_);
+    wait_all(pending_);
     launched_ = 0;
     stage_ = phase::idle;
   }
@@ -315,6 +325,7 @@ class gradient_buckets {
     wait_for_buckets();
     if constexpr (sealed) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
+        checksums_.seal(p, gradient_of(p));  // where no peer has waited for it
         if (checksums_.changed(p, gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
@@ -345,23 +356,13 @@ class gradient_buckets {
   // How the families' ranks differ in their divisors, or "". Called once in every step, also where the step ends
   // without a divisor: the other ranks wait.
   std::string compare_targets(std::uint64_t targets, where at) {
-    std::string found;
-    if constexpr (across_ranks) {
-      for (const bucket_family<Group>& family : families_) {
-        const std::string one = difference_of_targets(compared_, family.group, targets, at);
-        if (found.empty()) found = one;
-      }
-    }
-    return found;
+    if constexpr (across_ranks) return difference_of_targets(compared_, families_, targets, at);
+    return {};
   }
 
   [[nodiscard]] std::span<T> reduction_of(const bucket_layout::bucket& b) const noexcept {
     if (b.reduced_at == b.first) return gradients_.subspan(b.first, b.count);
     return reductions_.subspan(b.reduced_at - layout_.elements(), b.count);
-  }
-
-  static void settle(std::vector<pending>& slots) {
-    for (pending& slot : slots) slot.open() ? std::move(slot).wait() : void();
   }
 
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
@@ -382,6 +383,7 @@ class gradient_buckets {
   std::vector<std::size_t> open_;  // contributions a bucket still waits for
   std::vector<pending> pending_;
   std::vector<pending> gathers_;
+  stream_event computed_;  // the last contribution of a stream is in the gradients
   std::vector<owned_range<T>> owned_;
   std::span<T> values_;
   std::span<T> gradients_;

@@ -24,6 +24,7 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
@@ -62,13 +63,17 @@ template <class T, std::size_t Rank>
   return {extents_of(shape)};
 }
 
-/// How a rank has spent its time in one pipeline phase, in seconds.
+/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended.
 struct pipeline_times {
   double forward = 0;
   double backward = 0;
-  double waiting = 0;  // in exchanges
+  double waiting = 0;  // for exchanges
   double phase = 0;    // first action to last
 
+  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
+    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
+    phase += seconds;
+  }
   [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
 };
 
@@ -96,6 +101,7 @@ class pipeline {
         throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
       }
     }
+    transfers_.resize(table_.actions(static_cast<std::size_t>(group_.rank())).size());
   }
 
   [[nodiscard]] const Table& table() const noexcept { return table_; }
@@ -133,26 +139,25 @@ class pipeline {
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
     step.micro_batches(table_.micro_batches(), at);
     for (tensor& left_over : received_) left_over = {};  // of a step that ended early, which has reclaimed them
-    times_ = {};
-    const std::int64_t begin = Clock::now();
-    std::int64_t last = begin;
+    auto& compute_stream = step.engine().compute();
+    compute_stream.run([this] {
+      times_ = {};
+      last_ = Clock::now();
+    });
+    std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
       if (next.is_exchange()) {
-        exchange(step.engine(), stage, next, at);
+        exchange(step.engine(), stage, next, transfers_[number], at);
       } else {
         compute(step.micro_batch(next.micro_batch), stage, next);
       }
-      const std::int64_t now = Clock::now();
-      const double seconds = 1e-9 * static_cast<double>(now - last);
-      last = now;
-      if (next.is_exchange())
-        times_.waiting += seconds;
-      else if (next.kind == schedule::action_kind::forward)
-        times_.forward += seconds;
-      else
-        times_.backward += seconds;
+      ++number;
+      // In the order of the stream, whose time it is.
+      compute_stream.run([this, kind = next.kind, exchanged = next.is_exchange()] {
+        const std::int64_t now = Clock::now();
+        times_.add(kind, exchanged, 1e-9 * static_cast<double>(now - std::exchange(last_, now)));
+      });
     }
-    times_.phase = 1e-9 * static_cast<double>(last - begin);
   }
 
   /// Runs one micro-batch forward through all stages, for evaluation: `see(output)` is called on the last one with what
@@ -167,6 +172,7 @@ class pipeline {
       if (!place().first()) {
         const gradient<Engine, T, Rank> incoming{pass.engine(), boundary_of(input.shape()), at};  // a tensor, owned
         const std::array transfers{p2p::receive(group_.rank() - 1, incoming.values().flat())};
+        pass.engine().compute().synchronize();
         belay::exchange(group_, std::span<const p2p>(transfers), at);
         from_layers(incoming);
       } else if constexpr (offers_first<Network>) {
@@ -209,6 +215,7 @@ class pipeline {
     void release(std::size_t micro_batch) { handles.release(micro_batch); }
   };
 
+  using transfer_list = std::array<p2p, schedule::action::most_transfers>;
   struct tensor {
     view<T, Rank> values;
     lease_chain memory;
@@ -225,6 +232,7 @@ class pipeline {
     }
     if (!place().last()) {
       const std::array transfers{p2p::send(group_.rank() + 1, x.flat())};
+      pass.engine().compute().synchronize();
       belay::exchange(group_, std::span<const p2p>(transfers), at);
     } else if constexpr (offers_last<Network>) {
       see(belay::observe(pass, stage.network().last(), x, at).out(at));
@@ -258,9 +266,9 @@ class pipeline {
     if (group_.rank() == 0) stage.release(micro_batch);
   }
 
+  // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
   template <class Engine, class Stage>
-  void exchange(Engine& engine, Stage& stage, const schedule::action& next, where at) {
-    std::array<p2p, schedule::action::most_transfers> transfers;
+  void exchange(Engine& engine, Stage& stage, const schedule::action& next, transfer_list& transfers, where at) {
     std::size_t count = 0;
     for (const schedule::transfer& one : next.transfers()) {
       const int peer = static_cast<int>(one.peer);
@@ -276,11 +284,21 @@ class pipeline {
         transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
       }
     }
-    belay::exchange(group_, {transfers.data(), count}, at);
+    exchange_in_order(engine.compute(), {transfers.data(), count}, at);
     for (const schedule::transfer& one : next.transfers()) {
       if (one.direction == schedule::transfer_direction::send && one.what == schedule::payload::gradient)
         stage.release(one.micro_batch);
     }
+  }
+
+  // A received tensor's memory, and that of a sent one after it, may still be read by what the stream has queued.
+  template <stream Stream>
+  void exchange_in_order(Stream& stream, std::span<const p2p> transfers, where at) {
+    if constexpr (can_start_exchange<Group> && requires { stream.immediate(); }) {
+      if (!stream.immediate()) return group_.start_exchange(transfers, after(stream.record(), at)).then(stream, at);
+    }
+    stream.synchronize();
+    belay::exchange(group_, transfers, at);
   }
 
   template <class Engine>
@@ -293,7 +311,9 @@ class pipeline {
   Table table_;
   extents<Rank> boundary_;
   std::vector<tensor> received_;
+  std::vector<transfer_list> transfers_;  // of each action: a started exchange reads them
   pipeline_times times_;
+  std::int64_t last_ = 0;
 };
 
 template <class Mesh, schedule::any_table Table, class T, std::size_t Rank>

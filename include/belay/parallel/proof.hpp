@@ -308,7 +308,7 @@ template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>
 [[nodiscard]] consteval bool require_proven() {
   constexpr auto result = proof(Table);
   return schedule::first_fault<result.reason.kind, result.reason.stage, result.reason.micro_batch,
-                           result.reason.action>::holds &&
+                               result.reason.action>::holds &&
          schedule::peak_within<result.peak, PeakLimit>::holds;
 }
 

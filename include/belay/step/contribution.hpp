@@ -10,6 +10,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -28,8 +29,9 @@ class contribution_target {
 
   /// A trainer's own function will add to the memory: zeroes it where nothing has written it.
   virtual void begin_adding() {}
-  /// A backward of `micro_batch` has added what it adds. May throw usage_error.
-  virtual void contribute(std::size_t micro_batch, where at) = 0;
+  /// A backward of `micro_batch` has queued what it adds, which is there when `added` is reached. May throw
+  /// usage_error.
+  virtual void contribute(std::size_t micro_batch, const stream_event& added, where at) = 0;
 
  protected:
   ~contribution_target() = default;
@@ -60,8 +62,8 @@ class contribution_list {
   }
 
   /// Tells every target, and empties the list.
-  void contribute(std::size_t micro_batch, where at) {
-    while (first_ != nullptr) take_first().contribute(micro_batch, at);
+  void contribute(std::size_t micro_batch, const stream_event& added, where at) {
+    while (first_ != nullptr) take_first().contribute(micro_batch, added, at);
   }
 
  private:

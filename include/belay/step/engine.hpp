@@ -9,6 +9,7 @@
 //   belay::step step{engine};
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,6 +22,7 @@
 #include "belay/device/arena.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
+#include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/rehearsal_watch.hpp"
@@ -49,6 +51,15 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations) {}
+  /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
+  engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
+         std::size_t max_leases = 16384,
+         std::size_t max_obligations = 4096) requires std::constructible_from<Kit, const stream_settings&, int>
+      : meter_(&meter),
+        max_leases_(max_leases),
+        arena_(tier::device, std::move(activations), max_leases, meter),
+        ledger_(max_obligations),
+        kit_(streams, rank) {}
 
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
@@ -57,6 +68,14 @@ class engine {
   [[nodiscard]] Kit& kit() noexcept { return kit_; }
   /// The kit's stream.
   [[nodiscard]] stream_type& compute() noexcept { return kit_.stream(); }
+
+  /// Runs `work()` on the calling thread, once all that the kit's stream has queued is over. A rehearsal does not run
+  /// it.
+  template <std::invocable Work>
+  void run_on_host(Work&& work) {
+    compute().synchronize();
+    if constexpr (!stream_type::runs_nothing) work();
+  }
 
   /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; `no_watch` ignores it.
   using watch_type = std::conditional_t<stream_type::runs_nothing, rehearsal_watch, no_watch>;
@@ -74,6 +93,7 @@ class engine {
   /// Leases come from `activations` from now on, and the region before is freed. Between steps: numbers, epoch and how
   /// the last step ended stay.
   void use(Memory activations) {
+    compute().synchronize();
     arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
     ++epoch_;
   }
@@ -103,8 +123,10 @@ class engine {
   /// What passes have found since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
 
-  /// For `step` and `forward_only` only. Ends every lease and every obligation of the step.
+  /// For `step` and `forward_only` only. Ends every lease and every obligation of the step, once all that it has queued
+  /// is over.
   void end_step() noexcept {
+    if constexpr (requires { compute().wait_until_idle(); }) compute().wait_until_idle();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
     watch_.end();

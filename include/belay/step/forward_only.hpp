@@ -74,6 +74,7 @@ class forward_only {
 
   void note() noexcept {
     pass_findings found;
+    if constexpr (requires { engine_->compute().wait_until_idle(); }) engine_->compute().wait_until_idle();
     try {
       each([&](auto& participant) {
         const ballot own = participant.findings();

@@ -149,10 +149,16 @@ class frame : public frame_arithmetic<frame<Engine>> {
   /// What computes, for a customisation point such as an attention of one's own.
   [[nodiscard]] auto& kit() const noexcept { return engine_->kit(); }
 
-  /// Queues `work()` on the compute stream. A rehearsal does not run it.
+  /// Queues `work()` on the compute stream: trivially copyable, at most 288 bytes, and what it points to lives until it
+  /// has run. A rehearsal does not run it.
   template <std::invocable Work>
   void run(Work&& work) {
     engine_->compute().run(std::forward<Work>(work));
+  }
+  /// Runs `work()` here, once all that is queued is over. A rehearsal does not run it.
+  template <std::invocable Work>
+  void run_on_host(Work&& work) {
+    engine_->run_on_host(std::forward<Work>(work));
   }
 
   /// Where this backward adds to the gradient of `parameter`, of the shape of its local part: a product adds to it, a

@@ -86,7 +86,7 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
     if (owes()) {
       contribution_list contributions;
       for (std::size_t i = 0; i < count_; ++i) contributions.add(*targets_[i]);
-      contributions.contribute(call_.micro_batch, at);
+      contributions.contribute(call_.micro_batch, {}, at);  // the host's function has run
     }
     settle(at);
   }

@@ -139,6 +139,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <class Vote>
   requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0) BELAY_DISCHARGES [[nodiscard]] step_outcome
       commit(Vote&& vote, where at = where::current()) && {
+    engine_->compute().synchronize();
     std::string list = close_obligations();
     const std::uint64_t number = engine_->step_number();
     ended_ = true;
@@ -163,6 +164,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <votes Mesh, class Divisor>
   requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
       commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
+    engine_->compute().synchronize();
     std::string list = close_obligations();
     if (findings_.open_obligations > 0) expect_no_obligations(list, at);
     expect_agreement(mesh, order(), at);  // before ranks wait for each other in what only some of them take part in

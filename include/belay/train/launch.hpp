@@ -32,6 +32,8 @@
 #include "belay/device/available_memory.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
+#include "belay/device/stream_arbiter.hpp"
+#include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/train/plan.hpp"
@@ -42,10 +44,11 @@
 namespace belay::inline BELAY_ABI {
 
 struct launch_options {
-  belay::budget budget;                        // of each rank; unlimited by default
+  belay::budget budget = {};                   // of each rank; unlimited by default
   std::size_t available = available_memory();  // of this machine, for the ranks on it
   // What would need less memory of a tier: shown with a refusal.
-  std::function<std::vector<std::string>(tier)> advice;
+  std::function<std::vector<std::string>(tier)> advice = {};
+  stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
 };
 
 /// The plan of a body on all ranks, and the regions that its run needs.
@@ -156,6 +159,32 @@ inline void expect_fits(const rehearsal_result& planned, const launch_options& o
       shortage, at);
 }
 
+/// A world whose ranks are threads of this process.
+template <class World>
+inline constexpr bool ranks_are_threads = requires {
+  requires std::remove_cvref_t<World>::ranks_are_threads;
+};
+
+/// A rank whose communication an arbiter can order: one that is a thread of this process.
+template <class Rank>
+concept takes_arbiter = requires(Rank& rank, std::shared_ptr<stream_arbiter> arbiter) {
+  rank.use(arbiter);
+};
+
+/// The streams of all ranks of a world of `size`. Throws usage_error where they cannot be as chosen.
+template <class World, class Engine>
+[[nodiscard]] stream_settings stream_settings_for(const stream_choice& chosen, int size, where at) {
+  if (chosen.policy == stream_policy::immediate) return {};
+  if (!has_stream_settings<Engine>)
+    throw usage_error(std::string("streams that are ") + name(chosen.policy) +
+                          " need a kit that is made of stream_settings, as host_kit is",
+                      at);
+  if (chosen.policy == stream_policy::queued) return {chosen.policy, nullptr};
+  if (!ranks_are_threads<World>)
+    throw usage_error("adversarial streams need ranks that are threads of one process: belay::host::world", at);
+  return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size))};
+}
+
 /// Runs `body` on every rank of `world`, with the memory of `planned`, a rehearsal of the same body on as many ranks.
 /// Throws plan_refused, and what `world.run` throws: the first cause.
 template <class Kit = host_kit<>, class World, training_body Body>
@@ -169,11 +198,15 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const bool launched = launcher.size == size && launcher.local_size > 0;
   const int ranks_here = launched ? launcher.local_size : size;
   expect_fits(planned, options, ranks_here, at);
+  using engine_type = engine<host_pages, Kit>;
+  const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
   std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
   world.run([&](auto& rank) {
     using rank_type = std::remove_reference_t<decltype(rank)>;
     const int number = rank.number();
+    std::optional<stream_arbiter::host> turns;
+    if (streams.arbiter != nullptr) turns.emplace(*streams.arbiter);
     // Each rank rehearses itself; all see all plans, so that all refuse, or none.
     const auto again = [&, number](std::uint64_t rows) {
       planned_run own = rank_rehearsal(number, size, body, rows, at).leased_by(number);
@@ -182,12 +215,19 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
       expect_fits(grown, options, ranks_here, at);
       return own;
     };
-    using run_type = run<rank_type, engine<host_pages, Kit>>;
+    using run_type = run<rank_type, engine_type>;
     const auto mine = static_cast<std::size_t>(number);
-    auto self =
-        std::make_shared<run_type>(number, size, planned_run{planned.plan.ranks()[mine], planned.memory[mine]}, again);
+    auto self = std::make_shared<run_type>(number, size, planned_run{planned.plan.ranks()[mine], planned.memory[mine]},
+                                           again, streams);
     kept[mine] = self;
     if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
+    if constexpr (takes_arbiter<rank_type>) {
+      if (streams.arbiter != nullptr) {
+        rank.use(streams.arbiter);
+        body(rank, *self);
+        return rank.finish();
+      }
+    }
     body(rank, *self);
   });
 }

@@ -21,17 +21,19 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/kernel/for_each.hpp"
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/step/commit.hpp"
@@ -70,7 +72,8 @@ concept committed_store_part = requires(Part& part) {
   { part.squares() } -> std::same_as<double>;
 };
 
-template <class T, class Group>
+/// `Kit` computes: the engine's of a store's run, in the order of its stream, or one of its own.
+template <class T, class Group, class Kit = host_kit<>>
 class adamw {
  public:
   /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory.
@@ -81,12 +84,15 @@ class adamw {
               store.run().template lease_share<T>(
                   tier::device, [&](int rank) { return 2 * store.owned_elements(rank); }, "optimizer state", at),
               at) {
+    own_kit_.reset();
+    kit_ = &store.run().engine().kit();
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
   }
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
-  /// them. Consumes the token. Collective over the families of the store's parameters.
+  /// them, in the order of the engine's stream: the host does not wait. Consumes the token. Collective over the
+  /// families of the store's parameters.
   template <class... Participants>
   void apply(committed_gradients<Participants...>&& token, const update& with, where at = where::current()) {
     apply(std::move(token).only_part(), with, at);
@@ -112,7 +118,7 @@ class adamw {
 
   /// `state` has exactly `state_elements(buckets)` elements, and is zeroed. It and the bound `buckets` outlive this.
   adamw(adamw_settings settings, gradient_buckets<T, Group>& buckets, std::span<T> state, where at = where::current())
-      : settings_(settings), buckets_(&buckets), state_(state) {
+      : settings_(settings), buckets_(&buckets), state_(state), own_kit_(std::in_place) {
     if (state.size() != state_elements(buckets))
       throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
                             " elements, the memory given has " + std::to_string(state.size()),
@@ -177,32 +183,38 @@ class adamw {
     const std::span<T> second = state_.last(state_.size() / 2);
     std::size_t done = 0;
     std::size_t bucket = 0;
+    Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
+    auto& stream = kit.stream();
     for (const owned_range<T>& range : used.owned()) {
-      for (; bucket < range.bucket; ++bucket) buckets_->start_gather(bucket, at);
+      for (; bucket < range.bucket; ++bucket) buckets_->start_gather(bucket, after(stream.record(), at));
       const auto& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
       for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
         const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
-        kernel::for_each_index(count, kernel::adamw<T>{range.value + i, range.gradient + i, first.data() + done,
-                                                       second.data() + done, scalars});
+        kit.each(count, kernel::adamw<T>{range.value + i, range.gradient + i, first.data() + done, second.data() + done,
+                                         scalars});
         done += count;
       }
     }
-    for (; bucket < buckets_->layout().buckets().size(); ++bucket) buckets_->start_gather(bucket, at);
-    buckets_->finish_gathers();
+    for (; bucket < buckets_->layout().buckets().size(); ++bucket)
+      buckets_->start_gather(bucket, after(stream.record(), at));
+    buckets_->finish_gathers_in(stream);
   }
 
   adamw_settings settings_;
   gradient_buckets<T, Group>* buckets_;
   std::span<T> state_;
+  std::optional<Kit> own_kit_;  // where there is no engine
+  Kit* kit_ = nullptr;
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
   std::function<void(std::uint64_t)> note_;  // tells a store what the last update was made with
 };
 
 template <class Store>
-adamw(Store&) -> adamw<typename Store::value_type, typename Store::group_type>;
+adamw(Store&) -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
 template <class Store>
-adamw(Store&, adamw_settings) -> adamw<typename Store::value_type, typename Store::group_type>;
+adamw(Store&, adamw_settings)
+    -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
 template <class T, class Group>
 adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<T>) -> adamw<T, Group>;
 

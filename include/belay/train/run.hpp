@@ -32,6 +32,7 @@
 #include "belay/core/where.hpp"
 #include "belay/device/arena.hpp"
 #include "belay/device/memory.hpp"
+#include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/train/plan.hpp"
@@ -51,6 +52,10 @@ struct planned_run {
   run_memory memory;
 };
 
+/// An engine whose kit has a stream of a policy that is chosen when the program runs.
+template <class Engine>
+concept has_stream_settings = std::constructible_from<typename Engine::kit_type, const stream_settings&, int>;
+
 /// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
 template <class Rank, class Engine>
 class run {
@@ -62,14 +67,17 @@ class run {
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
   using planner = std::function<planned_run(std::uint64_t rows)>;
 
-  /// Rank `number` of `ranks`. `again` is asked when a step must be replayed.
-  run(int number, int ranks, planned_run planned, planner again = {})
+  /// Rank `number` of `ranks`. `again` is asked when a step must be replayed. Kernels run as `streams` says.
+  run(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {})
       : number_(number),
         ranks_(ranks),
         plan_(std::move(planned.plan)),
         planned_(std::move(planned.memory)),
         again_(again) {
-    engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
+    if constexpr (has_stream_settings<Engine>)
+      engine_.emplace(memory_type{planned_.activations}, meters_[tier::device], streams, number);
+    else
+      engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
   }
   run(const run&) = delete;  // bodies and stores point to it
   run& operator=(const run&) = delete;
@@ -137,8 +145,8 @@ class run {
   }
 
   /// The numbers 1 to `count`, each until its step is committed: one that must be replayed comes again, with room for
-  /// what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as `error`. A rehearsal has
-  /// one step.
+  /// what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as `error`. When the next
+  /// number is there, all that the step has queued is done. A rehearsal has one step.
   class step_numbers {
    public:
     struct end_type {};
@@ -236,6 +244,7 @@ class run {
   }
 
   [[nodiscard]] next_step next() {
+    engine_->compute().synchronize();  // the optimizer's update
     engine_->expect_refusal_read();
     if (engine_->last_end() != end_of_step::replay) return next_step::another;
     make_room(engine_->needed_rows());

@@ -81,6 +81,7 @@ class parameter_store {
   using value_type = typename Precision::parameters;
   using group_type = typename Mesh::group_type;
   using run_type = Run;
+  using kit_type = typename Run::engine_type::kit_type;
   using buckets_type = gradient_buckets<value_type, group_type>;
   using committed_part = store_gradients<parameter_store>;
   friend committed_part;

@@ -88,7 +88,8 @@ template <class Parameter>
 /// Runs `body` on threads, with the products that train_moe has.
 template <class Body>
 void launch(const options& run, Body&& body) {
-  belay::launch<model::host_kit>(belay::host::world{static_cast<int>(run.mesh.ranks())}, body);
+  belay::launch<model::host_kit>(belay::host::world{static_cast<int>(run.mesh.ranks())}, body,
+                                 {.streams = run.streams});
 }
 
 /// What a test does to the gradients of one rank before they are used; the wrong policies live here.

@@ -12,12 +12,17 @@ namespace {
 // Remembers what was asked of it.
 class fake_source final : public belay::completion_source {
  public:
-  [[nodiscard]] bool ready(std::uint64_t number) const noexcept override { return number <= done; }
+  [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return number <= done; }
+  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point) const override {
+    return over(number);
+  }
+  void expect_done(std::uint64_t, belay::where) const override {}
+  void hand_to_stream(std::uint64_t number, belay::operation, belay::where) override { handed.push_back(number); }
   void wait(std::uint64_t number, belay::operation, belay::where) override { waited.push_back(number); }
   void abandon(std::uint64_t number, belay::where) noexcept override { abandoned.push_back(number); }
 
   std::uint64_t done = 0;
-  std::vector<std::uint64_t> waited, abandoned;
+  std::vector<std::uint64_t> waited, abandoned, handed;
 };
 
 belay::pending start(fake_source& source, std::uint64_t number) {

@@ -69,7 +69,7 @@ TEST_CASE("the first exception stops what follows and comes out of synchronize")
 
 TEST_CASE("an event outlives its stream, and destruction runs what is queued") {
   int ran = 0;
-  queue_stream::event end;
+  belay::stream_event end;
   CHECK(end.ready());
   {
     queue_stream stream;

@@ -21,7 +21,9 @@ struct counted final : belay::contribution_target {
   std::vector<std::size_t> micro_batches;
   float value = 0;
   bool stored = true;
-  void contribute(std::size_t micro_batch, belay::where) override { micro_batches.push_back(micro_batch); }
+  void contribute(std::size_t micro_batch, const belay::stream_event&, belay::where) override {
+    micro_batches.push_back(micro_batch);
+  }
   [[nodiscard]] belay::contribution_target* contribution() { return stored ? this : nullptr; }
   [[nodiscard]] belay::view<float, 1> gradient_values() { return {&value, {1}}; }
   [[nodiscard]] static const char* name() { return "weight"; }

@@ -75,6 +75,7 @@ class group : public basic_group<group, collectives> {
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     const blocking_call call(*this, operation::make_symmetric, {}, at);
+    const turn mine(*this);
     if (alone()) return symmetric_region::map(1, bytes, backing::memory, at);
     const collective_context me = context();
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};

@@ -28,6 +28,7 @@
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_arbiter.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -94,6 +95,9 @@ class rank {
 
   /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
   [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+
+  /// Communications of this rank run when `arbiter` says so, which all ranks share. Before the first of them.
+  void use(std::shared_ptr<stream_arbiter> arbiter) { stream_->use(std::move(arbiter)); }
 
   /// Runs what was started and not waited for, and ends the communication thread.
   void finish() noexcept { stream_->finish(); }

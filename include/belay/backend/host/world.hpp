@@ -28,6 +28,8 @@ namespace host {
 /// `world(4).run(body)` calls `body(rank&)` on four threads, each a rank. Can be run again.
 class world {
  public:
+  static constexpr bool ranks_are_threads = true;
+
   /// Throws `usage_error` if there is no rank, `input_error` if BELAY_TIMEOUT makes no sense.
   explicit world(int ranks, world_options options = {}, where at = where::current());
 

@@ -10,6 +10,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/core/config.hpp"
@@ -25,10 +26,15 @@ class gradient_checksums {
 
   explicit gradient_checksums(std::size_t parameters) : taken_(parameters) {}
 
-  /// The gradient of `parameter` is complete. `micro_batch` was the last one, or `no_micro_batch`.
+  /// The last contribution to `parameter` was that of `micro_batch`, or `no_micro_batch`.
+  void note(std::size_t parameter, std::size_t micro_batch, where at) noexcept {
+    taken_[parameter] = {0, micro_batch, at, false};
+  }
+  /// What was contributed is in the gradient, which must not change from here on.
   template <class T>
-  void take(std::size_t parameter, std::span<const T> gradient, std::size_t micro_batch, where at) noexcept {
-    taken_[parameter] = {hash_of(gradient), micro_batch, at};
+  void seal(std::size_t parameter, std::span<const T> gradient) noexcept {
+    checksum& one = taken_[parameter];
+    if (!std::exchange(one.sealed, true)) one.hash = hash_of(gradient);
   }
   /// Whether the gradient has changed since then.
   template <class T>
@@ -48,6 +54,7 @@ class gradient_checksums {
     std::uint64_t hash = 0;
     std::size_t micro_batch = 0;
     where at;
+    bool sealed = false;
   };
   template <class T>
   [[nodiscard]] static std::uint64_t hash_of(std::span<const T> gradient) noexcept {

@@ -6,8 +6,10 @@
 
 #include <cstddef>
 
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/step/contribution.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -21,9 +23,9 @@ class bucket_contributor final : public contribution_target {
   void begin_adding() override {
     if (unwritten()) owner_->zero(parameter_);
   }
-  void contribute(std::size_t micro_batch, where at) override {
+  void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
     begin_adding();  // a call that adds nothing
-    owner_->contributed(parameter_, 1, micro_batch, at);
+    owner_->contributed(parameter_, 1, micro_batch, after(added, at));
   }
 
  private:

@@ -20,6 +20,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/divisor.hpp"
@@ -121,6 +122,19 @@ template <class Group>
   return "target_tokens differ between ranks (" + compared.text(group) +
          "): it is the number of the whole global batch, equal on all ranks; finish(local_targets{n}, group) sums what "
          "each of them has";
+}
+
+/// The same over all families.
+template <class Group>
+[[nodiscard]] std::string difference_of_targets(rank_comparison& compared,
+                                                const std::vector<bucket_family<Group>>& families,
+                                                std::uint64_t targets, where at) {
+  std::string found;
+  for (const bucket_family<Group>& family : families) {
+    const std::string one = difference_of_targets(compared, family.group, targets, at);
+    if (found.empty()) found = one;
+  }
+  return found;
 }
 
 /// The targets of all ranks that divide a batch: more than 64 bits hold, and it does not wrap round. Collective.

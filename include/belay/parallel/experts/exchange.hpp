@@ -16,11 +16,10 @@
 // For inputs, and for outputs, which are written later, that synchronisation is the gather. The push of the backward
 // needs none before it: an output row is read and overwritten only by its token's rank, which has read it already, and
 // its owner wrote it before the barrier of the combine. Row gradients are first written after the barrier of the
-// backward. These are five synchronisations a layer, forward and backward; on one rank there are none.
+// backward. These are five synchronisations a layer; on one rank there are none.
 //
-// Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots. Rows that were
-// pushed are put into the owners' slots, owners send rows to the mirrors of the ranks that pull them, and
-// `heap.synchronize`, which carries them, replaces the barrier.
+// Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots: pushed rows are
+// put into the owners' slots, owners send rows to the mirrors of who pulls them, and `heap.synchronize` carries them.
 // IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
@@ -106,7 +105,7 @@ class expert_exchange {
   template <class Frame>
   BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x, const routing<T>& routed,
                                                      where at = where::current()) {
-    expect_shape(x, routed.rows, "dispatch: x", at);
+    expect_rows(x, routed.rows, shape_.hidden, "dispatch: x", at);
     if (part_ == part::waits) [[unlikely]]
       throw usage_error(
           "dispatch: layer '" + printable(frame.layer()) +
@@ -115,9 +114,8 @@ class expert_exchange {
     if (routed.experts != shape_.experts || routed.k != shape_.k) {
       throw usage_error("dispatch: the routing is over other experts than the exchange", at);
     }
-    dispatch_state<expert_exchange> state;
-    state.exchange = this;
-    state.routed = routed;
+    state_type state;
+    state.exchange = this, state.routed = routed;
     state.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});
     state.offsets = frame.template keep<std::size_t>(extents<1>{shape_.local() + 1});
     state.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
@@ -126,13 +124,16 @@ class expert_exchange {
     const bool counted = !frame.forward_only() && statistics_.layers() > 0;
     const std::size_t layer = frame.layer_index() - first_layer_;
     const std::size_t micro_batch = frame.micro_batch();
-    frame.run([&] {
-      exchange_counts(state, at);
-      if (counted) statistics_.record(layer, micro_batch, state.routed, at);
-      for_each_token(push_tokens<T>{slots(state, state.inputs), x.data()}, routed.rows);
-      put_rows(state, state.inputs, at);
-      synchronize(at);
-    });
+    unread_ = true;
+    const auto moves = [this, now = moved(state, state.inputs), x = x.data(), counted, layer, micro_batch,
+                        at](const auto& group) {
+      exchange_counts(group, now, at);
+      if (counted) statistics_.record(layer, micro_batch, now.routed, at);
+      for_each_token(push_tokens<T>{slots(now), x}, now.routed.rows);
+      put_rows(now, at);
+      synchronize(group, at);
+    };
+    communicate(frame, moves, at);
     return dispatched_type{std::move(state)};
   }
 
@@ -227,14 +228,14 @@ class expert_exchange {
 
   template <class Frame>
   void combine(Frame& frame, state_type& state, view<T, 2> y, where at) {
-    expect_shape(y, state.routed.rows, "combine: y", at);
+    expect_rows(y, state.routed.rows, shape_.hidden, "combine: y", at);
     settle(frame, state, at);
-    frame.run([&] {
-      give_rows(state, state.outputs, at);
-      synchronize(at);
-      for_each_token(pull_weighted<T>{slots(state, state.outputs), state.routed.weights.data(), y.data()},
-                     state.routed.rows);
-    });
+    const auto moves = [this, now = moved(state, state.outputs), y = y.data(), at](const auto& group) {
+      give_rows(now, at);
+      synchronize(group, at);
+      for_each_token(pull_weighted<T>{slots(now), now.routed.weights.data(), y}, now.routed.rows);
+    };
+    communicate(frame, moves, at);
     if (frame.forward_only()) {
       heap_->release(state.inputs, at);
       heap_->release(state.outputs, at);
@@ -246,31 +247,32 @@ class expert_exchange {
 
   template <class Frame>
   void backward(Frame& frame, state_type& state, view<const T, 2> dy, view<T, 2> dweights, where at) {
-    expect_shape(dy, state.routed.rows, "backward: dy", at);
+    expect_rows(dy, state.routed.rows, shape_.hidden, "backward: dy", at);
     if (dweights.shape() != extents<2>{state.routed.rows, shape_.k}) {
       throw usage_error("backward: dweights is [rows, k] of the routing", at);
     }
     settle(frame, state, at);
     state.gradients = heap_->lease(slot_bytes(), "row gradients of experts", at);
     state.obligation = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
-    frame.run([&] {
-      for_each_token(
-          exchange_gradients<T>{slots(state, state.outputs), state.routed.weights.data(), dy.data(), dweights.data()},
-          state.routed.rows);
-      put_rows(state, state.outputs, at);
-      synchronize(at);
-    });
+    const auto moves = [this, now = moved(state, state.outputs), dy = dy.data(), dweights = dweights.data(),
+                        at](const auto& group) {
+      for_each_token(exchange_gradients<T>{slots(now), now.routed.weights.data(), dy, dweights}, now.routed.rows);
+      put_rows(now, at);
+      synchronize(group, at);
+    };
+    communicate(frame, moves, at);
   }
 
   template <class Frame>
   void finish(Frame& frame, state_type& state, view<T, 2> dx, where at) {
-    expect_shape(dx, state.routed.rows, "finish: dx", at);
+    expect_rows(dx, state.routed.rows, shape_.hidden, "finish: dx", at);
     settle(frame, state, at);
-    frame.run([&] {
-      give_rows(state, state.gradients, at);
-      synchronize(at);
-      for_each_token(pull_sum<T>{slots(state, state.gradients), dx.data()}, state.routed.rows);
-    });
+    const auto moves = [this, now = moved(state, state.gradients), dx = dx.data(), at](const auto& group) {
+      give_rows(now, at);
+      synchronize(group, at);
+      for_each_token(pull_sum<T>{slots(now), dx}, now.routed.rows);
+    };
+    communicate(frame, moves, at);
     heap_->release(state.gradients, at);
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
@@ -283,7 +285,7 @@ class expert_exchange {
     heap_->release(state.inputs, at);
   }
 
-  // The memory of a handle that outlived its step was reclaimed. It must not be touched in any build.
+  // The memory of a handle that outlived its step was reclaimed, and is not touched.
   template <class Frame>
   static void settle(Frame& frame, const state_type& state, where at) {
     const bool owed = frame.engine().obligations().is_open(state.obligation);
@@ -291,12 +293,33 @@ class expert_exchange {
     if (!owed) throw usage_error("a handle of an expert exchange was used after its step had ended", at);
   }
 
-  // Every rank learns what every rank has selected, so that all come to the same decisions.
-  void exchange_counts(state_type& state, where at) {
+  using rows_type = moved_rows<expert_exchange>;
+  [[nodiscard]] static rows_type moved(state_type& state, const slot_type& slot) {
+    return {state.routed, state.places, state.offsets, slot.offset_bytes(), &state, &slot};
+  }
+
+  // The compute stream goes on when `moves(group)` is over: one communication of the group, after what it has queued.
+  // On one rank it is a kernel.
+  template <class Frame, class Moves>
+  void communicate(Frame& frame, const Moves& moves, where at) {
+    auto& stream = frame.engine().compute();
+    if (shape_.ranks == 1) return frame.run([this, moves] { moves(group_); });
+    if constexpr (!mirrored && can_start_composite<Group, Moves> && requires { stream.immediate(); }) {
+      if (!stream.immediate()) {
+        pending under_way = group_.start_composite(operation::exchange, moves, after(stream.record(), at));
+        return std::move(under_way).then(stream, at);
+      }
+    }
+    frame.run_on_host([&] { moves(group_); });
+  }
+
+  // Every rank learns what every rank has selected.
+  template <class Ranks>
+  void exchange_counts(const Ranks& group, const rows_type& state, where at) {
     if constexpr (checked(check_level::local)) expect_counts(state.routed, at);
     const std::size_t first = shape_.rank * shape_.experts;
     for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = state.routed.counts[e];
-    if (shape_.ranks > 1) all_gather_v(group_, selections_, gather_counts_, at);
+    if (shape_.ranks > 1) group.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, at);
     for (std::size_t e = 0; e < shape_.experts; ++e) {
       std::int64_t total = 0;
       for (std::size_t source = 0; source < shape_.ranks; ++source) total += selections_[source * shape_.experts + e];
@@ -305,79 +328,56 @@ class expert_exchange {
     const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
     const std::size_t needed = rows_needed(shape_, all);
     needed_ = needed > needed_ ? needed : needed_;
-    unread_ = true;
     expert_offsets(shape_, all, state.offsets);
     if constexpr (mirrored) {
-      state.segments.resize(2 * shape_.ranks * shape_.local());
-      expert_segments(shape_, all, state.segments);
+      state.mirrors->segments.resize(2 * shape_.ranks * shape_.local());
+      expert_segments(shape_, all, state.mirrors->segments);
     }
     expert_places(shape_, all, state.routed.choices, {cursor_.data(), {cursor_.size()}}, state.places);
   }
 
-  // A routing is plain data of the caller, and positions in slots are computed from its counts.
-  void expect_counts(const routing<T>& routed, where at) const {
-    checked_size selections;
-    for (std::size_t e = 0; e < shape_.experts; ++e) {
-      selections += routed.counts[e] < 0 ? largest_size : static_cast<std::size_t>(routed.counts[e]);
-    }
-    if (selections.saturated() == routed.choices.size()) return;
-    throw usage_error("dispatch: the counts of the routing do not add up to its " +
-                          std::to_string(routed.choices.size()) + " choices",
-                      at);
-  }
-
-  void synchronize(where at) {
+  template <class Ranks>
+  void synchronize(const Ranks& group, where at) {
     if (shape_.ranks == 1) return;
     if constexpr (mirrored)
       heap_->synchronize(at);
     else
-      group_.barrier(at);
+      group.barrier(at);
   }
 
   // This rank's rows, from its mirrors to their owners' slots.
-  void put_rows(const state_type& state, const slot_type& slot, where at) {
+  void put_rows(const rows_type& state, where at) {
     if constexpr (mirrored) {
       const std::size_t bytes = shape_.hidden * sizeof(T);
       for (std::size_t i = 0; i < state.places.size(); ++i) {
         const std::int32_t place = state.places.data()[i];
         if (place == no_place) continue;
         const auto owner = static_cast<std::size_t>(state.routed.choices.data()[i]) / shape_.local();
-        heap_->put(static_cast<int>(owner), slot, static_cast<std::size_t>(place) * bytes, bytes, at);
+        heap_->put(static_cast<int>(owner), *state.slot, static_cast<std::size_t>(place) * bytes, bytes, at);
       }
     }
   }
   // The rows of this rank's experts, to the mirrors on the ranks that own the tokens.
-  void give_rows(const state_type& state, const slot_type& slot, where at) {
+  void give_rows(const rows_type& state, where at) {
     if constexpr (mirrored) {
       const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t i = 0; 2 * i < state.segments.size(); ++i) {
-        const std::size_t first = state.segments[2 * i], end = state.segments[2 * i + 1];
-        heap_->give(static_cast<int>(i / shape_.local()), slot, first * bytes, (end - first) * bytes, at);
+      const auto& segments = state.mirrors->segments;
+      for (std::size_t i = 0; 2 * i < segments.size(); ++i) {
+        const std::size_t first = segments[2 * i], end = segments[2 * i + 1];
+        heap_->give(static_cast<int>(i / shape_.local()), *state.slot, first * bytes, (end - first) * bytes, at);
       }
     }
-  }
-
-  static void for_each_token(const auto& kernel, std::size_t tokens) {
-    for (std::size_t token = 0; token < tokens; ++token) kernel(token);
   }
 
   [[nodiscard]] view<T, 2> rows_in(const slot_type& slot) const {
     return {reinterpret_cast<T*>(slot.local()), {shape_.capacity, shape_.hidden}};
   }
 
-  [[nodiscard]] peer_slots<T> slots(const state_type& state, const slot_type& slot) {
+  [[nodiscard]] peer_slots<T> slots(const rows_type& state) {
     for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
-      bases_[peer] = reinterpret_cast<T*>(slot.at(static_cast<int>(peer)));
+      bases_[peer] = reinterpret_cast<T*>(heap_->base(static_cast<int>(peer)) + state.first_byte);
     }
     return {bases_.data(), state.routed.choices.data(), state.places.data(), shape_.k, shape_.hidden, shape_.local()};
-  }
-
-  template <class U>
-  void expect_shape(view<U, 2> rows, std::size_t count, const char* what, where at) const {
-    if (rows.extent(0) == count && rows.extent(1) == shape_.hidden) return;
-    throw usage_error(std::string(what) + " is [" + std::to_string(count) + ", " + std::to_string(shape_.hidden) +
-                          "], not [" + std::to_string(rows.extent(0)) + ", " + std::to_string(rows.extent(1)) + "]",
-                      at);
   }
 
   Group group_;

@@ -18,6 +18,7 @@
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/experts/settings.hpp"
+#include "belay/parallel/routing.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -132,6 +133,28 @@ inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2>
     const std::int64_t place = cursor[static_cast<std::size_t>(choices.data()[i])]++;
     places.data()[i] = place < capacity ? static_cast<std::int32_t>(place) : no_place;
   }
+}
+
+/// Throws usage_error where the counts of a routing, plain data of the caller from which positions in slots are
+/// computed, do not add up to its choices.
+template <class T>
+void expect_counts(const routing<T>& routed, where at) {
+  checked_size selections;
+  for (std::int64_t count : routed.counts.flat())
+    selections += count < 0 ? largest_size : static_cast<std::size_t>(count);
+  if (selections.saturated() == routed.choices.size()) return;
+  throw usage_error(
+      "dispatch: the counts of the routing do not add up to its " + std::to_string(routed.choices.size()) + " choices",
+      at);
+}
+
+/// Throws usage_error where `what`, [count, hidden], has another shape.
+template <class U>
+void expect_rows(view<U, 2> rows, std::size_t count, std::size_t hidden, const char* what, where at) {
+  if (rows.extent(0) == count && rows.extent(1) == hidden) return;
+  throw usage_error(std::string(what) + " is [" + std::to_string(count) + ", " + std::to_string(hidden) + "], not [" +
+                        std::to_string(rows.extent(0)) + ", " + std::to_string(rows.extent(1)) + "]",
+                    at);
 }
 
 }  // namespace belay::inline BELAY_ABI

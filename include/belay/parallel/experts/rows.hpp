@@ -134,4 +134,8 @@ struct pull_sum {
   }
 };
 
+inline void for_each_token(const auto& kernel, std::size_t tokens) {
+  for (std::size_t token = 0; token < tokens; ++token) kernel(token);
+}
+
 }  // namespace belay::inline BELAY_ABI

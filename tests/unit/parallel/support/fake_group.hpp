@@ -56,7 +56,12 @@ class shared_state {
 class queue final : public belay::completion_source {
  public:
   explicit queue(std::size_t capacity = 1024) { work_.reserve(capacity); }
-  [[nodiscard]] bool ready(std::uint64_t ticket) const noexcept override { return done_ >= ticket; }
+  [[nodiscard]] bool over(std::uint64_t ticket) const noexcept override { return done_ >= ticket; }
+  [[nodiscard]] bool wait_until(std::uint64_t ticket, std::chrono::steady_clock::time_point) const override {
+    return over(ticket);
+  }
+  void expect_done(std::uint64_t, belay::where) const override {}
+  void hand_to_stream(std::uint64_t, belay::operation, belay::where) override {}
   void wait(std::uint64_t ticket, belay::operation, belay::where) override {
     for (; done_ < ticket; ++done_) work_[done_]();
   }
@@ -109,21 +114,22 @@ class group {
     shared_->arrive_and_wait();
   }
   template <class T, class Op>
-  [[nodiscard]] belay::pending start_all_reduce(std::span<T> inout, Op op, belay::where at = {}) const {
+  [[nodiscard]] belay::pending start_all_reduce(std::span<T> inout, Op op,
+                                                const belay::start_order& how = belay::where{}) const {
     return queue_->start([self = *this, inout, op] { self.all_reduce(inout, op); },
-                         "all_reduce " + std::to_string(inout.size()), at);
+                         "all_reduce " + std::to_string(inout.size()), how.at);
   }
   template <class T, class Op>
   [[nodiscard]] belay::pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                                                      belay::where at = {}) const {
+                                                      const belay::start_order& how = belay::where{}) const {
     return queue_->start([self = *this, inout, counts, op] { self.reduce_scatter_v(inout, counts, op); },
-                         "reduce_scatter_v " + std::to_string(inout.size()), at);
+                         "reduce_scatter_v " + std::to_string(inout.size()), how.at);
   }
   template <class T>
   [[nodiscard]] belay::pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
-                                                  belay::where at = {}) const {
+                                                  const belay::start_order& how = belay::where{}) const {
     return queue_->start([self = *this, inout, counts] { self.all_gather_v(inout, counts); },
-                         "all_gather_v " + std::to_string(inout.size()), at);
+                         "all_gather_v " + std::to_string(inout.size()), how.at);
   }
 
  private:

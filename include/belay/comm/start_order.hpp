@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// When a started communication begins: in its turn, or in its turn after an event.
+//
+//   belay::pending sum = group.start_all_reduce(gradients, belay::sum, belay::after(compute.record()));
+#pragma once
+
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_event.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A started communication begins when what `event` marks is done. It fails, for all ranks of its group, where that has
+/// failed or takes longer than the group waits for peers.
+struct after {
+  explicit after(stream_event what, where started_at = where::current()) noexcept
+      : event(std::move(what)), at(started_at) {}
+  stream_event event;
+  where at;
+};
+
+/// The last argument of everything that is started: nothing, or `after(event)`.
+struct start_order {
+  start_order(where started_at) noexcept : at(started_at) {}
+  start_order(belay::after order) noexcept : event(std::move(order.event)), at(order.at) {}
+  stream_event event;
+  where at;
+};
+
+}  // namespace belay::inline BELAY_ABI

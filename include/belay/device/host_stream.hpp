@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The stream of a host kit: one type, whose policy is chosen when the program runs.
+//
+//   belay::host_stream compute({belay::stream_policy::queued}, rank);
+//   compute.run([=] { use(to); });
+//   compute.synchronize();
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/queue_stream.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/stream_policy.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+class host_stream {
+ public:
+  static constexpr bool runs_nothing = false;
+
+  /// Runs work at once, on the calling thread.
+  host_stream() noexcept = default;
+  /// Runs it as `how` says: a stream of rank `rank`.
+  explicit host_stream(const stream_settings& how, int rank = 0) {
+    if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>();
+    if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank);
+  }
+
+  /// Runs `work()` in this stream's order. It is kept by value until it has run: trivially copyable, at most 288 bytes.
+  template <std::invocable Work>
+  void run(const Work& work) {
+    if (queue_ == nullptr)
+      work();
+    else
+      queue_->run(work);
+  }
+  [[nodiscard]] stream_event record() const { return queue_ == nullptr ? stream_event{} : queue_->record(); }
+  /// Later work begins when `mark` is reached; a stream that runs at once blocks its caller until then.
+  void wait(const stream_event& mark, where at = where::current()) {
+    if (queue_ == nullptr)
+      mark.synchronize(at);
+    else
+      queue_->wait(mark, at);
+  }
+  /// Returns when all work is over; rethrows the first exception of it.
+  void synchronize() {
+    if (queue_ != nullptr) queue_->synchronize();
+  }
+  /// The same, and leaves the exception to the next `synchronize`.
+  void wait_until_idle() const noexcept {
+    if (queue_ != nullptr) queue_->wait_until_idle();
+  }
+  /// Whether work runs when it is given.
+  [[nodiscard]] bool immediate() const noexcept { return queue_ == nullptr; }
+
+ private:
+  std::unique_ptr<queue_stream> queue_;
+};
+
+static_assert(stream<host_stream>);
+
+}  // namespace belay::inline BELAY_ABI

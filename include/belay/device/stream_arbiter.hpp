@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Decides which stream runs next where all streams are late on purpose. It waits until the host thread of every rank
+// waits for something, and then lets one piece of work of one stream run, chosen by a seeded generator: the same seed
+// gives the same order. A communication runs when it is next on the streams of all ranks that it needs.
+//
+//   auto arbiter = std::make_shared<belay::stream_arbiter>(seed, ranks);
+//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});  // makes one
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What a communication needs to run: the streams of `ranks` (of the world, the own one among them) have the same
+/// `key` next.
+struct stream_meeting {
+  std::uint64_t key = 0;
+  std::span<const int> ranks;
+};
+
+/// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
+class arbitrated {
+ public:
+  /// Who runs the work: the thread that calls `stream_arbiter::wait`, by `run_next`; a thread of the stream, which
+  /// waits for its turn; or the host, which waits until it is `granted`.
+  enum class runner : std::uint8_t { waiting_host, own_thread, host };
+
+  /// Whether there is a next piece of work, and what it waits for has happened.
+  [[nodiscard]] virtual bool can_run() const noexcept = 0;
+  /// Runs the next piece of work.
+  virtual void run_next() noexcept {}
+  /// The next piece of work as a communication; null where it is of this rank alone.
+  [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
+
+  arbitrated(int rank, runner by) noexcept : rank_(rank), by_(by) {}
+  arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
+  arbitrated& operator=(const arbitrated&) = delete;
+
+ protected:
+  ~arbitrated() = default;
+
+ private:
+  friend class stream_arbiter;
+  int rank_;
+  runner by_;
+  bool granted_ = false;
+  bool in_meeting_ = false;  // while candidates are found
+};
+
+/// Shared by all ranks of a world of threads.
+class stream_arbiter {
+ public:
+  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations: as late as
+  /// possible for what they read.
+  stream_arbiter(std::uint64_t seed, std::size_t hosts) noexcept : random_(seed), seed_(seed), running_(hosts) {}
+  stream_arbiter(const stream_arbiter&) = delete;
+  stream_arbiter& operator=(const stream_arbiter&) = delete;
+
+  /// The calling thread is a rank's until this is destroyed: nothing runs while it does not wait. Left by an exception,
+  /// it opens the arbiter.
+  class host {
+   public:
+    explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
+    host(const host&) = delete;
+    host& operator=(const host&) = delete;
+    ~host() {
+      if (std::uncaught_exceptions() > exceptions_) owner_->open();
+      owner_->leave();
+    }
+
+   private:
+    stream_arbiter* owner_;
+    int exceptions_ = std::uncaught_exceptions();
+  };
+
+  void add(arbitrated& stream);
+  /// Its work is over: it is forgotten.
+  void remove(arbitrated& stream) noexcept;
+
+  /// A host waits until `done()`, which is asked under the lock. Meanwhile it runs what has its turn.
+  void wait(function_ref<bool()> done);
+  /// A host waits until `call`, which has been added and is run by the host, has its turn.
+  void wait_for_turn(arbitrated& call);
+  /// A thread of a stream waits until `stream` has its turn.
+  void await_turn(arbitrated& stream);
+  /// What had its turn there is over.
+  void finished(arbitrated& stream) noexcept;
+  /// Everything may run from now on: after a failure, nothing is gained by an order.
+  void open() noexcept;
+
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+
+ private:
+  struct waiting_host {
+    function_ref<bool()> done;
+    bool released;
+  };
+
+  void leave() noexcept;
+  [[nodiscard]] bool release_hosts();
+  void run_one(std::unique_lock<std::mutex>& lock);
+  void find_candidates();
+  [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
+  [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
+  void grant(arbitrated& stream) noexcept;
+  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t random_;
+  std::uint64_t seed_;
+  std::size_t running_;      // hosts that do not wait
+  std::size_t granted_ = 0;  // communications that have their turn
+  bool one_runs_ = false;    // a computation
+  bool open_ = false;
+  std::vector<arbitrated*> streams_;
+  std::vector<arbitrated*> candidates_;
+  std::vector<waiting_host*> hosts_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/device/stream_arbiter.ipp"  // IWYU pragma: export
+#endif

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// An event marks a place in the order of a stream: of a compute stream, a copy stream or a communication stream, all
+// alike. Streams and the host wait for it. Where the work before it has failed, who waits gets the first cause.
+//
+//   const belay::stream_event computed = compute.record();
+//   belay::pending sum = group.start_all_reduce(gradients, belay::sum, belay::after(computed));
+//   std::move(sum).then(compute);  // later work of `compute` begins when the sum is there
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What a stream shares with its events: how far it is. Places are counted from 1.
+class event_source {
+ public:
+  /// Whether all work up to `place` is over, done or failed.
+  [[nodiscard]] virtual bool over(std::uint64_t place) const noexcept = 0;
+  /// Returns true when it is over, false when `deadline` has passed before.
+  [[nodiscard]] virtual bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline) const = 0;
+  /// For a place that is over: throws the first cause where its work has failed, or was skipped after a failure.
+  virtual void expect_done(std::uint64_t place, where at) const = 0;
+
+ protected:
+  ~event_source() = default;
+};
+
+/// A place in a stream's order. A plain handle that may outlive its stream; without a stream it is reached from the
+/// start.
+class stream_event {
+ public:
+  stream_event() = default;
+  stream_event(std::shared_ptr<const event_source> source, std::uint64_t place) noexcept
+      : source_(std::move(source)), place_(place) {}
+
+  /// True when `synchronize` would not block.
+  [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->over(place_); }
+
+  /// Blocks the calling thread until the place is reached. Throws the first cause where the work before it has failed.
+  void synchronize(where at = where::current()) const {
+    if (source_ == nullptr) return;
+    static_cast<void>(source_->wait_until(place_, std::chrono::steady_clock::time_point::max()));
+    source_->expect_done(place_, at);
+  }
+  /// The same, for so long: false where `deadline` has passed before.
+  [[nodiscard]] bool synchronize_until(std::chrono::steady_clock::time_point deadline,
+                                       where at = where::current()) const {
+    if (source_ == nullptr) return true;
+    if (!source_->wait_until(place_, deadline)) return false;
+    source_->expect_done(place_, at);
+    return true;
+  }
+
+  [[nodiscard]] const event_source* source() const noexcept { return source_.get(); }
+
+ private:
+  std::shared_ptr<const event_source> source_;
+  std::uint64_t place_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI

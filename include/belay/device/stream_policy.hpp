@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// When queued work runs: at once, beside the host, or late on purpose.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+class stream_arbiter;
+
+/// `immediate`: the host runs work itself when it is given. `queued`: each stream has a thread. `adversarial`: a
+/// `stream_arbiter` runs one piece of work of one stream of one rank at a time, when all hosts wait: whatever lacks an
+/// event reads what is not there yet.
+enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
+
+[[nodiscard]] constexpr const char* name(stream_policy which) noexcept {
+  switch (which) {
+    case stream_policy::immediate: return "immediate";
+    case stream_policy::queued: return "queued";
+    case stream_policy::adversarial: return "adversarial";
+  }
+  return "unknown";
+}
+
+/// What a program chooses. `seed` is that of `adversarial`.
+struct stream_choice {
+  stream_policy policy = stream_policy::immediate;
+  std::uint64_t seed = 0;
+};
+
+/// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks.
+struct stream_settings {
+  stream_policy policy = stream_policy::immediate;
+  std::shared_ptr<stream_arbiter> arbiter = {};
+};
+
+}  // namespace belay::inline BELAY_ABI
