@@ -59,8 +59,9 @@ struct finding {
 // A lease of the windows that is never returned, every thousandth step: what must be noticed.
 enum class policy { right, forgets_a_lease };
 
-finding run_steps(std::size_t steps, policy how) {
-  const options run = tiny_run();
+finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = {}) {
+  options run = tiny_run();
+  run.streams = streams;
   const uneven_text source(run.model.vocab);
   finding found;
   std::atomic<bool> as_planned = true;
@@ -121,6 +122,16 @@ TEST_CASE("bytes, allocations, descriptors and threads are constant after the fi
   CHECK(found.as_planned);
   // A sanitizer keeps what was freed, and shadows of what was touched.
   if (!sampled() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
+}
+
+TEST_CASE("and where streams are queued, or late on purpose") {
+  for (const belay::stream_choice& how : {belay::stream_choice{belay::stream_policy::queued, 0},
+                                          belay::stream_choice{belay::stream_policy::adversarial, 5}}) {
+    const finding found = run_steps(100, policy::right, how);
+    INFO(name(how.policy));
+    CHECK(found.first_difference == 0);
+    CHECK(found.as_planned);
+  }
 }
 
 TEST_CASE("a lease that is never returned is noticed") {

@@ -26,6 +26,7 @@
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/call_guard.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/lane.hpp"
 #include "belay/comm/pending.hpp"
@@ -113,15 +114,20 @@ class async_stream final : public completion_source, public std::enable_shared_f
   void use(std::shared_ptr<stream_arbiter> arbiter) {
     arbiter_ = std::move(arbiter);
     turns_ = std::make_unique<turns>(*this);
+    named_.reserve(64);
+    for (command& slot : ring_) slot.ranks.reserve(64), slot.transfers.reserve(64);  // a start allocates nothing
     arbiter_->add(*turns_);
   }
-  /// The ranks of the world that an exchange of rank `own` of `members` needs. Valid until the next call.
-  template <class Transfers>
-  [[nodiscard]] std::span<const int> named_ranks(std::span<const int> members, int own, const Transfers& transfers) {
-    named_.assign(1, members[static_cast<std::size_t>(own)]);
-    for (const auto& one : transfers) {
+  /// The transfers of an exchange between ranks of the world, of which `members` are the group. Valid until the next
+  /// call.
+  [[nodiscard]] std::span<const stream_transfer> named_transfers(std::span<const int> members,
+                                                                 std::span<const p2p> transfers) {
+    named_.clear();
+    for (const p2p& one : transfers) {
       const auto peer = static_cast<std::size_t>(one.peer);
-      if (peer < members.size()) named_.push_back(members[peer]);
+      if (peer >= members.size()) continue;  // refused when it runs
+      named_.push_back({members[peer], one.kind == p2p::direction::receive ? stream_transfer::direction::receive
+                                                                           : stream_transfer::direction::send});
     }
     return named_;
   }
@@ -205,12 +211,14 @@ class async_stream final : public completion_source, public std::enable_shared_f
     where at;
     duration limit{};
     stream_meeting meeting;
-    std::vector<int> ranks;  // of the meeting; grows to what is needed once
+    std::vector<int> ranks;  // of the meeting, as its transfers; they grow to what is needed once
+    std::vector<stream_transfer> transfers;
     alignas(16) std::byte storage[command_room];
 
     void meet(const stream_meeting& with) {
       ranks.assign(with.ranks.begin(), with.ranks.end());
-      meeting = {with.key, ranks};
+      transfers.assign(with.transfers.begin(), with.transfers.end());
+      meeting = {with.key, ranks, transfers};
     }
   };
 
@@ -220,7 +228,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     explicit turns(async_stream& owner) noexcept : arbitrated(owner.rank_, runner::own_thread), owner_(&owner) {}
     [[nodiscard]] bool can_run() const noexcept override { return owner_->queue_.waits() && next().after.ready(); }
     [[nodiscard]] const stream_meeting* meets() const noexcept override {
-      return next().meeting.ranks.empty() ? nullptr : &next().meeting;
+      return next().meeting.key == 0 ? nullptr : &next().meeting;
     }
 
    private:
@@ -315,7 +323,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   mutable submission_queue<> queue_;
   std::shared_ptr<stream_arbiter> arbiter_;
   std::unique_ptr<turns> turns_;
-  std::vector<int> named_;
+  std::vector<stream_transfer> named_;
   std::atomic<std::uint64_t> failed_after_{none_failed};
   buffers_in_flight<capacity> in_flight_;  // of checked builds
   std::uint64_t abandoned_ = 0;

@@ -122,7 +122,7 @@ class basic_group : public group_operations<Group> {
   }
 
  protected:
-  // Under an arbiter: what an operation needs to run. An exchange needs the ranks that it names.
+  // Under an arbiter: what an operation needs.
   template <class... Arguments>
   [[nodiscard]] stream_meeting meeting(lane which, const Arguments&... arguments) const {
     const auto all = members();
@@ -130,9 +130,9 @@ class basic_group : public group_operations<Group> {
     for (int member : all) key.add(static_cast<std::uint64_t>(member));
     key.add(index(which));
     if constexpr (sizeof...(Arguments) == 1 && (std::convertible_to<Arguments, std::span<const p2p>> && ...))
-      return {key.value(), stream_->named_ranks(all, rank_, arguments...)};
+      return {key.value(), {}, stream_->named_transfers(all, arguments...)};
     else
-      return {key.value(), all};
+      return {key.value(), all, {}};
   }
   /// A blocking call that has its turn: at once where no arbiter gives turns.
   class turn final : public arbitrated {
@@ -144,10 +144,12 @@ class basic_group : public group_operations<Group> {
       if (arbiter_ == nullptr) return;
       meeting_ = group.meeting(lane::caller, arguments...);
       arbiter_->add(*this);
-      arbiter_->wait_for_turn(*this);
+      arbiter_->begin_call(*this);
     }
     ~turn() {
-      if (arbiter_ != nullptr) arbiter_->remove(*this);
+      if (arbiter_ == nullptr) return;
+      arbiter_->end_call(*this);
+      arbiter_->remove(*this);
     }
     [[nodiscard]] bool can_run() const noexcept override { return true; }
     [[nodiscard]] const stream_meeting* meets() const noexcept override { return &meeting_; }

@@ -12,12 +12,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
+#include "belay/device/host_stream.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/device/tier.hpp"
@@ -50,7 +52,18 @@ class arena {
     return memory_.data() + *offset;
   }
 
-  void release(lease_chain& chain) noexcept { offsets_.release(chain); }
+  void release(lease_chain& chain) noexcept {
+    if (poisoned_in_ != nullptr) [[unlikely]]
+      offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) { poison(offset, bytes); });
+    offsets_.release(chain);
+  }
+
+  /// Overwrites what is released from here on, in the order of `stream`, and all that there is: with a word that is NaN
+  /// as float, double and bf16, and neither -1 nor an index as an integer. Whoever reads too early or too late gets it.
+  void poison_in(host_stream& stream) {
+    poisoned_in_ = &stream;
+    poison(0, memory_.size_bytes());
+  }
 
   /// Moves the lease that begins at `address` to another chain; false where `from` does not hold it.
   [[nodiscard]] bool transfer(const void* address, lease_chain& from, lease_chain& to) noexcept {
@@ -66,6 +79,12 @@ class arena {
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 
  private:
+  void poison(std::size_t offset, std::size_t bytes) const {
+    poisoned_in_->run([first = reinterpret_cast<std::uint32_t*>(memory_.data() + offset), words = bytes / 4] {
+      for (std::size_t i = 0; i < words; ++i) first[i] = 0xFFFAFFFAU;
+    });
+  }
+
   // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
     throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
@@ -74,6 +93,7 @@ class arena {
   Memory memory_;
   offset_allocator offsets_;
   tier tier_;
+  host_stream* poisoned_in_ = nullptr;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -14,9 +14,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
 #include "belay/device/host_stream.hpp"
@@ -73,10 +75,10 @@ concept host_products = requires(operand<float> c, operand<const float> a, opera
 };
 
 /// Computes on this processor: at once, or as the settings of its stream say.
-template <host_products Products = kernel::blocked_products>
+template <host_products Products = kernel::blocked_products, stream Stream = host_stream>
 class host_kit {
  public:
-  using stream_type = host_stream;
+  using stream_type = Stream;
   using products_type = Products;
 
   host_kit() = default;
@@ -102,7 +104,7 @@ class host_kit {
   void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
     stream_.run([=] {
-      each_group(ends, [&](std::size_t e, std::size_t first, std::size_t count) {
+      each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
         multiply(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta);
       });
     });
@@ -111,7 +113,7 @@ class host_kit {
   void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
     stream_.run([=] {
-      each_group(ends, [&](std::size_t e, std::size_t first, std::size_t count) {
+      each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
         multiply(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta);
       });
     });
@@ -128,10 +130,17 @@ class host_kit {
       for (T& x : std::span<T>(c.row(row), c.columns)) x = beta == T(0) ? T(0) : beta * x;
   }
   template <class Index, class Visit>
-  static void each_group(view<const Index, 1> ends, Visit visit) {
+  static void each_group(view<const Index, 1> ends, std::size_t rows, Visit visit) {
     std::size_t first = 0;
     for (std::size_t e = 0; e < ends.size(); ++e) {
       const auto end = static_cast<std::size_t>(ends[e]);
+      if constexpr (checked(check_level::local)) {
+        if (end < first || end > rows)
+          throw usage_error("a grouped product: the rows of expert " + std::to_string(e) + " end at " +
+                                std::to_string(end) + ", after " + std::to_string(first) + " and of " +
+                                std::to_string(rows) + ": were they read before they were written?",
+                            {});
+      }
       visit(e, first, end - first);
       first = end;
     }

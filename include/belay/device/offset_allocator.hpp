@@ -108,6 +108,10 @@ class offset_allocator {
     if (meter_ != nullptr) meter_->remove(bytes);
   }
 
+  /// Calls visit(offset, bytes) for every lease of the chain.
+  void each(const lease_chain& chain, auto&& visit) const {
+    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) visit(nodes_[at].offset, nodes_[at].size);
+  }
   /// Bytes of all leases of the chain.
   [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept {
     std::size_t bytes = 0;

@@ -22,25 +22,35 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a communication needs to run: the streams of `ranks` (of the world, the own one among them) have the same
-/// `key` next.
+/// A message of an exchange, to or from `peer`, a rank of the world.
+struct stream_transfer {
+  enum class direction : std::uint8_t { send, receive };
+  int peer = 0;
+  direction way = direction::send;
+};
+
+/// What a communication needs. A collective begins when it is next on the streams of all `ranks`, its own among them,
+/// with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
 struct stream_meeting {
   std::uint64_t key = 0;
   std::span<const int> ranks;
+  std::span<const stream_transfer> transfers;
+
+  [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
 };
 
 /// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
 class arbitrated {
  public:
-  /// Who runs the work: the thread that calls `stream_arbiter::wait`, by `run_next`; a thread of the stream, which
-  /// waits for its turn; or the host, which waits until it is `granted`.
+  /// Who runs the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
+  /// waits for its turn: that of a stream, or a host in a blocking call.
   enum class runner : std::uint8_t { waiting_host, own_thread, host };
 
   /// Whether there is a next piece of work, and what it waits for has happened.
   [[nodiscard]] virtual bool can_run() const noexcept = 0;
   /// Runs the next piece of work.
   virtual void run_next() noexcept {}
-  /// The next piece of work as a communication; null where it is of this rank alone.
+  /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
   [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
 
   arbitrated(int rank, runner by) noexcept : rank_(rank), by_(by) {}
@@ -55,7 +65,9 @@ class arbitrated {
   int rank_;
   runner by_;
   bool granted_ = false;
-  bool in_meeting_ = false;  // while candidates are found
+  const stream_meeting* meeting_ = nullptr;  // of what has its turn
+  bool in_meeting_ = false;                  // while candidates are found
+  std::vector<std::uint64_t> messages_;      // the number of each transfer among all between the same ranks
 };
 
 /// Shared by all ranks of a world of threads.
@@ -63,7 +75,11 @@ class stream_arbiter {
  public:
   /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations: as late as
   /// possible for what they read.
-  stream_arbiter(std::uint64_t seed, std::size_t hosts) noexcept : random_(seed), seed_(seed), running_(hosts) {}
+  stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
+    streams_.reserve(8 * hosts);  // waiting allocates nothing
+    candidates_.reserve(8 * hosts);
+    hosts_.reserve(hosts);
+  }
   stream_arbiter(const stream_arbiter&) = delete;
   stream_arbiter& operator=(const stream_arbiter&) = delete;
 
@@ -90,8 +106,10 @@ class stream_arbiter {
 
   /// A host waits until `done()`, which is asked under the lock. Meanwhile it runs what has its turn.
   void wait(function_ref<bool()> done);
-  /// A host waits until `call`, which has been added and is run by the host, has its turn.
-  void wait_for_turn(arbitrated& call);
+  /// A host begins a blocking call, which has been added: waits until it has its turn. It counts as waiting until
+  /// `end_call`.
+  void begin_call(arbitrated& call);
+  void end_call(arbitrated& call) noexcept;
   /// A thread of a stream waits until `stream` has its turn.
   void await_turn(arbitrated& stream);
   /// What had its turn there is over.
@@ -108,25 +126,33 @@ class stream_arbiter {
   };
 
   void leave() noexcept;
+  void schedule(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool release_hosts();
+  [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
+  [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
   void run_one(std::unique_lock<std::mutex>& lock);
   void find_candidates();
   [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
   [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
-  void grant(arbitrated& stream) noexcept;
+  void grant(arbitrated& stream);
   [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t random_;
   std::uint64_t seed_;
-  std::size_t running_;      // hosts that do not wait
-  std::size_t granted_ = 0;  // communications that have their turn
-  bool one_runs_ = false;    // a computation
+  std::size_t running_;    // hosts that do not wait
+  bool one_runs_ = false;  // a computation
   bool open_ = false;
   std::vector<arbitrated*> streams_;
   std::vector<arbitrated*> candidates_;
   std::vector<waiting_host*> hosts_;
+  struct channel {
+    std::uint64_t key;
+    int from, to;
+    std::uint64_t sends, receives;  // posted so far
+  };
+  std::vector<channel> channels_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "belay/device/stream_arbiter.hpp"
 
@@ -30,23 +31,21 @@ BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {
   waiting_host self{done, false};
   hosts_.push_back(&self);
   --running_;
-  while (!self.released) {
-    const bool all_wait = running_ == 0 && granted_ == 0 && !one_runs_;
-    if (all_wait || (open_ && !one_runs_)) {
-      if (release_hosts()) {
-        changed_.notify_all();
-      } else {
-        run_one(lock);
-      }
-    } else {
-      changed_.wait(lock);
-    }
-  }
+  while (!self.released) schedule(lock);
   hosts_.erase(std::find(hosts_.begin(), hosts_.end(), &self));
 }
 
-BELAY_DECL void stream_arbiter::wait_for_turn(arbitrated& call) {
-  wait([&] { return call.granted_ || open_; });
+BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
+  std::unique_lock lock(mutex_);
+  --running_;
+  while (!call.granted_ && !open_) schedule(lock);
+}
+
+BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++running_;
+  call.granted_ = false;
+  changed_.notify_all();
 }
 
 BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
@@ -56,9 +55,43 @@ BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
 
 BELAY_DECL void stream_arbiter::finished(arbitrated& stream) noexcept {
   const std::lock_guard lock(mutex_);
-  if (stream.granted_) --granted_;
   stream.granted_ = false;
   changed_.notify_all();
+}
+
+// Lets something run, or waits for what runs.
+BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock) {
+  const auto ends = [&](const arbitrated* stream) { return must_end(*stream); };
+  const bool all_wait = running_ == 0 && !one_runs_ && std::none_of(streams_.begin(), streams_.end(), ends);
+  if (!all_wait && (!open_ || one_runs_)) return changed_.wait(lock);
+  if (release_hosts())
+    changed_.notify_all();
+  else
+    run_one(lock);
+}
+
+// Whether what has its turn has all that it needs: it is over before anything else is drawn.
+BELAY_DECL bool stream_arbiter::must_end(const arbitrated& stream) const noexcept {
+  if (!stream.granted_) return false;
+  const stream_meeting* const meeting = stream.meeting_;
+  if (meeting == nullptr) return true;
+  for (std::size_t i = 0; i < meeting->transfers.size(); ++i) {
+    const stream_transfer& one = meeting->transfers[i];
+    const bool sends = one.way == stream_transfer::direction::send;
+    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
+    std::uint64_t partners = 0;
+    for (const channel& each : channels_)
+      if (each.key == meeting->key && each.from == from && each.to == to) partners = sends ? each.receives : each.sends;
+    if (partners < stream.messages_[i]) return false;
+  }
+  return true;
+}
+
+BELAY_DECL std::uint64_t& stream_arbiter::posted(std::uint64_t key, int from, int to, stream_transfer::direction way) {
+  const auto is_it = [&](const channel& one) { return one.key == key && one.from == from && one.to == to; };
+  auto found = std::find_if(channels_.begin(), channels_.end(), is_it);
+  if (found == channels_.end()) found = channels_.insert(channels_.end(), {key, from, to, 0, 0});
+  return way == stream_transfer::direction::send ? found->sends : found->receives;
 }
 
 BELAY_DECL void stream_arbiter::open() noexcept {
@@ -109,29 +142,26 @@ BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock) {
     if (open_) changed_.notify_all();
     return;
   }
-  if (const stream_meeting* meeting = next.meets()) {
-    // All that need each other, directly or through others.
-    std::vector<arbitrated*>& all = candidates_;
-    all.assign(1, &next);
+  if (const stream_meeting* meeting = next.meets(); meeting != nullptr && meeting->collective()) {
     const std::uint64_t key = meeting->key;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      all[i]->in_meeting_ = false;
-      for (int rank : all[i]->meets()->ranks)
-        if (arbitrated* peer = in_meeting(rank, key)) {
-          peer->in_meeting_ = false;
-          all.push_back(peer);
-        }
-    }
-    for (arbitrated* each : all) grant(*each);
+    for (int rank : meeting->ranks)
+      if (arbitrated* peer = in_meeting(rank, key)) grant(*peer);
   } else {
     grant(next);
   }
   changed_.notify_all();
 }
 
-BELAY_DECL void stream_arbiter::grant(arbitrated& stream) noexcept {
+BELAY_DECL void stream_arbiter::grant(arbitrated& stream) {
   stream.granted_ = true;
-  if (stream.by_ == arbitrated::runner::own_thread) ++granted_;
+  stream.messages_.clear();
+  const stream_meeting* const meeting = stream.meeting_ = stream.meets();
+  if (meeting == nullptr) return;
+  for (const stream_transfer& one : meeting->transfers) {
+    const bool sends = one.way == stream_transfer::direction::send;
+    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
+    stream.messages_.push_back(++posted(meeting->key, from, to, one.way));
+  }
 }
 
 // What could run now: work of one rank, and communications whose ranks have all come.
@@ -140,10 +170,12 @@ BELAY_DECL void stream_arbiter::find_candidates() {
   for (arbitrated* stream : streams_) {
     stream->in_meeting_ = false;
     if (stream->granted_ || (open_ && stream->by_ != arbitrated::runner::waiting_host) || !stream->can_run()) continue;
-    stream->in_meeting_ = stream->meets() != nullptr;
+    stream->in_meeting_ = stream->meets() != nullptr && stream->meets()->collective();
     candidates_.push_back(stream);
   }
-  const auto is_alone = [&](const arbitrated* one) { return one->meets() != nullptr && !one->in_meeting_; };
+  const auto is_alone = [&](const arbitrated* one) {
+    return one->meets() != nullptr && one->meets()->collective() && !one->in_meeting_;
+  };
   for (bool changed = true; std::exchange(changed, false);) {
     for (arbitrated* stream : candidates_) {
       if (!stream->in_meeting_ || !lacks_a_rank(*stream)) continue;
@@ -162,14 +194,8 @@ BELAY_DECL arbitrated* stream_arbiter::in_meeting(int rank, std::uint64_t key) c
 
 BELAY_DECL bool stream_arbiter::lacks_a_rank(const arbitrated& stream) const noexcept {
   const stream_meeting& mine = *stream.meets();
-  for (int rank : mine.ranks) {
-    if (rank == stream.rank_) continue;
-    const arbitrated* const peer = in_meeting(rank, mine.key);
-    if (peer == nullptr) return true;
-    const auto needed = peer->meets()->ranks;
-    if (std::find(needed.begin(), needed.end(), stream.rank_) == needed.end()) return true;
-  }
-  return false;
+  return std::any_of(mine.ranks.begin(), mine.ranks.end(),
+                     [&](int rank) { return in_meeting(rank, mine.key) == nullptr; });
 }
 
 BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {

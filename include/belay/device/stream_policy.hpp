@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // When queued work runs: at once, beside the host, or late on purpose.
+//
+//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});
 #pragma once
 
 #include <cstdint>

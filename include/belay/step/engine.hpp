@@ -59,7 +59,10 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
-        kit_(streams, rank) {}
+        kit_(streams, rank),
+        poisons_(streams.policy == stream_policy::adversarial) {
+    poison();
+  }
 
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
@@ -95,6 +98,7 @@ class engine {
   void use(Memory activations) {
     compute().synchronize();
     arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
+    poison();
     ++epoch_;
   }
 
@@ -160,9 +164,16 @@ class engine {
   }
 
  private:
+  // Under `adversarial`, what is free holds nothing that looks like a number.
+  void poison() {
+    if constexpr (std::derived_from<stream_type, host_stream>)
+      if (poisons_) arena_.poison_in(kit_.stream());
+  }
+
   void begin(where at) {
     if (in_step_)
       throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
+    compute().synchronize();  // throws what has failed since the last step
     watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
     in_step_ = true;
     ++epoch_;
@@ -185,6 +196,7 @@ class engine {
   end_of_step last_end_ = end_of_step::cut_off;
   bool unread_refusal_ = false;
   bool in_step_ = false;
+  bool poisons_ = false;
 };
 
 using host_engine = engine<host_pages, host_kit<>>;

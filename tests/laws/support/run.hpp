@@ -86,10 +86,9 @@ template <class Parameter>
 }
 
 /// Runs `body` on threads, with the products that train_moe has.
-template <class Body>
+template <class Kit = model::host_kit, class Body>
 void launch(const options& run, Body&& body) {
-  belay::launch<model::host_kit>(belay::host::world{static_cast<int>(run.mesh.ranks())}, body,
-                                 {.streams = run.streams});
+  belay::launch<Kit>(belay::host::world{static_cast<int>(run.mesh.ranks())}, body, {.streams = run.streams});
 }
 
 /// What a test does to the gradients of one rank before they are used; the wrong policies live here.
@@ -147,12 +146,12 @@ class recorder {
   std::size_t step_ = 0;
 };
 
-template <class T>
+template <class T, class Kit = model::host_kit>
 [[nodiscard]] record train(const options& run, const batch_source& source, gradient_policy<T> policy = nullptr) {
   check(run);
   record out;
   std::mutex lock;
-  launch(run, [&](auto& rank, auto& self) {
+  launch<Kit>(run, [&](auto& rank, auto& self) {
     using trainer_type = trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>>;
     trainer_type trained{run, rank, self, source};
     recorder<T, trainer_type> keeper{out, lock, policy};

@@ -173,7 +173,7 @@ double norm_of_stages(int stages) {
         if (!run.rehearsing())
           std::memcpy(parameter.gradient(), parameter.value(), parameter.local_size() * sizeof(float));
         parameter.contribution()->note_written();
-        parameter.contribution()->contribute(0, belay::where::current());
+        parameter.contribution()->contribute(0, {}, belay::where::current());
       });
       auto outcome = std::move(step).commit(mesh, belay::samples{3});
       if (auto* ok = belay::committed(outcome)) {

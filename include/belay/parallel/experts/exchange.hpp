@@ -124,7 +124,7 @@ class expert_exchange {
     const bool counted = !frame.forward_only() && statistics_.layers() > 0;
     const std::size_t layer = frame.layer_index() - first_layer_;
     const std::size_t micro_batch = frame.micro_batch();
-    unread_ = true;
+    unread_ = unread_ || !frame.rehearsing();
     const auto moves = [this, now = moved(state, state.inputs), x = x.data(), counted, layer, micro_batch,
                         at](const auto& group) {
       exchange_counts(group, now, at);

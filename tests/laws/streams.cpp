@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Whatever the policy of the streams, training gives the same bits; and a program that forgets one event does not.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "laws/support/run.hpp"
+
+using namespace laws;
+using belay::stream_choice;
+using belay::stream_policy;
+
+namespace {
+
+// Each mesh once, and over all of them each pair of a schedule, a recompute and a ZeRO stage.
+std::vector<options> pairwise_sample() {
+  std::vector<options> out;
+  std::size_t number = 0;
+  for (int pp : {1, 2, 4}) {
+    for (int ep : {1, 2, 4}) {
+      for (int dp : {1, 2, 3}) {
+        if (pp * ep * dp > 8) continue;
+        options run = small_run();
+        run.mesh = {pp, dp, ep, 1};
+        run.steps = 2;
+        run.schedule = number % 2 == 0 ? schedule_kind::one_f_one_b : schedule_kind::gpipe;
+        run.recompute = number / 2 % 2 == 0 ? recompute_kind::none : recompute_kind::full;
+        run.zero = number / 3 % 2 == 0 ? belay::zero_stage::optimizer_state : belay::zero_stage::none;
+        out.push_back(run);
+        ++number;
+      }
+    }
+  }
+  return out;
+}
+
+bool soaks() { return std::getenv("BELAY_MODEL_SOAK") != nullptr; }
+
+// Streams that forget one kind of order.
+enum class forgotten { record, wait, synchronize };
+template <forgotten What>
+struct forgetful_stream : belay::host_stream {
+  using host_stream::host_stream;
+  [[nodiscard]] belay::stream_event record() const {
+    return What == forgotten::record ? belay::stream_event{} : host_stream::record();
+  }
+  void wait(const belay::stream_event& mark, belay::where at = belay::where::current()) {
+    if (What != forgotten::wait) host_stream::wait(mark, at);
+  }
+  void synchronize() {
+    // Of the three of a step (its begin, its commit, the next number), that of the commit.
+    if (What != forgotten::synchronize || calls_++ % 3 != 1) host_stream::synchronize();
+  }
+
+ private:
+  int calls_ = 0;
+};
+
+struct slip {
+  std::string missing;
+  belay::axes mesh;
+};
+
+// The first seed with which the slip changes bits, or ends the run with an error.
+template <forgotten What>
+std::optional<std::uint64_t> caught_by(const belay::axes& mesh) {
+  options run = small_run();
+  run.mesh = mesh;
+  run.steps = 2;
+  run.zero = belay::zero_stage::optimizer_state;
+  const uneven_text source(run.model.vocab);
+  const record expected = train<double>(run, source);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    run.streams = {stream_policy::adversarial, seed};
+    try {
+      const record got = train<double, belay::host_kit<model::products, forgetful_stream<What>>>(run, source);
+      if (compare(expected, got).worst != 0) return seed;
+    } catch (const std::exception&) {
+      return seed;  // a number that is none, or a gradient that changed after its checksum
+    }
+  }
+  return {};
+}
+
+template <forgotten What>
+void is_caught(const slip& one) {
+  const auto seed = caught_by<What>(one.mesh);
+  INFO("without the event before " << one.missing << ", on " << one.mesh.text());
+  REQUIRE(seed);
+  MESSAGE("without the event before " << one.missing << ": caught by seed " << *seed);
+}
+
+}  // namespace
+
+TEST_CASE("queued and adversarial streams train as immediate ones do, to the bit") {
+  std::uint64_t seed = 0;
+  for (options run : pairwise_sample()) {
+    const uneven_text source(run.model.vocab);
+    const record expected = train<double>(run, source);
+    const auto same = [&](const stream_choice& how) {
+      run.streams = how;
+      const difference apart = compare(expected, train<double>(run, source));
+      INFO(run.mesh.text() << ", " << name(how.policy) << ", seed " << how.seed << ": " << apart.where << " differs by "
+                           << apart.worst);
+      CHECK(apart.worst == 0);
+    };
+    same({stream_policy::queued, 0});
+    for (std::uint64_t i = 0; i < (soaks() ? 20 : 1); ++i) same({stream_policy::adversarial, seed++});
+  }
+}
+
+TEST_CASE("one seed is one order") {
+  options run = small_run();
+  run.mesh = {2, 1, 2, 1};
+  run.steps = 1;
+  run.streams = {stream_policy::adversarial, 11};
+  const uneven_text source(run.model.vocab);
+  CHECK(compare(train<double>(run, source), train<double>(run, source)).worst == 0);
+}
+
+TEST_CASE("wrong policies do not pass: an event is forgotten") {
+  const belay::axes one{1, 1, 1, 1}, data{1, 2, 1, 1}, pipeline{2, 1, 1, 1}, expert{1, 1, 2, 1};
+  is_caught<forgotten::record>({"a bucket's reduction", data});
+  is_caught<forgotten::wait>({"what an optimizer's gather has written is read", data});
+  is_caught<forgotten::record>({"a tensor is sent, or its memory is received into", pipeline});
+  is_caught<forgotten::wait>({"a received tensor is used", pipeline});
+  is_caught<forgotten::record>({"rows are given to an exchange", expert});
+  is_caught<forgotten::wait>({"the rows of an exchange are read", expert});
+  is_caught<forgotten::synchronize>({"the findings of a step are read", one});
+}
+
+TEST_CASE("a step that fails on one rank ends all of them with the first cause, whatever is queued") {
+  for (const stream_choice& how :
+       {stream_choice{stream_policy::queued, 0}, stream_choice{stream_policy::adversarial, 3}}) {
+    options run = small_run();
+    run.mesh = {2, 2, 1, 1};
+    run.streams = how;
+    const uneven_text source(run.model.vocab);
+    const auto fail_on_three = [&] {
+      launch(run, [&](auto& rank, auto& self) {
+        trainer<double, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
+            run, rank, self, source};
+        for (const std::size_t step : self.steps(3)) {
+          if (!self.rehearsing() && rank.number() == 3 && step == 2) throw std::runtime_error("rank 3 has had enough");
+          static_cast<void>(trained.train(step));
+        }
+      });
+    };
+    CHECK_THROWS_WITH_AS(fail_on_three(), "rank 3 has had enough", std::runtime_error);
+  }
+}
