@@ -81,6 +81,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     command& slot = next_slot(what, how.at);
     slot.state = state;
     slot.after = how.event;
+    slot.kept = how.kept;
     slot.what = what;
     slot.at = how.at;
     slot.limit = limit;
@@ -94,8 +95,9 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   // As a source of events.
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return queue_.completed(number); }
-  /// An operation ends by its own limit, so that no other is needed.
-  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point) const override {
+  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline) const override {
+    if (deadline != std::chrono::steady_clock::time_point::max() && arbiter_ == nullptr)
+      return queue_.wait_until(number, world_->before_sleep(lane::caller), deadline);
     await(number);
     return true;
   }
@@ -207,6 +209,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     void (*run)(command&) = nullptr;
     std::shared_ptr<void> state;
     stream_event after;
+    std::shared_ptr<const void> kept;
     operation what = operation::none;
     where at;
     duration limit{};
@@ -270,6 +273,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
       if (failed_after_.load(std::memory_order_relaxed) == none_failed) run(now, number);
       now.state.reset();
       now.after = {};
+      now.kept.reset();
       queue_.complete(number);
       if (arbiter_ != nullptr) arbiter_->finished(*turns_);
     }

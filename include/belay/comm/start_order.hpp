@@ -5,6 +5,7 @@
 //   belay::pending sum = group.start_all_reduce(gradients, belay::sum, belay::after(compute.record()));
 #pragma once
 
+#include <memory>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -26,8 +27,17 @@ struct after {
 struct start_order {
   start_order(where started_at) noexcept : at(started_at) {}
   start_order(belay::after order) noexcept : event(std::move(order.event)), at(order.at) {}
+
+  /// The same, and `what` lives until the communication is over, also where nobody waits for it any more.
+  [[nodiscard]] start_order keeping(std::shared_ptr<const void> what) const {
+    start_order out = *this;
+    out.kept = std::move(what);
+    return out;
+  }
+
   stream_event event;
   where at;
+  std::shared_ptr<const void> kept;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -6,6 +6,8 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "belay/comm/event_count.hpp"
@@ -33,9 +35,16 @@ class submission_queue {
   [[nodiscard]] std::uint64_t last_completed() const noexcept { return completed_.load(std::memory_order_acquire); }
   /// Returns when it is completed: its slot is the submitting thread's again.
   void wait(std::uint64_t number, spin_policy before_sleep) noexcept {
-    (void)wait_until(
+    (void)belay::wait_until(
         over_, before_sleep, [&](std::memory_order order) { return is_completed(number, order); },
         [] { return false; });
+  }
+  /// The same, for so long: false where `deadline` has passed before.
+  [[nodiscard]] bool wait_until(std::uint64_t number, spin_policy before_sleep,
+                                std::chrono::steady_clock::time_point deadline) noexcept {
+    return belay::wait_until(
+        over_, before_sleep, [&](std::memory_order order) { return is_completed(number, order); },
+        [&] { return std::chrono::steady_clock::now() >= deadline; });
   }
   /// No more will be launched: the running thread completes what is there and ends.
   void end() noexcept {

@@ -56,6 +56,10 @@ class host_stream {
   void wait_until_idle() const noexcept {
     if (queue_ != nullptr) queue_->wait_until_idle();
   }
+  /// Skips what is queued and has not begun, and waits for no event any more.
+  void cancel() noexcept {
+    if (queue_ != nullptr) queue_->cancel();
+  }
   /// Whether work runs when it is given.
   [[nodiscard]] bool immediate() const noexcept { return queue_ == nullptr; }
 

@@ -11,6 +11,7 @@
 //   compute.synchronize();
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <condition_variable>
 #include <cstddef>
@@ -76,6 +77,9 @@ class queue_stream {
   void synchronize();
   /// The same, and leaves the exception to the next `synchronize`.
   void wait_until_idle() const noexcept;
+  /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
+  /// over.
+  void cancel() noexcept;
 
  private:
   struct closure {
@@ -83,7 +87,9 @@ class queue_stream {
     void (*call)(closure&) = nullptr;
     stream_event mark;  // of another stream, where the work is to wait for it
     where waited_at;
+    const progress* of = nullptr;  // the own stream's
   };
+  static const std::chrono::milliseconds slice;
 
   // Its slot is the caller's until it is submitted.
   [[nodiscard]] closure& next_slot();

@@ -11,6 +11,9 @@
 
 namespace belay::inline BELAY_ABI {
 
+// A wait for an event of another stream looks so often whether it was cancelled.
+inline constexpr std::chrono::milliseconds queue_stream::slice{20};
+
 // How many pieces of work are queued and over. Outlives the stream with its events.
 class queue_stream::progress final : public event_source {
  public:
@@ -50,6 +53,12 @@ class queue_stream::progress final : public event_source {
     const std::lock_guard lock(mutex_);
     return failure_ != nullptr;
   }
+  void cancel() noexcept { cancelled_.store(true, std::memory_order_release); }
+  void resume() noexcept {
+    static_cast<void>(take_failure());
+    cancelled_.store(false, std::memory_order_release);
+  }
+  [[nodiscard]] bool cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
   [[nodiscard]] std::exception_ptr take_failure() noexcept {
     const std::lock_guard lock(mutex_);
     return std::exchange(failure_, nullptr);
@@ -87,6 +96,7 @@ class queue_stream::progress final : public event_source {
   std::atomic<std::uint64_t> queued_{0};
   std::exception_ptr failure_;
   std::uint64_t failed_after_ = 0;
+  std::atomic<bool> cancelled_{false};
 };
 
 class queue_stream::turns final : public arbitrated {
@@ -95,7 +105,8 @@ class queue_stream::turns final : public arbitrated {
 
   [[nodiscard]] bool can_run() const noexcept override {
     const progress& all = *owner_->progress_;
-    return all.done() < all.queued() && owner_->ring_[all.done() % capacity].mark.ready();
+    if (all.done() == all.queued()) return false;
+    return all.cancelled() || all.failed() || owner_->ring_[all.done() % capacity].mark.ready();
   }
   void run_next() noexcept override { owner_->run_slot(owner_->progress_->done() + 1); }
 
@@ -144,8 +155,20 @@ BELAY_DECL void queue_stream::wait(const stream_event& mark, where at) {
   closure& slot = next_slot();
   slot.mark = mark;  // keeps the other stream's progress alive until the place is passed
   slot.waited_at = at;
-  slot.call = [](closure& self) { std::exchange(self.mark, stream_event{}).synchronize(self.waited_at); };
+  slot.call = [](closure& self) {
+    const stream_event place = std::exchange(self.mark, {});
+    while (!self.of->cancelled() &&
+           !place.synchronize_until(std::chrono::steady_clock::now() + slice, self.waited_at)) {
+    }
+  };
+  slot.of = progress_.get();
   submit();
+}
+
+BELAY_DECL void queue_stream::cancel() noexcept {
+  progress_->cancel();
+  wait_until_idle();
+  progress_->resume();
 }
 
 BELAY_DECL void queue_stream::wait_until_idle() const noexcept {
@@ -160,7 +183,7 @@ BELAY_DECL void queue_stream::synchronize() {
 BELAY_DECL void queue_stream::run_slot(std::uint64_t number) noexcept {
   closure& slot = ring_[(number - 1) % capacity];
   std::exception_ptr thrown;
-  if (progress_->failed()) {
+  if (progress_->failed() || progress_->cancelled()) {
     slot.mark = {};
   } else {
     try {

@@ -63,11 +63,10 @@ class gradient_buckets {
                    where at = where::current())
       : members_(std::move(members)),
         families_(std::move(families)),
-        kept_layout_(
-            std::make_shared<const bucket_layout>(unique_members(at), families_, sizeof(T), bucket_bytes, unit, at)),
-        layout_(*kept_layout_),
+        kept_(std::make_shared<kept_state>(unique_members(at), families_, sizeof(T), bucket_bytes, unit, at)),
+        layout_(kept_->layout),
         contributions_(uses(), max_micro_batches, at),
-        checksums_(sealed ? members_.size() : 0),
+        checksums_(kept_->checksums),
         bucket_of_(members_.size()),
         open_(layout_.buckets().size()),
         pending_(layout_.buckets().size()),
@@ -80,7 +79,7 @@ class gradient_buckets {
 
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   /// Peers read its counts while a reduction is under way, also one that nobody waits for.
-  [[nodiscard]] const std::shared_ptr<const bucket_layout>& kept_layout() const noexcept { return kept_layout_; }
+  [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
@@ -241,7 +240,8 @@ class gradient_buckets {
   void start_gather(std::size_t bucket, const start_order& how = where::current()) {
     const auto& b = layout_.buckets()[bucket];
     if (b.counts.size() < 2 || b.count == 0) return;
-    gathers_[bucket] = families_[b.family].group.start_all_gather_v(values_.subspan(b.first, b.count), b.counts, how);
+    gathers_[bucket] =
+        families_[b.family].group.start_all_gather_v(values_.subspan(b.first, b.count), b.counts, how.keeping(kept_));
   }
   void finish_gathers() { wait_all(gathers_); }
   /// The same for `stream`, whose later work reads the values.
@@ -254,6 +254,7 @@ class gradient_buckets {
 
  private:
   static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
+  using kept_state = bucket_reductions;
   static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
 
   enum class phase { idle, reducing };
@@ -301,10 +302,10 @@ class gradient_buckets {
       const auto& b = layout_.buckets()[launched_];
       Group& group = families_[b.family].group;
       if (group.size() < 2 || b.count == 0) continue;
-      pending_[launched_] = bucket_reduction<gradient_buckets>{this, launched_, at}.start(group, after(computed_, at));
+      const start_order how = start_order(after(computed_, at)).keeping(kept_);
+      pending_[launched_] = bucket_reduction<T>{*kept_, launched_, gradients_, reduction_of(b), at}.start(group, how);
     }
   }
-  friend struct bucket_reduction<gradient_buckets>;
 
   // Of checked builds: what a parameter's gradient has is not changed from here on.
   void note_complete(std::size_t parameter, std::size_t micro_batch, where at) {
@@ -373,10 +374,10 @@ class gradient_buckets {
 
   std::vector<bucket_member<T>> members_;
   std::vector<bucket_family<Group>> families_;
-  std::shared_ptr<const bucket_layout> kept_layout_;
+  std::shared_ptr<kept_state> kept_;  // by a reduction that is under way, also where nobody waits for it any more
   const bucket_layout& layout_;
   contribution_map contributions_;
-  gradient_checksums checksums_;
+  gradient_checksums& checksums_;
   rank_comparison compared_;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;
   std::vector<std::size_t> bucket_of_;

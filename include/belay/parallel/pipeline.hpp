@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -101,7 +102,7 @@ class pipeline {
         throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
       }
     }
-    transfers_.resize(table_.actions(static_cast<std::size_t>(group_.rank())).size());
+    transfers_->resize(table_.actions(static_cast<std::size_t>(group_.rank())).size());
   }
 
   [[nodiscard]] const Table& table() const noexcept { return table_; }
@@ -147,7 +148,7 @@ class pipeline {
     std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
       if (next.is_exchange()) {
-        exchange(step.engine(), stage, next, transfers_[number], at);
+        exchange(step.engine(), stage, next, (*transfers_)[number], at);
       } else {
         compute(step.micro_batch(next.micro_batch), stage, next);
       }
@@ -295,7 +296,9 @@ class pipeline {
   template <stream Stream>
   void exchange_in_order(Stream& stream, std::span<const p2p> transfers, where at) {
     if constexpr (can_start_exchange<Group> && requires { stream.immediate(); }) {
-      if (!stream.immediate()) return group_.start_exchange(transfers, after(stream.record(), at)).then(stream, at);
+      if (!stream.immediate())
+        return group_.start_exchange(transfers, start_order(after(stream.record(), at)).keeping(transfers_))
+            .then(stream, at);
     }
     stream.synchronize();
     belay::exchange(group_, transfers, at);
@@ -311,7 +314,8 @@ class pipeline {
   Table table_;
   extents<Rank> boundary_;
   std::vector<tensor> received_;
-  std::vector<transfer_list> transfers_;  // of each action: a started exchange reads them
+  // Of each action: a started exchange reads them, also where nobody waits for it any more.
+  std::shared_ptr<std::vector<transfer_list>> transfers_ = std::make_shared<std::vector<transfer_list>>();
   pipeline_times times_;
   std::int64_t last_ = 0;
 };

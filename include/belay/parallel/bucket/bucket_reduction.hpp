@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
@@ -15,43 +16,61 @@
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/bucket/checksums.hpp"
+#include "belay/parallel/bucket/layout.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// What the stream of a checked build runs for bucket `number` of `Buckets`, which outlive it.
-template <class Buckets>
+/// What the reductions of a rank use beside the memory of its run. One that is under way keeps it.
+struct bucket_reductions {
+  template <class Members, class... Arguments>
+  explicit bucket_reductions(const Members& members, const Arguments&... arguments)
+      : layout(members, arguments...), checksums(members.size()) {}
+
+  bucket_layout layout;
+  gradient_checksums checksums;
+};
+
+/// The reduction of bucket `number` in `memory`: that of the gradients, or in checked builds of a copy.
+template <class T>
 struct bucket_reduction {
-  Buckets* owner;
+  bucket_reductions* with;
   std::size_t number;
+  std::span<T> gradients, memory;
   where at;
+
+  bucket_reduction(bucket_reductions& kept, std::size_t bucket, std::span<T> all, std::span<T> reduced,
+                   where started_at)
+      : with(&kept), number(bucket), gradients(all), memory(reduced), at(started_at) {}
 
   template <class Group>
   [[nodiscard]] pending start(const Group& group, const start_order& how) const {
-    if constexpr (Buckets::sealed && can_start_composite<Group, bucket_reduction>) {
-      return group.start_composite(operation::all_reduce, *this, how);
-    } else {
+    if constexpr (checked(check_level::local) && !moves_nothing<Group>) {
+      if constexpr (can_start_composite<Group, bucket_reduction>)
+        if (!how.event.ready()) return group.start_composite(operation::all_reduce, *this, how);
       seal();
-      const auto& b = owner->layout_.buckets()[number];
-      return b.counts.empty() ? group.start_all_reduce(owner->reduction_of(b), sum, how)
-                              : group.start_reduce_scatter_v(owner->reduction_of(b), b.counts, sum, how);
     }
+    const auto& b = with->layout.buckets()[number];
+    return b.counts.empty() ? group.start_all_reduce(memory, sum, how)
+                            : group.start_reduce_scatter_v(memory, b.counts, sum, how);
   }
   template <class Calls>
   void operator()(const Calls& group) const {
     seal();
-    const auto& b = owner->layout_.buckets()[number];
+    const auto& b = with->layout.buckets()[number];
     if (b.counts.empty())
-      group.all_reduce(owner->reduction_of(b), sum, at);
+      group.all_reduce(memory, sum, at);
     else
-      group.reduce_scatter_v(owner->reduction_of(b), b.counts, sum, at);
+      group.reduce_scatter_v(memory, b.counts, sum, at);
   }
 
  private:
   void seal() const noexcept {
-    if constexpr (Buckets::sealed) {
-      const auto& b = owner->layout_.buckets()[number];
-      for (std::size_t parameter : b.members) owner->checksums_.seal(parameter, owner->gradient_of(parameter));
-      std::copy_n(owner->gradients_.data() + b.first, b.count, owner->reduction_of(b).data());
+    if constexpr (checked(check_level::local)) {
+      const auto& b = with->layout.buckets()[number];
+      for (std::size_t p : b.members)
+        with->checksums.seal(p, std::span<const T>(gradients.subspan(with->layout.offset(p), with->layout.size(p))));
+      std::copy_n(gradients.data() + b.first, b.count, memory.data());
     }
   }
 };

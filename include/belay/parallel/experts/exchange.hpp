@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,7 @@
 #include "belay/core/where.hpp"
 #include "belay/parallel/experts/handles.hpp"
 #include "belay/parallel/experts/layout.hpp"
+#include "belay/parallel/experts/row_moves.hpp"
 #include "belay/parallel/experts/rows.hpp"
 #include "belay/parallel/experts/settings.hpp"
 #include "belay/parallel/experts/statistics.hpp"
@@ -72,10 +74,7 @@ class expert_exchange {
         shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
                         static_cast<std::size_t>(layout_rank(group_)), at)) {
     set_capacity(settings.capacity, at);
-    selections_ = std::vector<std::int64_t>(shape_.ranks * shape_.experts);
-    cursor_ = std::vector<std::int64_t>(shape_.experts);
-    gather_counts_ = std::vector<std::size_t>(shape_.ranks, shape_.experts);
-    bases_.resize(shape_.ranks);
+    moves_ = std::make_shared<moves_type>(shape_);
   }
 
   /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed. Dispatches are
@@ -94,7 +93,7 @@ class expert_exchange {
 
   /// Allocates statistics for layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
   void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current()) {
-    statistics_ = expert_statistics(layers, micro_batches, shape_.experts, shape_.k, at);
+    moves_->statistics = expert_statistics(layers, micro_batches, shape_.experts, shape_.k, at);
     first_layer_ = first_layer;
   }
 
@@ -121,19 +120,19 @@ class expert_exchange {
     state.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
     state.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
     state.obligation = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
-    const bool counted = !frame.forward_only() && statistics_.layers() > 0;
+    const bool counted = !frame.forward_only() && moves_->statistics.layers() > 0;
     const std::size_t layer = frame.layer_index() - first_layer_;
     const std::size_t micro_batch = frame.micro_batch();
     unread_ = unread_ || !frame.rehearsing();
-    const auto moves = [this, now = moved(state, state.inputs), x = x.data(), counted, layer, micro_batch,
-                        at](const auto& group) {
-      exchange_counts(group, now, at);
-      if (counted) statistics_.record(layer, micro_batch, now.routed, at);
-      for_each_token(push_tokens<T>{slots(now), x}, now.routed.rows);
-      put_rows(now, at);
-      synchronize(group, at);
+    const auto move = [moves = moves_.get(), now = moved(state, state.inputs), x = x.data(), counted, layer,
+                       micro_batch, at](const auto& group) {
+      moves->count(group, now, at);
+      if (counted) moves->statistics.record(layer, micro_batch, now.routed, at);
+      for_each_token(push_tokens<T>{moves->slots(now), x}, now.routed.rows);
+      moves->put_rows(now, at);
+      moves->synchronize(group, now, at);
     };
-    communicate(frame, moves, at);
+    communicate(frame, move, at);
     return dispatched_type{std::move(state)};
   }
 
@@ -144,7 +143,7 @@ class expert_exchange {
     if constexpr (checked(check_level::local)) {
       if (unread_) throw usage_error("the overflow of the last step's expert dispatches was never read", at);
     }
-    statistics_.clear();
+    moves_->statistics.clear();
     heap_->reclaim();
   }
 
@@ -188,7 +187,7 @@ class expert_exchange {
   /// The capacity that dispatches have needed since the last call. The same on all ranks of the group.
   [[nodiscard]] expert_overflow take_overflow() noexcept {
     unread_ = false;
-    return {std::exchange(needed_, std::size_t{0}), shape_.capacity};
+    return {std::exchange(moves_->needed, std::size_t{0}), shape_.capacity};
   }
 
   /// Rows that a rank can receive from the next dispatch on. Called with the same number on all ranks, between steps.
@@ -212,8 +211,8 @@ class expert_exchange {
   [[nodiscard]] std::size_t local_experts() const noexcept { return shape_.local(); }
   /// Of one slot. A dispatch leases two until its finish; its backward leases a third until then.
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return shape_.capacity * shape_.hidden * sizeof(T); }
-  [[nodiscard]] expert_statistics& statistics() noexcept { return statistics_; }
-  [[nodiscard]] const expert_statistics& statistics() const noexcept { return statistics_; }
+  [[nodiscard]] expert_statistics& statistics() noexcept { return moves_->statistics; }
+  [[nodiscard]] const expert_statistics& statistics() const noexcept { return moves_->statistics; }
 
  private:
   // In a step: it takes part, it waits for one that names it, or it is begun by `begin_step` alone.
@@ -230,12 +229,12 @@ class expert_exchange {
   void combine(Frame& frame, state_type& state, view<T, 2> y, where at) {
     expect_rows(y, state.routed.rows, shape_.hidden, "combine: y", at);
     settle(frame, state, at);
-    const auto moves = [this, now = moved(state, state.outputs), y = y.data(), at](const auto& group) {
-      give_rows(now, at);
-      synchronize(group, at);
-      for_each_token(pull_weighted<T>{slots(now), now.routed.weights.data(), y}, now.routed.rows);
+    const auto move = [moves = moves_.get(), now = moved(state, state.outputs), y = y.data(), at](const auto& group) {
+      moves->give_rows(now, at);
+      moves->synchronize(group, now, at);
+      for_each_token(pull_weighted<T>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
-    communicate(frame, moves, at);
+    communicate(frame, move, at);
     if (frame.forward_only()) {
       heap_->release(state.inputs, at);
       heap_->release(state.outputs, at);
@@ -254,25 +253,27 @@ class expert_exchange {
     settle(frame, state, at);
     state.gradients = heap_->lease(slot_bytes(), "row gradients of experts", at);
     state.obligation = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
-    const auto moves = [this, now = moved(state, state.outputs), dy = dy.data(), dweights = dweights.data(),
-                        at](const auto& group) {
-      for_each_token(exchange_gradients<T>{slots(now), now.routed.weights.data(), dy, dweights}, now.routed.rows);
-      put_rows(now, at);
-      synchronize(group, at);
+    const auto move = [moves = moves_.get(), now = moved(state, state.outputs), dy = dy.data(),
+                       dweights = dweights.data(), at](const auto& group) {
+      const auto weights = now.routed.weights.data();
+      for_each_token(exchange_gradients<T>{moves->slots(now), weights, dy, dweights}, now.routed.rows);
+      moves->put_rows(now, at);
+      moves->synchronize(group, now, at);
     };
-    communicate(frame, moves, at);
+    communicate(frame, move, at);
   }
 
   template <class Frame>
   void finish(Frame& frame, state_type& state, view<T, 2> dx, where at) {
     expect_rows(dx, state.routed.rows, shape_.hidden, "finish: dx", at);
     settle(frame, state, at);
-    const auto moves = [this, now = moved(state, state.gradients), dx = dx.data(), at](const auto& group) {
-      give_rows(now, at);
-      synchronize(group, at);
-      for_each_token(pull_sum<T>{slots(now), dx}, now.routed.rows);
+    const auto move = [moves = moves_.get(), now = moved(state, state.gradients), dx = dx.data(),
+                       at](const auto& group) {
+      moves->give_rows(now, at);
+      moves->synchronize(group, now, at);
+      for_each_token(pull_sum<T>{moves->slots(now), dx}, now.routed.rows);
     };
-    communicate(frame, moves, at);
+    communicate(frame, move, at);
     heap_->release(state.gradients, at);
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
@@ -293,105 +294,40 @@ class expert_exchange {
     if (!owed) throw usage_error("a handle of an expert exchange was used after its step had ended", at);
   }
 
-  using rows_type = moved_rows<expert_exchange>;
-  [[nodiscard]] static rows_type moved(state_type& state, const slot_type& slot) {
-    return {state.routed, state.places, state.offsets, slot.offset_bytes(), &state, &slot};
+  using moves_type = row_moves<T, Group, Heap>;
+  using rows_type = moved_rows<T, Heap>;
+  [[nodiscard]] rows_type moved(state_type& state, const slot_type& slot) const {
+    return {state.routed, state.places,        state.offsets, shape_.capacity,
+            heap_,        slot.offset_bytes(), &slot,         &state.segments};
   }
 
-  // The compute stream goes on when `moves(group)` is over: one communication of the group, after what it has queued.
-  // On one rank it is a kernel.
-  template <class Frame, class Moves>
-  void communicate(Frame& frame, const Moves& moves, where at) {
+  // The compute stream goes on when `move(group)` is over: one communication of the group, after what it has queued. On
+  // one rank it is a kernel.
+  template <class Frame, class Move>
+  void communicate(Frame& frame, const Move& move, where at) {
     auto& stream = frame.engine().compute();
-    if (shape_.ranks == 1) return frame.run([this, moves] { moves(group_); });
-    if constexpr (!mirrored && can_start_composite<Group, Moves> && requires { stream.immediate(); }) {
+    if (shape_.ranks == 1) return frame.run([move] { move(alone{}); });
+    if constexpr (!mirrored && can_start_composite<Group, Move> && requires { stream.immediate(); }) {
       if (!stream.immediate()) {
-        pending under_way = group_.start_composite(operation::exchange, moves, after(stream.record(), at));
+        const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
+        pending under_way = group_.start_composite(operation::exchange, move, how);
         return std::move(under_way).then(stream, at);
       }
     }
-    frame.run_on_host([&] { moves(group_); });
-  }
-
-  // Every rank learns what every rank has selected.
-  template <class Ranks>
-  void exchange_counts(const Ranks& group, const rows_type& state, where at) {
-    if constexpr (checked(check_level::local)) expect_counts(state.routed, at);
-    const std::size_t first = shape_.rank * shape_.experts;
-    for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = state.routed.counts[e];
-    if (shape_.ranks > 1) group.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, at);
-    for (std::size_t e = 0; e < shape_.experts; ++e) {
-      std::int64_t total = 0;
-      for (std::size_t source = 0; source < shape_.ranks; ++source) total += selections_[source * shape_.experts + e];
-      state.routed.global_counts[e] = total;
-    }
-    const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
-    const std::size_t needed = rows_needed(shape_, all);
-    needed_ = needed > needed_ ? needed : needed_;
-    expert_offsets(shape_, all, state.offsets);
-    if constexpr (mirrored) {
-      state.mirrors->segments.resize(2 * shape_.ranks * shape_.local());
-      expert_segments(shape_, all, state.mirrors->segments);
-    }
-    expert_places(shape_, all, state.routed.choices, {cursor_.data(), {cursor_.size()}}, state.places);
-  }
-
-  template <class Ranks>
-  void synchronize(const Ranks& group, where at) {
-    if (shape_.ranks == 1) return;
-    if constexpr (mirrored)
-      heap_->synchronize(at);
-    else
-      group.barrier(at);
-  }
-
-  // This rank's rows, from its mirrors to their owners' slots.
-  void put_rows(const rows_type& state, where at) {
-    if constexpr (mirrored) {
-      const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t i = 0; i < state.places.size(); ++i) {
-        const std::int32_t place = state.places.data()[i];
-        if (place == no_place) continue;
-        const auto owner = static_cast<std::size_t>(state.routed.choices.data()[i]) / shape_.local();
-        heap_->put(static_cast<int>(owner), *state.slot, static_cast<std::size_t>(place) * bytes, bytes, at);
-      }
-    }
-  }
-  // The rows of this rank's experts, to the mirrors on the ranks that own the tokens.
-  void give_rows(const rows_type& state, where at) {
-    if constexpr (mirrored) {
-      const std::size_t bytes = shape_.hidden * sizeof(T);
-      const auto& segments = state.mirrors->segments;
-      for (std::size_t i = 0; 2 * i < segments.size(); ++i) {
-        const std::size_t first = segments[2 * i], end = segments[2 * i + 1];
-        heap_->give(static_cast<int>(i / shape_.local()), *state.slot, first * bytes, (end - first) * bytes, at);
-      }
-    }
+    frame.run_on_host([&] { move(group_); });
   }
 
   [[nodiscard]] view<T, 2> rows_in(const slot_type& slot) const {
     return {reinterpret_cast<T*>(slot.local()), {shape_.capacity, shape_.hidden}};
   }
 
-  [[nodiscard]] peer_slots<T> slots(const rows_type& state) {
-    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
-      bases_[peer] = reinterpret_cast<T*>(heap_->base(static_cast<int>(peer)) + state.first_byte);
-    }
-    return {bases_.data(), state.routed.choices.data(), state.places.data(), shape_.k, shape_.hidden, shape_.local()};
-  }
-
   Group group_;
   Heap* heap_;
   expert_shape shape_;
   std::size_t first_layer_ = 0;
-  std::size_t needed_ = 0;
   bool unread_ = false;
   part part_ = part::unasked;
-  expert_statistics statistics_;
-  std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
-  std::vector<std::int64_t> cursor_;
-  std::vector<std::size_t> gather_counts_;
-  std::vector<T*> bases_;  // of the slot on each rank that a kernel moves rows to or from
+  std::shared_ptr<moves_type> moves_;  // a communication that is under way keeps it
 };
 
 template <class Run, class Group>

@@ -60,17 +60,6 @@ struct dispatch_state {
   [[nodiscard]] std::span<const std::size_t> rows_of_experts() const noexcept { return offsets.flat(); }
 };
 
-/// What a stream needs to move the rows of a dispatch: by value, because the handle may be gone when it runs.
-template <class Exchange>
-struct moved_rows {
-  routing<typename Exchange::value_type> routed;
-  view<std::int32_t, 2> places;
-  view<std::size_t, 1> offsets;
-  std::size_t first_byte;             // of the slot, from the region's begin
-  dispatch_state<Exchange>* mirrors;  // these two where slots are mirrored: such moves run at once
-  const typename Exchange::slot_type* slot;
-};
-
 /// Gradients at the experts: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.
 template <class Exchange>
 class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLIGATION returning final {

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a stream needs to move the rows of a dispatch. It runs when the host is elsewhere, so it has no handle and no
+// exchange, and is kept by the communication that uses it.
+// IWYU pragma: private, include "belay/parallel/experts.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/experts/layout.hpp"
+#include "belay/parallel/experts/rows.hpp"
+#include "belay/parallel/experts/statistics.hpp"
+#include "belay/parallel/routing.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// One dispatch and one of its slots, by value.
+template <class T, class Heap>
+struct moved_rows {
+  routing<T> routed;
+  view<std::int32_t, 2> places;
+  view<std::size_t, 1> offsets;
+  std::size_t capacity;
+  Heap* heap;
+  std::size_t first_byte;           // of the slot, from the region's begin
+  const typename Heap::slot* slot;  // these two where slots are mirrored: such moves run at once
+  std::vector<std::size_t>* segments;
+};
+
+/// The group of a rank that is alone: nothing to call.
+struct alone {};
+
+/// Scratch of one exchange, used by one move after the other, and what its moves have found.
+template <class T, class Group, class Heap>
+class row_moves {
+ public:
+  using rows_type = moved_rows<T, Heap>;
+  static constexpr bool mirrored = mirrored_by_messages<Group>;
+
+  explicit row_moves(const expert_shape& shape)
+      : shape_(shape),
+        selections_(shape.ranks * shape.experts),
+        cursor_(shape.experts),
+        gather_counts_(shape.ranks, shape.experts),
+        bases_(shape.ranks) {}
+
+  expert_statistics statistics;
+  std::size_t needed = 0;  // rows that a rank was to receive in one dispatch
+
+  /// Every rank learns what every rank has selected, so that all come to the same decisions.
+  template <class Ranks>
+  void count(const Ranks& group, const rows_type& rows, where at) {
+    if constexpr (checked(check_level::local)) expect_counts(rows.routed, at);
+    shape_.capacity = rows.capacity;
+    const std::size_t first = shape_.rank * shape_.experts;
+    for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = rows.routed.counts[e];
+    if constexpr (!std::is_same_v<Ranks, alone>)
+      group.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, at);
+    for (std::size_t e = 0; e < shape_.experts; ++e) {
+      std::int64_t total = 0;
+      for (std::size_t source = 0; source < shape_.ranks; ++source) total += selections_[source * shape_.experts + e];
+      rows.routed.global_counts[e] = total;
+    }
+    const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
+    const std::size_t most = rows_needed(shape_, all);
+    needed = most > needed ? most : needed;
+    expert_offsets(shape_, all, rows.offsets);
+    if constexpr (mirrored) {
+      rows.segments->resize(2 * shape_.ranks * shape_.local());
+      expert_segments(shape_, all, *rows.segments);
+    }
+    expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
+  }
+
+  template <class Ranks>
+  void synchronize([[maybe_unused]] const Ranks& group, [[maybe_unused]] const rows_type& rows,
+                   [[maybe_unused]] where at) {
+    if constexpr (std::is_same_v<Ranks, alone>)
+      return;
+    else if constexpr (mirrored)
+      rows.heap->synchronize(at);
+    else
+      group.barrier(at);
+  }
+
+  /// This rank's rows, from its mirrors to their owners' slots.
+  void put_rows(const rows_type& rows, where at) {
+    if constexpr (mirrored) {
+      if (shape_.ranks == 1) return;
+      const std::size_t bytes = shape_.hidden * sizeof(T);
+      for (std::size_t i = 0; i < rows.places.size(); ++i) {
+        const std::int32_t place = rows.places.data()[i];
+        if (place == no_place) continue;
+        const auto owner = static_cast<std::size_t>(rows.routed.choices.data()[i]) / shape_.local();
+        rows.heap->put(static_cast<int>(owner), *rows.slot, static_cast<std::size_t>(place) * bytes, bytes, at);
+      }
+    }
+  }
+  /// The rows of this rank's experts, to the mirrors on the ranks that own the tokens.
+  void give_rows(const rows_type& rows, where at) {
+    if constexpr (mirrored) {
+      if (shape_.ranks == 1) return;
+      const std::size_t bytes = shape_.hidden * sizeof(T);
+      for (std::size_t i = 0; 2 * i < rows.segments->size(); ++i) {
+        const std::size_t first = (*rows.segments)[2 * i], end = (*rows.segments)[2 * i + 1];
+        rows.heap->give(static_cast<int>(i / shape_.local()), *rows.slot, first * bytes, (end - first) * bytes, at);
+      }
+    }
+  }
+
+  [[nodiscard]] peer_slots<T> slots(const rows_type& rows) {
+    for (std::size_t peer = 0; peer < shape_.ranks; ++peer)
+      bases_[peer] = reinterpret_cast<T*>(rows.heap->base(static_cast<int>(peer)) + rows.first_byte);
+    return {bases_.data(), rows.routed.choices.data(), rows.places.data(), shape_.k, shape_.hidden, shape_.local()};
+  }
+
+ private:
+  expert_shape shape_;
+  std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
+  std::vector<std::int64_t> cursor_;
+  std::vector<std::size_t> gather_counts_;
+  std::vector<T*> bases_;  // of the slot on each rank that a kernel moves rows to or from
+};
+
+}  // namespace belay::inline BELAY_ABI

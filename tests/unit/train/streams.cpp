@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A trainer over streams of every policy: the same losses, and the first cause where a rank fails with work in flight.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "belay/backend/host/processes.hpp"
+#include "belay/belay.hpp"
+
+namespace {
+
+using belay::stream_choice;
+using belay::stream_policy;
+
+struct linear {
+  belay::parameter<float> weight;
+  struct residue {
+    belay::view<float, 2> out;
+    belay::view<const float, 2> x;
+  };
+
+  residue forward(auto& frame, belay::view<const float, 2> x) {
+    auto y = belay::keep<float>(frame, {x.extent(0), weight.extent(0)});
+    frame.product(y, x, transposed(frame.read(weight)));
+    return {y, x};
+  }
+  void backward(auto& frame, residue&& r, belay::view<const float, 2> dy, belay::view<float, 2> dx) {
+    frame.product(frame.add_to(weight), transposed(dy), r.x);
+    frame.product(dx, dy, frame.read(weight));
+  }
+};
+struct network {
+  linear first{{"first.weight", {32, 16}}}, second{{"second.weight", {4, 32}}};
+  void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
+};
+
+const stream_choice policies[] = {
+    {}, {stream_policy::queued, 0}, {stream_policy::adversarial, 0}, {stream_policy::adversarial, 9}};
+
+// Trains three steps of three micro-batches. `between(rank, step)` is called between the two backwards of the last one.
+template <class World, class Between>
+std::vector<double> train(World&& world, const stream_choice& how, const Between& between) {
+  std::vector<double> losses;
+  const auto body = [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = rank.size()}};
+    network net;
+    belay::parameter_store store{run, mesh, net, belay::zero<1>{}, {.bucket_bytes = 512}};
+    belay::adamw optimizer{store};
+    std::vector<float> inputs(3 * 8 * 16), targets(3 * 8 * 4);
+    for (auto number : run.steps(3)) {
+      if (!run.rehearsing()) {
+        std::mt19937 random(static_cast<unsigned>(10 * number + static_cast<std::size_t>(rank.number())));
+        for (auto* values : {&inputs, &targets})
+          for (float& x : *values) x = static_cast<float>(random() % 100) / 100;
+      }
+      belay::step step{run.engine(), store};
+      step.micro_batches(3);
+      for (std::size_t m = 0; m < 3; ++m) {
+        const belay::view<const float, 2> x{inputs.data() + m * 8 * 16, {8, 16}}, t{targets.data() + m * 8 * 4, {8, 4}};
+        auto h = belay::forward(step.micro_batch(m), net.first, belay::constant(x));
+        auto y = belay::forward(step.micro_batch(m), net.second, h.out());
+        auto [loss, grad] = belay::squared_error(step.micro_batch(m), y.out(), t);
+        grad = std::move(y).backward(grad);
+        if (!run.rehearsing() && m == 2) between(rank, number);
+        std::move(h).backward(grad);
+      }
+      auto outcome = std::move(step).commit(mesh, belay::samples{24 * static_cast<std::uint64_t>(rank.size())});
+      if (auto* ok = belay::committed(outcome)) {
+        run.report(*ok, [&](double mean) { losses.push_back(mean); });
+        optimizer.apply(std::move(*ok), {.learning_rate = 1e-2, .clip = 1.0});
+      }
+    }
+  };
+  belay::launch(world, body, {.streams = how});
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("every policy trains alike, on any number of ranks") {
+  const auto nothing = [](auto&, std::size_t) {};
+  for (int ranks : {1, 2, 3}) {
+    const std::vector<double> expected = train(belay::host::world{ranks}, {}, nothing);
+    REQUIRE(expected.size() == 3);
+    for (const stream_choice& how : policies) {
+      INFO(ranks << " ranks, " << name(how.policy) << ", seed " << how.seed);
+      CHECK(train(belay::host::world{ranks}, how, nothing) == expected);
+    }
+  }
+}
+
+TEST_CASE("a rank that throws with work in flight ends all, at once and with its own words") {
+  for (const stream_choice& how : policies) {
+    INFO(name(how.policy) << ", seed " << how.seed);
+    const auto fail = [](auto& rank, std::size_t step) {
+      if (rank.number() == 1 && step == 2) throw std::runtime_error("rank 1 has had enough");
+    };
+    CHECK_THROWS_WITH_AS(train(belay::host::world{3}, how, fail), "rank 1 has had enough", std::runtime_error);
+  }
+}
+
+TEST_CASE("a rank that ends with work in flight is named by its peers, on processes too") {
+  for (stream_policy how : {stream_policy::immediate, stream_policy::queued}) {
+    const auto end = [](auto& rank, std::size_t step) {
+      if (rank.number() == 1 && step == 2) ::_exit(3);
+    };
+    try {
+      train(belay::host::processes{2}, {how, 0}, end);
+      FAIL("nobody noticed");
+    } catch (const belay::comm_error& problem) {
+      CHECK(problem.fault() == belay::comm_fault::peer_failed);
+      CHECK(problem.about().culprits == std::vector<int>{1});
+      CHECK(problem.about().exit_code == 3);
+    }
+  }
+}
+
+TEST_CASE("what cannot be late on purpose is refused: ranks that are processes") {
+  const auto nothing = [](auto&, std::size_t) {};
+  CHECK_THROWS_WITH_AS(train(belay::host::processes{2}, {stream_policy::adversarial, 1}, nothing),
+                       doctest::Contains("adversarial streams need ranks that are threads of one process"),
+                       belay::usage_error);
+}
