@@ -100,7 +100,7 @@ BENCHMARK(handle_with_leases);
 // The same layer with `Count` parameters, to whose gradients its backward adds: what each `add_to` costs is the
 // difference to handle_with_leases, divided by their number.
 struct counted final : belay::contribution_target {
-  void contribute(std::size_t, belay::where) override { ++contributions; }
+  void contribute(std::size_t, const belay::stream_event&, belay::where) override { ++contributions; }
   std::size_t contributions = 0;
 };
 struct adding_layer {

@@ -18,9 +18,6 @@ namespace device_test {
 
 // Runs host work between kernels: queued ones are over before.
 struct device_stream {
-  struct event {
-    [[nodiscard]] static constexpr bool ready() noexcept { return true; }
-  };
   static constexpr bool runs_nothing = false;
 
   template <class Work>
@@ -28,11 +25,11 @@ struct device_stream {
     synchronize();
     work();
   }
-  [[nodiscard]] event record() {
+  [[nodiscard]] belay::stream_event record() {
     synchronize();
     return {};
   }
-  void wait(const event&) const noexcept {}
+  void wait(const belay::stream_event& mark) const { mark.synchronize(); }
   void synchronize() { failed = failed || cudaDeviceSynchronize() != cudaSuccess; }
 
   bool failed = false;

@@ -54,10 +54,7 @@ class queue_stream::progress final : public event_source {
     return failure_ != nullptr;
   }
   void cancel() noexcept { cancelled_.store(true, std::memory_order_release); }
-  void resume() noexcept {
-    static_cast<void>(take_failure());
-    cancelled_.store(false, std::memory_order_release);
-  }
+  void resume() noexcept { cancelled_.store(false, std::memory_order_release); }
   [[nodiscard]] bool cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
   [[nodiscard]] std::exception_ptr take_failure() noexcept {
     const std::lock_guard lock(mutex_);

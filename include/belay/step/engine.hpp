@@ -12,7 +12,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -128,15 +127,10 @@ class engine {
   /// What passes have found since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
 
-  /// For `step` and `forward_only` only. Ends every lease and every obligation of the step. What it has queued is over,
-  /// or skipped: where an exception ends the step, it may wait for peers that wait for this rank.
+  /// For `step` and `forward_only` only. Ends every lease and every obligation of the step. What it has queued is over
+  /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank.
   void end_step() noexcept {
-    if constexpr (requires { compute().cancel(); }) {
-      if (std::uncaught_exceptions() > 0)
-        compute().cancel();
-      else
-        compute().wait_until_idle();
-    }
+    if constexpr (requires { compute().cancel(); }) compute().cancel();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
     watch_.end();
