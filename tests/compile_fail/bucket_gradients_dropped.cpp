@@ -11,10 +11,10 @@ struct group {
   int size() const;
   void barrier(belay::where) const;
   template <class Op>
-  belay::pending start_all_reduce(std::span<float>, Op, belay::where) const;
+  belay::pending start_all_reduce(std::span<float>, Op, belay::start_order) const;
   template <class Op>
-  belay::pending start_reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::where) const;
-  belay::pending start_all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
+  belay::pending start_reduce_scatter_v(std::span<float>, std::span<const std::size_t>, Op, belay::start_order) const;
+  belay::pending start_all_gather_v(std::span<float>, std::span<const std::size_t>, belay::start_order) const;
   void all_gather(std::span<const std::uint64_t>, std::span<std::uint64_t>, belay::where) const;
 };
 using buckets = belay::gradient_buckets<float, group>;

@@ -84,7 +84,7 @@ concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where a
 };
 
 template <class C, class T, class Op = sum_t>
-concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
+concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, const start_order& at) {
   { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
 };
 
@@ -107,7 +107,8 @@ concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::sp
 };
 
 template <class C, class T, class Op = sum_t>
-concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
+concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op,
+                                            const start_order& at) {
   { c.start_reduce_scatter(in, out, op, at) } -> std::same_as<pending>;
 };
 
@@ -133,7 +134,7 @@ concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::spa
 
 template <class C, class T, class Op = sum_t>
 concept can_start_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
-                                              Op op, where at) {
+                                              Op op, const start_order& at) {
   { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
 };
 
@@ -159,7 +160,7 @@ concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, w
 };
 
 template <class C, class T, class Op = sum_t>
-concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
+concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, const start_order& at) {
   { c.start_reduce(inout, op, root, at) } -> std::same_as<pending>;
 };
 
@@ -182,7 +183,7 @@ concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T
 };
 
 template <class C, class T>
-concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
   { c.start_all_gather(in, out, at) } -> std::same_as<pending>;
 };
 
@@ -206,7 +207,7 @@ concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<co
 
 template <class C, class T>
 concept can_start_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
-                                          where at) {
+                                          const start_order& at) {
   { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
 };
 
@@ -231,7 +232,7 @@ concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T
 };
 
 template <class C, class T>
-concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
   { c.start_all_to_all(in, out, at) } -> std::same_as<pending>;
 };
 
@@ -256,7 +257,7 @@ concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span
 
 template <class C, class T>
 concept can_start_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
-                                          std::span<const std::size_t> counts, where at) {
+                                          std::span<const std::size_t> counts, const start_order& at) {
   { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
 };
 
@@ -281,7 +282,7 @@ concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where
 };
 
 template <class C, class T>
-concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
+concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, const start_order& at) {
   { c.start_broadcast(inout, root, at) } -> std::same_as<pending>;
 };
 
@@ -304,7 +305,8 @@ concept can_gather = requires(const C& c, std::span<const T> in, std::span<T> ou
 };
 
 template <class C, class T>
-concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
+                                    const start_order& at) {
   { c.start_gather(in, out, root, at) } -> std::same_as<pending>;
 };
 
@@ -327,7 +329,8 @@ concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> o
 };
 
 template <class C, class T>
-concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
+concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
+                                     const start_order& at) {
   { c.start_scatter(in, out, root, at) } -> std::same_as<pending>;
 };
 

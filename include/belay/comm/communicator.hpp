@@ -20,6 +20,7 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -107,18 +108,18 @@ concept can_exchange = requires(const C& c, std::span<const p2p> transfers, wher
 // The same started.
 
 template <class C>
-concept can_start_barrier = requires(const C& c, where at) {
+concept can_start_barrier = requires(const C& c, const start_order& at) {
   { c.start_barrier(at) } -> std::same_as<pending>;
 };
 
 template <class C>
-concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
+concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, const start_order& at) {
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;
 };
 
 /// Host work and blocking operations can be started as one, in the order of all that is started.
 template <class C, class Work>
-concept can_start_composite = requires(const C& c, const Work& work, where at) {
+concept can_start_composite = requires(const C& c, const Work& work, const start_order& at) {
   { c.start_composite(operation::none, work, at) } -> std::same_as<pending>;
 };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <random>
 #include <span>
@@ -107,18 +108,23 @@ TEST_CASE("a rank that throws with work in flight ends all, at once and with its
   }
 }
 
-TEST_CASE("a rank that ends with work in flight is named by its peers, on processes too") {
+TEST_CASE("a process that ends or is killed with work in flight is named by its peers") {
   for (stream_policy how : {stream_policy::immediate, stream_policy::queued}) {
-    const auto end = [](auto& rank, std::size_t step) {
-      if (rank.number() == 1 && step == 2) ::_exit(3);
-    };
-    try {
-      train(belay::host::processes{2}, {how, 0}, end);
-      FAIL("nobody noticed");
-    } catch (const belay::comm_error& problem) {
-      CHECK(problem.fault() == belay::comm_fault::peer_failed);
-      CHECK(problem.about().culprits == std::vector<int>{1});
-      CHECK(problem.about().exit_code == 3);
+    for (const bool killed : {false, true}) {
+      const auto end = [&](auto& rank, std::size_t step) {
+        if (rank.number() != 1 || step != 2) return;
+        if (killed) ::raise(SIGKILL);
+        ::_exit(3);
+      };
+      INFO(name(how) << (killed ? ", killed" : ", ended"));
+      try {
+        train(belay::host::processes{3}, {how, 0}, end);
+        FAIL("nobody noticed");
+      } catch (const belay::comm_error& problem) {
+        CHECK(problem.fault() == belay::comm_fault::peer_failed);
+        CHECK(problem.about().culprits == std::vector<int>{1});
+        CHECK(killed ? problem.about().signal == SIGKILL : problem.about().exit_code == 3);
+      }
     }
   }
 }
