@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""train_moe on one rank against the same layers in the ordinary loop of examples/01_plain, in turn."""
+"""train_moe on one rank against the same layers in the ordinary loop of examples/01_plain, in turn; and a step of it
+against its own products, replayed alone."""
 import argparse
 import re
 import statistics
@@ -26,6 +27,8 @@ def main():
         print(f"train_moe {trainer[-1]:.0f} tokens/s, 01_plain {loop[-1]:.0f}", flush=True)
     ratio = statistics.median(trainer) / statistics.median(loop)
     print(f"one_rank: train_moe has {ratio:.3f} of the tokens/s of the ordinary loop (limit 0.97)")
+    # It builds its own trainer, whose products are listed.
+    subprocess.run(["taskset", "-c", "0", program("one_rank_products", "bench"), str(max(flags.steps, 3))], check=True)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ import tempfile
 root = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
-def program(name="train_moe"):
-    """The built program; bench/run sets where."""
+def program(name="train_moe", room="examples"):
+    """The built program; bench/run sets where. `room` is the folder of its sources."""
     folder = os.environ.get("BELAY_BUILD_DIR", str(root / "build/bench"))
     if name != "train_moe":
         subprocess.run(["ninja", "-C", folder, name], check=True, stdout=subprocess.DEVNULL)
-    return os.path.join(folder, "examples", name)
+    return os.path.join(folder, room, name)
 
 
 class Run:

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "belay/parallel/parameter.hpp"
 
@@ -14,6 +15,15 @@ namespace model {
 
 [[nodiscard]] inline belay::parameter_spec matrix_spec(std::string name, belay::parameter_shape shape) {
   return {std::move(name), shape, belay::initial::normal(0.02), belay::weight_decay::yes};
+}
+
+/// Matrices of equal shape, one behind the other in every entry of a stack, that keep their names in files and their
+/// first values.
+[[nodiscard]] inline belay::parameter_spec joined_spec(std::string name, belay::parameter_shape shape,
+                                                       std::vector<std::string> joins) {
+  belay::parameter_spec spec = matrix_spec(std::move(name), shape);
+  spec.joins = std::move(joins);
+  return spec;
 }
 
 [[nodiscard]] inline belay::parameter_spec norm_spec(std::string name, std::size_t width) {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The products of the examples: a BLAS where there is one, the library's blocked loop elsewhere. A policy of products
-// is a template argument of the kit, so this is all that an engine with another BLAS needs.
+// The products of the examples: the library's blocked loop, or a BLAS where the build found that to be the faster. The
+// choice is part of the program, so it is the same on all ranks. A policy of products is a template argument of the
+// kit, so this is all that an engine with another BLAS needs.
 #pragma once
+
+#include <string>
 
 #include "belay/core/operand.hpp"
 #include "belay/step/engine.hpp"
@@ -42,14 +45,15 @@ using products = belay::kernel::blocked_products;
 using host_kit = belay::host_kit<products>;
 using host_engine = belay::engine<belay::host_pages, host_kit>;
 
-/// "openblas", "cblas" or "blocked loop": for the first line a trainer prints.
-[[nodiscard]] inline const char* product_backend() {
+/// "openblas, Haswell" (its name for the instruction set), "cblas", or "blocked loop, 512-bit vectors": for the first
+/// line that a trainer prints.
+[[nodiscard]] inline std::string product_backend() {
 #if BELAY_HAS_CBLAS && defined(OPENBLAS_CONST)
-  return "openblas";
+  return std::string("openblas, ") + openblas_get_corename();
 #elif BELAY_HAS_CBLAS
   return "cblas";
 #else
-  return "blocked loop";
+  return "blocked loop, " + std::to_string(8 * belay::kernel::product_blocks::vector_bytes) + "-bit vectors";
 #endif
 }
 

@@ -104,6 +104,7 @@ prepared_run::prepared_run(const command_line& given, voice says)
       printer(given.run, says == voice::speaks ? given.json : "") {
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)));
+  if (given.run.steps > 0 && says == voice::speaks) printer.say("products: " + model::product_backend() + "\n");
 }
 
 belay::launch_options launch_options_of(const options& run) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The parameters of a mesh as tensors of a file: a dense parameter is one tensor, a stack of experts is one tensor for
-// each expert. A rank reads and writes only its own parts.
+// each expert and matrix. A rank reads and writes only its own parts.
 #pragma once
 
 #include <cstddef>
@@ -33,9 +33,15 @@ void each_tensor(Model& model, Visit&& visit) {
     if (!belay::sharded_over<belay::axis::expert>(parameter))
       return visit(parameter.name(), std::span(parameter.value(), size), copies::yes);
     const auto part = parameter.part();
-    const std::size_t each = size / part.count;
+    auto stacks = parameter.spec().joins;
+    if (stacks.empty()) stacks.push_back(parameter.name());
+    const std::size_t each = size / part.count / stacks.size();
+    auto* values = parameter.value();
     for (std::size_t e = 0; e < part.count; ++e)
-      visit(expert_tensor(parameter.name(), part.first + e), std::span(parameter.value() + e * each, each), copies::no);
+      for (const std::string& stack : stacks) {
+        visit(expert_tensor(stack, part.first + e), std::span(values, each), copies::no);
+        values += each;
+      }
   });
 }
 

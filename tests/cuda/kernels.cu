@@ -154,6 +154,12 @@ int main() {
   compare("accumulate_rows", kernel::column_block_count(width), [](const arrays& x) {
     return kernel::accumulate_rows<float, std::int32_t>{x.a, x.index, rows, x.out, width};
   });
+  compare("swiglu_rows", rows, [](const arrays& x) {
+    return kernel::swiglu_rows<float, std::int32_t>{x.a, x.out, x.index + 1, width / 2};
+  });
+  compare("swiglu_rows_again_backward", rows, [](const arrays& x) {
+    return kernel::swiglu_rows_again_backward<float, std::int32_t>{x.a, x.c, x.index + 1, width / 2};
+  });
   compare("rows_in_use", rows, [](const arrays& x) {
     return kernel::rows_in_use<kernel::scale<float>, std::int32_t>{{0.5f, x.b}, x.index + 1, width};
   });

@@ -26,8 +26,8 @@ struct product_blocks {
   static constexpr std::size_t vector_bytes = 16;
 #endif
   static constexpr std::size_t tile_rows = vector_bytes == 64 ? 12 : 6;
-  static constexpr std::size_t rows = 72;
-  static constexpr std::size_t columns = 128;
+  static constexpr std::size_t rows = 144;
+  static constexpr std::size_t columns = 256;
   static constexpr std::size_t depth = 128;
 };
 
@@ -43,10 +43,10 @@ class blocked_product {
       const std::size_t columns = least(block::columns, c.columns - column);
       for (std::size_t k = 0; k < a.width(); k += block::depth) {
         const std::size_t part = least(block::depth, a.width() - k);
-        pack(packed_b, b, k, part, column, columns, tile_columns);
+        pack<tile_columns>(packed_b, b, k, part, column, columns);
         for (std::size_t row = 0; row < c.rows; row += block::rows) {
           const std::size_t rows = least(block::rows, c.rows - row);
-          pack(packed_a, transposed(a), k, part, row, rows, block::tile_rows);
+          pack<block::tile_rows>(packed_a, transposed(a), k, part, row, rows);
           multiply(c.row_range(row, rows).column_range(column, columns), packed_a, packed_b, part, alpha,
                    k == 0 ? beta : T(1));
         }
@@ -58,18 +58,12 @@ class blocked_product {
   using block = product_blocks;
   static constexpr std::size_t lanes = block::vector_bytes / sizeof(T);
   static constexpr std::size_t tile_columns = 2 * lanes;
+  static constexpr std::size_t row_step = block::tile_rows / 3;  // tiles are as high, or two thirds, or a third
   static_assert(block::rows % block::tile_rows == 0 && block::columns % tile_columns == 0);
 
   // Compilers leave a loop over a tile in memory; of a vector type they keep it in registers.
   typedef T vector __attribute__((vector_size(block::vector_bytes)));
-
-  struct beside_old {
-    const T* sums;
-    T* c;
-    T alpha;
-    T beta;
-    BELAY_HD constexpr void operator()(std::size_t j) const noexcept { c[j] = c[j] * beta + sums[j] * alpha; }
-  };
+  typedef T quad __attribute__((vector_size(4 * sizeof(T))));
 
   [[nodiscard]] static constexpr std::size_t least(std::size_t a, std::size_t b) noexcept { return a < b ? a : b; }
 
@@ -82,42 +76,109 @@ class blocked_product {
     }
   }
 
-  // Depth x width of `source`, as panels of `panel` columns with the depth running slowest inside one; the last panel
+  // Depth x width of `source`, as panels of `Panel` columns with the depth running slowest inside one; the last panel
   // is filled up with zeros.
+  template <std::size_t Panel>
   static void pack(T* to, operand<const T> source, std::size_t k, std::size_t depth, std::size_t first,
-                   std::size_t width, std::size_t panel) noexcept {
-    for (std::size_t j = 0; j < width; j += panel, to += panel * depth) {
-      const std::size_t count = least(panel, width - j);
-      if (count < panel) for_each_index(panel * depth, fill<T>{to, T(0)});
-      if (source.as == reading::as_is) {
+                   std::size_t width) noexcept {
+    for (std::size_t j = 0; j < width; j += Panel, to += Panel * depth) {
+      const std::size_t count = least(Panel, width - j);
+      if (count < Panel) for_each_index(Panel * depth, fill<T>{to, T(0)});
+      if (source.as == reading::transposed) {
+        pack_transposed<Panel>(to, source.row(first + j) + k, source.stride, count, depth);
+      } else if (count == Panel) {
         for (std::size_t d = 0; d < depth; ++d)
-          for_each_index(count, copy<T>{source.row(k + d) + first + j, to + d * panel});
+          __builtin_memcpy(to + d * Panel, source.row(k + d) + first + j, Panel * sizeof(T));
       } else {
-        for (std::size_t i = 0; i < count; ++i) {
-          const T* from = source.row(first + j + i) + k;
-          for (std::size_t d = 0; d < depth; ++d) to[d * panel + i] = from[d];
-        }
+        for (std::size_t d = 0; d < depth; ++d)
+          for_each_index(count, copy<T>{source.row(k + d) + first + j, to + d * Panel});
       }
+    }
+  }
+
+  // A panel of which column i is row i of `from`: four rows at a time as squares, what is left number by number.
+  template <std::size_t Panel>
+  static void pack_transposed(T* to, const T* from, std::size_t stride, std::size_t count, std::size_t depth) noexcept {
+    std::size_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+      const T* const rows = from + i * stride;
+      std::size_t d = 0;
+      for (; d + 4 <= depth; d += 4) transpose_square<Panel>(to + d * Panel + i, rows + d, stride);
+      for (; d < depth; ++d)
+        for (std::size_t r = 0; r < 4; ++r) to[d * Panel + i + r] = rows[r * stride + d];
+    }
+    for (; i < count; ++i)
+      for (std::size_t d = 0; d < depth; ++d) to[d * Panel + i] = from[i * stride + d];
+  }
+
+  template <std::size_t Panel>
+  static void transpose_square(T* to, const T* from, std::size_t stride) noexcept {
+    quad in[4];
+    for (std::size_t r = 0; r < 4; ++r) __builtin_memcpy(&in[r], from + r * stride, sizeof(quad));
+    quad pairs[4];  // columns 0 and 1 of rows 0 and 1, then of rows 2 and 3; columns 2 and 3 alike
+    for (std::size_t p = 0; p < 2; ++p) {
+      pairs[p] = __builtin_shufflevector(in[2 * p], in[2 * p + 1], 0, 4, 1, 5);
+      pairs[2 + p] = __builtin_shufflevector(in[2 * p], in[2 * p + 1], 2, 6, 3, 7);
+    }
+    for (std::size_t p = 0; p < 2; ++p, to += 2 * Panel) {
+      const quad even = __builtin_shufflevector(pairs[2 * p], pairs[2 * p + 1], 0, 1, 4, 5);
+      const quad odd = __builtin_shufflevector(pairs[2 * p], pairs[2 * p + 1], 2, 3, 6, 7);
+      __builtin_memcpy(to, &even, sizeof even);
+      __builtin_memcpy(to + Panel, &odd, sizeof odd);
     }
   }
 
   static void multiply(operand<T> c, const T* a, const T* b, std::size_t depth, T alpha, T beta) noexcept {
     for (std::size_t j = 0; j < c.columns; j += tile_columns) {
+      const std::size_t columns = least(tile_columns, c.columns - j);
       for (std::size_t i = 0; i < c.rows; i += block::tile_rows) {
-        alignas(64) T tile[block::tile_rows * tile_columns];
-        multiply_tile(tile, a + i * depth, b + j * depth, depth);
         const std::size_t rows = least(block::tile_rows, c.rows - i);
-        const std::size_t columns = least(tile_columns, c.columns - j);
-        for (std::size_t r = 0; r < rows; ++r) {
-          T* const row = c.row(i + r) + j;
-          const T* const sums = tile + r * tile_columns;
-          if (beta == T(0))
-            for_each_index(columns, multiple<T>{alpha, sums, row});
-          else
-            for_each_index(columns, beside_old{sums, row, alpha, beta});
-        }
+        const T* const left = a + i * depth;
+        const T* const right = b + j * depth;
+        if (columns <= lanes)
+          multiply_part<1>(c.row_range(i, rows).column_range(j, columns), left, right, depth, alpha, beta);
+        else
+          multiply_part<2>(c.row_range(i, rows).column_range(j, columns), left, right, depth, alpha, beta);
       }
     }
+  }
+
+  // A part of c that a tile of `Vectors` vectors a row covers, by the lowest such tile.
+  template <std::size_t Vectors>
+  static void multiply_part(operand<T> c, const T* a, const T* b, std::size_t depth, T alpha, T beta) noexcept {
+    if (c.rows <= row_step)
+      multiply_tile<row_step, Vectors>(c, a, b, depth, alpha, beta);
+    else if (c.rows <= 2 * row_step)
+      multiply_tile<2 * row_step, Vectors>(c, a, b, depth, alpha, beta);
+    else
+      multiply_tile<3 * row_step, Vectors>(c, a, b, depth, alpha, beta);
+  }
+
+  template <std::size_t Rows, std::size_t Vectors>
+  static void multiply_tile(operand<T> c, const T* a, const T* b, std::size_t depth, T alpha, T beta) noexcept {
+    vector sums[Rows][Vectors] = {};
+    for (std::size_t d = 0; d < depth; ++d, a += block::tile_rows, b += tile_columns) {
+      vector right[Vectors];
+      for (std::size_t v = 0; v < Vectors; ++v) right[v] = load(b + v * lanes);
+      for (std::size_t r = 0; r < Rows; ++r)
+        for (std::size_t v = 0; v < Vectors; ++v) sums[r][v] += a[r] * right[v];
+    }
+    for (std::size_t r = 0; r < least(Rows, c.rows); ++r) {
+      if (c.columns == Vectors * lanes) {
+        write_row<Vectors>(c.row(r), sums[r], alpha, beta);
+      } else {  // beside the columns of c, by the same arithmetic
+        alignas(64) T row[Vectors * lanes] = {};
+        if (beta != T(0)) for_each_index(c.columns, copy<T>{c.row(r), row});
+        write_row<Vectors>(row, sums[r], alpha, beta);
+        for_each_index(c.columns, copy<T>{row, c.row(r)});
+      }
+    }
+  }
+
+  template <std::size_t Vectors>
+  static void write_row(T* to, const vector (&sums)[Vectors], T alpha, T beta) noexcept {
+    for (std::size_t v = 0; v < Vectors; ++v, to += lanes)
+      store(to, beta == T(0) ? alpha * sums[v] : beta * load(to) + alpha * sums[v]);
   }
 
   [[nodiscard]] static vector load(const T* from) noexcept {
@@ -125,19 +186,7 @@ class blocked_product {
     __builtin_memcpy(&values, from, sizeof values);
     return values;
   }
-
-  static void multiply_tile(T* tile, const T* a, const T* b, std::size_t depth) noexcept {
-    vector sums[block::tile_rows][2] = {};
-    for (std::size_t d = 0; d < depth; ++d, a += block::tile_rows, b += tile_columns) {
-      const vector left = load(b);
-      const vector right = load(b + lanes);
-      for (std::size_t r = 0; r < block::tile_rows; ++r) {
-        sums[r][0] += a[r] * left;
-        sums[r][1] += a[r] * right;
-      }
-    }
-    __builtin_memcpy(tile, sums, sizeof sums);
-  }
+  static void store(T* to, vector values) noexcept { __builtin_memcpy(to, &values, sizeof values); }
 };
 
 /// The products of a kit that has no BLAS. A policy of one's own has the same function.

@@ -58,8 +58,11 @@ BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f)
 }
 
 /// Does every row on the calling thread: the loop that vectorises is inside the kernel.
+// A function of its own for every kernel, with all of it inside: amid a large caller compilers leave parts of a kernel
+// uninlined, and their loops are not vectorised.
 template <class G>
-requires(indexed<G> || cooperative<G>) BELAY_HD constexpr void for_each_row(std::size_t count, G g) {
+requires(indexed<G> || cooperative<G>)
+    [[gnu::noinline, gnu::flatten]] BELAY_HD constexpr void for_each_row(std::size_t count, G g) {
   for (std::size_t row = 0; row < count; ++row) {
     if constexpr (cooperative<G>)
       g(solo{}, row);

@@ -19,17 +19,17 @@
 #include <initializer_list>
 #include <span>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/initial.hpp"  // IWYU pragma: export
 #include "belay/parallel/placement.hpp"
 #include "belay/step/contribution.hpp"
 
@@ -87,62 +87,18 @@ class parameter_shape {
   std::size_t rank_ = 0;
 };
 
-/// The first values of a parameter.
-class initial {
- public:
-  enum class kind { constant, normal, filled };
-
-  [[nodiscard]] static constexpr initial constant(double value) noexcept { return {kind::constant, value}; }
-  /// Normal with mean 0.
-  [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {kind::normal, stddev}; }
-  /// The values come from `fill`, which the owner of the parameter calls: from a file, or a function.
-  [[nodiscard]] static constexpr initial filled() noexcept { return {kind::filled, 0}; }
-
-  [[nodiscard]] constexpr kind how() const noexcept { return kind_; }
-  [[nodiscard]] constexpr double value() const noexcept { return value_; }
-
- private:
-  constexpr initial(kind how, double value) noexcept : kind_(how), value_(value) {}
-  kind kind_;
-  double value_;
-};
-
-/// Standard normal numbers by index. Number `i` is computed from a hash of seed, name and `i`, so any part of the
-/// sequence can be made on any rank, in any order, with the same bits.
-class counted_normal {
- public:
-  constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept
-      : key_(mix(fnv1a(mix(seed)).add_text(name).value())) {}
-
-  [[nodiscard]] double operator()(std::uint64_t index) const noexcept {
-    const std::uint64_t first = mix(key_ + index * 0x9e3779b97f4a7c15u);
-    const std::uint64_t second = mix(first ^ 0xd1b54a32d192ed03u);
-    constexpr double scale = 1.0 / 9007199254740992.0;                       // 2^-53
-    const double radius = (static_cast<double>(first >> 11) + 1.0) * scale;  // in (0, 1]
-    const double angle = static_cast<double>(second >> 11) * scale;          // in turns, [0, 1)
-    // The C library's functions: to include <cmath> costs more than the rest of this header.
-    return __builtin_sqrt(-2.0 * __builtin_log(radius)) * __builtin_cos(6.283185307179586 * angle);
-  }
-
- private:
-  [[nodiscard]] static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  }
-  std::uint64_t key_;
-};
-
 /// A parameter independently of the mesh. `shape` is the global one. `name` decides the first values, so it must be the
 /// same on every mesh and unique in the model. A tied parameter, which several layers share, is one parameter with as
-/// many `uses`: each of them contributes to its gradient once a micro-batch.
+/// many `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
+/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
+/// name. It is empty where the parameter is one tensor.
 struct parameter_spec {
   std::string name;
   parameter_shape shape;
   initial first_values = initial::constant(0);
   weight_decay decay = weight_decay::yes;
   std::size_t uses = 1;
+  std::vector<std::string> joins = {};
 };
 
 /// The local part of a parameter's values or of its gradient: a pointer with the shape that the parameter has. It
@@ -235,13 +191,12 @@ class parameter_base {
     const initial how = spec_.first_values;
     if (how.how() == initial::kind::filled)
       throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
-    const counted_normal random(seed, name());
     fill(
         [&](std::size_t first, std::span<T> out) {
           if (how.how() == initial::kind::constant) {
             for (T& x : out) x = static_cast<T>(how.value());
           } else {
-            for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<T>(how.value() * random(first + i));
+            draw(seed, how.value(), first, out);
           }
         },
         at);
@@ -256,6 +211,21 @@ class parameter_base {
     each_run([&](std::size_t global, std::size_t local, std::size_t count) {
       filler(global, std::span<T>(value_ + local, count));
     });
+  }
+
+ private:
+  // Normal numbers for the global elements from `first` on: of each tensor that the parameter joins by its own name.
+  void draw(std::uint64_t seed, double stddev, std::size_t first, std::span<T> out) const {
+    const auto& joins = spec_.joins;
+    const std::size_t tensors = joins.empty() ? 1 : joins.size();
+    const std::size_t size = joins.empty() ? global_size() : spec_.shape.product(1, spec_.shape.rank()) / tensors;
+    for (std::size_t i = 0; i < out.size();) {
+      const std::size_t block = (first + i) / size;
+      const counted_normal random(seed, joins.empty() ? name() : joins[block % tensors]);
+      // What the element is called in a tensor of its own.
+      for (std::size_t j = (first + i) % size; j < size && i < out.size(); ++i, ++j)
+        out[i] = static_cast<T>(stddev * random(block / tensors * size + j));
+    }
   }
 
  protected:
@@ -273,6 +243,10 @@ class parameter_base {
              " bytes are";
     };
     static_cast<void>((checked_size(spec_.shape.size()) * sizeof(T)).value(words, at));
+    if (!spec_.joins.empty() && (rank < 2 || spec_.shape[1] % spec_.joins.size() != 0))
+      throw usage_error("parameter " + name() + " joins " + std::to_string(spec_.joins.size()) +
+                            " tensors, and dimension 1 cannot be cut into as many equal parts",
+                        at);
     const std::size_t extent = rank == 0 ? 1 : spec_.shape[dimension_];
     if (part_.first > extent || part_.count > extent - part_.first)
       throw usage_error("parameter " + name() + ": part " + std::to_string(part_.first) + " + " +

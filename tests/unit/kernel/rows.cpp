@@ -243,6 +243,30 @@ TEST_CASE("rows that are not in use are not touched") {
   CHECK(x == std::vector<double>{6, 6, 6, 6, 6, 6, 3, 3, 3, 3, 3, 3});
 }
 
+TEST_CASE("a SwiGLU of gate and up side by side is that of two arrays, and leaves rows that are not in use") {
+  constexpr std::size_t rows = 3, width = 37;
+  const std::int32_t used = 2;
+  const auto gate_up = noise<double>(rows * 2 * width, 21), dout = noise<double>(rows * width, 22);
+  std::vector<double> y(rows * width, 7), again = dout, gradient = gate_up;
+  for_each_row(rows, swiglu_rows<double, std::int32_t>{gate_up.data(), y.data(), &used, width});
+  for_each_row(rows, swiglu_rows_again_backward<double, std::int32_t>{gradient.data(), again.data(), &used, width});
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::size_t first = 2 * r * width;
+    for (std::size_t j = 0; j < width; ++j) {
+      double gate = gate_up[first + j], up = gate_up[first + width + j], out = 7, kept = dout[r * width + j];
+      if (r < 2) {
+        silu_gate<double>{&gate, &up, &out}(0);
+        silu_gate_backward<double>{&gate, &up, &kept, &gate, &up}(0);
+        kept = out;
+      }
+      CHECK(y[r * width + j] == doctest::Approx(out));
+      CHECK(again[r * width + j] == doctest::Approx(kept));
+      CHECK(gradient[first + j] == doctest::Approx(gate));
+      CHECK(gradient[first + width + j] == doctest::Approx(up));
+    }
+  }
+}
+
 TEST_CASE("the RMS norm and its backward by input and weight agree with differences") {
   for (const std::size_t width : {1u, 5u, 33u, 130u}) {
     const std::size_t rows = 3;

@@ -124,18 +124,19 @@ class definition {
     vector y(x.size(), 0.0);
     for (std::size_t j = 0; j < c_.experts_per_token; ++j) {
       const std::size_t e = order[j];
-      vector gate = times(expert(name + ".experts.w1", e), x);
-      const vector up = times(expert(name + ".experts.w3", e), x);
-      for (std::size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
-      vector out = times(expert(name + ".experts.w2", e), gate);
+      const vector gate_up = times(expert(name + ".experts.w13", e, 2), x);
+      vector gate(c_.expert_width);
+      for (std::size_t i = 0; i < gate.size(); ++i)
+        gate[i] = gate_up[i] / (1 + std::exp(-gate_up[i])) * gate_up[gate.size() + i];
+      vector out = times(expert(name + ".experts.w2", e, 1), gate);
       for (double& value : out) value *= p[e] / chosen;
       add(y, out);
     }
     return y;
   }
-  vector expert(const std::string& name, std::size_t e) {
+  vector expert(const std::string& name, std::size_t e, std::size_t matrices) {
     const vector all = weights(name);
-    const auto size = static_cast<std::ptrdiff_t>(c_.hidden * c_.expert_width);
+    const auto size = static_cast<std::ptrdiff_t>(matrices * c_.hidden * c_.expert_width);
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(e) * size;
     return vector(first, first + size);
   }
@@ -216,16 +217,16 @@ TEST_CASE("a model has the names and shapes of Hugging Face's Mixtral, its exper
     CHECK((parameter.decay() == belay::weight_decay::no) == norm);
     CHECK((parameter.shape().rank() == 1) == norm);
   });
-  CHECK(names.size() == 3 + config.layers * 10);
+  CHECK(names.size() == 3 + config.layers * 9);
   CHECK(names.front() == "model.embed_tokens.weight");
-  CHECK(std::vector<std::string>(names.begin() + 11, names.begin() + 21) ==
+  CHECK(std::vector<std::string>(names.begin() + 10, names.begin() + 19) ==
         std::vector<std::string>{
             "model.layers.1.input_layernorm.weight", "model.layers.1.self_attn.q_proj.weight",
             "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.v_proj.weight",
             "model.layers.1.self_attn.o_proj.weight", "model.layers.1.post_attention_layernorm.weight",
-            "model.layers.1.block_sparse_moe.gate.weight", "model.layers.1.block_sparse_moe.experts.w1",
-            "model.layers.1.block_sparse_moe.experts.w3", "model.layers.1.block_sparse_moe.experts.w2"});
-  CHECK(names[21] == "model.norm.weight");
+            "model.layers.1.block_sparse_moe.gate.weight", "model.layers.1.block_sparse_moe.experts.w13",
+            "model.layers.1.block_sparse_moe.experts.w2"});
+  CHECK(names[19] == "model.norm.weight");
   CHECK(names.back() == "lm_head.weight");
   const std::size_t attention = 12 * (16 + 8 + 8) + 16 * 12;
   CHECK(held == 2 * 13 * 12 + 12 + 2 * (2 * 12 + attention + 5 * 12 + 3 * 3 * 12 * 10));

@@ -69,6 +69,29 @@ TEST_CASE("first values keep their bits from version to version: a run goes on f
   CHECK(belay::counted_normal(7, "\xff z")(1) == 0x1.1c56ef641ff92p-1);
 }
 
+TEST_CASE("a stack that joins tensors begins with the values that each would have alone") {
+  constexpr std::size_t entries = 3, size = 2 * 5;
+  using stacked = belay::shard<0, belay::axis::expert>;
+  belay::parameter_spec spec{"w13", {entries, 4, 5}, belay::initial::normal(1), belay::weight_decay::yes};
+  spec.joins = {"w1", "w3"};
+  for (const belay::local_part part : {belay::local_part{0, 3}, belay::local_part{1, 2}}) {
+    belay::parameter<double, stacked> joined{spec, part};
+    std::vector<double> values(joined.local_size());
+    joined.bind(values.data(), nullptr);
+    joined.initialise(7);
+    for (std::size_t tensor = 0; tensor < 2; ++tensor) {
+      belay::parameter<double, stacked> alone{{spec.joins[tensor], {entries, 2, 5}, belay::initial::normal(1)}, part};
+      std::vector<double> expected(alone.local_size());
+      alone.bind(expected.data(), nullptr);
+      alone.initialise(7);
+      for (std::size_t e = 0; e < part.count; ++e)
+        for (std::size_t i = 0; i < size; ++i) CHECK(values[(2 * e + tensor) * size + i] == expected[e * size + i]);
+    }
+  }
+  spec.joins.push_back("w5");  // four rows, three tensors
+  CHECK_THROWS_AS((belay::parameter<double, stacked>{spec, {0, 3}}), belay::usage_error);
+}
+
 TEST_CASE("normal first values have the mean and deviation asked for, and no correlation between neighbours") {
   const std::vector<double> values = whole({100000}, 3);
   const double n = static_cast<double>(values.size());

@@ -54,8 +54,8 @@ double product_error(const belay::operand<const T>& c, const belay::operand<cons
 
 template <class T>
 void check_products(auto multiply) {
-  for (std::size_t m : {1U, 7U, 25U, 75U}) {
-    for (std::size_t n : {1U, 5U, 33U, 130U}) {
+  for (std::size_t m : {1U, 7U, 25U, 149U}) {
+    for (std::size_t n : {1U, 5U, 33U, 259U}) {
       for (std::size_t k : {1U, 3U, 64U, 131U}) {
         const auto left = product_values<T>((m + 3) * (k + 3), 1), right = product_values<T>((k + 3) * (n + 3), 2);
         for (int way = 0; way < 4; ++way) {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A step of train_moe on one rank against the products of that step alone: the same products of the same memory in the
+// same order, without what the step does in between. Each step is followed by its own replay, so both see the machine
+// in the same state.  bench/run one_rank
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "belay/train/launch.hpp"
+#include "model/mixtral.hpp"
+#include "train_moe/corpus.hpp"
+#include "train_moe/prepared_run.hpp"
+#include "train_moe/trainer.hpp"
+
+namespace {
+
+/// The products of the examples, each of which is also listed.
+struct listed_products {
+  struct call {
+    belay::operand<float> c;
+    belay::operand<const float> a, b;
+    float alpha, beta;
+  };
+
+  static void product(belay::operand<float> c, belay::operand<const float> a, belay::operand<const float> b,
+                      float alpha, float beta) {
+    list().push_back({c, a, b, alpha, beta});
+    model::products::product(c, a, b, alpha, beta);
+  }
+  static void product(belay::operand<double> c, belay::operand<const double> a, belay::operand<const double> b,
+                      double alpha, double beta) {
+    model::products::product(c, a, b, alpha, beta);
+  }
+  static std::vector<call>& list() {
+    static std::vector<call> calls;
+    return calls;
+  }
+};
+
+using seconds = std::chrono::duration<double>;
+
+double timed(auto&& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return seconds(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// What the step wrote it does not read again, so its memory may be written once more.
+void replay(const std::vector<listed_products::call>& calls) {
+  for (const auto& call : calls) model::products::product(call.c, call.a, call.b, call.alpha, call.beta);
+}
+
+void measure(auto& trainer, auto& run, std::size_t steps) {
+  std::vector<double> whole, alone;
+  double operations = 0;
+  for (const std::size_t number : run.steps(steps)) {
+    auto& calls = listed_products::list();
+    calls.clear();
+    bool done = false;
+    const double step = timed([&] { done = trainer.train(number).has_value(); });
+    if (run.rehearsing() || !done || number <= 2) continue;  // the first two warm up
+    whole.push_back(step);
+    alone.push_back(timed([&] { replay(calls); }));
+    operations = 0;
+    for (const auto& call : calls) operations += 2 * static_cast<double>(call.c.rows * call.c.columns * call.a.width());
+  }
+  if (run.rehearsing()) return;
+  if (whole.empty()) throw belay::input_error("STEPS: at least 3, of which two warm up");
+  std::printf("products alone: %s, %.0f GFLOP/s over %zu products\n", model::product_backend().c_str(),
+              operations / median(alone) / 1e9, listed_products::list().size());
+  std::printf("one_rank: a step takes %.3f of the time of its products alone (limit 1.33)\n",
+              median(whole) / median(alone));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  model::one_thread_per_product();
+  const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
+  train_moe::options settings;
+  settings.mesh = {};
+  settings.steps = steps;
+  const train_moe::corpus text = train_moe::corpus::from_repository(BELAY_SOURCE_DIR);
+  const train_moe::corpus_source source(text, settings.seed);
+  belay::launch<belay::host_kit<listed_products>>(belay::host::world{1}, [&](auto& rank, auto& run) {
+    train_moe::trainer<float, std::remove_cvref_t<decltype(rank)>, std::remove_cvref_t<decltype(run)>> trainer(
+        settings, rank, run, source);
+    measure(trainer, run, steps);
+  });
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "one_rank: %s\n", error.what());
+  return 1;
+}
