@@ -128,7 +128,7 @@ class expert_exchange {
                        micro_batch, at](const auto& group) {
       moves->count(group, now, at);
       if (counted) moves->statistics.record(layer, micro_batch, now.routed, at);
-      for_each_token(push_tokens<T>{moves->slots(now), x}, now.routed.rows);
+      moves->push(now, x);
       moves->put_rows(now, at);
       moves->synchronize(group, now, at);
     };

@@ -15,6 +15,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/non_temporal.hpp"
 #include "belay/parallel/experts/layout.hpp"
 #include "belay/parallel/experts/rows.hpp"
 #include "belay/parallel/experts/statistics.hpp"
@@ -91,6 +92,12 @@ class row_moves {
       group.barrier(at);
   }
 
+  /// This rank's rows of `x` to their places.
+  void push(const rows_type& rows, const T* x) {
+    const bool large = shape_.ranks * rows.places.size() * shape_.hidden * sizeof(T) >= non_temporal_from;
+    for_each_token(push_tokens<T>{slots(rows), x, large ? 1 : 0}, rows.routed.rows);
+    if (large) kernel::finish_non_temporal();
+  }
   /// This rank's rows, from its mirrors to their owners' slots.
   void put_rows(const rows_type& rows, where at) {
     if constexpr (mirrored) {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "belay/core/config.hpp"
+#include "belay/kernel/non_temporal.hpp"
 #include "belay/parallel/experts/layout.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -32,19 +33,95 @@ struct peer_slots {
   }
 };
 
+/// Rows that a rank pushes to its peers in one dispatch, in bytes, from which on they go around the caches: more than a
+/// rank's part of them holds on the machines that were measured.
+inline constexpr std::size_t non_temporal_from = std::size_t{24} << 20;
+
 /// Copies a token's row of x to each of its places.
 template <class T>
 struct push_tokens {
   peer_slots<T> slots;
   const T* x;
+  int non_temporal;  // whether the rows go around the caches: then `finish_non_temporal` follows
 
   BELAY_HD void operator()(std::size_t token) const {
     const T* source = x + token * slots.hidden;
+    const std::size_t bytes = slots.hidden * sizeof(T);
     for (std::size_t j = 0; j < slots.k; ++j) {
-      if (T* row = slots.row(token, j)) std::memcpy(row, source, slots.hidden * sizeof(T));
+      T* const row = slots.row(token, j);
+      if (row == nullptr) continue;
+      if (non_temporal != 0)
+        kernel::copy_non_temporal(row, source, bytes);
+      else
+        std::memcpy(row, source, bytes);
     }
   }
 };
+
+/// What a row adds to a sum: itself times its weight, or itself.
+template <class T>
+struct weighted_row {
+  const T* row;
+  T weight;
+  [[nodiscard]] BELAY_HD T operator[](std::size_t i) const noexcept { return weight * row[i]; }
+};
+template <class T>
+struct plain_row {
+  const T* row;
+  [[nodiscard]] BELAY_HD T operator[](std::size_t i) const noexcept { return row[i]; }
+};
+enum class summing { begins, goes_on };
+
+/// target = the sum of `Count` rows, or target += it, in one pass: each element is summed in the order of the rows. Few
+/// rows a pass, so that the processor's prefetchers follow all of them.
+template <summing How, std::size_t Count, class T, class Row>
+BELAY_HD inline void add_rows(T* __restrict target, const Row* rows, std::size_t hidden) {
+  Row row[Count];
+  for (std::size_t j = 0; j < Count; ++j) row[j] = rows[j];
+  for (std::size_t i = 0; i < hidden; ++i) {
+    T total = How == summing::goes_on ? target[i] + row[0][i] : row[0][i];
+    for (std::size_t j = 1; j < Count; ++j) total += row[j][i];
+    target[i] = total;
+  }
+}
+template <std::size_t Count, class T, class Row>
+BELAY_HD inline void add_rows(T* target, const Row* rows, std::size_t hidden, summing how) {
+  if (how == summing::begins)
+    add_rows<summing::begins, Count>(target, rows, hidden);
+  else
+    add_rows<summing::goes_on, Count>(target, rows, hidden);
+}
+
+/// Sums the rows of a token's choices into `target`, each as `row_of(row, j)`; zeroes it where there is none.
+template <class T, class RowOf>
+BELAY_HD inline void sum_token(T* target, const peer_slots<T>& slots, std::size_t token, const RowOf& row_of) {
+  using row_type = decltype(row_of(static_cast<const T*>(nullptr), std::size_t{}));
+  constexpr std::size_t pass = 4;
+  row_type rows[pass];
+  std::size_t count = 0;
+  summing how = summing::begins;
+  for (std::size_t j = 0; j < slots.k; ++j) {
+    const T* const row = slots.row(token, j);
+    if (row == nullptr) continue;
+    rows[count++] = row_of(row, j);
+    if (count < pass) continue;
+    add_rows<pass>(target, rows, slots.hidden, how);
+    how = summing::goes_on;
+    count = 0;
+  }
+  const row_type* left = rows;
+  if (count >= 2) {
+    add_rows<2>(target, left, slots.hidden, how);
+    how = summing::goes_on;
+    left += 2;
+    count -= 2;
+  }
+  if (count == 1) {
+    add_rows<1>(target, left, slots.hidden, how);
+    how = summing::goes_on;
+  }
+  if (how == summing::begins) std::memset(target, 0, slots.hidden * sizeof(T));
+}
 
 /// y = sum_j weight_j * row_j.
 template <class T>
@@ -54,21 +131,9 @@ struct pull_weighted {
   T* y;
 
   BELAY_HD void operator()(std::size_t token) const {
-    const std::size_t hidden = slots.hidden;
-    T* __restrict target = y + token * hidden;
-    bool first = true;
-    for (std::size_t j = 0; j < slots.k; ++j) {
-      const T* __restrict row = slots.row(token, j);
-      if (row == nullptr) continue;
-      const T weight = weights[token * slots.k + j];
-      if (first) {
-        for (std::size_t i = 0; i < hidden; ++i) target[i] = weight * row[i];
-      } else {
-        for (std::size_t i = 0; i < hidden; ++i) target[i] += weight * row[i];
-      }
-      first = false;
-    }
-    if (first) std::memset(target, 0, hidden * sizeof(T));
+    sum_token(y + token * slots.hidden, slots, token, [this, token](const T* row, std::size_t j) {
+      return weighted_row<T>{row, weights[token * slots.k + j]};
+    });
   }
 };
 
@@ -117,20 +182,7 @@ struct pull_sum {
   T* dx;
 
   BELAY_HD void operator()(std::size_t token) const {
-    const std::size_t hidden = slots.hidden;
-    T* __restrict target = dx + token * hidden;
-    bool first = true;
-    for (std::size_t j = 0; j < slots.k; ++j) {
-      const T* __restrict row = slots.row(token, j);
-      if (row == nullptr) continue;
-      if (first) {
-        std::memcpy(target, row, hidden * sizeof(T));
-      } else {
-        for (std::size_t i = 0; i < hidden; ++i) target[i] += row[i];
-      }
-      first = false;
-    }
-    if (first) std::memset(target, 0, hidden * sizeof(T));
+    sum_token(dx + token * slots.hidden, slots, token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
   }
 };
 

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The kernels that move rows, beside plain loops, bit for bit.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "belay/kernel/non_temporal.hpp"
+#include "belay/parallel/experts.hpp"
+
+namespace {
+
+// Two owners of two experts each, one slot of which every (token, j) has a row of its own, but every fifth has none.
+template <class T>
+struct slots_of {
+  std::size_t tokens, k, hidden;
+  std::vector<std::int32_t> choices, places;
+  std::vector<T> first, second, weights;
+  std::vector<T*> bases;
+
+  slots_of(std::size_t token_count, std::size_t choice_count, std::size_t width)
+      : tokens(token_count), k(choice_count), hidden(width), first(token_count * k * hidden), second(first.size()) {
+    for (std::size_t i = 0; i < tokens * k; ++i) {
+      choices.push_back(static_cast<std::int32_t>((i * 7) % 4));
+      places.push_back(i % 5 == 4 ? belay::no_place : static_cast<std::int32_t>(i));
+      weights.push_back(static_cast<T>(1 + i % 11) / T(7));
+    }
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      first[i] = static_cast<T>(i % 1013) / T(3);
+      second[i] = static_cast<T>(i % 911) / T(9);
+    }
+    bases = {first.data(), second.data()};
+  }
+  [[nodiscard]] belay::peer_slots<T> view() { return {bases.data(), choices.data(), places.data(), k, hidden, 2}; }
+};
+
+template <class T>
+void sums_equal_a_plain_loop() {
+  for (std::size_t k : std::vector<std::size_t>{1, 2, 8, 17, 40}) {
+    for (std::size_t hidden : std::vector<std::size_t>{1, 15, 16, 31, 32, 33, 64, 100}) {
+      slots_of<T> given(3, k, hidden);
+      const auto slots = given.view();
+      std::vector<T> weighted(3 * hidden, T(-1)), plain(3 * hidden, T(-1));
+      for (std::size_t token = 0; token < 3; ++token) {
+        belay::pull_weighted<T>{slots, given.weights.data(), weighted.data()}(token);
+        belay::pull_sum<T>{slots, plain.data()}(token);
+      }
+      bool equal = true;
+      for (std::size_t token = 0; token < 3; ++token) {
+        for (std::size_t i = 0; i < hidden; ++i) {
+          T a = 0, b = 0;
+          bool begun = false;
+          for (std::size_t j = 0; j < k; ++j) {
+            const T* row = slots.row(token, j);
+            if (row == nullptr) continue;
+            const T term = given.weights[token * k + j] * row[i];
+            a = begun ? a + term : term;
+            b = begun ? b + row[i] : row[i];
+            begun = true;
+          }
+          equal = equal && weighted[token * hidden + i] == a && plain[token * hidden + i] == b;
+        }
+      }
+      INFO(k << " choices, rows of " << hidden);
+      CHECK(equal);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sums of rows are those of a plain loop, in its order, whatever the width and the choices") {
+  sums_equal_a_plain_loop<float>();
+  sums_equal_a_plain_loop<double>();
+}
+
+TEST_CASE("a token without any place gets zeros") {
+  slots_of<float> given(1, 2, 33);
+  given.places = {belay::no_place, belay::no_place};
+  std::vector<float> y(33, 1);
+  belay::pull_weighted<float>{given.view(), given.weights.data(), y.data()}(0);
+  for (float value : y) CHECK(value == 0);
+}
+
+TEST_CASE("rows are pushed to their places and nowhere else, through the caches and around them") {
+  for (int non_temporal : {0, 1}) {
+    for (std::size_t hidden : std::vector<std::size_t>{1, 3, 4, 16, 20, 65}) {
+      slots_of<float> given(4, 3, hidden);
+      const slots_of<float> before = given;
+      std::vector<float> x(4 * hidden);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) + 0.25F;
+      const auto slots = given.view();
+      for (std::size_t token = 0; token < 4; ++token) belay::push_tokens<float>{slots, x.data(), non_temporal}(token);
+      belay::kernel::finish_non_temporal();
+      std::vector<float> expected[2] = {before.first, before.second};
+      for (std::size_t i = 0; i < 12; ++i) {
+        if (given.places[i] == belay::no_place) continue;
+        for (std::size_t h = 0; h < hidden; ++h)
+          expected[given.choices[i] / 2][static_cast<std::size_t>(given.places[i]) * hidden + h] =
+              x[i / 3 * hidden + h];
+      }
+      CHECK(given.first == expected[0]);
+      CHECK(given.second == expected[1]);
+    }
+  }
+}
+
+TEST_CASE("a copy around the caches copies what it is given, aligned or not") {
+  alignas(64) char from[300], to[300];
+  for (int i = 0; i < 300; ++i) from[i] = static_cast<char>(i);
+  for (std::size_t offset : std::vector<std::size_t>{0, 1, 16}) {
+    for (std::size_t bytes : std::vector<std::size_t>{0, 1, 15, 16, 64, 80, 127, 128, 208}) {
+      for (char& c : to) c = 'x';
+      belay::kernel::copy_non_temporal(to + offset, from + 3, bytes);
+      belay::kernel::finish_non_temporal();
+      bool equal = true;
+      for (std::size_t i = 0; i < 300; ++i)
+        equal = equal && to[i] == (i >= offset && i < offset + bytes ? from[3 + i - offset] : 'x');
+      INFO(bytes << " bytes to offset " << offset);
+      CHECK(equal);
+    }
+  }
+}
