@@ -35,7 +35,7 @@ struct product_blocks {
 template <class T>
 class blocked_product {
  public:
-  static void run(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
+  [[gnu::hot]] static void run(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
     if (a.width() == 0) scale_by(c, beta);
     alignas(64) T packed_a[block::rows * block::depth];
     alignas(64) T packed_b[block::depth * block::columns];

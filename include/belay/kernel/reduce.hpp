@@ -44,6 +44,13 @@ struct products_of {
   }
 };
 
+/// `seen` of `length` elements, and as many more as fill a vector: what is computed beyond `seen` is overwritten by 0.
+/// An element at the end of a loop costs as much as a whole vector.
+[[nodiscard]] BELAY_HD constexpr std::size_t whole_vectors(std::size_t seen, std::size_t length) noexcept {
+  const std::size_t some = (seen + sum_lanes - 1) / sum_lanes * sum_lanes;
+  return some < length ? some : length;
+}
+
 /// Sums `term(0) ... term(count - 1)` in sixteen lanes: element i goes to lane i modulo 16. Then lanes are added in
 /// halves.
 template <class Sum, class Term>

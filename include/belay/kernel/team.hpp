@@ -59,10 +59,10 @@ BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f)
 
 /// Does every row on the calling thread: the loop that vectorises is inside the kernel.
 // A function of its own for every kernel, with all of it inside: amid a large caller compilers leave parts of a kernel
-// uninlined, and their loops are not vectorised.
+// uninlined, and what they think is run only once they compile for size; neither is vectorised.
 template <class G>
 requires(indexed<G> || cooperative<G>)
-    [[gnu::noinline, gnu::flatten]] BELAY_HD constexpr void for_each_row(std::size_t count, G g) {
+    [[gnu::noinline, gnu::flatten, gnu::hot]] BELAY_HD constexpr void for_each_row(std::size_t count, G g) {
   for (std::size_t row = 0; row < count; ++row) {
     if constexpr (cooperative<G>)
       g(solo{}, row);

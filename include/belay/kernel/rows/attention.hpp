@@ -50,7 +50,7 @@ struct attention_rows_backward {
     T* const dscore = dscores + row * length;
     const std::size_t seen = first + row + 1;
     const T mean = row_dot(team, out + row * out_stride, dout + row * dout_stride, head_size);
-    for_each_index(team, seen, element{score, dscore, log_sums[row], mean});
+    for_each_index(team, whole_vectors(seen, length), element{score, dscore, log_sums[row], mean});
     for_each_index(team, length - seen, fill<T>{score + seen, T(0)});
     for_each_index(team, length - seen, fill<T>{dscore + seen, T(0)});
   }

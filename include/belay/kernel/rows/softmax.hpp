@@ -109,9 +109,14 @@ struct causal_softmax_rows {
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const std::size_t seen = (first + row) % length + 1;
-    const softmax_parts<T> parts = softmax_row(team, in + row * length, out + row * length, seen, scale);
-    if (log_sums != nullptr && team.lane == 0) log_sums[row] = parts.largest + logarithm(parts.sum);
-    for_each_index(team, length - seen, fill<T>{out + row * length + seen, T(0)});
+    const std::size_t some = whole_vectors(seen, length);
+    T* const to = out + row * length;
+    const T largest = maximum_of(team, in + row * length, seen);
+    for_each_index(team, some, shifted_exponential<T>{in + row * length, to, largest, scale});
+    for_each_index(team, length - seen, fill<T>{to + seen, T(0)});
+    const T total = row_sum(team, to, some);
+    for_each_index(team, some, kernel::scale<T>{T(1) / total, to});
+    if (log_sums != nullptr && team.lane == 0) log_sums[row] = largest * scale + logarithm(total);
   }
 };
 
