@@ -13,29 +13,38 @@
 
 #include "belay/core/config.hpp"
 
-#if defined(__SSE2__) && !defined(__CUDA_ARCH__)
-#include <emmintrin.h>
-#endif
-
 namespace belay::inline BELAY_ABI::kernel {
+
+#if defined(__SSE2__) && !defined(__CUDA_ARCH__)
+// Without the header of the intrinsics, which is large.
+using sixteen_bytes [[gnu::vector_size(16)]] = long long;
+
+inline void store_non_temporal(sixteen_bytes* to, sixteen_bytes value) noexcept {
+#if defined(__clang__)
+  __builtin_nontemporal_store(value, to);
+#else
+  __builtin_ia32_movntdq(to, value);
+#endif
+}
+#endif
 
 /// Copies `bytes` of memory that do not overlap. Around the caches where `to` and `bytes` are multiples of 16 on a
 /// processor that can; else as memcpy.
 BELAY_HD inline void copy_non_temporal(void* to, const void* from, std::size_t bytes) noexcept {
 #if defined(__SSE2__) && !defined(__CUDA_ARCH__)
   if (reinterpret_cast<std::uintptr_t>(to) % 16 == 0 && bytes % 16 == 0) {
-    auto* target = static_cast<__m128i*>(to);
-    const auto* source = static_cast<const __m128i*>(from);
-    std::size_t i = 0;
-    for (; i + 4 <= bytes / 16; i += 4) {  // a line at a time
-      const __m128i a = _mm_loadu_si128(source + i), b = _mm_loadu_si128(source + i + 1);
-      const __m128i c = _mm_loadu_si128(source + i + 2), d = _mm_loadu_si128(source + i + 3);
-      _mm_stream_si128(target + i, a);
-      _mm_stream_si128(target + i + 1, b);
-      _mm_stream_si128(target + i + 2, c);
-      _mm_stream_si128(target + i + 3, d);
-    }
-    for (; i < bytes / 16; ++i) _mm_stream_si128(target + i, _mm_loadu_si128(source + i));
+    constexpr std::size_t line = 64;
+    auto* target = static_cast<char*>(to);
+    const auto* source = static_cast<const char*>(from);
+    const auto store = [&](std::size_t at, std::size_t count) {
+      sixteen_bytes values[4];
+      std::memcpy(values, source + at, count);
+      for (std::size_t i = 0; i < count / 16; ++i)
+        store_non_temporal(reinterpret_cast<sixteen_bytes*>(target + at) + i, values[i]);
+    };
+    std::size_t at = 0;
+    for (; at + line <= bytes; at += line) store(at, line);
+    for (; at < bytes; at += 16) store(at, 16);
     return;
   }
 #endif
@@ -45,7 +54,7 @@ BELAY_HD inline void copy_non_temporal(void* to, const void* from, std::size_t b
 /// What was copied so is ordered before all later stores of the calling thread.
 BELAY_HD inline void finish_non_temporal() noexcept {
 #if defined(__SSE2__) && !defined(__CUDA_ARCH__)
-  _mm_sfence();
+  __builtin_ia32_sfence();
 #endif
 }
 

@@ -2,6 +2,8 @@
 //
 // The first values of a parameter. Those that are drawn depend on seed, name and global offset alone, so every mesh
 // starts from the same model.
+//
+//   belay::parameter<float> weight{{"first.weight", {32, 16}, belay::initial::constant(0)}};
 #pragma once
 
 #include <cstdint>
