@@ -93,7 +93,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     return submit(what, buffers, how.at);
   }
 
-  // As a source of events.
+  // As a source of events. An operation ends by its own limit: a wait without one ends too.
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return queue_.completed(number); }
   [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline) const override {
     if (deadline != std::chrono::steady_clock::time_point::max() && arbiter_ == nullptr)

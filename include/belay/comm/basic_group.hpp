@@ -196,6 +196,7 @@ class basic_group : public group_operations<Group> {
       stream_->guard().expect_usable(name(What), at);
       return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
     }
+    if (stream_->arbiter() == nullptr) return run_in<What>(*state_, lane::caller, limit_, at, arguments...);
     const turn mine(*this, arguments...);
     run_in<What>(*state_, lane::caller, limit_, at, arguments...);
   }
