@@ -100,7 +100,9 @@ void is_caught(const slip& one) {
 
 TEST_CASE("queued and adversarial streams train as immediate ones do, to the bit") {
   std::uint64_t seed = 0;
+  std::size_t number = 0;
   for (options run : pairwise_sample()) {
+    if (sampled() && number++ % 3 != 2) continue;
     const uneven_text source(run.model.vocab);
     const record expected = train<double>(run, source);
     const auto same = [&](const stream_choice& how) {
@@ -125,6 +127,8 @@ TEST_CASE("one seed is one order") {
 }
 
 TEST_CASE("wrong policies do not pass: an event is forgotten") {
+  // What is poisoned may be an index, which a release build does not look at.
+  if constexpr (!belay::checked(belay::check_level::local)) return;
   const belay::axes one{1, 1, 1, 1}, data{1, 2, 1, 1}, pipeline{2, 1, 1, 1}, expert{1, 1, 2, 1};
   is_caught<forgotten::record>({"a bucket's reduction", data});
   is_caught<forgotten::wait>({"what an optimizer's gather has written is read", data});
