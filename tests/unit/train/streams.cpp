@@ -116,14 +116,15 @@ TEST_CASE("a process that ends or is killed with work in flight is named by its 
         if (killed) ::raise(SIGKILL);
         ::_exit(3);
       };
-      INFO(name(how) << (killed ? ", killed" : ", ended"));
+      const char* const ending = killed ? ", killed" : ", ended";
+      INFO(name(how) << ending);
       try {
         train(belay::host::processes{3}, {how, 0}, end);
         FAIL("nobody noticed");
       } catch (const belay::comm_error& problem) {
         CHECK(problem.fault() == belay::comm_fault::peer_failed);
         CHECK(problem.about().culprits == std::vector<int>{1});
-        CHECK(killed ? problem.about().signal == SIGKILL : problem.about().exit_code == 3);
+        CHECK((killed ? problem.about().signal == SIGKILL : problem.about().exit_code == 3));
       }
     }
   }
