@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/view.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/step/gradient.hpp"
@@ -44,9 +45,13 @@ struct constant_view<view<T, Rank>> {
 template <class View>
 using constant_view_t = typename constant_view<View>::type;
 
-/// An input that has a gradient: a view of floating-point elements.
+/// The element types that have gradients: float, double and bf16.
+template <class T>
+concept differentiable_element = std::floating_point<T> || std::same_as<T, bf16>;
+
+/// An input that has a gradient: a view of floating-point elements, bf16 included. Its gradient is of the same type.
 template <class Input>
-concept differentiable = std::floating_point<typename Input::value_type> && !is_constant_input<Input>;
+concept differentiable = differentiable_element<typename Input::value_type> && !is_constant_input<Input>;
 
 template <class Layer, class Engine, class Input>
 concept forward_layer = requires(Layer& layer, frame<Engine>& call, const Input& input) {

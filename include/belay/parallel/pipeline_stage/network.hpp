@@ -131,7 +131,7 @@ template <gives_micro_batches Inputs>
 [[nodiscard]] auto input_of(const Inputs& inputs, std::size_t micro_batch) {
   if constexpr (!is_batch_view<Inputs>)
     return inputs(micro_batch);
-  else if constexpr (std::floating_point<typename Inputs::value_type>)
+  else if constexpr (differentiable_element<typename Inputs::value_type>)
     return constant(constant_view_t<decltype(inputs[micro_batch])>(inputs[micro_batch]));
   else
     return constant_view_t<decltype(inputs[micro_batch])>(inputs[micro_batch]);
