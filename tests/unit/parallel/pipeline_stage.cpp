@@ -10,12 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/dtype.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 #include "unit/parallel/support/staged_network.hpp"
 
 using namespace staged;
 
 namespace {
+
+// A batch has no gradient, also one of bf16.
+using bf16_batch = belay::view<const belay::bf16, 3>;
+static_assert(belay::is_constant_input<decltype(belay::input_of(std::declval<const bf16_batch&>(), 0))>);
 
 auto pipeline_of(const auto& mesh, bool gpipe = false) {
   const auto stages = static_cast<std::size_t>(mesh.shape().pipeline);
