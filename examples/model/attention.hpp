@@ -21,14 +21,16 @@ namespace model {
 template <class T>
 class attention {
  public:
+  using number = compute_type_t<T>;
+
   /// Keeps for each token: `out` (hidden), queries, keys and values after rotation, the outputs of the heads, and one
   /// number for each head. `x` is needed for the weights' gradients; a block may replace it by an equal copy.
   struct residue {
     view<T, 3> out;
     view<const T, 3> x;
-    view<T, 2> packed;    // [rows, queries + keys + values]
-    view<T, 2> context;   // [rows, queries]
-    view<T, 3> log_sums;  // [sequences, heads, length]
+    view<T, 2> packed;         // [rows, queries + keys + values]
+    view<T, 2> context;        // [rows, queries]
+    view<number, 3> log_sums;  // [sequences, heads, length]
   };
 
   /// `name` ends in "self_attn"; `positions` is shared by the layers of a model and outlives them.
@@ -63,9 +65,9 @@ class attention {
     const std::size_t length = r.x.extent(1);
     const causal_attention<T> heads(shape_, length);
     const auto scope = frame.scratch_scope();
-    const auto memory = scratch<T>(frame, {heads.backward_scratch()});
+    const auto memory = scratch<number>(frame, {heads.backward_scratch()});
     const auto dcontext = scratch<T>(frame, r.context.shape());
-    const operand<T> dpacked = scratch<T>(frame, r.packed.shape());
+    const operand<number> dpacked = scratch<number>(frame, r.packed.shape());
     const auto in = rows_of(r.x);
     const auto dy = rows_of(dout);
     frame.product(frame.add_to(output_), transposed(dy), r.context);
@@ -101,10 +103,10 @@ class attention {
     }
     const residue saved{out, x, keep<T>(frame, {rows, shape_.packed_width()}),
                         keep<T>(frame, {rows, shape_.query_width()}),
-                        keep<T>(frame, {x.extent(0), shape_.heads, length})};
+                        keep<number>(frame, {x.extent(0), shape_.heads, length})};
     const causal_attention<T> heads(shape_, length);
     const auto scope = frame.scratch_scope();
-    const auto memory = scratch<T>(frame, {heads.forward_scratch()});
+    const auto memory = scratch<number>(frame, {heads.forward_scratch()});
     const auto in = rows_of(x);
     const operand<T> packed = saved.packed;
     frame.product(queries(packed), in, transposed(frame.read(query_)));
@@ -115,11 +117,16 @@ class attention {
     return saved;
   }
 
-  [[nodiscard]] operand<T> queries(operand<T> packed) const { return packed.column_range(0, shape_.query_width()); }
-  [[nodiscard]] operand<T> keys(operand<T> packed) const {
+  template <class U>
+  [[nodiscard]] operand<U> queries(operand<U> packed) const {
+    return packed.column_range(0, shape_.query_width());
+  }
+  template <class U>
+  [[nodiscard]] operand<U> keys(operand<U> packed) const {
     return packed.column_range(shape_.query_width(), shape_.key_width());
   }
-  [[nodiscard]] operand<T> values(operand<T> packed) const {
+  template <class U>
+  [[nodiscard]] operand<U> values(operand<U> packed) const {
     return packed.column_range(shape_.query_width() + shape_.key_width(), shape_.key_width());
   }
 

@@ -18,11 +18,13 @@ namespace model {
 template <class T>
 class attention_block {
  public:
+  using number = compute_type_t<T>;
+
   /// Keeps what the attention keeps, and one scale a token.
   struct residue {
     view<T, 3> out;
     view<const T, 3> x;
-    view<T, 1> scale;
+    view<number, 1> scale;
     typename attention<T>::residue inner;
   };
 
@@ -33,7 +35,7 @@ class attention_block {
 
   [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
     const auto out = keep<T>(frame, x.shape());
-    const auto scale = keep<T>(frame, row_count(x));
+    const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, x.shape());
     norm_.normalise(frame, rows_of(x), rows_of(normed), scale);

@@ -33,15 +33,15 @@ struct attention_shape {
 };
 
 /// `packed` [sequences * length, packed_width] -> `context` [sequences * length, query_width] and `log_sums`
-/// [sequences, heads, length].
+/// [sequences, heads, length]. Scores are numbers, also where rows are narrower.
 template <class T>
 struct attention_forward_call {
   attention_shape shape;
   std::size_t length = 0;
   operand<const T> packed;
   operand<T> context;
-  view<T, 3> log_sums;
-  T* scratch = nullptr;  // causal_attention::forward_scratch elements
+  view<compute_type_t<T>, 3> log_sums;
+  compute_type_t<T>* scratch = nullptr;  // causal_attention::forward_scratch elements
 };
 
 /// The gradient of `packed`, all of which is written, from that of the context.
@@ -51,10 +51,10 @@ struct attention_backward_call {
   std::size_t length = 0;
   operand<const T> packed;
   operand<const T> context;
-  view<const T, 3> log_sums;
+  view<const compute_type_t<T>, 3> log_sums;
   operand<const T> dcontext;
-  operand<T> dpacked;
-  T* scratch = nullptr;  // causal_attention::backward_scratch elements
+  operand<compute_type_t<T>> dpacked;
+  compute_type_t<T>* scratch = nullptr;  // causal_attention::backward_scratch elements
 };
 
 /// A kit with an attention of its own.
@@ -68,6 +68,7 @@ concept has_attention = requires(Kit& kit, const attention_forward_call<T>& forw
 template <class T>
 class causal_attention {
  public:
+  using number = compute_type_t<T>;
   static constexpr std::size_t block = 64;  // queries at a time
 
   causal_attention(attention_shape shape, std::size_t length) : shape_(shape), length_(length) {}
@@ -98,12 +99,12 @@ class causal_attention {
       for (std::size_t first = 0; first < length_; first += block) {
         const std::size_t count = std::min(block, length_ - first);
         const std::size_t visible = first + count;
-        const operand<T> scores(call.scratch, count, visible, visible);
+        const operand<number> scores(call.scratch, count, visible, visible);
         const auto out = call.context.row_range(first_row + first, count).column_range(head * dim(), dim());
         frame.product(scores, query(rows, head).row_range(first, count),
                       transposed(key(rows, head).row_range(0, visible)), scale());
-        frame.teams(count, kernel::causal_softmax_rows<T>{scores.data, scores.data, visible, T(1), first,
-                                                          call.log_sums.data() + index * length_ + first});
+        frame.teams(count, kernel::causal_softmax_rows<number>{scores.data, scores.data, visible, number(1), first,
+                                                               call.log_sums.data() + index * length_ + first});
         frame.product(out, scores, value(rows, head).row_range(0, visible));
       }
     });
@@ -119,8 +120,8 @@ class causal_attention {
         const std::size_t first = (after - 1) / block * block;
         const std::size_t count = after - first;
         const std::size_t visible = after;
-        const operand<T> weights(call.scratch, count, visible, visible);
-        const operand<T> dscores(call.scratch + forward_scratch(), count, visible, visible);
+        const operand<number> weights(call.scratch, count, visible, visible);
+        const operand<number> dscores(call.scratch + forward_scratch(), count, visible, visible);
         const auto q = query(rows, head).row_range(first, count);
         const auto k = key(rows, head).row_range(0, visible);
         const auto v = value(rows, head).row_range(0, visible);
@@ -128,7 +129,7 @@ class causal_attention {
         const auto dout = call.dcontext.row_range(first_row + first, count).column_range(head * dim(), dim());
         frame.product(weights, q, transposed(k), scale());
         frame.product(dscores, dout, transposed(v));
-        frame.teams(count, kernel::attention_rows_backward<T>{
+        frame.teams(count, kernel::attention_rows_backward<number, T>{
                                weights.data, dscores.data, call.log_sums.data() + index * length_ + first, out.data,
                                dout.data, out.stride, dout.stride, dim(), visible, first});
         const auto dk = key(drows, head).row_range(0, visible);

@@ -18,11 +18,13 @@ namespace model {
 template <class T>
 class head {
  public:
+  using number = compute_type_t<T>;
+
   /// Keeps, per token: `out` (the logits, vocabulary numbers) and one scale.
   struct residue {
-    view<T, 3> out;
+    view<number, 3> out;
     view<const T, 3> x;
-    view<T, 1> scale;
+    view<number, 1> scale;
   };
 
   head(std::string norm_name, std::string projection_name, std::size_t vocabulary, std::size_t hidden, double epsilon)
@@ -32,8 +34,8 @@ class head {
   [[nodiscard]] const char* name() const { return "lm_head"; }
 
   [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
-    const residue saved{keep<T>(frame, {x.extent(0), x.extent(1), projection_.shape()[0]}), x,
-                        keep<T>(frame, row_count(x))};
+    const residue saved{keep<number>(frame, {x.extent(0), x.extent(1), projection_.shape()[0]}), x,
+                        keep<number>(frame, row_count(x))};
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, rows_of(x).shape());
     norm_.normalise(frame, rows_of(x), normed, saved.scale);
@@ -41,7 +43,7 @@ class head {
     return saved;
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, rows_of(r.x).shape());
     norm_.renormalise(frame, rows_of(r.x), r.scale, normed);

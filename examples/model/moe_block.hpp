@@ -30,12 +30,14 @@ struct moe_shape {
 template <class T, class Exchange>
 class moe_block {
  public:
+  using number = compute_type_t<T>;
+
   /// Keeps `out`, one scale a token, the routing, the exchange's rows and the experts' inner projections.
   struct residue {
     view<T, 3> out;
     view<const T, 3> x;
-    view<T, 1> scale;
-    belay::routing<T> routed;
+    view<number, 1> scale;
+    belay::routing<number> routed;
     typename experts<T>::residue inner;
     belay::merged<Exchange> merged;
   };
@@ -55,13 +57,13 @@ class moe_block {
   [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
     const auto rows = rows_of(x);
     const auto out = keep<T>(frame, x.shape());
-    const auto scale = keep<T>(frame, row_count(x));
+    const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, rows.shape());
-    const auto logits = scratch<T>(frame, {rows.extent(0), router_.experts()});
+    const auto logits = scratch<number>(frame, {rows.extent(0), router_.experts()});
     norm_.normalise(frame, rows, normed, scale);
     router_.forward(frame, normed, logits);
-    const auto routed = belay::route<T>(frame, logits, per_token_);
+    const auto routed = belay::route<number>(frame, logits, per_token_);
     auto sent = exchange_->dispatch(frame, normed, routed);
     const auto inner = experts_.forward(frame, sent.rows(), sent.offsets(), sent.outputs());
     residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, rows_of(out))};
@@ -74,12 +76,12 @@ class moe_block {
     const auto dy = rows_of(dout);
     const auto din = rows_of(dx);
     const auto scope = frame.scratch_scope();
-    const auto dweights = scratch<T>(frame, r.routed.weights.shape());
-    const auto dlogits = scratch<T>(frame, r.routed.probabilities.shape());
+    const auto dweights = scratch<number>(frame, r.routed.weights.shape());
+    const auto dlogits = scratch<number>(frame, r.routed.probabilities.shape());
     auto back = std::move(r.merged).backward(frame, dy, dweights);
     experts_.backward(frame, std::move(r.inner), back.offsets(), back.output_gradients(), back.row_gradients());
     std::move(back).finish(frame, din);
-    belay::route_backward<T>(frame, r.routed, dweights, static_cast<T>(balance_scale_), dlogits);
+    belay::route_backward<number>(frame, r.routed, dweights, static_cast<number>(balance_scale_), dlogits);
     const auto normed = scratch<T>(frame, x.shape());
     norm_.renormalise(frame, x, r.scale, normed);
     router_.backward(frame, normed, dlogits, din);

@@ -18,18 +18,20 @@ namespace model {
 template <class T>
 class rms_norm {
  public:
+  using number = compute_type_t<T>;
+
   /// Keeps, for rows x width inputs: `out` (rows x width) and `scale` (rows).
   struct residue {
     view<T, 3> out;
     view<const T, 3> x;
-    view<T, 1> scale;  // 1 / sqrt(mean(x^2) + epsilon)
+    view<number, 1> scale;  // 1 / sqrt(mean(x^2) + epsilon)
   };
 
   rms_norm(std::string name, std::size_t width, double epsilon)
-      : weight_(norm_spec(std::move(name), width)), epsilon_(static_cast<T>(epsilon)) {}
+      : weight_(norm_spec(std::move(name), width)), epsilon_(static_cast<number>(epsilon)) {}
 
   [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
-    const residue saved{keep<T>(frame, x.shape()), x, keep<T>(frame, row_count(x))};
+    const residue saved{keep<T>(frame, x.shape()), x, keep<number>(frame, row_count(x))};
     normalise(frame, rows_of(x), rows_of(saved.out), saved.scale);
     return saved;
   }
@@ -39,21 +41,21 @@ class rms_norm {
   }
 
   /// Writes the normalised rows and each row's scale.
-  void normalise(auto& frame, view<const T, 2> x, view<T, 2> out, view<T, 1> scale) const {
+  void normalise(auto& frame, view<const T, 2> x, view<T, 2> out, view<number, 1> scale) const {
     frame.teams(x.extent(0), kernel::rms_norm_rows<T>{x.data(), frame.read(weight_).data(), out.data(), scale.data(),
                                                       x.extent(1), epsilon_});
   }
 
   /// Writes the normalised rows again, with the same bits, from the scales of the first time.
-  void renormalise(auto& frame, view<const T, 2> x, view<const T, 1> scale, view<T, 2> out) const {
+  void renormalise(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<T, 2> out) const {
     frame.teams(x.extent(0), kernel::rms_norm_rows_again<T>{x.data(), frame.read(weight_).data(), scale.data(),
                                                             out.data(), x.extent(1)});
   }
 
   /// Writes the input's gradient, plus `beside` (the gradient that went around the norm; may be null), and adds the
   /// weight's. `dx` may be the memory of `dout` or of `beside`.
-  void differentiate(auto& frame, view<const T, 2> x, view<const T, 1> scale, view<const T, 2> dout, const T* beside,
-                     view<T, 2> dx) const {
+  void differentiate(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<const T, 2> dout,
+                     const T* beside, view<T, 2> dx) const {
     const std::size_t rows = x.extent(0), width = x.extent(1);
     frame.teams(kernel::column_block_count(width),
                 kernel::rms_norm_weight_backward<T>{x.data(), scale.data(), dout.data(), frame.add_to(weight_).data(),
@@ -69,7 +71,7 @@ class rms_norm {
 
  private:
   belay::parameter<T> weight_;
-  T epsilon_;
+  number epsilon_;
 };
 
 }  // namespace model

@@ -17,6 +17,8 @@ namespace model {
 template <class T>
 class rotary {
  public:
+  using number = compute_type_t<T>;
+
   rotary(std::size_t positions, std::size_t head_dim, double theta)
       : positions_(positions),
         head_dim_(head_dim),
@@ -30,16 +32,17 @@ class rotary {
 
   /// Rotates `heads` heads side by side in every row; row i has position i modulo `length`. A gradient is rotated by
   /// the transposed rotation.
-  void apply(auto& frame, operand<T> rows, std::size_t heads, std::size_t length, kernel::rotation way) const {
-    frame.teams(rows.rows, kernel::rotate_heads<T>{rows.data, cosines_.data(), sines_.data(), rows.stride, length,
-                                                   heads, head_dim_, way});
+  template <class Rows>
+  void apply(auto& frame, operand<Rows> rows, std::size_t heads, std::size_t length, kernel::rotation way) const {
+    frame.teams(rows.rows, kernel::rotate_heads<Rows>{rows.data, cosines_.data(), sines_.data(), rows.stride, length,
+                                                      heads, head_dim_, way});
   }
 
  private:
   std::size_t positions_;
   std::size_t head_dim_;
-  std::vector<T> cosines_;  // [positions, head size / 2]
-  std::vector<T> sines_;
+  std::vector<number> cosines_;  // [positions, head size / 2]
+  std::vector<number> sines_;
 };
 
 }  // namespace model

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
 #include "belay/step/frame.hpp"
@@ -13,6 +14,7 @@ namespace model {
 
 namespace kernel = belay::kernel;
 using belay::adding_to;
+using belay::compute_type_t;
 using belay::extents;
 using belay::keep;
 using belay::operand;

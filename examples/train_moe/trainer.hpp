@@ -47,7 +47,8 @@ class trainer {
   using exchange_type = belay::expert_exchange<T, group_type>;
   using model_type = model::mixtral<T, exchange_type>;
   using engine_type = typename Run::engine_type;
-  using hidden_view = belay::view<const T, 3>;
+  using logit_type = belay::compute_type_t<T>;
+  using logits_view = belay::view<const logit_type, 3>;
   using store_type = belay::parameter_store<Run, mesh_type, belay::precision<T>>;
 
   /// `run` and `source` outlive the trainer.
@@ -82,7 +83,7 @@ class trainer {
     fill_batch(number, result);
     belay::step step{run_->engine(), store_, exchange_};
     pipeline_.run(step, stage_, belay::view<const std::int32_t, 3>(tokens_),
-                  [this](const auto& scope, hidden_view logits) { return this->loss_of(scope, logits); });
+                  [this](const auto& scope, logits_view logits) { return this->loss_of(scope, logits); });
     auto outcome = std::move(step).commit(mesh_, belay::target_tokens{result.targets});
     auto* const ok = belay::committed(outcome);
     if (ok == nullptr) {
@@ -133,11 +134,11 @@ class trainer {
 
   // Cross-entropy summed over the targets of a micro-batch, for the report, and its gradient.
   template <class Scope>
-  [[nodiscard]] belay::loss_and_gradient<engine_type, T, 3> loss_of(const Scope& scope, hidden_view logits) {
+  [[nodiscard]] belay::loss_and_gradient<engine_type, logit_type, 3> loss_of(const Scope& scope, logits_view logits) {
     const std::size_t m = scope.micro_batch();
-    belay::loss_and_gradient<engine_type, T, 3> out{{}, {scope.engine(), logits.shape()}};
+    belay::loss_and_gradient<engine_type, logit_type, 3> out{{}, {scope.engine(), logits.shape()}};
     scope.engine().compute().run([this, m, logits, &engine = scope.engine(), gradient = out.gradient.values()] {
-      loss_sums_[m] = model::cross_entropy<T>(logits, targets_of(m), loss_scales_[m], gradient);
+      loss_sums_[m] = model::cross_entropy<logit_type>(logits, targets_of(m), loss_scales_[m], gradient);
       engine.add_loss(loss_sums_[m]);
     });
     return out;

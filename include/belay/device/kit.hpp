@@ -18,6 +18,7 @@
 #include <type_traits>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
@@ -26,6 +27,7 @@
 #include "belay/device/stream_policy.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/mixed_product.hpp"
 #include "belay/kernel/product.hpp"
 #include "belay/kernel/team.hpp"
 
@@ -67,6 +69,17 @@ concept compute_kit = requires(K& kit, std::size_t n, kernel::fill<T> f, kernel_
   { kit.workspace_bytes() } -> std::same_as<std::size_t>;
 };
 
+/// A kit that also multiplies operands of different types, summed in `compute_type_t<C>`: `product` and `grouped` are
+/// called without template arguments.
+template <class K, class C, class A, class B>
+concept mixed_kit = requires(K& kit, operand<C> c, operand<const A> a, operand<const B> b, operand_stack<C> stack_c,
+                             operand_stack<const B> stack_b, compute_type_t<C> scalar,
+                             view<const std::int32_t, 1> ends) {
+  kit.product(c, a, b, scalar, scalar);
+  kit.grouped(c, a, stack_b, ends, scalar, scalar);
+  kit.grouped(stack_c, a, b, ends, scalar, scalar);
+};
+
 /// A policy of products for `host_kit`: c = alpha a b + beta c. It is called with no empty matrix.
 template <class P>
 concept host_products = requires(operand<float> c, operand<const float> a, operand<double> d, operand<const double> b) {
@@ -98,36 +111,67 @@ class host_kit {
   template <class T>
   void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=] { multiply(c, a, b, alpha, beta); });
+    stream_.run([=] { multiply<T, T, T>(c, a, b, alpha, beta); });
+  }
+  /// Of operands that differ in type, or are all narrower than what is computed with (kernel/mixed_product.hpp).
+  template <class C, class A, class B>
+  requires kernel::mixed_operands<C, A, B>
+  void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
+    stream_.run([=] { multiply<C, A, B>(c, a, b, alpha, beta); });
   }
   template <class T, std::integral Index>
   void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=] {
-      each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
-        multiply(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta);
-      });
-    });
+    stream_.run([=] { multiply_rows<T, T, T>(c, a, b, ends, alpha, beta); });
+  }
+  template <class C, class A, class B, std::integral Index>
+  requires kernel::mixed_operands<C, A, B>
+  void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
+               compute_type_t<C> alpha, compute_type_t<C> beta) {
+    stream_.run([=] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta); });
   }
   template <class T, std::integral Index>
   void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=] {
-      each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
-        multiply(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta);
-      });
-    });
+    stream_.run([=] { multiply_stack<T, T, T>(c, a, b, ends, alpha, beta); });
+  }
+  template <class C, class A, class B, std::integral Index>
+  requires kernel::mixed_operands<C, A, B>
+  void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
+               compute_type_t<C> alpha, compute_type_t<C> beta) {
+    stream_.run([=] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta); });
   }
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 0; }
 
  private:
-  template <class T>
-  static void multiply(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
-                       std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
+  template <class C, class A, class B>
+  static void multiply(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
+                       compute_type_t<C> beta) {
+    using number = compute_type_t<C>;
     if (c.rows == 0 || c.columns == 0) return;
-    if (a.width() != 0) return Products::product(c, a, b, alpha, beta);
-    for (std::size_t row = 0; row < c.rows && beta != T(1); ++row)  // a sum of nothing
-      for (T& x : std::span<T>(c.row(row), c.columns)) x = beta == T(0) ? T(0) : beta * x;
+    if (a.width() != 0) {
+      if constexpr (kernel::mixed_operands<C, A, B>)
+        return kernel::mixed_product<Products>(c, a, b, alpha, beta);
+      else
+        return Products::product(c, a, b, alpha, beta);
+    }
+    for (std::size_t row = 0; row < c.rows && beta != number(1); ++row)  // a sum of nothing
+      for (C& x : std::span<C>(c.row(row), c.columns))
+        x = beta == number(0) ? C{} : static_cast<C>(beta * static_cast<number>(x));
+  }
+  template <class C, class A, class B, class Index>
+  static void multiply_rows(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
+                            compute_type_t<C> alpha, compute_type_t<C> beta) {
+    each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
+      multiply<C, A, B>(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta);
+    });
+  }
+  template <class C, class A, class B, class Index>
+  static void multiply_stack(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
+                             compute_type_t<C> alpha, compute_type_t<C> beta) {
+    each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
+      multiply<C, A, B>(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta);
+    });
   }
   template <class Index, class Visit>
   static void each_group(view<const Index, 1> ends, std::size_t rows, Visit visit) {
@@ -169,6 +213,17 @@ class rehearsal_kit {
   template <class T, std::integral Index>
   void grouped(operand_stack<T>, operand<const std::type_identity_t<T>>, operand<const std::type_identity_t<T>>,
                view<const Index, 1>, std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
+  template <class C, class A, class B>
+  requires kernel::mixed_operands<C, A, B>
+  void product(operand<C>, operand<const A>, operand<const B>, compute_type_t<C>, compute_type_t<C>) const noexcept {}
+  template <class C, class A, class B, std::integral Index>
+  requires kernel::mixed_operands<C, A, B>
+  void grouped(operand<C>, operand<const A>, operand_stack<const B>, view<const Index, 1>, compute_type_t<C>,
+               compute_type_t<C>) const noexcept {}
+  template <class C, class A, class B, std::integral Index>
+  requires kernel::mixed_operands<C, A, B>
+  void grouped(operand_stack<C>, operand<const A>, operand<const B>, view<const Index, 1>, compute_type_t<C>,
+               compute_type_t<C>) const noexcept {}
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 0; }
 
  private:
@@ -177,5 +232,6 @@ class rehearsal_kit {
 
 static_assert(compute_kit<host_kit<>, float> && compute_kit<host_kit<>, double>);
 static_assert(compute_kit<rehearsal_kit, float>);
+static_assert(mixed_kit<host_kit<>, bf16, bf16, bf16> && mixed_kit<rehearsal_kit, float, bf16, float>);
 
 }  // namespace belay::inline BELAY_ABI

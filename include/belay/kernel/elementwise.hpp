@@ -33,12 +33,14 @@ struct copy {
 };
 
 /// out[i] = a[i] + b[i]
-template <real T>
+template <stored_real T>
 struct add {
   const T* a;
   const T* b;
   T* out;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = a[i] + b[i]; }
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    out[i] = static_cast<T>(widened(a[i]) + widened(b[i]));
+  }
 };
 
 /// out[i] = a[i] * b[i]
@@ -50,13 +52,13 @@ struct multiply {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = a[i] * b[i]; }
 };
 
-/// y[i] += alpha * x[i]
-template <real T>
+/// y[i] += alpha * x[i]; x may be narrower.
+template <real T, stored_real X = T>
 struct axpy {
   T alpha;
-  const T* x;
+  const X* x;
   T* y;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] += alpha * x[i]; }
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] += alpha * widened(x[i]); }
 };
 
 /// x[i] *= factor
@@ -87,16 +89,18 @@ struct add_scaled {
 };
 
 /// out[i] = silu(gate[i]) * up[i], the activation of a SwiGLU.
-template <real T>
+template <stored_real T>
 struct silu_gate {
   const T* gate;
   const T* up;
   T* out;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = silu(gate[i]) * up[i]; }
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    out[i] = static_cast<T>(silu(widened(gate[i])) * widened(up[i]));
+  }
 };
 
 /// The derivatives of `silu_gate` by both inputs; `dgate` and `dup` may be `gate` and `up` themselves.
-template <real T>
+template <stored_real T>
 struct silu_gate_backward {
   const T* gate;
   const T* up;
@@ -104,24 +108,25 @@ struct silu_gate_backward {
   T* dgate;
   T* dup;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const T g = gate[i];
-    const T u = up[i];
-    const T d = dout[i];
-    const T s = sigmoid(g);
-    dgate[i] = d * u * (s * (T(1) + g * (T(1) - s)));
-    dup[i] = d * (g * s);
+    using number = compute_type_t<T>;
+    const number g = widened(gate[i]);
+    const number u = widened(up[i]);
+    const number d = widened(dout[i]);
+    const number s = sigmoid(g);
+    dgate[i] = static_cast<T>(d * u * (s * (number(1) + g * (number(1) - s))));
+    dup[i] = static_cast<T>(d * (g * s));
   }
 };
 
 /// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
-template <real T>
+template <stored_real T>
 struct silu_gate_again_backward {
   silu_gate_backward<T> derivatives;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const T y = silu(derivatives.gate[i]) * derivatives.up[i];
+    const auto y = silu(widened(derivatives.gate[i])) * widened(derivatives.up[i]);
     derivatives(i);
-    out[i] = y;
+    out[i] = static_cast<T>(y);
   }
 };
 

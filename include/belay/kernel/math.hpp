@@ -13,12 +13,23 @@
 #include <cstdint>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype/compact_float.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
 /// The scalars that kernels compute with.
 template <class T>
 concept real = std::same_as<T, float> || std::same_as<T, double>;
+
+/// What a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
+template <class T>
+concept stored_real = real<compute_type_t<T>>;
+
+/// An element as the number that is computed with.
+template <stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> widened(T x) noexcept {
+  return static_cast<compute_type_t<T>>(x);
+}
 
 /// `a` where the condition holds, else `b`, by arithmetic on the bits: a conditional expression may become a branch,
 /// and a loop with a branch is not vectorised.

@@ -82,4 +82,20 @@ struct adamw {
   }
 };
 
+/// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
+/// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
+template <real T, stored_real Value>
+struct adamw_of_master {
+  Value* value;
+  adamw<T> master;
+
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const Value before = value[i];
+    const T kept = master.value[i];
+    master.value[i] = before == static_cast<Value>(kept) ? kept : widened(before);
+    master(i);
+    value[i] = static_cast<Value>(master.value[i]);
+  }
+};
+
 }  // namespace belay::inline BELAY_ABI::kernel

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Matrix products on the host without a BLAS: both operands are packed into small buffers on the stack, so that all
-// readings share one loop, and multiplied by a tile that fits the registers.
+// readings share one loop, and multiplied by a tile that fits the registers. Operands that are narrower than c are
+// converted as they are packed.
 //
 //   belay::kernel::blocked_products::product<float>(c, a, belay::transposed(b), 1, 0);  // c = a b^T
 #pragma once
@@ -13,6 +14,7 @@
 #include "belay/core/operand.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/math.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -32,10 +34,10 @@ struct product_blocks {
 };
 
 /// c = alpha a b + beta c in blocks.
-template <class T>
+template <real T, stored_real A = T, stored_real B = T>
 class blocked_product {
  public:
-  [[gnu::hot]] static void run(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
+  [[gnu::hot]] static void run(operand<T> c, operand<const A> a, operand<const B> b, T alpha, T beta) noexcept {
     if (a.width() == 0) scale_by(c, beta);
     alignas(64) T packed_a[block::rows * block::depth];
     alignas(64) T packed_b[block::depth * block::columns];
@@ -78,8 +80,8 @@ class blocked_product {
 
   // Depth x width of `source`, as panels of `Panel` columns with the depth running slowest inside one; the last panel
   // is filled up with zeros.
-  template <std::size_t Panel>
-  static void pack(T* to, operand<const T> source, std::size_t k, std::size_t depth, std::size_t first,
+  template <std::size_t Panel, class Source>
+  static void pack(T* to, operand<const Source> source, std::size_t k, std::size_t depth, std::size_t first,
                    std::size_t width) noexcept {
     for (std::size_t j = 0; j < width; j += Panel, to += Panel * depth) {
       const std::size_t count = least(Panel, width - j);
@@ -87,34 +89,43 @@ class blocked_product {
       if (source.as == reading::transposed) {
         pack_transposed<Panel>(to, source.row(first + j) + k, source.stride, count, depth);
       } else if (count == Panel) {
-        for (std::size_t d = 0; d < depth; ++d)
-          __builtin_memcpy(to + d * Panel, source.row(k + d) + first + j, Panel * sizeof(T));
+        for (std::size_t d = 0; d < depth; ++d) convert<Panel>(to + d * Panel, source.row(k + d) + first + j);
       } else {
         for (std::size_t d = 0; d < depth; ++d)
-          for_each_index(count, copy<T>{source.row(k + d) + first + j, to + d * Panel});
+          for_each_index(count, copy<Source, T>{source.row(k + d) + first + j, to + d * Panel});
       }
     }
   }
 
+  // A constant number of elements, so that they stay in registers.
+  template <std::size_t Count, class Source>
+  static void convert(T* to, const Source* from) noexcept {
+    if constexpr (std::is_same_v<Source, T>)
+      __builtin_memcpy(to, from, Count * sizeof(T));
+    else
+      for (std::size_t i = 0; i < Count; ++i) to[i] = static_cast<T>(from[i]);
+  }
+
   // A panel of which column i is row i of `from`: four rows at a time as squares, what is left number by number.
-  template <std::size_t Panel>
-  static void pack_transposed(T* to, const T* from, std::size_t stride, std::size_t count, std::size_t depth) noexcept {
+  template <std::size_t Panel, class Source>
+  static void pack_transposed(T* to, const Source* from, std::size_t stride, std::size_t count,
+                              std::size_t depth) noexcept {
     std::size_t i = 0;
     for (; i + 4 <= count; i += 4) {
-      const T* const rows = from + i * stride;
+      const Source* const rows = from + i * stride;
       std::size_t d = 0;
       for (; d + 4 <= depth; d += 4) transpose_square<Panel>(to + d * Panel + i, rows + d, stride);
       for (; d < depth; ++d)
-        for (std::size_t r = 0; r < 4; ++r) to[d * Panel + i + r] = rows[r * stride + d];
+        for (std::size_t r = 0; r < 4; ++r) to[d * Panel + i + r] = static_cast<T>(rows[r * stride + d]);
     }
     for (; i < count; ++i)
-      for (std::size_t d = 0; d < depth; ++d) to[d * Panel + i] = from[i * stride + d];
+      for (std::size_t d = 0; d < depth; ++d) to[d * Panel + i] = static_cast<T>(from[i * stride + d]);
   }
 
-  template <std::size_t Panel>
-  static void transpose_square(T* to, const T* from, std::size_t stride) noexcept {
+  template <std::size_t Panel, class Source>
+  static void transpose_square(T* to, const Source* from, std::size_t stride) noexcept {
     quad in[4];
-    for (std::size_t r = 0; r < 4; ++r) __builtin_memcpy(&in[r], from + r * stride, sizeof(quad));
+    for (std::size_t r = 0; r < 4; ++r) convert<4>(reinterpret_cast<T*>(&in[r]), from + r * stride);
     quad pairs[4];  // columns 0 and 1 of rows 0 and 1, then of rows 2 and 3; columns 2 and 3 alike
     for (std::size_t p = 0; p < 2; ++p) {
       pairs[p] = __builtin_shufflevector(in[2 * p], in[2 * p + 1], 0, 4, 1, 5);
@@ -195,6 +206,13 @@ struct blocked_products {
   template <class T>
   static void product(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
     blocked_product<T>::run(c, a, b, alpha, beta);
+  }
+  /// The same of operands that are narrower.
+  template <class T, class A, class B>
+  requires(!std::is_same_v<A, T> || !std::is_same_v<B, T>) static void product(operand<T> c, operand<const A> a,
+                                                                               operand<const B> b, T alpha,
+                                                                               T beta) noexcept {
+    blocked_product<T, A, B>::run(c, a, b, alpha, beta);
   }
 };
 

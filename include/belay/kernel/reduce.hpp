@@ -35,7 +35,7 @@ struct values_of {
   const T* x;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
 };
-template <class Sum, real T>
+template <class Sum, stored_real T>
 struct products_of {
   const T* x;
   const T* y;
@@ -131,23 +131,24 @@ template <real T>
   return sum_in_chunks(products_of<double, T>{x, x}, count);
 }
 
-/// Sums over one row in the type of its elements, for rows of a few thousand elements at most.
+/// Sums over one row in the type in which its elements are computed, for rows of a few thousand elements at most.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T row_sum(const T* x, std::size_t width) noexcept {
   return sum_in_lanes<T>(values_of<T, T>{x}, width);
 }
-template <real T>
-[[nodiscard]] BELAY_HD constexpr T row_dot(const T* x, const T* y, std::size_t width) noexcept {
-  return sum_in_lanes<T>(products_of<T, T>{x, y}, width);
+template <stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> row_dot(const T* x, const T* y, std::size_t width) noexcept {
+  return sum_in_lanes<compute_type_t<T>>(products_of<compute_type_t<T>, T>{x, y}, width);
 }
 
 template <team Team, real T>
 [[nodiscard]] BELAY_HD constexpr T row_sum(const Team& team, const T* x, std::size_t width) noexcept {
   return sum_in_lanes<T>(team, values_of<T, T>{x}, width);
 }
-template <team Team, real T>
-[[nodiscard]] BELAY_HD constexpr T row_dot(const Team& team, const T* x, const T* y, std::size_t width) noexcept {
-  return sum_in_lanes<T>(team, products_of<T, T>{x, y}, width);
+template <team Team, stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> row_dot(const Team& team, const T* x, const T* y,
+                                                           std::size_t width) noexcept {
+  return sum_in_lanes<compute_type_t<T>>(team, products_of<compute_type_t<T>, T>{x, y}, width);
 }
 
 template <real T>

@@ -28,6 +28,7 @@
 #include "belay/comm/reduction.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/elementwise.hpp"
@@ -40,6 +41,7 @@
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
+#include "belay/parallel/bucket/memory.hpp"
 #include "belay/parallel/bucket/owned_ranges.hpp"
 #include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
@@ -56,6 +58,8 @@ class gradient_buckets {
   static_assert(serves_buckets<Group, T>());
 
  public:
+  using gradient_type = compute_type_t<T>;
+
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
   /// `unit` is that of the norm's table.
   gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
@@ -63,7 +67,8 @@ class gradient_buckets {
                    where at = where::current())
       : members_(std::move(members)),
         families_(std::move(families)),
-        kept_(std::make_shared<kept_state>(unique_members(at), families_, sizeof(T), bucket_bytes, unit, at)),
+        kept_(
+            std::make_shared<kept_state>(unique_members(at), families_, sizeof(gradient_type), bucket_bytes, unit, at)),
         layout_(kept_->layout),
         contributions_(uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
@@ -83,29 +88,23 @@ class gradient_buckets {
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
-  void bind(std::span<T> values, std::span<T> gradients, where at = where::current()) {
+  void bind(std::span<T> values, std::span<gradient_type> gradients, where at = where::current()) {
     const std::size_t tail = layout_.gradient_elements() - layout_.elements();
     const std::size_t own = gradients.size() - std::min(gradients.size(), tail);
-    bind(values, gradients.first(own), gradients.subspan(own), at);
+    bind(bucket_memory<T>{values, gradients.first(own), gradients.subspan(own)}, at);
   }
-  /// The same with memory of its own for the reductions of checked builds: where the others are borrowed.
-  void bind(std::span<T> values, std::span<T> gradients, std::span<T> reductions, where at) {
-    const std::size_t all = gradients.size() + reductions.size();
-    if (values.size() != layout_.elements() || all != layout_.gradient_elements())
-      throw usage_error(
-          "the buckets need layout().elements() = " + std::to_string(layout_.elements()) +
-              " values and layout().gradient_elements() = " + std::to_string(layout_.gradient_elements()) +
-              " gradients, got " + std::to_string(values.size()) + " and " + std::to_string(all),
-          at);
-    values_ = values;
-    gradients_ = gradients;
-    reductions_ = reductions;
+  /// The same with memory of its own for reductions, and for the wire, which has `wire_elements()`.
+  void bind(const bucket_memory<T>& memory, where at = where::current()) {
+    memory.expect(layout_, wire_elements(), at);
+    memory_ = memory;
     for (std::size_t p = 0; p < members_.size(); ++p)
-      members_[p].parameter().bind(values.data() + layout_.offset(p), gradients.data() + layout_.offset(p),
-                                   &contributors_[p]);
+      members_[p].parameter().bind(memory.values.data() + layout_.offset(p),
+                                   memory.gradients.data() + layout_.offset(p), &contributors_[p]);
     owned_ = owned_ranges<T>(layout_, families_, members_);
     replicas_compared_ = false;
   }
+  /// 0 unless T is narrower than its gradients and some family has several ranks.
+  [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
 
   /// Compares parameters, layout and values within each family, once after `bind`; throws usage_error on all ranks of a
   /// family that differ. Collective over all families.
@@ -120,7 +119,7 @@ class gradient_buckets {
     prepare(at);
     for (auto& each : contributors_) each.note_written();
     if constexpr (!moves_nothing<Group>) {
-      for (T& gradient : gradients_.first(layout_.elements())) gradient = T(0);
+      for (gradient_type& gradient : memory_.gradients.first(layout_.elements())) gradient = 0;
     }
     expect(micro_batches, at);
   }
@@ -134,7 +133,7 @@ class gradient_buckets {
   void zero(std::size_t parameter) noexcept {
     contributors_[parameter].note_written();
     if constexpr (!moves_nothing<Group>) {
-      for (T& gradient : gradients_.subspan(layout_.offset(parameter), layout_.size(parameter))) gradient = T(0);
+      for (gradient_type& gradient : memory_.gradient_of(layout_, parameter)) gradient = 0;
     }
   }
 
@@ -240,8 +239,8 @@ class gradient_buckets {
   void start_gather(std::size_t bucket, const start_order& how = where::current()) {
     const auto& b = layout_.buckets()[bucket];
     if (b.counts.size() < 2 || b.count == 0) return;
-    gathers_[bucket] =
-        families_[b.family].group.start_all_gather_v(values_.subspan(b.first, b.count), b.counts, how.keeping(kept_));
+    gathers_[bucket] = families_[b.family].group.start_all_gather_v(memory_.values.subspan(b.first, b.count), b.counts,
+                                                                    how.keeping(kept_));
   }
   void finish_gathers() { wait_all(gathers_); }
   /// The same for `stream`, whose later work reads the values.
@@ -254,7 +253,7 @@ class gradient_buckets {
 
  private:
   static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
-  using kept_state = bucket_reductions;
+  using kept_state = bucket_reductions<T>;
   static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
 
   enum class phase { idle, reducing };
@@ -265,15 +264,10 @@ class gradient_buckets {
     for (const auto& member : members_) out.push_back(member.parameter().uses());
     return out;
   }
-  [[nodiscard]] std::span<const T> gradient_of(std::size_t parameter) const noexcept {
-    return gradients_.subspan(layout_.offset(parameter), layout_.size(parameter));
-  }
-
   void prepare(where at) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
-    if (gradients_.size() + reductions_.size() != layout_.gradient_elements())
-      throw usage_error("the buckets have no memory yet: call bind", at);
+    if (!memory_.is_bound_to(layout_)) throw usage_error("the buckets have no memory yet: call bind", at);
     wait_all(pending_);  // of a step that was withdrawn
     compare_replicas(at);
   }
@@ -303,14 +297,14 @@ class gradient_buckets {
       Group& group = families_[b.family].group;
       if (group.size() < 2 || b.count == 0) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
-      pending_[launched_] = bucket_reduction<T>{*kept_, launched_, gradients_, reduction_of(b), at}.start(group, how);
+      pending_[launched_] = bucket_reduction<T>{*kept_, launched_, memory_, at}.start(group, how);
     }
   }
 
   // Of checked builds: what a parameter's gradient has is not changed from here on.
   void note_complete(std::size_t parameter, std::size_t micro_batch, where at) {
     checksums_.note(parameter, micro_batch, at);
-    if (computed_.ready()) checksums_.seal(parameter, gradient_of(parameter));
+    if (computed_.ready()) checksums_.seal(parameter, memory_.gradient_of(layout_, parameter));
   }
 
   void wait_for_buckets() {
@@ -326,11 +320,12 @@ class gradient_buckets {
     wait_for_buckets();
     if constexpr (sealed) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
-        checksums_.seal(p, gradient_of(p));  // where no peer has waited for it
-        if (checksums_.changed(p, gradient_of(p)))
+        checksums_.seal(p, memory_.gradient_of(layout_, p));  // where no peer has waited for it
+        if (checksums_.changed(p, memory_.gradient_of(layout_, p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
-      for (const auto& b : layout_.buckets()) std::copy_n(reduction_of(b).data(), b.count, gradients_.data() + b.first);
+      for (const auto& b : layout_.buckets())
+        std::copy_n(memory_.reduction_of(layout_, b).data(), b.count, memory_.gradients.data() + b.first);
     }
     return {};
   }
@@ -346,9 +341,9 @@ class gradient_buckets {
     if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
     if constexpr (!moves_nothing<Group>) {
-      const T scale = static_cast<T>(1.0 / static_cast<double>(divisor.count()));
+      const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
       for (const owned_range<T>& range : owned_)
-        kernel::for_each_index(range.count, kernel::scale<T>{scale, range.gradient});
+        kernel::for_each_index(range.count, kernel::scale<gradient_type>{scale, range.gradient});
     }
     latest_ = ++divisions_;
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
@@ -359,11 +354,6 @@ class gradient_buckets {
   std::string compare_targets(std::uint64_t targets, where at) {
     if constexpr (across_ranks) return difference_of_targets(compared_, families_, targets, at);
     return {};
-  }
-
-  [[nodiscard]] std::span<T> reduction_of(const bucket_layout::bucket& b) const noexcept {
-    if (b.reduced_at == b.first) return gradients_.subspan(b.first, b.count);
-    return reductions_.subspan(b.reduced_at - layout_.elements(), b.count);
   }
 
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
@@ -386,9 +376,7 @@ class gradient_buckets {
   std::vector<pending> gathers_;
   stream_event computed_;  // the last contribution of a stream is in the gradients
   std::vector<owned_range<T>> owned_;
-  std::span<T> values_;
-  std::span<T> gradients_;
-  std::span<T> reductions_;  // of checked builds
+  bucket_memory<T> memory_;
   std::size_t launched_ = 0;
   std::uint64_t divisions_ = 0;
   std::uint64_t latest_ = 0;  // number of the reduction that the gradients hold, or 0

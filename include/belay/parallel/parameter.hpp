@@ -25,6 +25,7 @@
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
@@ -194,7 +195,7 @@ class parameter_base {
     fill(
         [&](std::size_t first, std::span<T> out) {
           if (how.how() == initial::kind::constant) {
-            for (T& x : out) x = static_cast<T>(how.value());
+            for (T& x : out) x = static_cast<T>(static_cast<compute_type_t<T>>(how.value()));
           } else {
             draw(seed, how.value(), first, out);
           }
@@ -224,7 +225,7 @@ class parameter_base {
       const counted_normal random(seed, joins.empty() ? name() : joins[block % tensors]);
       // What the element is called in a tensor of its own.
       for (std::size_t j = (first + i) % size; j < size && i < out.size(); ++i, ++j)
-        out[i] = static_cast<T>(stddev * random(block / tensors * size + j));
+        out[i] = static_cast<T>(static_cast<compute_type_t<T>>(stddev * random(block / tensors * size + j)));
     }
   }
 
@@ -271,21 +272,26 @@ class parameter_base {
   T* value_ = nullptr;
 };
 
-/// A parameter with a gradient, whatever its placement.
+/// A parameter with a gradient, whatever its placement. The gradient is in the type that T is computed with: of a bf16
+/// parameter it is float.
 template <class T>
 class trainable_parameter : public parameter_base<T> {
  public:
+  using gradient_type = compute_type_t<T>;
+
   /// The local part, row-major; null until bound. The memory is the engine's and outlives every step.
   [[nodiscard]] T* value() const noexcept { return this->value_; }
   /// The gradient of the local part, to which backwards add; null until bound.
-  [[nodiscard]] T* gradient() const noexcept { return gradient_; }
+  [[nodiscard]] gradient_type* gradient() const noexcept { return gradient_; }
 
   /// The same with the shape of the local part. Layers ask their frame for it: `frame.add_to(parameter)`.
-  [[nodiscard]] parameter_values<T> gradient_values() const noexcept { return {gradient_, this->local_shape()}; }
+  [[nodiscard]] parameter_values<gradient_type> gradient_values() const noexcept {
+    return {gradient_, this->local_shape()};
+  }
 
   /// Gives the parameter its memory: `local_size()` elements each. `contribution`, where there is one, is told of every
   /// backward that has added to the gradient, and outlives the parameter's use.
-  void bind(T* value, T* gradient, contribution_target* contribution = nullptr) noexcept {
+  void bind(T* value, gradient_type* gradient, contribution_target* contribution = nullptr) noexcept {
     this->value_ = value;
     gradient_ = gradient;
     contribution_ = contribution;
@@ -298,7 +304,7 @@ class trainable_parameter : public parameter_base<T> {
   using parameter_base<T>::parameter_base;
 
  private:
-  T* gradient_ = nullptr;
+  gradient_type* gradient_ = nullptr;
   contribution_target* contribution_ = nullptr;
 };
 

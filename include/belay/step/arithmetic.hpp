@@ -34,7 +34,8 @@ class frame_arithmetic {
   }
 
   /// Queues c = alpha a b; c += alpha a b where c is `adding_to(...)`. Operands are views of two dimensions, parts of
-  /// them, or what `read` gives; `transposed(x)` is read so. Throws usage_error where the shapes do not fit.
+  /// them, or what `read` gives; `transposed(x)` is read so. They may be bf16 and float in any mixture: products are
+  /// summed in float and rounded once. Throws usage_error where the shapes do not fit.
   template <matrix_operand C, matrix_operand A, matrix_operand B>
   void product(const C& c, const A& a, const B& b, double alpha = 1, where at = where::current()) {
     multiply(operand_of(c), operand_of(a), operand_of(b), alpha, 0, at);
@@ -81,25 +82,54 @@ class frame_arithmetic {
   }
 
   template <class T, class U, class V>
+  static constexpr bool one_type =
+      kernel::real<T>&& std::same_as<T, std::remove_const_t<U>>&& std::same_as<T, std::remove_const_t<V>>;
+  template <class T, class U, class V>
+  [[nodiscard]] static consteval bool takes_mixed() {
+    constexpr bool takes = mixed_kit<std::remove_cvref_t<decltype(std::declval<const Frame&>().kit())>, T,
+                                     std::remove_const_t<U>, std::remove_const_t<V>>;
+    static_assert(takes,
+                  "belay: the operands of a product are all float, all double, or float and narrower formats such as "
+                  "bf16, which the engine's kit must take: belay::host_kit does");
+    return takes;
+  }
+  template <class T>
+  [[nodiscard]] static operand<const T> constant(operand<T> x) noexcept {
+    return x;
+  }
+
+  template <class T, class U, class V>
   void multiply(operand<T> c, operand<U> a, operand<V> b, double alpha, int share, where at) {
     if (a.height() != c.rows || b.width() != c.columns || a.width() != b.height() || c.as != reading::as_is)
         [[unlikely]]
       refuse("product", c, a, b, at);
-    kit().template product<T>(c, a, b, static_cast<T>(alpha), static_cast<T>(share));
+    using number = compute_type_t<T>;
+    if constexpr (one_type<T, U, V>)
+      kit().template product<T>(c, a, b, static_cast<T>(alpha), static_cast<T>(share));
+    else if constexpr (takes_mixed<T, U, V>())
+      kit().product(c, constant(a), constant(b), static_cast<number>(alpha), static_cast<number>(share));
   }
   template <class T, class U, class V, class Index>
   void multiply_rows(operand<T> c, operand<U> a, operand_stack<V> b, view<const Index, 1> ends, int share, where at) {
     if (a.rows != c.rows || b.width() != c.columns || a.columns != b.height() || b.count != ends.size() ||
         a.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c, a, b[0], at);
-    kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share));
+    using number = compute_type_t<T>;
+    if constexpr (one_type<T, U, V>)
+      kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share));
+    else if constexpr (takes_mixed<T, U, V>())
+      kit().grouped(c, constant(a), operand_stack<const V>(b), ends, number(1), static_cast<number>(share));
   }
   template <class T, class U, class V, class Index>
   void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
     if (a.columns != c.rows || b.columns != c.columns || a.rows != b.rows || c.count != ends.size() ||
         a.as != reading::transposed || b.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c[0], a, b, at);
-    kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share));
+    using number = compute_type_t<T>;
+    if constexpr (one_type<T, U, V>)
+      kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share));
+    else if constexpr (takes_mixed<T, U, V>())
+      kit().grouped(c, constant(a), constant(b), ends, number(1), static_cast<number>(share));
   }
 
   template <class T, class U, class V>

@@ -24,6 +24,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/math.hpp"
@@ -145,7 +146,7 @@ class gradient_norm {
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
       for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
         double squares = 0;
-        kernel::chunk_sums_of_squares<T>{range.gradient + first, range.count - first, &squares}(0);
+        kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, range.count - first, &squares}(0);
         entries[first / unit] += squares;
       }
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // AdamW over what this rank owns: a part of every bucket where the optimizer state is sharded, else all of it. It
-// takes a committed step, and gradients that were reduced and divided. A float parameter is its own master copy.
+// takes a committed step, and gradients that were reduced and divided. A float parameter is its own master copy; of a
+// bf16 parameter the state has a master copy in float, which is updated and rounded.
 // Updates go chunk by chunk, so that sharding changes no bit. The values of a bucket are gathered while the next
 // bucket is updated.
 //
@@ -29,6 +30,7 @@
 
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
@@ -52,11 +54,16 @@ concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_ste
 template <class Gradients, class T>
 concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
 
-/// Elements of AdamW's state for `layout` on a rank with number `rank_in_family[f]` in each family f: two moments for
-/// every owned element.
-[[nodiscard]] inline std::size_t adamw_state_elements(const bucket_layout& layout,
-                                                      std::span<const std::size_t> rank_in_family) {
-  return 2 * layout.owned_elements(rank_in_family);
+/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
+/// narrower than its gradients.
+template <class T>
+inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
+
+/// Elements of AdamW's state for `layout` on a rank with number `rank_in_family[f]` in each family f.
+template <class T = float>
+[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
+                                               std::span<const std::size_t> rank_in_family) {
+  return adamw_state_parts<T> * layout.owned_elements(rank_in_family);
 }
 
 /// What may change from step to step: equal on all ranks, which the next commit's vote compares.
@@ -76,13 +83,16 @@ concept committed_store_part = requires(Part& part) {
 template <class T, class Group, class Kit = host_kit<>>
 class adamw {
  public:
+  using state_type = compute_type_t<T>;
+
   /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory.
   template <class Store>
   requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
   explicit adamw(Store& store, adamw_settings settings = {}, where at = where::current())
       : adamw(settings, store.buckets(),
-              store.run().template lease_share<T>(
-                  tier::device, [&](int rank) { return 2 * store.owned_elements(rank); }, "optimizer state", at),
+              store.run().template lease_share<state_type>(
+                  tier::device, [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); },
+                  "optimizer state", at),
               at) {
     own_kit_.reset();
     kit_ = &store.run().engine().kit();
@@ -117,22 +127,23 @@ class adamw {
   }
 
   /// `state` has exactly `state_elements(buckets)` elements, and is zeroed. It and the bound `buckets` outlive this.
-  adamw(adamw_settings settings, gradient_buckets<T, Group>& buckets, std::span<T> state, where at = where::current())
+  adamw(adamw_settings settings, gradient_buckets<T, Group>& buckets, std::span<state_type> state,
+        where at = where::current())
       : settings_(settings), buckets_(&buckets), state_(state), own_kit_(std::in_place) {
     if (state.size() != state_elements(buckets))
       throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
                             " elements, the memory given has " + std::to_string(state.size()),
                         at);
     if constexpr (!moves_nothing<Group>) {
-      for (T& moment : state) moment = T(0);
+      for (state_type& each : state) each = 0;
     }
   }
 
-  /// Elements of state for what this rank owns of the bound buckets: two moments each.
+  /// Elements of state for what this rank owns of the bound buckets: `adamw_state_parts` each.
   [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept {
     std::size_t owned = 0;
     for (const owned_range<T>& range : buckets.owned()) owned += range.count;
-    return 2 * owned;
+    return adamw_state_parts<T> * owned;
   }
 
   /// Updates the owned values and gathers them on the ranks that replicate them: collective over the buckets' families.
@@ -177,10 +188,11 @@ class adamw {
     if constexpr (moves_nothing<Group>) return;
     adamw_settings plain = settings_;
     plain.decay = 0;
-    const auto decayed = kernel::adamw_at_step<T>(settings_, steps_, clip.value());
-    const auto undecayed = kernel::adamw_at_step<T>(plain, steps_, clip.value());
-    const std::span<T> first = state_.first(state_.size() / 2);
-    const std::span<T> second = state_.last(state_.size() / 2);
+    const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());
+    const auto undecayed = kernel::adamw_at_step<state_type>(plain, steps_, clip.value());
+    const std::size_t part = state_.size() / adamw_state_parts<T>;
+    state_type* const first = state_.data();
+    state_type* const second = first + part;
     std::size_t done = 0;
     std::size_t bucket = 0;
     Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
@@ -190,8 +202,13 @@ class adamw {
       const auto& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
       for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
         const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
-        kit.each(count, kernel::adamw<T>{range.value + i, range.gradient + i, first.data() + done, second.data() + done,
-                                         scalars});
+        const auto update = [&](state_type* value) {
+          return kernel::adamw<state_type>{value, range.gradient + i, first + done, second + done, scalars};
+        };
+        if constexpr (rounds_gradients<T>)
+          kit.each(count, kernel::adamw_of_master<state_type, T>{range.value + i, update(first + 2 * part + done)});
+        else
+          kit.each(count, update(range.value + i));
         done += count;
       }
     }
@@ -202,7 +219,7 @@ class adamw {
 
   adamw_settings settings_;
   gradient_buckets<T, Group>* buckets_;
-  std::span<T> state_;
+  std::span<state_type> state_;
   std::optional<Kit> own_kit_;  // where there is no engine
   Kit* kit_ = nullptr;
   std::uint64_t steps_ = 0;
@@ -216,6 +233,6 @@ template <class Store>
 adamw(Store&, adamw_settings)
     -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
 template <class T, class Group>
-adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<T>) -> adamw<T, Group>;
+adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<compute_type_t<T>>) -> adamw<T, Group>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
@@ -32,7 +33,7 @@ class parameter_list {
   using value_type = T;
 
   /// Throws usage_error where the two are of different lengths.
-  parameter_list(std::span<T> values, std::span<T> gradients, where at = where::current())
+  parameter_list(std::span<T> values, std::span<compute_type_t<T>> gradients, where at = where::current())
       : values_(values), gradients_(gradients) {
     if (values.size() != gradients.size())
       throw usage_error("a parameter_list of " + std::to_string(values.size()) + " values and " +
@@ -67,7 +68,7 @@ class parameter_list {
 
   // For `parameter_store`.
   [[nodiscard]] std::span<T> borrowed_values() const noexcept { return values_; }
-  [[nodiscard]] std::span<T> borrowed_gradients() const noexcept { return gradients_; }
+  [[nodiscard]] std::span<compute_type_t<T>> borrowed_gradients() const noexcept { return gradients_; }
   [[nodiscard]] std::size_t first_of(std::size_t number) const noexcept { return entries_[number].first; }
 
  private:
@@ -76,7 +77,7 @@ class parameter_list {
     parameter<T> listed;
   };
   std::span<T> values_;
-  std::span<T> gradients_;
+  std::span<compute_type_t<T>> gradients_;
   std::size_t end_ = 0;
   std::deque<entry> entries_;
 };

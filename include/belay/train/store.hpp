@@ -79,6 +79,7 @@ class parameter_store {
 
  public:
   using value_type = typename Precision::parameters;
+  using gradient_type = typename Precision::gradients;
   using group_type = typename Mesh::group_type;
   using run_type = Run;
   using kit_type = typename Run::engine_type::kit_type;
@@ -186,7 +187,8 @@ class parameter_store {
     std::vector<frozen_parameter<value_type>*> frozen;
     norm_table norm;
     std::vector<norm_place> places;
-    std::span<value_type> values, gradients;  // borrowed, or empty
+    std::span<value_type> values;        // borrowed, or empty
+    std::span<gradient_type> gradients;  // alike
   };
 
   // Dense parameters are replicated over data x expert, those of experts over data.
@@ -202,14 +204,17 @@ class parameter_store {
               run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
     const auto& layout = buckets_.layout();
     run.keep(buckets_.kept_layout());
+    std::span<value_type> wire;
+    if (const std::size_t count = buckets_.wire_elements(); count > 0)
+      wire = run.template lease<value_type>(tier::device, count, "gradients on the wire", at);
     if (const std::size_t own = layout.elements(); found.values.size() >= own && !found.values.empty()) {
       const auto reductions =
-          run.template lease<value_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
-      buckets_.bind(found.values.first(own), found.gradients.first(own), reductions, at);
+          run.template lease<gradient_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
+      buckets_.bind({found.values.first(own), found.gradients.first(own), reductions, wire}, at);
     } else {
       const auto values = run.template lease<value_type>(tier::device, own, "parameters", at);
-      buckets_.bind(values, run.template lease<value_type>(tier::device, layout.gradient_elements(), "gradients", at),
-                    at);
+      const auto all = run.template lease<gradient_type>(tier::device, layout.gradient_elements(), "gradients", at);
+      buckets_.bind({values, all.first(own), all.subspan(own), wire}, at);
     }
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
     for (frozen_parameter<value_type>* one : found.frozen) {

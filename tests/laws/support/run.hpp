@@ -93,7 +93,7 @@ void launch(const options& run, Body&& body) {
 
 /// What a test does to the gradients of one rank before they are used; the wrong policies live here.
 template <class T>
-using gradient_policy = void (*)(const std::string& name, bool expert, std::span<T> gradient);
+using gradient_policy = void (*)(const std::string& name, bool expert, std::span<belay::compute_type_t<T>> gradient);
 
 template <class T, class Trainer>
 class recorder {
@@ -135,7 +135,8 @@ class recorder {
     });
   }
 
-  static void copy(std::vector<double>& whole, std::size_t size, std::size_t first, const T* from, std::size_t count) {
+  template <class U>
+  static void copy(std::vector<double>& whole, std::size_t size, std::size_t first, const U* from, std::size_t count) {
     whole.resize(size);
     for (std::size_t i = 0; i < count; ++i) whole[first + i] = static_cast<double>(from[i]);
   }

@@ -129,4 +129,16 @@ class compact_float {
   bits_type bits_;
 };
 
+/// The type in which elements of T are computed and summed: float for formats of 16 and 8 bits, else T itself.
+template <class T>
+struct compute_type {
+  using type = T;
+};
+template <int ExponentBits, int MantissaBits, special_values Special>
+struct compute_type<compact_float<ExponentBits, MantissaBits, Special>> {
+  using type = float;
+};
+template <class T>
+using compute_type_t = typename compute_type<T>::type;
+
 }  // namespace belay::inline BELAY_ABI

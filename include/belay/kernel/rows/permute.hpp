@@ -138,20 +138,20 @@ struct weighted_row_sum_backward {
 
 /// table row index[r] += in row r: the backward of an embedding. A kernel index is a block of `columns_of_block`
 /// columns of the table, whose rows are added in ascending order, so that repeated indices add in a fixed order.
-template <real T, std::integral Index>
+template <stored_real T, std::integral Index, real Table = compute_type_t<T>>
 struct accumulate_rows {
   const T* in;
   const Index* index;
   std::size_t rows;
-  T* table;
+  Table* table;
   std::size_t width;
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * columns_of_block;
     const std::size_t count = width - first < columns_of_block ? width - first : columns_of_block;
     for (std::size_t row = 0; row < rows; ++row) {
-      T* const to = table + static_cast<std::size_t>(index[row]) * width + first;
-      for_each_index(team, count, axpy<T>{T(1), in + row * width + first, to});
+      Table* const to = table + static_cast<std::size_t>(index[row]) * width + first;
+      for_each_index(team, count, axpy<Table, T>{Table(1), in + row * width + first, to});
     }
   }
 };

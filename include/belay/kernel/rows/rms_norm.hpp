@@ -17,40 +17,44 @@
 namespace belay::inline BELAY_ABI::kernel {
 
 /// One row with a known inverse root: y = weight * (x * inverse).
-template <real T>
+template <stored_real T>
 struct rms_norm_element {
   const T* x;
   const T* weight;
   T* y;
-  T inverse;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] = weight[i] * (x[i] * inverse); }
+  compute_type_t<T> inverse;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    y[i] = static_cast<T>(widened(weight[i]) * (widened(x[i]) * inverse));
+  }
 };
 
 /// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
-template <real T>
+template <stored_real T>
 struct rms_norm_rows {
+  using number = compute_type_t<T>;
+
   const T* in;
   const T* weight;
   T* out;
-  T* inverse;
+  number* inverse;
   std::size_t width;
-  T epsilon;
+  number epsilon;
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const T* x = in + row * width;
-    const T factor = T(1) / square_root(row_dot(team, x, x, width) / static_cast<T>(width) + epsilon);
+    const number factor = number(1) / square_root(row_dot(team, x, x, width) / static_cast<number>(width) + epsilon);
     if (team.lane == 0) inverse[row] = factor;
     for_each_index(team, width, rms_norm_element<T>{x, weight, out + row * width, factor});
   }
 };
 
 /// The output again, with the same bits, from `inverse`: for a backward that has not kept it.
-template <real T>
+template <stored_real T>
 struct rms_norm_rows_again {
   const T* in;
   const T* weight;
-  const T* inverse;
+  const compute_type_t<T>* inverse;
   T* out;
   std::size_t width;
 
@@ -61,48 +65,55 @@ struct rms_norm_rows_again {
 };
 
 /// The gradient of the input, from the forward's input and `inverse`. Where `beside` is not null, it is added: the
-/// gradient that went around the norm. `din` may be `dout` or `beside`.
-template <real T>
+/// gradient that went around the norm. `din` may be `beside` or, where it is of the same type, `dout`, which may be
+/// wider.
+template <stored_real T, stored_real Outer = T>
 struct rms_norm_rows_backward {
+  using number = compute_type_t<T>;
+
   const T* in;
   const T* weight;
-  const T* inverse;
-  const T* dout;
+  const number* inverse;
+  const Outer* dout;
   T* din;
   std::size_t width;
   const T* beside = nullptr;
 
   // The derivative through the mean in the denominator: the sum over i of dy[i] weight[i] x[i].
   struct projection {
-    const T* dy;
+    const Outer* dy;
     const T* weight;
     const T* x;
-    BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return dy[i] * weight[i] * x[i]; }
+    BELAY_HD constexpr number operator()(std::size_t i) const noexcept {
+      return widened(dy[i]) * widened(weight[i]) * widened(x[i]);
+    }
   };
   struct element {
     const T* x;
     const T* weight;
-    const T* dy;
+    const Outer* dy;
     T* dx;
-    T inverse;
-    T through_mean;
-    BELAY_HD constexpr T value(std::size_t i) const noexcept {
-      return inverse * (weight[i] * dy[i]) - through_mean * x[i];
+    number inverse;
+    number through_mean;
+    BELAY_HD constexpr number value(std::size_t i) const noexcept {
+      return inverse * (widened(weight[i]) * widened(dy[i])) - through_mean * widened(x[i]);
     }
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dx[i] = value(i); }
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dx[i] = static_cast<T>(value(i)); }
   };
   struct element_beside {
     element norm;
     const T* beside;
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { norm.dx[i] = beside[i] + norm.value(i); }
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+      norm.dx[i] = static_cast<T>(widened(beside[i]) + norm.value(i));
+    }
   };
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const T* x = in + row * width;
-    const T* dy = dout + row * width;
-    const T r = inverse[row];
-    const T along = sum_in_lanes<T>(team, projection{dy, weight, x}, width) / static_cast<T>(width);
+    const Outer* dy = dout + row * width;
+    const number r = inverse[row];
+    const number along = sum_in_lanes<number>(team, projection{dy, weight, x}, width) / static_cast<number>(width);
     const element norm{x, weight, dy, din + row * width, r, r * r * r * along};
     if (beside == nullptr)
       for_each_index(team, width, norm);
@@ -112,23 +123,25 @@ struct rms_norm_rows_backward {
 };
 
 /// dweight[i] += dy[i] * (x[i] * inverse), one row's part.
-template <real T>
+template <stored_real T, stored_real Outer = T>
 struct rms_norm_weight_part {
   const T* x;
-  const T* dy;
-  T* dweight;
-  T inverse;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dweight[i] += dy[i] * (x[i] * inverse); }
+  const Outer* dy;
+  compute_type_t<T>* dweight;
+  compute_type_t<T> inverse;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    dweight[i] += widened(dy[i]) * (widened(x[i]) * inverse);
+  }
 };
 
 /// dweight[j] += the sum over rows of dout * in * inverse, in ascending row order. A kernel index is a block of
 /// `columns_of_block` columns. It runs before `rms_norm_rows_backward` where that overwrites `dout`.
-template <real T>
+template <stored_real T, stored_real Outer = T>
 struct rms_norm_weight_backward {
   const T* in;
-  const T* inverse;
-  const T* dout;
-  T* dweight;
+  const compute_type_t<T>* inverse;
+  const Outer* dout;
+  compute_type_t<T>* dweight;
   std::size_t rows;
   std::size_t width;
 
@@ -138,7 +151,7 @@ struct rms_norm_weight_backward {
     const std::size_t count = width - first < columns_of_block ? width - first : columns_of_block;
     for (std::size_t row = 0; row < rows; ++row) {
       const std::size_t at = row * width + first;
-      for_each_index(team, count, rms_norm_weight_part<T>{in + at, dout + at, dweight + first, inverse[row]});
+      for_each_index(team, count, rms_norm_weight_part<T, Outer>{in + at, dout + at, dweight + first, inverse[row]});
     }
   }
 };

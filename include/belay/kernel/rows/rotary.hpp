@@ -32,11 +32,13 @@ void fill_rotary_table(T* cosine, T* sine, std::size_t length, std::size_t head_
 
 /// Rotates the `heads` heads of a token in place. A kernel index is a token: it lies at x + token * stride, and its
 /// position is token % length. `stride` is in elements, so that x may be a part of a wider row.
-template <real T>
+template <stored_real T>
 struct rotate_heads {
+  using number = compute_type_t<T>;
+
   T* x;
-  const T* cosine;
-  const T* sine;
+  const number* cosine;
+  const number* sine;
   std::size_t stride;
   std::size_t length;
   std::size_t heads;
@@ -46,15 +48,15 @@ struct rotate_heads {
   struct pair {
     T* low;
     T* high;
-    const T* cosine;
-    const T* sine;
-    T sign;
+    const number* cosine;
+    const number* sine;
+    number sign;
     BELAY_HD constexpr void operator()(std::size_t j) const noexcept {
-      const T a = low[j];
-      const T b = high[j];
-      const T s = sign * sine[j];
-      low[j] = a * cosine[j] - b * s;
-      high[j] = b * cosine[j] + a * s;
+      const number a = widened(low[j]);
+      const number b = widened(high[j]);
+      const number s = sign * sine[j];
+      low[j] = static_cast<T>(a * cosine[j] - b * s);
+      high[j] = static_cast<T>(b * cosine[j] + a * s);
     }
   };
 
@@ -62,7 +64,7 @@ struct rotate_heads {
   BELAY_HD constexpr void operator()(const Team& team, std::size_t token) const noexcept {
     const std::size_t half = head_size / 2;
     const std::size_t entry = (token % length) * half;
-    const T sign = direction == rotation::forward ? T(1) : T(-1);
+    const number sign = direction == rotation::forward ? number(1) : number(-1);
     for (std::size_t head = 0; head < heads; ++head) {
       T* low = x + token * stride + head * head_size;
       for_each_index(team, half, pair{low, low + half, cosine + entry, sine + entry, sign});

@@ -16,7 +16,7 @@
 namespace belay::inline BELAY_ABI::kernel {
 
 /// out = silu(gate) * up for the rows below `*used`, which is read when it runs.
-template <real T, std::integral Index>
+template <stored_real T, std::integral Index>
 struct swiglu_rows {
   const T* gate_up;  // [rows, 2 * width]: gate, then up
   T* out;            // [rows, width]
@@ -32,7 +32,7 @@ struct swiglu_rows {
 };
 
 /// Replaces `gate_up` by its gradient and the output's gradient by the output, for the rows below `*used`.
-template <real T, std::integral Index>
+template <stored_real T, std::integral Index>
 struct swiglu_rows_again_backward {
   T* gate_up;  // [rows, 2 * width]
   T* out;      // [rows, width]

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // How one bucket is reduced when what it is made of has been computed. In checked builds the communication stream first
-// takes the checksums of what was computed, and reduces a copy, so that a late contribution is seen.
+// takes the checksums of what was computed, and reduces a copy, so that a late contribution is seen. Of parameters that
+// are narrower than their gradients, gradients go over the wire in the parameters' type: every rank rounds its own
+// once, the owner of a range adds all ranks' in their order, in the gradients' type, and keeps that.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <type_traits>
+#include <vector>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
@@ -15,53 +19,87 @@
 #include "belay/comm/reduction.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket/checksums.hpp"
 #include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/memory.hpp"
+#include "belay/parallel/bucket/wire_counts.hpp"
 
 namespace belay::inline BELAY_ABI {
 
+/// Whether gradients of parameters of T are rounded for the wire.
+template <class T>
+inline constexpr bool rounds_gradients = !std::is_same_v<T, compute_type_t<T>>;
+
 /// What the reductions of a rank use beside the memory of its run. One that is under way keeps it.
+template <class T>
 struct bucket_reductions {
-  template <class Members, class... Arguments>
-  explicit bucket_reductions(const Members& members, const Arguments&... arguments)
-      : layout(members, arguments...), checksums(members.size()) {}
+  template <class Members, class Families, class... Arguments>
+  bucket_reductions(const Members& members, const Families& families, const Arguments&... arguments)
+      : layout(members, families, arguments...), checksums(members.size()) {
+    if constexpr (rounds_gradients<T>) wire = wire_counts(layout, families);
+  }
 
   bucket_layout layout;
   gradient_checksums checksums;
+  wire_counts wire;
 };
 
-/// The reduction of bucket `number` in `memory`: that of the gradients, or in checked builds of a copy.
+/// The reduction of bucket `number` in `memory`: that of the gradients, or in checked builds of a copy. T is the
+/// parameters' type.
 template <class T>
 struct bucket_reduction {
-  bucket_reductions* with;
+  using gradient_type = compute_type_t<T>;
+
+  bucket_reductions<T>* with;
   std::size_t number;
-  std::span<T> gradients, memory;
+  std::span<gradient_type> gradients, memory;
+  std::span<T> wire;  // one reduction uses it after the other
   where at;
 
-  bucket_reduction(bucket_reductions& kept, std::size_t bucket, std::span<T> all, std::span<T> reduced,
-                   where started_at)
-      : with(&kept), number(bucket), gradients(all), memory(reduced), at(started_at) {}
+  bucket_reduction(bucket_reductions<T>& kept, std::size_t bucket, const bucket_memory<T>& all, where started_at)
+      : with(&kept),
+        number(bucket),
+        gradients(all.gradients),
+        memory(all.reduction_of(kept.layout, kept.layout.buckets()[bucket])),
+        wire(all.wire),
+        at(started_at) {}
 
   template <class Group>
   [[nodiscard]] pending start(const Group& group, const start_order& how) const {
-    if constexpr (checked(check_level::local) && !moves_nothing<Group>) {
-      if constexpr (can_start_composite<Group, bucket_reduction>)
-        if (!how.event.ready()) return group.start_composite(operation::all_reduce, *this, how);
-      seal();
-    }
     const auto& b = with->layout.buckets()[number];
-    return b.counts.empty() ? group.start_all_reduce(memory, sum, how)
-                            : group.start_reduce_scatter_v(memory, b.counts, sum, how);
+    if constexpr (rounds_gradients<T>) {
+      static_assert(can_start_composite<Group, bucket_reduction>,
+                    "gradients of bf16 parameters are rounded, sent and added as one started composite: take a "
+                    "communicator with start_composite, as belay::host and belay::mpi have");
+      return group.start_composite(operation::all_reduce, *this, how);
+    } else {
+      if constexpr (checked(check_level::local) && !moves_nothing<Group>) {
+        if constexpr (can_start_composite<Group, bucket_reduction>)
+          if (!how.event.ready()) return group.start_composite(operation::all_reduce, *this, how);
+        seal();
+        copy();
+      }
+      return b.counts.empty() ? group.start_all_reduce(memory, sum, how)
+                              : group.start_reduce_scatter_v(memory, b.counts, sum, how);
+    }
   }
   template <class Calls>
   void operator()(const Calls& group) const {
     seal();
-    const auto& b = with->layout.buckets()[number];
-    if (b.counts.empty())
-      group.all_reduce(memory, sum, at);
-    else
-      group.reduce_scatter_v(memory, b.counts, sum, at);
+    if constexpr (rounds_gradients<T>) {
+      reduce_rounded(group);
+    } else {
+      copy();
+      const auto& b = with->layout.buckets()[number];
+      if (b.counts.empty())
+        group.all_reduce(memory, sum, at);
+      else
+        group.reduce_scatter_v(memory, b.counts, sum, at);
+    }
   }
 
  private:
@@ -69,9 +107,35 @@ struct bucket_reduction {
     if constexpr (checked(check_level::local)) {
       const auto& b = with->layout.buckets()[number];
       for (std::size_t p : b.members)
-        with->checksums.seal(p, std::span<const T>(gradients.subspan(with->layout.offset(p), with->layout.size(p))));
-      std::copy_n(gradients.data() + b.first, b.count, memory.data());
+        with->checksums.seal(
+            p, std::span<const gradient_type>(gradients.subspan(with->layout.offset(p), with->layout.size(p))));
     }
+  }
+  void copy() const noexcept {
+    const auto& b = with->layout.buckets()[number];
+    if constexpr (checked(check_level::local)) std::copy_n(gradients.data() + b.first, b.count, memory.data());
+  }
+
+  // What this rank sends, then a part from every rank: of a bucket that no rank owns a part of, equal shares are added
+  // and then gathered as they are.
+  template <class Calls>
+  void reduce_rounded(const Calls& group) const {
+    const auto& b = with->layout.buckets()[number];
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::span<const std::size_t> counts = with->wire.sent(number);
+    const std::span<const std::size_t> own = with->wire.received(number);
+    const std::span<T> sent = wire.first(b.count);
+    const std::span<T> received = wire.subspan(b.count, own.size() * own.front());
+    kernel::for_each_index(b.count, kernel::copy<gradient_type, T>{gradients.data() + b.first, sent.data()});
+    group.all_to_all_v(std::span<const T>(sent), counts, received, own, at);
+    gradient_type* to = memory.data();
+    for (std::size_t before = 0; before < rank; ++before) to += counts[before];
+    const std::size_t count = own.front();
+    kernel::for_each_index(count, kernel::copy<T, gradient_type>{received.data(), to});
+    for (std::size_t from = 1; from < own.size(); ++from)
+      kernel::for_each_index(count,
+                             kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
+    if (b.counts.empty()) group.all_gather_v(memory, counts, at);
   }
 };
 

@@ -32,13 +32,13 @@ class gradient_checksums {
   }
   /// What was contributed is in the gradient, which must not change from here on.
   template <class T>
-  void seal(std::size_t parameter, std::span<const T> gradient) noexcept {
+  void seal(std::size_t parameter, std::span<T> gradient) noexcept {
     checksum& one = taken_[parameter];
     if (!std::exchange(one.sealed, true)) one.hash = hash_of(gradient);
   }
   /// Whether the gradient has changed since then.
   template <class T>
-  [[nodiscard]] bool changed(std::size_t parameter, std::span<const T> gradient) const noexcept {
+  [[nodiscard]] bool changed(std::size_t parameter, std::span<T> gradient) const noexcept {
     return taken_[parameter].hash != hash_of(gradient);
   }
   /// "micro-batch 3 at file:line", the last contribution to `parameter`.
@@ -57,7 +57,7 @@ class gradient_checksums {
     bool sealed = false;
   };
   template <class T>
-  [[nodiscard]] static std::uint64_t hash_of(std::span<const T> gradient) noexcept {
+  [[nodiscard]] static std::uint64_t hash_of(std::span<T> gradient) noexcept {
     return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
   }
 

@@ -10,14 +10,16 @@
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 /// What gradient buckets need of a communicator.
 template <class Group, class T>
-concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, T> &&
-    can_start_reduce_scatter_v<Group, T> && can_start_all_gather_v<Group, T> && can_all_gather<Group, std::uint64_t>;
+concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, compute_type_t<T>> &&
+    can_start_reduce_scatter_v<Group, compute_type_t<T>> && can_start_all_gather_v<Group, T> &&
+    can_all_gather<Group, std::uint64_t>;
 
 /// True, or it does not compile and says what the communicator lacks.
 template <class Group, class T>

@@ -79,8 +79,9 @@ class bucket_layout {
 
   bucket_layout() = default;
 
-  /// Divides `entries` into buckets of about `bucket_bytes`, each of one family, cut between `unit`s. A larger
-  /// parameter gets a bucket of its own. Every parameter begins at a multiple of 64 bytes. Throws `size_error` where
+  /// Divides `entries` into buckets of about `bucket_bytes` of gradients, whose elements have `element_bytes`, each of
+  /// one family, cut between `unit`s. A larger parameter gets a bucket of its own. Every gradient begins at a multiple
+  /// of 64 bytes. Throws `size_error` where
   /// all of them are more than any memory holds. In borrowed memory a bucket holds neighbours only, which begin where
   /// they do.
   template <list_of<bucket_entry> Entries, list_of<family_shape> Families>

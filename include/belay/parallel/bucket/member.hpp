@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
@@ -82,7 +83,7 @@ template <class T>
 [[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members, std::span<const family_shape> families,
                                       std::size_t bucket_bytes, ownership_unit unit = {}, where at = where::current()) {
   check_members(members, at);
-  return {members, families, sizeof(T), bucket_bytes, unit, at};
+  return {members, families, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/parallel/divisor.hpp"
 #include "belay/parallel/parameter.hpp"
 
@@ -30,7 +31,7 @@ struct owned_range {
   std::size_t count = 0;
   std::size_t bucket = 0;
   T* value = nullptr;
-  T* gradient = nullptr;
+  compute_type_t<T>* gradient = nullptr;
   weight_decay decay = weight_decay::no;
   norm_share share = norm_share::counted_here;
 };

@@ -35,6 +35,7 @@
 #include "belay/comm/symmetric.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
@@ -102,7 +103,8 @@ class expert_exchange {
   /// overflow and not sent: their contributions and gradients are zero, and the step must be replayed. One gather of
   /// counts and one barrier of the group; none on one rank.
   template <class Frame>
-  BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x, const routing<T>& routed,
+  BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x,
+                                                     const routing<compute_type_t<T>>& routed,
                                                      where at = where::current()) {
     expect_rows(x, routed.rows, shape_.hidden, "dispatch: x", at);
     if (part_ == part::waits) [[unlikely]]
@@ -245,7 +247,7 @@ class expert_exchange {
   }
 
   template <class Frame>
-  void backward(Frame& frame, state_type& state, view<const T, 2> dy, view<T, 2> dweights, where at) {
+  void backward(Frame& frame, state_type& state, view<const T, 2> dy, view<compute_type_t<T>, 2> dweights, where at) {
     expect_rows(dy, state.routed.rows, shape_.hidden, "backward: dy", at);
     if (dweights.shape() != extents<2>{state.routed.rows, shape_.k}) {
       throw usage_error("backward: dweights is [rows, k] of the routing", at);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/core/view.hpp"
@@ -30,7 +31,7 @@ struct dispatch_state {
   using slot_type = typename Exchange::slot_type;
 
   Exchange* exchange = nullptr;
-  routing<value_type> routed;
+  routing<compute_type_t<value_type>> routed;
   view<std::int32_t, 2> places;
   view<std::size_t, 1> offsets;
   slot_type inputs;     // rows received
@@ -123,8 +124,9 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   /// Sends `dy` [rows, hidden] times each weight to the experts, and writes `dweights` [rows, k], the gradients of the
   /// weights. It reuses the memory of the experts' outputs. One barrier of the group.
   template <class Frame>
-  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(
-      Frame & frame, view<const value_type, 2> dy, view<value_type, 2> dweights, where at = where::current())&& {
+  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(Frame & frame, view<const value_type, 2> dy,
+                                                            view<compute_type_t<value_type>, 2> dweights,
+                                                            where at = where::current())&& {
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
     state.exchange->backward(frame, state, dy, dweights, at);

@@ -13,6 +13,7 @@
 
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/non_temporal.hpp"
@@ -26,7 +27,7 @@ namespace belay::inline BELAY_ABI {
 /// One dispatch and one of its slots, by value.
 template <class T, class Heap>
 struct moved_rows {
-  routing<T> routed;
+  routing<compute_type_t<T>> routed;
   view<std::int32_t, 2> places;
   view<std::size_t, 1> offsets;
   std::size_t capacity;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The four kernels that move rows between a rank's tokens and the owners' slots. A kernel index is a token. A token's
-// rows belong to it alone in every slot, so tokens can run in any order. Sums over j run in the order of j.
+// rows belong to it alone in every slot, so tokens can run in any order. Sums over j run in the order of j, as numbers;
+// rows of a narrower format are rounded once.
 // IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
@@ -10,6 +11,8 @@
 #include <cstring>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/kernel/math.hpp"
 #include "belay/kernel/non_temporal.hpp"
 #include "belay/parallel/experts/layout.hpp"
 
@@ -62,13 +65,15 @@ struct push_tokens {
 template <class T>
 struct weighted_row {
   const T* row;
-  T weight;
-  [[nodiscard]] BELAY_HD T operator[](std::size_t i) const noexcept { return weight * row[i]; }
+  compute_type_t<T> weight;
+  [[nodiscard]] BELAY_HD compute_type_t<T> operator[](std::size_t i) const noexcept {
+    return weight * kernel::widened(row[i]);
+  }
 };
 template <class T>
 struct plain_row {
   const T* row;
-  [[nodiscard]] BELAY_HD T operator[](std::size_t i) const noexcept { return row[i]; }
+  [[nodiscard]] BELAY_HD compute_type_t<T> operator[](std::size_t i) const noexcept { return kernel::widened(row[i]); }
 };
 enum class summing { begins, goes_on };
 
@@ -79,9 +84,9 @@ BELAY_HD inline void add_rows(T* __restrict target, const Row* rows, std::size_t
   Row row[Count];
   for (std::size_t j = 0; j < Count; ++j) row[j] = rows[j];
   for (std::size_t i = 0; i < hidden; ++i) {
-    T total = How == summing::goes_on ? target[i] + row[0][i] : row[0][i];
+    auto total = How == summing::goes_on ? kernel::widened(target[i]) + row[0][i] : row[0][i];
     for (std::size_t j = 1; j < Count; ++j) total += row[j][i];
-    target[i] = total;
+    target[i] = static_cast<T>(total);
   }
 }
 template <std::size_t Count, class T, class Row>
@@ -127,7 +132,7 @@ BELAY_HD inline void sum_token(T* target, const peer_slots<T>& slots, std::size_
 template <class T>
 struct pull_weighted {
   peer_slots<T> slots;
-  const T* weights;
+  const compute_type_t<T>* weights;
   T* y;
 
   BELAY_HD void operator()(std::size_t token) const {
@@ -141,32 +146,36 @@ struct pull_weighted {
 /// token alone, so the gradient needs neither a slot nor a synchronisation of its own.
 template <class T>
 struct exchange_gradients {
+  using number = compute_type_t<T>;
+
   peer_slots<T> slots;
-  const T* weights;
+  const number* weights;
   const T* dy;
-  T* dweights;
+  number* dweights;
 
   BELAY_HD void operator()(std::size_t token) const {
     const std::size_t hidden = slots.hidden;
     const T* __restrict gradient = dy + token * hidden;
     for (std::size_t j = 0; j < slots.k; ++j) {
       T* __restrict row = slots.row(token, j);
-      T total = 0;
+      number total = 0;
       if (row != nullptr) {
-        const T weight = weights[token * slots.k + j];
+        const number weight = weights[token * slots.k + j];
         // A fixed number of partial sums vectorises without allowing the compiler to reorder sums.
         constexpr std::size_t sums = 16;
-        T partial[sums] = {};
+        number partial[sums] = {};
         std::size_t i = 0;
         for (; i + sums <= hidden; i += sums) {
           for (std::size_t lane = 0; lane < sums; ++lane) {
-            partial[lane] += gradient[i + lane] * row[i + lane];
-            row[i + lane] = weight * gradient[i + lane];
+            const number d = kernel::widened(gradient[i + lane]);
+            partial[lane] += d * kernel::widened(row[i + lane]);
+            row[i + lane] = static_cast<T>(weight * d);
           }
         }
         for (; i < hidden; ++i) {
-          total += gradient[i] * row[i];
-          row[i] = weight * gradient[i];
+          const number d = kernel::widened(gradient[i]);
+          total += d * kernel::widened(row[i]);
+          row[i] = static_cast<T>(weight * d);
         }
         for (std::size_t lane = 0; lane < sums; ++lane) total += partial[lane];
       }
