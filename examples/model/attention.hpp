@@ -61,12 +61,14 @@ class attention {
     return saved;
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  /// What lies between the roundings of a layer may be numbers: `dout` and `dx` are T or these.
+  template <class Dout, class Dx>
+  void backward(auto& frame, residue&& r, view<const Dout, 3> dout, view<Dx, 3> dx) {
     const std::size_t length = r.x.extent(1);
     const causal_attention<T> heads(shape_, length);
     const auto scope = frame.scratch_scope();
     const auto memory = scratch<number>(frame, {heads.backward_scratch()});
-    const auto dcontext = scratch<T>(frame, r.context.shape());
+    const auto dcontext = scratch<number>(frame, r.context.shape());
     const operand<number> dpacked = scratch<number>(frame, r.packed.shape());
     const auto in = rows_of(r.x);
     const auto dy = rows_of(dout);

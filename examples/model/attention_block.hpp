@@ -43,13 +43,15 @@ class attention_block {
     return {out, x, scale, attention_.forward_onto(frame, normed, out)};
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  template <class Dout>
+  void backward(auto& frame, residue&& r, view<const Dout, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, r.x.shape());
     norm_.renormalise(frame, rows_of(r.x), r.scale, rows_of(normed));
     r.inner.x = normed;
-    attention_.backward(frame, std::move(r.inner), dout, dx);
-    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(view<const T, 3>(dx)), dout.data(), rows_of(dx));
+    const auto dnormed = numbers_for(frame, dx);
+    attention_.backward(frame, std::move(r.inner), dout, dnormed);
+    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(to_read(dnormed)), dout.data(), rows_of(dx));
   }
 
   template <class Visitor>

@@ -52,7 +52,7 @@ struct attention_backward_call {
   operand<const T> packed;
   operand<const T> context;
   view<const compute_type_t<T>, 3> log_sums;
-  operand<const T> dcontext;
+  operand<const compute_type_t<T>> dcontext;
   operand<compute_type_t<T>> dpacked;
   compute_type_t<T>* scratch = nullptr;  // causal_attention::backward_scratch elements
 };

@@ -44,9 +44,9 @@ class decoder_layer {
 
   void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto between = scratch<T>(frame, dx.shape());
+    const auto between = scratch<compute_type_t<T>>(frame, dx.shape());
     experts_.backward(frame, std::move(r.experts), dout, between);
-    attention_.backward(frame, std::move(r.attention), between, dx);
+    attention_.backward(frame, std::move(r.attention), to_read(between), dx);
   }
 
   void discard(auto& frame, residue&& r, const char* why) { experts_.discard(frame, std::move(r.experts), why); }

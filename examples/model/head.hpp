@@ -48,8 +48,9 @@ class head {
     const auto normed = scratch<T>(frame, rows_of(r.x).shape());
     norm_.renormalise(frame, rows_of(r.x), r.scale, normed);
     frame.product(frame.add_to(projection_), transposed(rows_of(dout)), normed);
-    frame.product(rows_of(dx), rows_of(dout), frame.read(projection_));
-    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(dx), nullptr, rows_of(dx));
+    const auto dnormed = rows_of(numbers_for(frame, dx));
+    frame.product(dnormed, rows_of(dout), frame.read(projection_));
+    norm_.differentiate(frame, rows_of(r.x), r.scale, to_read(dnormed), static_cast<const T*>(nullptr), rows_of(dx));
   }
 
   template <class Visitor>

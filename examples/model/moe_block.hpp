@@ -71,7 +71,8 @@ class moe_block {
     return saved;
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  template <class Dx>
+  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<Dx, 3> dx) {
     const auto x = rows_of(r.x);
     const auto dy = rows_of(dout);
     const auto din = rows_of(dx);
@@ -80,12 +81,13 @@ class moe_block {
     const auto dlogits = scratch<number>(frame, r.routed.probabilities.shape());
     auto back = std::move(r.merged).backward(frame, dy, dweights);
     experts_.backward(frame, std::move(r.inner), back.offsets(), back.output_gradients(), back.row_gradients());
-    std::move(back).finish(frame, din);
+    const auto dnormed = numbers_for(frame, din);
+    std::move(back).finish(frame, dnormed);
     belay::route_backward<number>(frame, r.routed, dweights, static_cast<number>(balance_scale_), dlogits);
     const auto normed = scratch<T>(frame, x.shape());
     norm_.renormalise(frame, x, r.scale, normed);
-    router_.backward(frame, normed, dlogits, din);
-    norm_.differentiate(frame, x, r.scale, din, dy.data(), din);
+    router_.backward(frame, normed, dlogits, dnormed);
+    norm_.differentiate(frame, x, r.scale, to_read(dnormed), dy.data(), din);
   }
 
   /// Ends the forward without a backward: frees the experts' slots. Every rank of the exchange does the same.

@@ -37,7 +37,7 @@ class rms_norm {
   }
 
   void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
-    differentiate(frame, rows_of(r.x), r.scale, rows_of(dout), nullptr, rows_of(dx));
+    differentiate(frame, rows_of(r.x), r.scale, rows_of(dout), static_cast<const T*>(nullptr), rows_of(dx));
   }
 
   /// Writes the normalised rows and each row's scale.
@@ -53,15 +53,16 @@ class rms_norm {
   }
 
   /// Writes the input's gradient, plus `beside` (the gradient that went around the norm; may be null), and adds the
-  /// weight's. `dx` may be the memory of `dout` or of `beside`.
-  void differentiate(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<const T, 2> dout,
-                     const T* beside, view<T, 2> dx) const {
+  /// weight's. Gradients are T or numbers; `dx` may be the memory of another of its type.
+  template <class Outer, class Inner, class Beside = T>
+  void differentiate(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<const Outer, 2> dout,
+                     const Beside* beside, view<Inner, 2> dx) const {
     const std::size_t rows = x.extent(0), width = x.extent(1);
     frame.teams(kernel::column_block_count(width),
-                kernel::rms_norm_weight_backward<T>{x.data(), scale.data(), dout.data(), frame.add_to(weight_).data(),
-                                                    rows, width});
-    frame.teams(rows, kernel::rms_norm_rows_backward<T>{x.data(), frame.read(weight_).data(), scale.data(), dout.data(),
-                                                        dx.data(), width, beside});
+                kernel::rms_norm_weight_backward<T, Outer>{x.data(), scale.data(), dout.data(),
+                                                           frame.add_to(weight_).data(), rows, width});
+    frame.teams(rows, kernel::rms_norm_rows_backward<T, Outer, Inner, Beside>{
+                          x.data(), frame.read(weight_).data(), scale.data(), dout.data(), dx.data(), width, beside});
   }
 
   template <class Visitor>

@@ -28,7 +28,8 @@ class router {
   }
 
   /// Adds the gate's gradient, and adds the input's to `dx`.
-  void backward(auto& frame, view<const T, 2> x, view<const compute_type_t<T>, 2> dlogits, view<T, 2> dx) {
+  void backward(auto& frame, view<const T, 2> x, view<const compute_type_t<T>, 2> dlogits,
+                view<compute_type_t<T>, 2> dx) {
     frame.product(frame.add_to(gate_), transposed(dlogits), x);
     frame.product(adding_to(dx), dlogits, frame.read(gate_));
   }

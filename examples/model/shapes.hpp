@@ -8,6 +8,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
+#include "belay/kernel/math.hpp"
 #include "belay/step/frame.hpp"
 
 namespace model {
@@ -32,6 +33,21 @@ template <class T>
 template <class T>
 [[nodiscard]] extents<1> row_count(view<T, 3> activations) {
   return {activations.extent(0) * activations.extent(1)};
+}
+
+/// The same view, to read.
+template <class T, std::size_t Rank>
+[[nodiscard]] view<const T, Rank> to_read(view<T, Rank> x) {
+  return x;
+}
+
+/// Where a gradient is computed before it is rounded into `x`: scratch, or `x` itself where it is not narrower.
+template <class T, std::size_t Rank>
+[[nodiscard]] view<compute_type_t<T>, Rank> numbers_for(auto& frame, view<T, Rank> x) {
+  if constexpr (kernel::real<T>)
+    return x;
+  else
+    return scratch<compute_type_t<T>>(frame, x.shape());
 }
 
 }  // namespace model

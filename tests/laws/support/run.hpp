@@ -147,14 +147,24 @@ class recorder {
   std::size_t step_ = 0;
 };
 
+/// Where a run begins: at its own first values, or at these rounded to bf16, which all types hold.
+enum class beginning { drawn, rounded };
+
 template <class T, class Kit = model::host_kit>
-[[nodiscard]] record train(const options& run, const batch_source& source, gradient_policy<T> policy = nullptr) {
+[[nodiscard]] record train(const options& run, const batch_source& source, gradient_policy<T> policy = nullptr,
+                           beginning from = beginning::drawn) {
   check(run);
   record out;
   std::mutex lock;
   launch<Kit>(run, [&](auto& rank, auto& self) {
     using trainer_type = trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>>;
     trainer_type trained{run, rank, self, source};
+    if (from == beginning::rounded && !self.rehearsing()) {
+      trained.model().for_each_parameter([](auto& parameter) {
+        for (auto& value : std::span(parameter.value(), parameter.local_size()))
+          value = static_cast<T>(static_cast<float>(belay::bf16(static_cast<float>(value))));
+      });
+    }
     recorder<T, trainer_type> keeper{out, lock, policy};
     if (!self.rehearsing()) trained.on_gradients(&recorder<T, trainer_type>::gradients, &keeper);
     for (const std::size_t step : self.steps(run.steps)) {

@@ -18,14 +18,14 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// `scores` [rows, length] become probabilities, `dscores` (the gradient of these) becomes the gradient of the scores.
 /// Row r is query `first` + r; later keys get 0. `out` and `dout` are the rows of the attention's output and of its
-/// gradient: their inner product is that of the probabilities and their gradient. They may be narrower.
+/// gradient: their inner product is that of the probabilities and their gradient. `out` may be narrower.
 template <real T, stored_real Row = T>
 struct attention_rows_backward {
   T* scores;
   T* dscores;
   const T* log_sums;
   const Row* out;
-  const Row* dout;
+  const T* dout;
   std::size_t out_stride;
   std::size_t dout_stride;
   std::size_t head_size;

@@ -65,9 +65,9 @@ struct rms_norm_rows_again {
 };
 
 /// The gradient of the input, from the forward's input and `inverse`. Where `beside` is not null, it is added: the
-/// gradient that went around the norm. `din` may be `beside` or, where it is of the same type, `dout`, which may be
-/// wider.
-template <stored_real T, stored_real Outer = T>
+/// gradient that went around the norm. Gradients may be wider than the input; `din` may be any of the others that is of
+/// its type.
+template <stored_real T, stored_real Outer = T, stored_real Inner = T, stored_real Beside = T>
 struct rms_norm_rows_backward {
   using number = compute_type_t<T>;
 
@@ -75,9 +75,9 @@ struct rms_norm_rows_backward {
   const T* weight;
   const number* inverse;
   const Outer* dout;
-  T* din;
+  Inner* din;
   std::size_t width;
-  const T* beside = nullptr;
+  const Beside* beside = nullptr;
 
   // The derivative through the mean in the denominator: the sum over i of dy[i] weight[i] x[i].
   struct projection {
@@ -92,19 +92,19 @@ struct rms_norm_rows_backward {
     const T* x;
     const T* weight;
     const Outer* dy;
-    T* dx;
+    Inner* dx;
     number inverse;
     number through_mean;
     BELAY_HD constexpr number value(std::size_t i) const noexcept {
       return inverse * (widened(weight[i]) * widened(dy[i])) - through_mean * widened(x[i]);
     }
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dx[i] = static_cast<T>(value(i)); }
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dx[i] = static_cast<Inner>(value(i)); }
   };
   struct element_beside {
     element norm;
-    const T* beside;
+    const Beside* beside;
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-      norm.dx[i] = static_cast<T>(widened(beside[i]) + norm.value(i));
+      norm.dx[i] = static_cast<Inner>(widened(beside[i]) + norm.value(i));
     }
   };
 

@@ -265,15 +265,15 @@ class expert_exchange {
     communicate(frame, move, at);
   }
 
-  template <class Frame>
-  void finish(Frame& frame, state_type& state, view<T, 2> dx, where at) {
+  template <class Frame, class Dx>
+  void finish(Frame& frame, state_type& state, view<Dx, 2> dx, where at) {
     expect_rows(dx, state.routed.rows, shape_.hidden, "finish: dx", at);
     settle(frame, state, at);
     const auto move = [moves = moves_.get(), now = moved(state, state.gradients), dx = dx.data(),
                        at](const auto& group) {
       moves->give_rows(now, at);
       moves->synchronize(group, now, at);
-      for_each_token(pull_sum<T>{moves->slots(now), dx}, now.routed.rows);
+      for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
     };
     communicate(frame, move, at);
     heap_->release(state.gradients, at);

@@ -86,9 +86,11 @@ class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLI
   /// As in `dispatched`.
   BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
 
-  /// Writes `dx` [rows, hidden], the sum over each token's experts, and frees all slots. One barrier of the group.
-  template <class Frame>
-  BELAY_DISCHARGES void finish(Frame & frame, view<value_type, 2> dx, where at = where::current())&& {
+  /// Writes `dx` [rows, hidden], the sum over each token's experts, and frees all slots. One barrier of the group. `dx`
+  /// is of the rows' type, or of that in which they are summed.
+  template <class Frame, class Dx>
+  requires std::same_as<Dx, value_type> || std::same_as<Dx, compute_type_t<value_type>> BELAY_DISCHARGES void finish(
+      Frame & frame, view<Dx, 2> dx, where at = where::current())&& {
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
     state.exchange->finish(frame, state, dx, at);

@@ -98,8 +98,8 @@ BELAY_HD inline void add_rows(T* target, const Row* rows, std::size_t hidden, su
 }
 
 /// Sums the rows of a token's choices into `target`, each as `row_of(row, j)`; zeroes it where there is none.
-template <class T, class RowOf>
-BELAY_HD inline void sum_token(T* target, const peer_slots<T>& slots, std::size_t token, const RowOf& row_of) {
+template <class Target, class T, class RowOf>
+BELAY_HD inline void sum_token(Target* target, const peer_slots<T>& slots, std::size_t token, const RowOf& row_of) {
   using row_type = decltype(row_of(static_cast<const T*>(nullptr), std::size_t{}));
   constexpr std::size_t pass = 4;
   row_type rows[pass];
@@ -125,7 +125,7 @@ BELAY_HD inline void sum_token(T* target, const peer_slots<T>& slots, std::size_
     add_rows<1>(target, left, slots.hidden, how);
     how = summing::goes_on;
   }
-  if (how == summing::begins) std::memset(target, 0, slots.hidden * sizeof(T));
+  if (how == summing::begins) std::memset(target, 0, slots.hidden * sizeof(Target));
 }
 
 /// y = sum_j weight_j * row_j.
@@ -184,11 +184,11 @@ struct exchange_gradients {
   }
 };
 
-/// dx = sum_j row_j.
-template <class T>
+/// dx = sum_j row_j; dx may be wider.
+template <class T, class Target = T>
 struct pull_sum {
   peer_slots<T> slots;
-  T* dx;
+  Target* dx;
 
   BELAY_HD void operator()(std::size_t token) const {
     sum_token(dx + token * slots.hidden, slots, token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
