@@ -27,7 +27,7 @@ class attention {
   /// number for each head. `x` is needed for the weights' gradients; a block may replace it by an equal copy.
   struct residue {
     view<T, 3> out;
-    view<const T, 3> x;
+    view<const number, 3> x;
     view<T, 2> packed;         // [rows, queries + keys + values]
     view<T, 2> context;        // [rows, queries]
     view<number, 3> log_sums;  // [sequences, heads, length]
@@ -48,22 +48,20 @@ class attention {
     }
   }
 
-  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
+  [[nodiscard]] residue forward(auto& frame, view<const number, 3> x) {
     const residue saved = attend(frame, x, keep<T>(frame, x.shape()));
     frame.product(rows_of(saved.out), saved.context, transposed(frame.read(output_)));
     return saved;
   }
 
   /// Adds to `out`, so that a residual connection needs no pass of its own.
-  [[nodiscard]] residue forward_onto(auto& frame, view<const T, 3> x, view<T, 3> out) {
+  [[nodiscard]] residue forward_onto(auto& frame, view<const number, 3> x, view<T, 3> out) {
     const residue saved = attend(frame, x, out);
     frame.product(adding_to(rows_of(saved.out)), saved.context, transposed(frame.read(output_)));
     return saved;
   }
 
-  /// What lies between the roundings of a layer may be numbers: `dout` and `dx` are T or these.
-  template <class Dout, class Dx>
-  void backward(auto& frame, residue&& r, view<const Dout, 3> dout, view<Dx, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
     const std::size_t length = r.x.extent(1);
     const causal_attention<T> heads(shape_, length);
     const auto scope = frame.scratch_scope();
@@ -95,7 +93,7 @@ class attention {
 
  private:
   // All but the last product.
-  [[nodiscard]] residue attend(auto& frame, view<const T, 3> x, view<T, 3> out) {
+  [[nodiscard]] residue attend(auto& frame, view<const number, 3> x, view<T, 3> out) {
     const std::size_t length = x.extent(1);
     const std::size_t rows = x.extent(0) * length;
     if (length > rotary_->positions()) {

@@ -37,16 +37,15 @@ class attention_block {
     const auto out = keep<T>(frame, x.shape());
     const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<T>(frame, x.shape());
+    const auto normed = scratch<number>(frame, x.shape());
     norm_.normalise(frame, rows_of(x), rows_of(normed), scale);
     frame.each(x.size(), kernel::copy<T>{x.data(), out.data()});
     return {out, x, scale, attention_.forward_onto(frame, normed, out)};
   }
 
-  template <class Dout>
-  void backward(auto& frame, residue&& r, view<const Dout, 3> dout, view<T, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<T>(frame, r.x.shape());
+    const auto normed = scratch<number>(frame, r.x.shape());
     norm_.renormalise(frame, rows_of(r.x), r.scale, rows_of(normed));
     r.inner.x = normed;
     const auto dnormed = numbers_for(frame, dx);

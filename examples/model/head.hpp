@@ -37,7 +37,7 @@ class head {
     const residue saved{keep<number>(frame, {x.extent(0), x.extent(1), projection_.shape()[0]}), x,
                         keep<number>(frame, row_count(x))};
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<T>(frame, rows_of(x).shape());
+    const auto normed = scratch<number>(frame, rows_of(x).shape());
     norm_.normalise(frame, rows_of(x), normed, saved.scale);
     frame.product(rows_of(saved.out), normed, transposed(frame.read(projection_)));
     return saved;
@@ -45,7 +45,7 @@ class head {
 
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<T>(frame, rows_of(r.x).shape());
+    const auto normed = scratch<number>(frame, rows_of(r.x).shape());
     norm_.renormalise(frame, rows_of(r.x), r.scale, normed);
     frame.product(frame.add_to(projection_), transposed(rows_of(dout)), normed);
     const auto dnormed = rows_of(numbers_for(frame, dx));

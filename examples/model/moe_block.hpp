@@ -59,20 +59,20 @@ class moe_block {
     const auto out = keep<T>(frame, x.shape());
     const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<T>(frame, rows.shape());
+    const auto normed = scratch<number>(frame, rows.shape());
     const auto logits = scratch<number>(frame, {rows.extent(0), router_.experts()});
     norm_.normalise(frame, rows, normed, scale);
     router_.forward(frame, normed, logits);
     const auto routed = belay::route<number>(frame, logits, per_token_);
-    auto sent = exchange_->dispatch(frame, normed, routed);
+    auto sent = exchange_->dispatch(frame, rounded<T>(frame, normed), routed);
     const auto inner = experts_.forward(frame, sent.rows(), sent.offsets(), sent.outputs());
-    residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, rows_of(out))};
-    frame.each(x.size(), kernel::add<T>{out.data(), x.data(), out.data()});
+    const auto mixed = numbers_for(frame, rows_of(out));
+    residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, mixed)};
+    frame.each(x.size(), kernel::add<T, number>{mixed.data(), x.data(), out.data()});
     return saved;
   }
 
-  template <class Dx>
-  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<Dx, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<number, 3> dx) {
     const auto x = rows_of(r.x);
     const auto dy = rows_of(dout);
     const auto din = rows_of(dx);
@@ -81,13 +81,12 @@ class moe_block {
     const auto dlogits = scratch<number>(frame, r.routed.probabilities.shape());
     auto back = std::move(r.merged).backward(frame, dy, dweights);
     experts_.backward(frame, std::move(r.inner), back.offsets(), back.output_gradients(), back.row_gradients());
-    const auto dnormed = numbers_for(frame, din);
-    std::move(back).finish(frame, dnormed);
+    std::move(back).finish(frame, din);
     belay::route_backward<number>(frame, r.routed, dweights, static_cast<number>(balance_scale_), dlogits);
-    const auto normed = scratch<T>(frame, x.shape());
+    const auto normed = scratch<number>(frame, x.shape());
     norm_.renormalise(frame, x, r.scale, normed);
-    router_.backward(frame, normed, dlogits, dnormed);
-    norm_.differentiate(frame, x, r.scale, to_read(dnormed), dy.data(), din);
+    router_.backward(frame, normed, dlogits, din);
+    norm_.differentiate(frame, x, r.scale, to_read(din), dy.data(), din);
   }
 
   /// Ends the forward without a backward: frees the experts' slots. Every rank of the exchange does the same.

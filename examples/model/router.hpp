@@ -17,19 +17,20 @@ namespace model {
 template <class T>
 class router {
  public:
+  using number = compute_type_t<T>;
+
   router(std::string name, std::size_t hidden, std::size_t experts)
       : gate_(matrix_spec(std::move(name), {experts, hidden})) {}
 
   [[nodiscard]] std::size_t experts() const { return gate_.shape()[0]; }
 
   /// Writes `logits` [rows, experts] of `x` [rows, hidden].
-  void forward(auto& frame, view<const T, 2> x, view<compute_type_t<T>, 2> logits) {
+  void forward(auto& frame, view<const number, 2> x, view<number, 2> logits) {
     frame.product(logits, x, transposed(frame.read(gate_)));
   }
 
   /// Adds the gate's gradient, and adds the input's to `dx`.
-  void backward(auto& frame, view<const T, 2> x, view<const compute_type_t<T>, 2> dlogits,
-                view<compute_type_t<T>, 2> dx) {
+  void backward(auto& frame, view<const number, 2> x, view<const number, 2> dlogits, view<number, 2> dx) {
     frame.product(frame.add_to(gate_), transposed(dlogits), x);
     frame.product(adding_to(dx), dlogits, frame.read(gate_));
   }

@@ -8,6 +8,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/step/frame.hpp"
 
@@ -39,6 +40,18 @@ template <class T>
 template <class T, std::size_t Rank>
 [[nodiscard]] view<const T, Rank> to_read(view<T, Rank> x) {
   return x;
+}
+
+/// Numbers rounded to T, in scratch; themselves where T is not narrower.
+template <class T, std::size_t Rank>
+[[nodiscard]] view<const T, Rank> rounded(auto& frame, view<compute_type_t<T>, Rank> x) {
+  if constexpr (kernel::real<T>) {
+    return x;
+  } else {
+    const auto out = scratch<T>(frame, x.shape());
+    frame.each(x.size(), kernel::copy<compute_type_t<T>, T>{x.data(), out.data()});
+    return out;
+  }
 }
 
 /// Where a gradient is computed before it is rounded into `x`: scratch, or `x` itself where it is not narrower.

@@ -32,10 +32,10 @@ struct copy {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
 };
 
-/// out[i] = a[i] + b[i]
-template <stored_real T>
+/// out[i] = a[i] + b[i]; a may be wider.
+template <stored_real T, stored_real A = T>
 struct add {
-  const T* a;
+  const A* a;
   const T* b;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {

@@ -35,10 +35,10 @@ struct values_of {
   const T* x;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
 };
-template <class Sum, stored_real T, stored_real Y = T>
+template <class Sum, stored_real T>
 struct products_of {
   const T* x;
-  const Y* y;
+  const T* y;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept {
     return static_cast<Sum>(x[i]) * static_cast<Sum>(y[i]);
   }
@@ -145,10 +145,10 @@ template <team Team, real T>
 [[nodiscard]] BELAY_HD constexpr T row_sum(const Team& team, const T* x, std::size_t width) noexcept {
   return sum_in_lanes<T>(team, values_of<T, T>{x}, width);
 }
-template <team Team, stored_real T, stored_real Y>
-[[nodiscard]] BELAY_HD constexpr compute_type_t<T> row_dot(const Team& team, const T* x, const Y* y,
+template <team Team, stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> row_dot(const Team& team, const T* x, const T* y,
                                                            std::size_t width) noexcept {
-  return sum_in_lanes<compute_type_t<T>>(team, products_of<compute_type_t<T>, T, Y>{x, y}, width);
+  return sum_in_lanes<compute_type_t<T>>(team, products_of<compute_type_t<T>, T>{x, y}, width);
 }
 
 template <real T>

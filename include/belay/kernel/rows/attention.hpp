@@ -12,13 +12,15 @@
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
+#include "belay/kernel/rows/softmax.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
 /// `scores` [rows, length] become probabilities, `dscores` (the gradient of these) becomes the gradient of the scores.
 /// Row r is query `first` + r; later keys get 0. `out` and `dout` are the rows of the attention's output and of its
-/// gradient: their inner product is that of the probabilities and their gradient. `out` may be narrower.
+/// gradient: their inner product is that of the probabilities and their gradient. A narrower `out` is not read: its
+/// rounding would be most of the error of what cancels here.
 template <real T, stored_real Row = T>
 struct attention_rows_backward {
   T* scores;
@@ -32,6 +34,11 @@ struct attention_rows_backward {
   std::size_t length;
   std::size_t first;
 
+  struct probability {
+    T* score;
+    T log_sum;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { score[i] = exponential(score[i] - log_sum); }
+  };
   struct element {
     T* score;
     T* dscore;
@@ -49,8 +56,15 @@ struct attention_rows_backward {
     T* const score = scores + row * length;
     T* const dscore = dscores + row * length;
     const std::size_t seen = first + row + 1;
-    const T mean = row_dot(team, out + row * out_stride, dout + row * dout_stride, head_size);
-    for_each_index(team, whole_vectors(seen, length), element{score, dscore, log_sums[row], mean});
+    const std::size_t some = whole_vectors(seen, length);
+    if constexpr (real<Row>) {
+      const T mean = row_dot(team, out + row * out_stride, dout + row * dout_stride, head_size);
+      for_each_index(team, some, element{score, dscore, log_sums[row], mean});
+    } else {
+      for_each_index(team, some, probability{score, log_sums[row]});
+      const T mean = row_dot(team, score, dscore, seen);
+      for_each_index(team, some, softmax_derivative<T>{score, dscore, dscore, mean, T(1)});
+    }
     for_each_index(team, length - seen, fill<T>{score + seen, T(0)});
     for_each_index(team, length - seen, fill<T>{dscore + seen, T(0)});
   }

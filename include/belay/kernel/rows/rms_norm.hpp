@@ -17,25 +17,25 @@
 namespace belay::inline BELAY_ABI::kernel {
 
 /// One row with a known inverse root: y = weight * (x * inverse).
-template <stored_real T>
+template <stored_real T, stored_real Out = T>
 struct rms_norm_element {
   const T* x;
   const T* weight;
-  T* y;
+  Out* y;
   compute_type_t<T> inverse;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    y[i] = static_cast<T>(widened(weight[i]) * (widened(x[i]) * inverse));
+    y[i] = static_cast<Out>(widened(weight[i]) * (widened(x[i]) * inverse));
   }
 };
 
 /// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
-template <stored_real T>
+template <stored_real T, stored_real Out = T>
 struct rms_norm_rows {
   using number = compute_type_t<T>;
 
   const T* in;
   const T* weight;
-  T* out;
+  Out* out;
   number* inverse;
   std::size_t width;
   number epsilon;
@@ -45,22 +45,22 @@ struct rms_norm_rows {
     const T* x = in + row * width;
     const number factor = number(1) / square_root(row_dot(team, x, x, width) / static_cast<number>(width) + epsilon);
     if (team.lane == 0) inverse[row] = factor;
-    for_each_index(team, width, rms_norm_element<T>{x, weight, out + row * width, factor});
+    for_each_index(team, width, rms_norm_element<T, Out>{x, weight, out + row * width, factor});
   }
 };
 
 /// The output again, with the same bits, from `inverse`: for a backward that has not kept it.
-template <stored_real T>
+template <stored_real T, stored_real Out = T>
 struct rms_norm_rows_again {
   const T* in;
   const T* weight;
   const compute_type_t<T>* inverse;
-  T* out;
+  Out* out;
   std::size_t width;
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    for_each_index(team, width, rms_norm_element<T>{in + row * width, weight, out + row * width, inverse[row]});
+    for_each_index(team, width, rms_norm_element<T, Out>{in + row * width, weight, out + row * width, inverse[row]});
   }
 };
 

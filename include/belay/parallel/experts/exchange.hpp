@@ -227,14 +227,14 @@ class expert_exchange {
   using state_type = dispatch_state<expert_exchange>;
   static constexpr bool mirrored = mirrored_by_messages<Group>;
 
-  template <class Frame>
-  void combine(Frame& frame, state_type& state, view<T, 2> y, where at) {
+  template <class Frame, class Y>
+  void combine(Frame& frame, state_type& state, view<Y, 2> y, where at) {
     expect_rows(y, state.routed.rows, shape_.hidden, "combine: y", at);
     settle(frame, state, at);
     const auto move = [moves = moves_.get(), now = moved(state, state.outputs), y = y.data(), at](const auto& group) {
       moves->give_rows(now, at);
       moves->synchronize(group, now, at);
-      for_each_token(pull_weighted<T>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
+      for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
     communicate(frame, move, at);
     if (frame.forward_only()) {

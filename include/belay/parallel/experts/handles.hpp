@@ -178,10 +178,12 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
 
   /// Writes `y` [rows, hidden]: the outputs of each token's experts times its weights, summed in the order of the
-  /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards.
-  template <class Frame>
-  BELAY_DISCHARGES BELAY_OPENS merged<Exchange> combine(Frame & frame, view<value_type, 2> y,
-                                                        where at = where::current())&& {
+  /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards. `y` is of the rows'
+  /// type, or of that in which they are summed.
+  template <class Frame, class Y>
+  requires std::same_as<Y, value_type> ||
+      std::same_as<Y, compute_type_t<value_type>> BELAY_DISCHARGES BELAY_OPENS merged<Exchange>
+      combine(Frame & frame, view<Y, 2> y, where at = where::current()) && {
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
     state.exchange->combine(frame, state, y, at);

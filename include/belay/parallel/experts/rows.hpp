@@ -128,12 +128,12 @@ BELAY_HD inline void sum_token(Target* target, const peer_slots<T>& slots, std::
   if (how == summing::begins) std::memset(target, 0, slots.hidden * sizeof(Target));
 }
 
-/// y = sum_j weight_j * row_j.
-template <class T>
+/// y = sum_j weight_j * row_j; y may be wider.
+template <class T, class Target = T>
 struct pull_weighted {
   peer_slots<T> slots;
   const compute_type_t<T>* weights;
-  T* y;
+  Target* y;
 
   BELAY_HD void operator()(std::size_t token) const {
     sum_token(y + token * slots.hidden, slots, token, [this, token](const T* row, std::size_t j) {
