@@ -166,6 +166,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string budget;
   std::string streams;
   std::string zero = "1";
+  std::string dtype = "fp32";
   bool print_plan = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
@@ -198,6 +199,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->check(CLI::IsMember({"0", "1"}));
   app.add_option("--recompute", recompute, "full: keep only layer outputs and run layers again in the backward")
       ->check(CLI::IsMember({"none", "full"}));
+  app.add_option("--dtype", dtype,
+                 "of parameters, activations and what ranks send; gradients, moments and, with bf16, a master copy of "
+                 "the parameters are fp32")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option(
          "--streams", streams,
          "when kernels run: at once, on a thread a stream, or late on purpose, to find a missing event (threads "
@@ -222,6 +227,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
     run.recompute = recompute == "full" ? recompute_kind::full : recompute_kind::none;
     run.zero = zero == "0" ? belay::zero_stage::none : belay::zero_stage::optimizer_state;
+    run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
     if (!budget.empty()) run.budget = parse_budget(budget);
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;
     run.streams = parse_streams(streams, run);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The trainer over ranks of the host backend, and its rehearsal. In float they are compiled once, in host_trainer.cpp,
-// for the program and for the tests of whole trainings. A test that needs double compiles its own.
+// The trainer over ranks of the host backend, and its rehearsal. In float and bf16 they are compiled once, in
+// host_trainer*.cpp, for the program and for the tests of whole trainings. A test that needs double compiles its own.
 #pragma once
 
 #include "belay/backend/host.hpp"
@@ -19,8 +19,12 @@ using host_trainer = trainer<T, belay::host::rank, host_run>;
 
 extern template class trainer<float, belay::host::rank, host_run>;
 extern template class trainer<float, belay::rehearsal::rank, rehearsal_run>;
-extern template void run_rank(prepared_run&, belay::host::rank&, host_run&);
-extern template void run_rank(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
+extern template class trainer<belay::bf16, belay::host::rank, host_run>;
+extern template class trainer<belay::bf16, belay::rehearsal::rank, rehearsal_run>;
+extern template void run_rank_as<float>(prepared_run&, belay::host::rank&, host_run&);
+extern template void run_rank_as<float>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
+extern template void run_rank_as<belay::bf16>(prepared_run&, belay::host::rank&, host_run&);
+extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
 
 /// Runs what was planned on every rank of `world`; each calls `begin` first.
 template <class World>

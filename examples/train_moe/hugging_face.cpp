@@ -30,7 +30,7 @@ std::string without_slash(std::string folder) {
   return folder;
 }
 
-// Every tensor of the config must be there as fp32 in its shape, and nothing else.
+// Every tensor of the config must be there as fp32 or bf16 in its shape, and nothing else.
 void check_tensors(const safetensors::reader& in, const model_config& config) {
   const std::uint64_t wanted = tensor_count(config);
   const std::string counts = "config.json gives " + std::to_string(wanted) + " tensors (num_hidden_layers " +
@@ -54,8 +54,8 @@ void check_tensors(const safetensors::reader& in, const model_config& config) {
       continue;
     }
     expected[static_cast<std::size_t>(found - in.tensors().data())] = true;
-    if (found->type != safetensors::stored_type::f32) {
-      complain(each.name + " holds " + std::string(safetensors::name(found->type)) + ", F32 is needed");
+    if (found->type != safetensors::stored_type::f32 && found->type != safetensors::stored_type::bf16) {
+      complain(each.name + " holds " + std::string(safetensors::name(found->type)) + ", F32 or BF16 is needed");
     } else if (found->shape != each.shape) {
       complain(each.name + " is " + shape_text(found->shape) + ", config.json gives " + shape_text(each.shape));
     }
@@ -134,10 +134,11 @@ model_import::model_import(const std::string& folder, std::size_t sequence)
   check_tensors(*reader_, config_);
 }
 
-model_export::model_export(const std::string& folder, const model_config& config, std::size_t sequence)
+model_export::model_export(const std::string& folder, const model_config& config, std::size_t sequence,
+                           belay::dtype type)
     : target_(checked_target(folder)), folder_(target_, {"config.json", "model.safetensors"}) {
-  write_text(folder_.path() + "/config.json", config_json(config, sequence));
-  writer_ = std::make_unique<safetensors::writer>(folder_.path() + "/model.safetensors", tensors_of(config));
+  write_text(folder_.path() + "/config.json", config_json(config, sequence, type));
+  writer_ = std::make_unique<safetensors::writer>(folder_.path() + "/model.safetensors", tensors_of(config, type));
 }
 
 void model_export::commit() {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/core/dtype.hpp"
 #include "belay/train/safetensors.hpp"
 #include "belay/train/temporary_folder.hpp"
 
@@ -47,8 +48,9 @@ struct model_config {
 /// The same for the text of a config.json; `source` names it in errors.
 [[nodiscard]] model_config parse_model(const std::string& text, std::size_t sequence, const std::string& source);
 
-/// config.json with max_position_embeddings = `sequence`; the same config gives the same bytes.
-[[nodiscard]] std::string config_json(const model_config& config, std::size_t sequence);
+/// config.json with max_position_embeddings = `sequence`, of tensors of `type`; the same config gives the same bytes.
+[[nodiscard]] std::string config_json(const model_config& config, std::size_t sequence,
+                                      belay::dtype type = belay::dtype::f32);
 
 /// Fields in which the two differ as models ("hidden_size 128 and 256, ..."), empty when they agree. What
 /// changes only the training (router_aux_loss_coef, initializer_range, the longest sequence) may differ.
@@ -57,10 +59,12 @@ struct model_config {
 /// How many tensors a model has.
 [[nodiscard]] std::uint64_t tensor_count(const model_config& config) noexcept;
 
-/// All tensors of a model in the order in which an export holds them, fp32.
-[[nodiscard]] std::vector<belay::safetensors::declaration> tensors_of(const model_config& config);
+/// All tensors of a model in the order in which an export holds them.
+[[nodiscard]] std::vector<belay::safetensors::declaration> tensors_of(const model_config& config,
+                                                                      belay::dtype type = belay::dtype::f32);
 
-/// A model folder to read from. All of it is opened and checked first; ranges are then read from any thread.
+/// A model folder to read from, of tensors in F32 or BF16. All of it is opened and checked first; ranges are then read
+/// from any thread.
 class model_import {
  public:
   /// Opens DIR/config.json and DIR/model.safetensors. Missing, unexpected or misshapen tensors are a
@@ -75,12 +79,13 @@ class model_import {
   std::unique_ptr<belay::safetensors::reader> reader_;
 };
 
-/// A model folder to write. It lies beside its final path until commit() renames it.
+/// A model folder to write, of tensors of `type`. It lies beside its final path until commit() renames it.
 class model_export {
  public:
   /// Refuses a `folder` that exists and is no export (belay::input_error) before anything is written. Removes the
   /// leftovers of killed exports to the same path.
-  model_export(const std::string& folder, const model_config& config, std::size_t sequence);
+  model_export(const std::string& folder, const model_config& config, std::size_t sequence,
+               belay::dtype type = belay::dtype::f32);
 
   /// The writer of the tensors; thread-safe for different ranges.
   [[nodiscard]] belay::safetensors::writer& tensors() noexcept { return *writer_; }

@@ -193,7 +193,7 @@ model_config load_model(const std::string& model, std::size_t sequence) {
   return parse_model(input::content_of(model, largest_config), sequence, model);
 }
 
-std::string config_json(const model_config& config, std::size_t sequence) {
+std::string config_json(const model_config& config, std::size_t sequence, belay::dtype type) {
   nlohmann::ordered_json out;
   out["architectures"] = {"MixtralForCausalLM"};
   out["model_type"] = "mixtral";
@@ -214,7 +214,7 @@ std::string config_json(const model_config& config, std::size_t sequence) {
   out["router_aux_loss_coef"] = config.router_aux_loss_coef;
   out["sliding_window"] = nullptr;
   out["tie_word_embeddings"] = false;
-  out["dtype"] = "float32";
+  out["dtype"] = type == belay::dtype::bf16 ? "bfloat16" : "float32";
   return out.dump(2) + "\n";
 }
 
@@ -243,10 +243,12 @@ std::uint64_t tensor_count(const model_config& config) noexcept {
   return 3 + config.num_hidden_layers * (7 + 3 * std::uint64_t{config.num_local_experts});
 }
 
-std::vector<belay::safetensors::declaration> tensors_of(const model_config& config) {
+std::vector<belay::safetensors::declaration> tensors_of(const model_config& config, belay::dtype type) {
+  using belay::safetensors::stored_type;
   std::vector<belay::safetensors::declaration> all;
-  const auto add = [&all](std::string name, std::vector<std::uint64_t> shape) {
-    all.push_back({std::move(name), belay::safetensors::stored_type::f32, std::move(shape)});
+  const stored_type stored = type == belay::dtype::bf16 ? stored_type::bf16 : stored_type::f32;
+  const auto add = [&all, stored](std::string name, std::vector<std::uint64_t> shape) {
+    all.push_back({std::move(name), stored, std::move(shape)});
   };
   const std::uint64_t hidden = config.hidden_size;
   const std::uint64_t width = config.intermediate_size;

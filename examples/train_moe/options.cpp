@@ -57,6 +57,8 @@ void check(const options& run) {
   if (!(run.expert_capacity >= 1) || !std::isfinite(run.expert_capacity)) {
     throw input_error("--expert-capacity is a factor over the balanced number of rows and must be at least 1");
   }
+  if (run.dtype != belay::dtype::f32 && run.dtype != belay::dtype::bf16)
+    throw input_error(std::string("--dtype is fp32 or bf16, not ") + belay::name(run.dtype));
   if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate)) throw input_error("--lr must be a number >= 0");
 }
 

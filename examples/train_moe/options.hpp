@@ -9,6 +9,7 @@
 #include <string>
 
 #include "belay/comm/mesh.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
@@ -35,6 +36,7 @@ struct options {
   double learning_rate = 1e-3;
   belay::zero_stage zero = belay::zero_stage::optimizer_state;
   recompute_kind recompute = recompute_kind::none;
+  belay::dtype dtype = belay::dtype::f32;  // of parameters, activations and wire: f32 or bf16
   loss_mean mean = loss_mean::targets;
   belay::budget budget;
   model::mixtral_config model;

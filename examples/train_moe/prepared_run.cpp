@@ -37,6 +37,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
       {"streams", name(run.streams.policy)},
       {"zero", run.zero == belay::zero_stage::none ? 0 : 1},
       {"recompute", run.recompute == recompute_kind::full ? "full" : "none"},
+      {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
       {"budget", {{"device", bytes(run.budget[belay::tier::device])}, {"host", bytes(run.budget[belay::tier::host])}}},
       {"json", path(line.json)},
       {"print_plan", line.print_plan == command_line::plan_output::print},
@@ -73,6 +74,7 @@ std::vector<std::string> advice(belay::tier of, const options& run) {
     out.emplace_back("--schedule 1f1b: fewer micro-batches are in flight");
   if (run.zero == belay::zero_stage::none && run.mesh.data * run.mesh.expert > 1)
     out.emplace_back("--zero 1: the optimizer's state is divided");
+  if (run.dtype == belay::dtype::f32) out.emplace_back("--dtype bf16: parameters and activations take half");
   if (run.expert_capacity > 1)
     out.emplace_back("--expert-capacity 1: smaller expert windows, at the price of replayed steps");
   if (run.micro_batch_size > static_cast<std::size_t>(run.mesh.expert)) {

@@ -16,7 +16,7 @@ namespace train_moe {
 
 /// The body of one rank, over any backend and in the rehearsal. Rank 0 prints and writes. Ranks share nothing but by
 /// messages.
-template <class Rank, class Run>
+template <class T, class Rank, class Run>
 class rank_session {
  public:
   rank_session(prepared_run& prepared, Rank& rank, Run& run)
@@ -90,20 +90,29 @@ class rank_session {
   // Rank 0 opens, writes what all own, and commits.
   void export_model() {
     std::unique_ptr<model_export> folder;
-    if (first_) folder = std::make_unique<model_export>(line().export_to, line().config, line().run.sequence);
-    export_weights<float>(trainer_.mesh(), trainer_.model(), folder.get());
+    if (first_)
+      folder = std::make_unique<model_export>(line().export_to, line().config, line().run.sequence, belay::dtype_of<T>);
+    export_weights<T>(trainer_.mesh(), trainer_.model(), folder.get());
     if (first_) folder->commit();
   }
 
   prepared_run* prepared_;
   bool first_;
   Run* run_;
-  trainer<float, Rank, Run> trainer_;
+  trainer<T, Rank, Run> trainer_;
 };
 
+/// The session of a rank with parameters and activations of T.
+template <class T, class Rank, class Run>
+void run_rank_as(prepared_run& prepared, Rank& rank, Run& run) {
+  rank_session<T, Rank, Run>(prepared, rank, run).run();
+}
+
+/// The same in the type that the flags name.
 template <class Rank, class Run>
 void run_rank(prepared_run& prepared, Rank& rank, Run& run) {
-  rank_session<Rank, Run>(prepared, rank, run).run();
+  if (prepared.line.run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, run);
+  run_rank_as<float>(prepared, rank, run);
 }
 
 }  // namespace train_moe

@@ -45,10 +45,11 @@ void each_tensor(Model& model, Visit&& visit) {
   });
 }
 
-/// Reads every tensor that this rank holds.
+/// Reads every tensor that this rank holds, rounded where the file's are wider.
 template <class Model>
 void import_weights(Model& model, const model_import& from) {
-  each_tensor(model, [&](const std::string& name, auto values, copies) { from.tensors().read(name, 0, values); });
+  each_tensor(model,
+              [&](const std::string& name, auto values, copies) { from.tensors().read_converted(name, 0, values); });
 }
 
 /// Sends every tensor to rank 0, which writes: dense tensors from the first replica, experts from the first data rank.

@@ -42,9 +42,8 @@ struct declaration {
 inline void expect_utf8(std::string_view text, const char* what, where at) {
   for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(utf8_length(rest))) {
     if (utf8_length(rest) != 0) continue;
-    throw usage_error(std::string("these tensors cannot be written: ") + what + " is not valid UTF-8: " +
-                          printable(text),
-                      at);
+    throw usage_error(
+        std::string("these tensors cannot be written: ") + what + " is not valid UTF-8: " + printable(text), at);
   }
 }
 

@@ -5,15 +5,19 @@
 // IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
@@ -97,6 +101,20 @@ class basic_reader {
     }
   }
 
+  /// The same of a tensor in F64, F32, F16 or BF16, whose elements become T: rounded to nearest where T is narrower.
+  template <class T>
+  requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
+           dtype_of<T> == dtype::f64) void read_converted(std::string_view name, std::uint64_t first_element,
+                                                          std::span<T> destination, where at = where::current()) const {
+    switch (tensor_named(name, at).type) {
+      case stored_type::f64: return read_as<double>(name, first_element, destination, at);
+      case stored_type::f32: return read_as<float>(name, first_element, destination, at);
+      case stored_type::f16: return read_as<fp16>(name, first_element, destination, at);
+      case stored_type::bf16: return read_as<bf16>(name, first_element, destination, at);
+      default: return read(name, first_element, destination, at);  // which refuses it
+    }
+  }
+
   /// Fills `destination` with the raw bytes of tensor `name` from `first_byte` on, whatever its type.
   void read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
                   where at = where::current()) const {
@@ -111,6 +129,22 @@ class basic_reader {
   }
 
  private:
+  // A piece at a time.
+  template <class Stored, class T>
+  void read_as(std::string_view name, std::uint64_t first_element, std::span<T> destination, where at) const {
+    if constexpr (std::is_same_v<Stored, T>) {
+      read(name, first_element, destination, at);
+    } else {
+      Stored piece[4096];
+      for (std::size_t done = 0; done < destination.size() || done == 0; done += std::size(piece)) {
+        const std::span<T> to = destination.subspan(done, std::min(std::size(piece), destination.size() - done));
+        read(name, first_element + done, std::span(piece).first(to.size()), at);
+        for (std::size_t i = 0; i < to.size(); ++i)
+          to[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(piece[i])));
+      }
+    }
+  }
+
   basic_file<Files> file_;
   std::uint64_t data_begin_ = 0;
   header header_;
