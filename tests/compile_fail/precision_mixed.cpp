@@ -1,4 +1,4 @@
-// expect: gradients, master copies, moments and wire are of the parameters' type
+// expect: gradients, master copies and moments are of the parameters' type
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "support/store.hpp"
 

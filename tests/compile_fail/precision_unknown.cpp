@@ -1,4 +1,4 @@
-// expect: parameters are float or double
+// expect: parameters are float, double or bf16
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "support/store.hpp"
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "belay/core/dtype.hpp"
+
 using namespace belay::kernel;
 
 TEST_CASE_TEMPLATE("AdamW follows its formula over many steps", T, float, double) {
@@ -60,4 +62,22 @@ TEST_CASE("the bias corrections of a late step are those of the powers") {
   const auto at = adamw_at_step<double>({.learning_rate = 1, .beta1 = 0.9, .beta2 = 0.95}, 77);
   CHECK(at.step_size == doctest::Approx(1 / (1 - std::pow(0.9, 77))).epsilon(1e-14));
   CHECK(at.root_correction == doctest::Approx(1 / std::sqrt(1 - std::pow(0.95, 77))).epsilon(1e-14));
+}
+
+TEST_CASE("a value that is narrower follows a master copy, and a value that was written is the new master") {
+  using belay::bf16;
+  const auto scalars = belay::kernel::adamw_at_step<float>({.learning_rate = 1e-4, .decay = 0}, 1);
+  bf16 value(1.0F);
+  float master = 0, first = 0, second = 0, gradient = 0.5F;
+  const belay::kernel::adamw_of_master<float, bf16> update{&value, {&master, &gradient, &first, &second, scalars}};
+  update(0);
+  CHECK(master == doctest::Approx(1.0F - 1e-4F));  // begins at the value, not at 0
+  CHECK(static_cast<float>(value) == 1.0F);        // the step is less than bf16 can show
+  for (int i = 0; i < 60; ++i) update(0);
+  CHECK(master < 0.9965F);
+  CHECK(static_cast<float>(value) == static_cast<float>(bf16(master)));
+  CHECK(static_cast<float>(value) < 1.0F);  // many small steps add up
+  value = bf16(3.0F);                       // an import
+  update(0);
+  CHECK(master == doctest::Approx(3.0F).epsilon(1e-3));
 }

@@ -121,6 +121,42 @@ TEST_CASE("a model comes back as it was written, whole and by ranges") {
   in.read<float>("empty", 0, {});
 }
 
+TEST_CASE("floating-point elements are read as another type, rounded where it is narrower") {
+  folder dir;
+  constexpr std::size_t count = 10'000;  // more than a piece
+  {
+    st::writer out(dir.file("m"), std::vector<st::declaration>{{"wide", st::stored_type::f32, {count}},
+                                                               {"narrow", st::stored_type::bf16, {count}},
+                                                               {"codes", st::stored_type::u8, {1}}});
+    std::vector<float> wide(count);
+    std::vector<belay::bf16> narrow(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      wide[i] = 1.0F + static_cast<float>(i) / 1024;
+      narrow[i] = belay::bf16(wide[i]);
+    }
+    out.write<float>("wide", 0, wide);
+    out.write<belay::bf16>("narrow", 0, narrow);
+    const std::byte code{7};
+    out.write_bytes("codes", 0, std::span(&code, 1));
+    out.commit();
+  }
+  const st::reader in(dir.file("m"));
+  for (const std::size_t first : {std::size_t{0}, std::size_t{1}, count - 1, count}) {
+    std::vector<belay::bf16> rounded(count - first), same(count - first);
+    std::vector<float> widened(count - first);
+    in.read_converted<belay::bf16>("wide", first, rounded);
+    in.read_converted<belay::bf16>("narrow", first, same);
+    in.read_converted<float>("narrow", first, widened);
+    for (std::size_t i = 0; i < rounded.size(); ++i) {
+      REQUIRE(rounded[i].bits() == same[i].bits());
+      REQUIRE(widened[i] == static_cast<float>(same[i]));
+    }
+  }
+  std::vector<float> one(1);
+  CHECK_THROWS_WITH_AS(in.read_converted<float>("codes", 0, one), doctest::Contains("holds U8"), belay::file_error);
+  CHECK_THROWS_AS(in.read_converted<float>("narrow", count, one), belay::usage_error);
+}
+
 TEST_CASE("the same declarations and values give the same bytes, and the data begins at a multiple of 8") {
   folder dir;
   write_small_model(dir.file("a"));

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Training in bf16 beside training in float: gradients within the rounding of what is kept, the same loss after 200
+// steps, and the same bits wherever the order of sums is the same.
+//
+// A token that two experts suit alike may go to the other one when it is rounded, and its gradients go with it. So the
+// first gradients are compared where every token visits every expert; the losses also where it visits two of four.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "laws/support/run.hpp"
+
+using namespace laws;
+using belay::bf16;
+
+namespace {
+
+// bf16 rounds to 2^-9 of a number; each layer rounds what it keeps a few times on the way up and down.
+constexpr double of_all = 0x1p-7;
+constexpr double of_one_tensor = 0x1p-6;
+
+options every_expert() {
+  options run = small_run();
+  run.model.experts_per_token = run.model.experts;
+  run.steps = 1;
+  return run;
+}
+
+double norm_of(const std::vector<double>& values) {
+  return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
+}
+
+// All gradients as one vector: |a - b| / |a|.
+double apart(const tensors& a, const tensors& b) {
+  double difference = 0, norm = 0;
+  for (const auto& [name, values] : a) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double d = values[i] - b.at(name)[i];
+      difference += d * d;
+    }
+    norm += norm_of(values) * norm_of(values);
+  }
+  return std::sqrt(difference / norm);
+}
+
+void check_first_gradients(const record& expected, const record& got) {
+  const difference worst = compare(expected.gradients[0], got.gradients[0]);
+  INFO(worst.where << " differs by " << worst.worst);
+  CHECK(worst.worst <= of_one_tensor);
+  CHECK(apart(expected.gradients[0], got.gradients[0]) <= of_all);
+  CHECK(std::abs(expected.losses[0] - got.losses[0]) <= 1e-3 * expected.losses[0]);
+}
+
+double end_of(const std::vector<double>& losses) { return std::accumulate(losses.end() - 10, losses.end(), 0.0) / 10; }
+
+}  // namespace
+
+TEST_CASE("the first gradients are those of float, but for what bf16 rounds") {
+  const options run = every_expert();
+  const uneven_text source(run.model.vocab);
+  const record expected = train<float>(run, source, nullptr, beginning::rounded);
+  const record got = train<bf16>(run, source);
+  check_first_gradients(expected, got);
+  CHECK(compare(expected.gradients[0], got.gradients[0]).worst > 1e-4);  // they were rounded
+}
+
+TEST_CASE("and not those of a gradient that is scaled twice, or lacks a micro-batch") {
+  const options run = every_expert();
+  const uneven_text source(run.model.vocab);
+  const record expected = train<float>(run, source, nullptr, beginning::rounded);
+  const auto shrunk = [](const std::string& name, bool, std::span<float> gradient) {
+    if (name != "lm_head.weight") return;
+    for (float& g : gradient) g *= 11.0F / 12;
+  };
+  CHECK(compare(expected.gradients[0], train<bf16>(run, source, shrunk).gradients[0]).worst > of_one_tensor);
+}
+
+TEST_CASE("any mesh is within the same bounds, and bit for bit where the order of sums is that of one rank") {
+  const options base = every_expert();
+  const uneven_text source(base.model.vocab);
+  const record single = train<float>(base, source, nullptr, beginning::rounded);
+  for (int pp : {1, 2}) {
+    for (int ep : {1, 2, 4}) {
+      for (int dp : {1, 2, 3}) {
+        if (pp * ep * dp > 8) continue;
+        options run = base;
+        run.mesh = {1, dp, ep, 1};
+        const record reference = train<bf16>(run, source);
+        INFO(run.mesh.text());
+        check_first_gradients(single, reference);
+        run.mesh.pipeline = pp;
+        for (const auto zero : {belay::zero_stage::none, belay::zero_stage::optimizer_state}) {
+          run.zero = zero;
+          run.recompute = zero == belay::zero_stage::none ? recompute_kind::full : recompute_kind::none;
+          run.schedule = zero == belay::zero_stage::none ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
+          CHECK(compare(reference, train<bf16>(run, source)).worst == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("and whatever the policy of the streams") {
+  options run = small_run();
+  run.mesh = {2, 2, 2, 1};
+  run.zero = belay::zero_stage::optimizer_state;
+  const uneven_text source(run.model.vocab);
+  const record expected = train<bf16>(run, source);
+  run.streams = {belay::stream_policy::queued, 0};
+  CHECK(compare(expected, train<bf16>(run, source)).worst == 0);
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    run.streams = {belay::stream_policy::adversarial, seed};
+    CHECK(compare(expected, train<bf16>(run, source)).worst == 0);
+  }
+}
+
+TEST_CASE("200 steps end at the same loss") {
+  options run = small_run();
+  run.steps = sampled() ? 40 : 200;
+  run.micro_batches = 4;
+  run.learning_rate = 3e-3;
+  const uneven_text source(run.model.vocab, uneven_text::endings::equal);
+  const record expected = train<float>(run, source);
+  const auto expect_same_loss = [&](const record& got) {
+    INFO(end_of(got.losses) << " beside " << end_of(expected.losses));
+    CHECK(std::abs(end_of(got.losses) - end_of(expected.losses)) <= 0.02 * end_of(expected.losses));
+  };
+  CHECK(end_of(expected.losses) < 0.9 * expected.losses.front());
+  expect_same_loss(train<bf16>(run, source));
+  run.mesh = {1, 2, 2, 1};
+  run.zero = belay::zero_stage::optimizer_state;
+  expect_same_loss(train<bf16>(run, source));
+}
