@@ -12,6 +12,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/operand.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/device/kit.hpp"
 
@@ -133,13 +134,16 @@ class frame_arithmetic {
   }
 
   template <class T, class U, class V>
-  [[noreturn, gnu::cold, gnu::noinline]] static void refuse(const char* what, operand<T> c, operand<U> a, operand<V> b,
-                                                            where at) {
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse(const char* what, operand<T> c, operand<U> a, operand<V> b,
+                                                     where at) const {
     const auto words = [](const auto& x) {
       return "[" + std::to_string(x.rows) + ", " + std::to_string(x.columns) + "]" +
              (x.as == reading::as_is ? "" : " transposed");
     };
-    throw usage_error(std::string(what) + ": " + words(c) + " cannot be " + words(a) + " times " + words(b), at);
+    const Frame& frame = static_cast<const Frame&>(*this);
+    throw usage_error("layer " + std::to_string(frame.layer_index()) + " '" + printable(frame.layer()) + "', " + what +
+                          ": " + words(c) + " cannot be " + words(a) + " times " + words(b),
+                      at);
   }
 };
 

@@ -113,6 +113,7 @@ class engine {
     begin(at);
     last_end_ = end_of_step::cut_off;
     unread_refusal_ = false;
+    begun_at_ = at;
     loss_ = 0;
     ++step_number_;
   }
@@ -154,6 +155,8 @@ class engine {
   void expect_refusal_read() const {
     if (unread_refusal_) throw error(refusal_, refused_at_);
   }
+  /// Where the last step was made.
+  [[nodiscard]] const where& step_site() const noexcept { return begun_at_; }
   /// For `step` only.
   void note_end(end_of_step how) noexcept { last_end_ = how; }
   void note_rows(std::uint64_t needed) noexcept { needed_rows_ = needed; }
@@ -192,7 +195,7 @@ class engine {
   double loss_ = 0;
   pass_findings passes_;
   std::string refusal_;
-  where refused_at_;
+  where refused_at_, begun_at_;
   end_of_step last_end_ = end_of_step::cut_off;
   bool unread_refusal_ = false;
   bool in_step_ = false;

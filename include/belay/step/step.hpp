@@ -201,9 +201,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     const ballot all = vote_over(mesh, findings_, summary.divisor, at);
     summary.loss = all.loss;
     if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
+      list = all.non_finite > 0 ? not_finite(summary, parts) : std::string();
       discard(parts);
       end(end_of_step::refused);
-      return refuse(all, {});
+      return refuse(all, std::move(list));
     }
     if (all.needed_rows > 0) {
       discard(parts);
@@ -215,6 +216,15 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     return token_type{summary, std::move(parts)};
   }
   /// Any other call does not compile, with a sentence.
+  template <class Mesh, class... Arguments>
+  requires(sizeof...(Participants) == 0 && !std::invocable<Mesh, ballot> && !std::same_as<Mesh, where>)
+      BELAY_DISCHARGES outcome_type commit(const Mesh&, const Arguments&...) && {
+    static_assert(
+        sizeof...(Participants) > 0,
+        "belay: this step has no participants, so its commit has no gradients to reduce: name the store, and "
+        "the expert exchange where there is one, when the step is made: belay::step step{run.engine(), store}");
+    std::terminate();
+  }
   template <class... Arguments>
   requires(sizeof...(Participants) > 0 && sizeof...(Arguments) < 2) BELAY_DISCHARGES outcome_type
       commit(Arguments&&...) && {
@@ -259,6 +269,17 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     return hash.value();
   }
 
+  // Where gradients are not finite, of the parts that can tell.
+  template <class Parts>
+  [[nodiscard]] static std::string not_finite(const step_summary& summary, const Parts& parts) {
+    std::string out = "  step " + std::to_string(summary.number) + " of this engine";
+    const auto look = [&](const auto& one) {
+      if constexpr (requires { one.not_finite(); }) out += one.not_finite();
+    };
+    std::apply([&](const auto&... part) { (look(part), ...); }, parts);
+    return out + "\n";
+  }
+
   void end(end_of_step how) noexcept {
     ended_ = true;
     engine_->end_step();
@@ -272,9 +293,12 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   void report_abandoned() const noexcept {
     try {
       const std::string list = engine_->obligations().text();
-      std::fprintf(stderr, "%s: belay: a step ended without commit%s\n%s", at_.text().c_str(),
-                   list.empty() ? ": commit it, or cut it off" : ", with open obligations", list.c_str());
-    } catch (...) {  // no memory for the list; the step's memory is reclaimed nevertheless
+      const std::string what =
+          std::string("a step ended without commit") +
+          (list.empty() ? ": commit it, or end it with step.cut_off()" : ", with open obligations");
+      std::fprintf(stderr, "%s: belay: %s\n%s", at_.text().c_str(), what.c_str(), list.c_str());
+      engine_->note_refusal(what, at_) = true;  // a loop over `run.steps` throws it
+    } catch (...) {                             // no memory for the list; the step's memory is reclaimed nevertheless
     }
   }
 

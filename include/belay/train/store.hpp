@@ -138,11 +138,7 @@ class parameter_store {
 
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
   void begin(const step_start& start, where at) {
-    if (unapplied_ != 0)
-      throw usage_error("the gradients of step " + std::to_string(std::exchange(unapplied_, 0)) +
-                            " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), "
-                            "{...}), or std::move(*ok).discard()",
-                        at);
+    if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
     if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
     // A store that one rank forgets would be waited for in the comparison of another.
     if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
@@ -190,6 +186,21 @@ class parameter_store {
     std::span<value_type> values;        // borrowed, or empty
     std::span<gradient_type> gradients;  // alike
   };
+
+  [[nodiscard]] static std::string unapplied_text(std::uint64_t step) {
+    return "the gradients of step " + std::to_string(step) +
+           " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
+           "std::move(*ok).discard()";
+  }
+  // Said by the next step or, in a loop over `run.steps`, before the next number, which is also after the last.
+  void note_unapplied(std::uint64_t step) noexcept {
+    unapplied_ = step;
+    try {
+      if (std::uncaught_exceptions() == 0)
+        run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
+    } catch (...) {  // no memory for the text
+    }
+  }
 
   // Dense parameters are replicated over data x expert, those of experts over data.
   enum : std::size_t { dense, of_experts };

@@ -5,13 +5,17 @@
 // IWYU pragma: private, include "belay/train/store.hpp"
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/step/commit.hpp"
 
@@ -31,7 +35,7 @@ class [[nodiscard]] store_gradients {
         summary_(other.summary_) {}
   store_gradients& operator=(store_gradients&&) = delete;
   ~store_gradients() {
-    if (store_ != nullptr) store_->unapplied_ = summary_.number;
+    if (store_ != nullptr) store_->note_unapplied(summary_.number);
   }
 
   /// What this rank owns, in the order of memory.
@@ -43,6 +47,20 @@ class [[nodiscard]] store_gradients {
   [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
   /// The sum of squares of all gradients of the store, on all ranks.
   [[nodiscard]] double squares() const noexcept { return squares_; }
+  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
+  [[nodiscard]] std::string not_finite() const {
+    std::string first;
+    std::size_t more = 0;
+    for (std::size_t p = 0; p < store_->buckets().parameters(); ++p) {
+      const double norm = store_->norm_of(p);
+      if (kernel::are_finite(&norm, 1)) continue;
+      if (first.empty())
+        first = ": parameter " + printable(store_->buckets().parameter(p).name());
+      else
+        ++more;
+    }
+    return more == 0 ? first : first + " and " + std::to_string(more) + " more";
+  }
   [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
   template <class Participant>
   [[nodiscard]] bool is_of(const Participant& participant) const noexcept {

@@ -39,7 +39,7 @@ TEST_CASE("operands whose shapes do not fit are refused with them") {
   call_site site;
   const auto a = belay::scratch<float>(site.frame, {2, 3}), b = belay::scratch<float>(site.frame, {4, 3}),
              c = belay::scratch<float>(site.frame, {2, 4});
-  CHECK_THROWS_WITH_AS(site.frame.product(c, a, b), doctest::Contains("product: [2, 4] cannot be [2, 3] times [4, 3]"),
+  CHECK_THROWS_WITH_AS(site.frame.product(c, a, b), doctest::Contains("', product: [2, 4] cannot be [2, 3] times [4, 3]"),
                        belay::usage_error);
   CHECK_THROWS_WITH_AS(site.frame.product(b, a, belay::transposed(b)),
                        doctest::Contains("product: [4, 3] cannot be [2, 3] times [4, 3] transposed"),
