@@ -63,6 +63,12 @@ std::optional<model_import> read_import(const command_line& line) {
   return model_import(line.import_from, line.run.sequence);
 }
 
+// "adversarial, seed 7": what the flag said, or its rule.
+std::string streams_of(const options& run) {
+  const std::string seed = ", seed " + std::to_string(run.streams.seed);
+  return name(run.streams.policy) + (run.streams.policy == belay::stream_policy::adversarial ? seed : "");
+}
+
 // What would need less memory in a tier, given what the run already does.
 std::vector<std::string> advice(belay::tier of, const options& run) {
   if (of == belay::tier::host)
@@ -106,7 +112,8 @@ prepared_run::prepared_run(const command_line& given, voice says)
       printer(given.run, says == voice::speaks ? given.json : "") {
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)));
-  if (given.run.steps > 0 && says == voice::speaks) printer.say("products: " + model::product_backend() + "\n");
+  if (given.run.steps > 0 && says == voice::speaks)
+    printer.say("products: " + model::product_backend() + "\nstreams: " + streams_of(given.run) + "\n");
 }
 
 belay::launch_options launch_options_of(const options& run) {

@@ -2,6 +2,7 @@
 #include "conformance/communicator_faults.hpp"
 #include "conformance/host_processes.hpp"
 #include "conformance/host_threads.hpp"
+#include "conformance/in_flight.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_throw, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_throw_silently, conformance::host_threads, conformance::host_processes);
@@ -13,3 +14,4 @@ TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_counts, conformance::host_threads, confo
 TEST_CASE_TEMPLATE_INVOKE(conf_overlap, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_pair, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_started_fault, conformance::host_threads, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_in_flight, conformance::host_threads, conformance::host_processes);

@@ -66,6 +66,27 @@ TEST_CASE("where mpirun lets them go on, survivors of a rank that dies name it w
   }
 }
 
+TEST_CASE("and where work is in flight on streams") {
+  const job all = run("queued-nothing", "", "60 30");
+  CAPTURE(all.output);
+  CHECK(all.exit_code == 0);
+  for (const std::string mode : {"throw", "return", "kill", "abort", "exit"}) {
+    const job failed = run("queued-" + mode, "--enable-recovery", "40 30");
+    CAPTURE(mode);
+    CAPTURE(failed.output);
+    CHECK(failed.seconds < 20);
+    CHECK(failed.says("rank 0 is told: peer_failed by 1:"));
+    CHECK(failed.says("rank 2 is told: peer_failed by 1:"));
+    CHECK(failed.says("mpi_victim.cpp:"));  // the line that handed the operation to the stream
+    CHECK(failed.says("peer_failed in all_reduce #"));
+  }
+  const job stopped = run("queued-stop", "--enable-recovery", "1.5 0.2");
+  CAPTURE(stopped.output);
+  CHECK(stopped.seconds < 30);
+  CHECK(stopped.says("peer_failed in all_reduce"));
+  CHECK(stopped.says("stopped"));
+}
+
 TEST_CASE("under plain mpirun a rank that dies ends the job with a report that names it") {
   for (const std::string mode : {"kill", "segv"}) {
     const job failed = run(mode, "", "40 30");

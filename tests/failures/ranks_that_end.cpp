@@ -19,6 +19,7 @@
 
 #include "belay/backend/host/processes.hpp"
 #include "conformance/communicator_faults.hpp"
+#include "conformance/in_flight.hpp"
 
 namespace {
 
@@ -95,6 +96,43 @@ TEST_CASE("500 injected faults: no hang, and all survivors name the culprit") {
   }
   std::printf("%d faults injected, %d survivors that did not name the culprit\n", injected, unnamed);
   CHECK(injected >= 500);
+}
+
+TEST_CASE("and with work in flight: the streams of all survivors end with the culprit's name") {
+  constexpr std::array faults{fault::kill,   fault::segv,      fault::abort,        fault::exit_0,
+                              fault::exit_3, fault::exception, fault::early_return, fault::stop};
+  for (const fault what : faults) {
+    for (int which = 0; which < conformance::started_count; ++which) {
+      for (int ranks : {2, 3, 5}) {
+        if (which == 5 || which == 6) continue;  // their last call needs not all ranks
+        if (what == fault::stop && (ranks != 3 || which % 4 != 0)) continue;
+        const int culprit = (which + ranks / 2) % ranks;
+        CAPTURE(static_cast<int>(what));
+        CAPTURE(which);
+        CAPTURE(ranks);
+        const belay::host::processes world{ranks, {.timeout = 60s, .stall_limit = 200ms}};
+        const auto ends = world.outcomes([&](belay::host::rank& rank) -> std::string {
+          conformance::work_in_flight work(ranks, rank.number());
+          work.queue(rank.world(), which, 2);
+          if (rank.number() == culprit) {
+            commit(what);
+            return "";
+          }
+          work.queue(rank.world(), which, 1);
+          const auto queued = work.failure();
+          if (what == fault::stop) ::kill(rank.state()->pid_of(culprit), SIGKILL);
+          const bool named = queued.fault == belay::comm_fault::peer_failed && conformance::names(queued, culprit);
+          return named ? "." : std::string(name(queued.fault)) + ": " + queued.message;
+        });
+        for (int q = 0; q < ranks; ++q) {
+          const auto& end = ends[static_cast<std::size_t>(q)];
+          const bool early = end.what.find(", rank " + std::to_string(culprit) + ": ") != std::string::npos;
+          const bool ok = q == culprit || end.result == "." || early;
+          CHECK_MESSAGE(ok, end.text() << " " << end.result);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("a death is seen by all survivors at once, which is printed") {

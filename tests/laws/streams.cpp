@@ -18,21 +18,28 @@ using belay::stream_policy;
 
 namespace {
 
-// Each mesh once, and over all of them each pair of a schedule, a recompute and a ZeRO stage.
-std::vector<options> pairwise_sample() {
+enum class grid { sample, full };
+
+// Each mesh once, and over all of them each pair of a schedule, a recompute and a ZeRO stage; or each mesh with all of
+// these.
+std::vector<options> runs_of(grid which) {
   std::vector<options> out;
   std::size_t number = 0;
   for (int pp : {1, 2, 4}) {
     for (int ep : {1, 2, 4}) {
       for (int dp : {1, 2, 3}) {
         if (pp * ep * dp > 8) continue;
-        options run = small_run();
-        run.mesh = {pp, dp, ep, 1};
-        run.steps = 2;
-        run.schedule = number % 2 == 0 ? schedule_kind::one_f_one_b : schedule_kind::gpipe;
-        run.recompute = number / 2 % 2 == 0 ? recompute_kind::none : recompute_kind::full;
-        run.zero = number / 3 % 2 == 0 ? belay::zero_stage::optimizer_state : belay::zero_stage::none;
-        out.push_back(run);
+        const auto add = [&](std::size_t schedule, std::size_t recompute, std::size_t zero) {
+          options run = small_run();
+          run.mesh = {pp, dp, ep, 1};
+          run.steps = 2;
+          run.schedule = schedule % 2 == 0 ? schedule_kind::one_f_one_b : schedule_kind::gpipe;
+          run.recompute = recompute % 2 == 0 ? recompute_kind::none : recompute_kind::full;
+          run.zero = zero % 2 == 0 ? belay::zero_stage::optimizer_state : belay::zero_stage::none;
+          out.push_back(run);
+        };
+        if (which == grid::sample) add(number, number / 2, number / 3);
+        for (std::size_t i = 0; i < 8 && which == grid::full; ++i) add(i, i / 2, i / 4);
         ++number;
       }
     }
@@ -100,9 +107,7 @@ void is_caught(const slip& one) {
 
 TEST_CASE("queued and adversarial streams train as immediate ones do, to the bit") {
   std::uint64_t seed = 0;
-  std::size_t number = 0;
-  for (options run : pairwise_sample()) {
-    if (sampled() && number++ % 3 != 2) continue;
+  const auto train_alike = [&seed](options run, std::uint64_t seeds) {
     const uneven_text source(run.model.vocab);
     const record expected = train<double>(run, source);
     const auto same = [&](const stream_choice& how) {
@@ -113,8 +118,13 @@ TEST_CASE("queued and adversarial streams train as immediate ones do, to the bit
       CHECK(apart.worst == 0);
     };
     same({stream_policy::queued, 0});
-    for (std::uint64_t i = 0; i < (soaks() ? 20 : 1); ++i) same({stream_policy::adversarial, seed++});
-  }
+    for (std::uint64_t i = 0; i < seeds; ++i) same({stream_policy::adversarial, seed++});
+  };
+  std::size_t number = 0;
+  for (const options& run : runs_of(grid::sample))
+    if (!sampled() || number++ % 3 == 2) train_alike(run, soaks() ? 20 : 1);
+  if (!soaks()) return;
+  for (const options& run : runs_of(grid::full)) train_alike(run, 1);
 }
 
 TEST_CASE("one seed is one order") {

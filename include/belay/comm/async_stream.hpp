@@ -102,7 +102,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
     return true;
   }
   void expect_done(std::uint64_t number, where at) const override {
-    if (number > failed_after_.load(std::memory_order_acquire)) world_->raise({operation::none, 0, number - 1, 0, at});
+    if (number <= failed_after_.load(std::memory_order_acquire)) return;
+    world_->raise({started_[number % capacity].load(std::memory_order_relaxed), 0, number - 1, 0, at});
   }
   void hand_to_stream(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
@@ -252,6 +253,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   }
   [[nodiscard]] pending submit(operation what, [[maybe_unused]] const buffer_use& buffers, const where& at) {
     const std::uint64_t number = queue_.next();
+    started_[number % capacity].store(what, std::memory_order_relaxed);
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
       in_flight_.add(number, buffers, what, at);
@@ -324,6 +326,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};
+  std::array<std::atomic<operation>, capacity> started_{};  // for who waits by an event, on another thread
   mutable submission_queue<> queue_;
   std::shared_ptr<stream_arbiter> arbiter_;
   std::unique_ptr<turns> turns_;

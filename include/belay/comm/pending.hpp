@@ -99,7 +99,10 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     open_ = false;
     if (source_ == nullptr) return;
     source_->hand_to_stream(number_, what_, at);
-    stream.wait(event());
+    if constexpr (requires { stream.wait(event(), at); })
+      stream.wait(event(), at);
+    else
+      stream.wait(event());
   }
   /// Its end, for a stream that waits beside the one that `then` names.
   [[nodiscard]] stream_event event() const noexcept { return {source_, number_}; }
