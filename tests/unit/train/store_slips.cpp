@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -54,8 +55,10 @@ TEST_CASE("a step that is never committed ends the loop, and one that is cut off
         if (cuts || run.rehearsing()) step->cut_off();
       }
     });
-    for (const std::string& one : said)
-      CHECK(contains(one, "a step ended without commit: commit it, or end it with step.cut_off()") == !cuts);
+    // One of them may be told by the other first.
+    CHECK(std::any_of(said.begin(), said.end(), [](const std::string& one) {
+            return contains(one, "a step ended without commit: commit it, or end it with step.cut_off()");
+          }) == !cuts);
   }
 }
 
