@@ -59,6 +59,7 @@ struct finding {
 // A lease of the windows that is never returned, every thousandth step: what must be noticed.
 enum class policy { right, forgets_a_lease };
 
+template <class T = float>
 finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = {}) {
   options run = tiny_run();
   run.streams = streams;
@@ -67,7 +68,7 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
   std::atomic<bool> as_planned = true;
   launch(run, [&](auto& rank, auto& self) {
     using rank_type = std::remove_reference_t<decltype(rank)>;
-    trainer<float, rank_type, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
+    trainer<T, rank_type, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
     const auto& world = trained.mesh().world();
     footprint first;
     belay::lease_chain forgotten;
@@ -122,6 +123,12 @@ TEST_CASE("bytes, allocations, descriptors and threads are constant after the fi
   CHECK(found.as_planned);
   // A sanitizer keeps what was freed, and shadows of what was touched.
   if (!sampled() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
+}
+
+TEST_CASE("and in bf16, whose wire and master copies are planned") {
+  const finding found = run_steps<belay::bf16>(100, policy::right);
+  CHECK(found.first_difference == 0);
+  CHECK(found.as_planned);
 }
 
 TEST_CASE("and where streams are queued, or late on purpose") {
