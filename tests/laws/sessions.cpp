@@ -107,6 +107,33 @@ TEST_CASE("an export imported on any mesh evaluates and trains as the exporter d
   }
 }
 
+TEST_CASE("an export has the type that was chosen, either is imported into either, and half the bytes are half") {
+  const folder in;
+  const outcome narrow = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "3", "--dtype",
+                                  "bf16", "--export", in.file("bf16"), "--eval", in.file("text")});
+  REQUIRE(narrow.code == 0);
+  CHECK(narrow.summary["config"]["dtype"] == "bf16");
+  for (const auto& step : narrow.steps) CHECK(step["peak_bytes"] == step["planned_bytes"]);
+  CHECK(nlohmann::json::parse(bytes_of(in.file("bf16/config.json")))["dtype"] == "bfloat16");
+  const double evaluated = narrow.summary["eval_loss"];
+
+  // bf16 in float is exact: the way back has the same bytes.
+  const outcome wide = run(in, {"--import", in.file("bf16"), "--mesh", "pp=1", "--steps", "0", "--dtype", "fp32",
+                                "--eval", in.file("text"), "--export", in.file("fp32")});
+  REQUIRE(wide.code == 0);
+  CHECK(std::abs(double(wide.summary["eval_loss"]) - evaluated) <= 1e-2 * evaluated);
+  CHECK(nlohmann::json::parse(bytes_of(in.file("fp32/config.json")))["dtype"] == "float32");
+  const outcome back = run(in, {"--import", in.file("fp32"), "--mesh", "pp=2,ep=2", "--steps", "0", "--dtype", "bf16",
+                                "--eval", in.file("text"), "--export", in.file("back")});
+  REQUIRE(back.code == 0);
+  CHECK(std::abs(double(back.summary["eval_loss"]) - evaluated) <= 1e-6 * evaluated);
+  CHECK(bytes_of(in.file("bf16/model.safetensors")) == bytes_of(in.file("back/model.safetensors")));
+  const double ratio = static_cast<double>(files::file_size(in.file("fp32/model.safetensors"))) /
+                       static_cast<double>(files::file_size(in.file("bf16/model.safetensors")));
+  CHECK(ratio > 1.7);
+  CHECK(run(in, {"--dtype", "fp16"}).code != 0);
+}
+
 TEST_CASE("every line has the fields that scripts read") {
   const folder in;
   const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2"});
