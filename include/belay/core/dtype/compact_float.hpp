@@ -113,7 +113,8 @@ class compact_float {
   }
 
   // A call would keep a loop over conversions from being vectorised.
-  [[nodiscard, gnu::always_inline]] BELAY_HD static constexpr bits_type round(float x, std::uint32_t overflow) noexcept {
+  [[nodiscard, gnu::always_inline]] BELAY_HD static constexpr bits_type round(float x,
+                                                                              std::uint32_t overflow) noexcept {
     const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
     const std::uint32_t a = u & 0x7fffffffu;
     std::uint32_t result = (a + ((1u << (shift - 1)) - 1) + ((a >> shift) & 1u)) >> shift;
