@@ -117,3 +117,53 @@ TEST_CASE_TEMPLATE_DEFINE("a rank that throws or returns with work in flight is 
     }
   }
 }
+
+TEST_CASE_TEMPLATE_DEFINE("a blocking collective comes after what its group has started", Backend, conf_one_order) {
+  using namespace conformance;
+  for (int ranks : {2, 3}) {
+    for (int which = 0; which < collective_count; ++which) {
+      CAPTURE(ranks);
+      CAPTURE(which);
+      CHECK(all(Backend::run(ranks, [&](auto& rank) {
+        const auto& world = rank.world();
+        const auto started = std::make_shared<buffers>(ranks, 5);
+        buffers with(ranks, 5);
+        belay::host_stream compute({belay::stream_policy::queued}, rank.number());
+        bool ok = true;
+        for (int round = 0; round < 3; ++round) {
+          float* const x = started->in.data();
+          compute.run([x] { *x = 1; });
+          auto under_way = world.start_all_reduce(std::span(started->in), belay::sum,
+                                                  belay::start_order(belay::after(compute.record())).keeping(started));
+          call(world, which, 5, with);
+          ok = ok && under_way.ready();
+          std::move(under_way).wait();
+        }
+        return ok;
+      })));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("ranks that start and call in other orders are told so", Backend, conf_other_order) {
+  using namespace conformance;
+  for (int ranks : {2, 3}) {
+    CAPTURE(ranks);
+    CHECK(all(Backend::run(ranks, [&](auto& rank) {
+      const auto& world = rank.world();
+      std::vector<float> x(5, 1.0F);
+      world.start_barrier().wait();
+      const auto what = failure_of([&] {
+        if (rank.number() == 0) {
+          auto sum = world.start_all_reduce(std::span(x), belay::sum);
+          world.barrier();
+          std::move(sum).wait();
+        } else {
+          world.barrier();
+          world.start_all_reduce(std::span(x), belay::sum).wait();
+        }
+      });
+      return what.fault == belay::comm_fault::mismatch && (ranks == 2 || names(what, 0));
+    })));
+  }
+}

@@ -134,6 +134,10 @@ class async_stream final : public completion_source, public std::enable_shared_f
     }
     return named_;
   }
+  /// Returns when all that was started is over, done or failed.
+  void wait_until_idle() const noexcept {
+    if (queue_.waits()) await(queue_.next() - 1);
+  }
   /// Who says when operations run; or null.
   [[nodiscard]] stream_arbiter* arbiter() const noexcept { return arbiter_.get(); }
 

@@ -39,6 +39,7 @@ template <class B>
 concept group_backend = world_state<typename B::world_type> &&
     requires(typename B::group_state& state, std::chrono::steady_clock::duration limit, const where& at) {
   { state.size() } -> std::same_as<int>;
+  { state.blocking() } -> std::same_as<blocking_lane&>;
   B::run(operation_tag<operation::barrier>{}, B::context(state, lane::caller, limit), at);
 };
 
@@ -103,6 +104,7 @@ class basic_group : public group_operations<Group> {
   [[nodiscard]] pending start_composite(operation what, const Work& work,
                                         const start_order& how = where::current()) const {
     stream_type* const stream = stream_.get();
+    if (!alone()) state_->blocking().note_started();
     if (alone()) {
       const auto run = [work, stream, limit = limit_](typename Backend::world_type&) {
         work(stream_calls(nullptr, 0, limit, *stream));
@@ -138,11 +140,11 @@ class basic_group : public group_operations<Group> {
   class turn final : public arbitrated {
    public:
     template <class... Arguments>
-    explicit turn(const basic_group& group, const Arguments&... arguments)
+    turn(const basic_group& group, lane meets, const Arguments&... arguments)
         : arbitrated(group.stream_->number(), runner::host),
           arbiter_(group.alone() ? nullptr : group.stream_->arbiter()) {
       if (arbiter_ == nullptr) return;
-      meeting_ = group.meeting(lane::caller, arguments...);
+      meeting_ = group.meeting(meets, arguments...);
       arbiter_->add(*this);
       arbiter_->begin_call(*this);
     }
@@ -191,14 +193,16 @@ class basic_group : public group_operations<Group> {
 
   template <operation What, class... Arguments>
   void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
+    const lane meets = alone() || What == operation::exchange ? lane::caller : state_->blocking().now();
+    if (meets == lane::stream) stream_->wait_until_idle();  // which is this call's turn
     const blocking_call call(*this, What, buffers, at);
     if (alone()) {
       stream_->guard().expect_usable(name(What), at);
       return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
     }
-    if (stream_->arbiter() == nullptr) return run_in<What>(*state_, lane::caller, limit_, at, arguments...);
-    const turn mine(*this, arguments...);
-    run_in<What>(*state_, lane::caller, limit_, at, arguments...);
+    if (stream_->arbiter() == nullptr) return run_in<What>(*state_, meets, limit_, at, arguments...);
+    const turn mine(*this, meets, arguments...);
+    run_in<What>(*state_, meets, limit_, at, arguments...);
   }
 
   template <operation What, class... Arguments>
@@ -209,6 +213,7 @@ class basic_group : public group_operations<Group> {
       };
       return stream_->launch(What, stream_->world(), work, buffers, how, limit_);
     }
+    if constexpr (What != operation::exchange) state_->blocking().note_started();
     const auto work = [limit = limit_, at = how.at, arguments...](state_type& state) {
       run_in<What>(state, lane::stream, limit, at, arguments...);
     };

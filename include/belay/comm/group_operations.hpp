@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // What a group of ranks can do, with its contracts: the operations as members, the same for every backend and for
-// rehearsals. Each exists blocking, run by the calling thread, and started, run by the rank's communication stream in
-// launch order; the two never mix, because a group has a meeting point for either.
+// rehearsals. Each exists blocking, and started, run by the rank's communication stream in launch order. The
+// collectives of a group have one order: a blocking one runs on the calling thread where nothing is in flight, and else
+// in its turn. Transfers between pairs are blocking or started on both sides.
 //
 //   const auto& group = rank.world();
 //   group.all_reduce(std::span(loss), belay::sum);                        // returns when `loss` is the sum

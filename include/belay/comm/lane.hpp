@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The two orders in which a rank communicates.
+// The two meeting points of a group, and which of them a call takes.
 // IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
@@ -11,13 +11,24 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Operations of a rank run in two orders that never mix: those its own thread calls, and those it started, which its
-/// communication stream runs. Each lane of a group has a meeting point of its own.
+/// A group has a meeting point in each lane. Collectives of a group of which nothing was started yet meet in the
+/// caller's, and from its first start on all of them in the stream's: they have one order. Transfers between pairs,
+/// which not all ranks call, stay in the lane of who runs them.
 enum class lane : std::uint8_t { caller, stream };
 
 inline constexpr std::size_t lane_count = 2;
 inline constexpr lane all_lanes[] = {lane::caller, lane::stream};
 
 [[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
+
+/// Where the blocking collectives of a group meet, as one rank knows: its ranks start the same, so all know the same.
+class blocking_lane {
+ public:
+  void note_started() noexcept { now_ = lane::stream; }
+  [[nodiscard]] lane now() const noexcept { return now_; }
+
+ private:
+  lane now_ = lane::caller;
+};
 
 }  // namespace belay::inline BELAY_ABI

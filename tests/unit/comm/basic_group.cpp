@@ -56,7 +56,9 @@ struct ran {
 struct fake_state {
   std::vector<int> ranks{7};
   std::vector<ran> log;
+  belay::blocking_lane meets;
 
+  [[nodiscard]] belay::blocking_lane& blocking() { return meets; }
   [[nodiscard]] int size() const { return 1; }
   [[nodiscard]] std::span<const int> members() const { return ranks; }
 };
@@ -173,6 +175,28 @@ TEST_CASE("each operation runs in its lane, with the group's limit") {
     CHECK(each.thread != std::this_thread::get_id());
   }
   CHECK(hurried.members().front() == 7);
+
+  // From the first start on collectives meet in the stream's lane, on the calling thread where nothing is in flight;
+  // transfers of a pair, of which other ranks know nothing, do not.
+  call_all(made.group);
+  REQUIRE(made.state->log.size() == 42);
+  for (std::size_t i = 0; i < 15; ++i) {
+    const ran& each = made.state->log[27 + i];
+    CHECK(each.which == (each.what == operation::exchange ? lane::caller : lane::stream));
+    CHECK(each.thread == std::this_thread::get_id());
+  }
+}
+
+TEST_CASE("an exchange that was started changes nothing for collectives") {
+  one_rank made;
+  std::vector<float> data(4);
+  const belay::p2p none[] = {belay::p2p::send(0, std::span<const float>(data))};
+  made.group.start_exchange(none).wait();
+  made.group.barrier();
+  CHECK(made.state->log.back().which == lane::caller);
+  made.group.start_barrier().wait();
+  made.group.barrier();
+  CHECK(made.state->log.back().which == lane::stream);
 }
 
 TEST_CASE("an operation that throws on the stream stops the world; later ones do not run and fail with its cause") {

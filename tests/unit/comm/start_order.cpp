@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <span>
 #include <stdexcept>
@@ -20,6 +21,7 @@ using belay::stream_policy;
 TEST_CASE("a communication begins after an event, and a stream goes on after it, while the host waits for neither") {
   for (int ranks : {1, 2, 3}) {
     std::atomic<bool> released{false};
+    std::barrier<> all_are_here(ranks);
     belay::host::world(ranks).run([&](belay::host::rank& rank) {
       host_stream compute({stream_policy::queued}, rank.number());
       std::array<float, 5> values{};
@@ -32,7 +34,7 @@ TEST_CASE("a communication begins after an event, and a stream goes on after it,
       std::move(under_way).then(compute);
       compute.run([&values, &sum] { sum = values[4]; });
       CHECK(!compute.record().ready());  // the host is here first
-      rank.world().barrier();
+      all_are_here.arrive_and_wait();
       released = true;
       released.notify_all();
       compute.synchronize();

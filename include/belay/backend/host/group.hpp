@@ -69,13 +69,13 @@ class group : public basic_group<group, collectives> {
   /// The variant of this rank's last blocking operation that was not eager. `automatic` means that the static rules
   /// chose.
   [[nodiscard]] variant last_variant() const noexcept {
-    return alone() ? variant{} : state().collective_endpoint(lane::caller).chosen();
+    return alone() ? variant{} : state().collective_endpoint(state().blocking().now()).chosen();
   }
 
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     const blocking_call call(*this, operation::make_symmetric, {}, at);
-    const turn mine(*this);
+    const turn mine(*this, lane::caller);
     if (alone()) return symmetric_region::map(1, bytes, backing::memory, at);
     const collective_context me = context();
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};

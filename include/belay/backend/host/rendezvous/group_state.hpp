@@ -14,6 +14,7 @@
 #include "belay/backend/host/p2p/p2p_transport.hpp"
 #include "belay/backend/host/rendezvous/collective_endpoint.hpp"
 #include "belay/backend/host/rendezvous/group_directory.hpp"
+#include "belay/comm/lane.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -43,6 +44,7 @@ class group_state {
   [[nodiscard]] const std::shared_ptr<region_provider>& regions() const noexcept { return regions_; }
   [[nodiscard]] host::collective_endpoint& collective_endpoint(lane which) noexcept { return endpoints_[index(which)]; }
   [[nodiscard]] p2p_transport& transport(lane which) noexcept { return transports_[index(which)]; }
+  [[nodiscard]] blocking_lane& blocking() noexcept { return blocking_; }
 
  private:
   [[nodiscard]] group_layout layout() const noexcept { return {share_.memory, size()}; }
@@ -59,6 +61,7 @@ class group_state {
   group_directory::share share_;
   host::collective_endpoint endpoints_[lane_count];
   p2p_transport transports_[lane_count];
+  blocking_lane blocking_;
 };
 
 }  // namespace host
