@@ -158,9 +158,10 @@ class trainer {
           source_->sequence(number, first_batch + m, first_sequence + s, tokens_[m][s].flat(), targets_[m][s].flat());
       }
       targets[0] = 0;
-      for (const std::int32_t target : targets_.flat()) targets[0] += target == model::ignored ? 0U : 1U;
+      if (mesh_.coordinate().pipeline == 0)  // the stages of a pipeline have the same batch
+        for (const std::int32_t target : targets_.flat()) targets[0] += target == model::ignored ? 0U : 1U;
     }
-    mesh_.replicas().all_reduce(std::span<std::uint64_t>(targets), belay::sum);
+    mesh_.control().all_reduce(std::span<std::uint64_t>(targets), belay::sum);
     result.targets = targets[0];
     if (settings_.mean == loss_mean::micro_batches && !run_->rehearsing()) weigh_micro_batches(result.targets);
     model_.set_balance_scale(settings_.balance_coefficient * static_cast<double>(result.targets) /
