@@ -134,9 +134,11 @@ class async_stream final : public completion_source, public std::enable_shared_f
     }
     return named_;
   }
-  /// Returns when all that was started is over, done or failed.
-  void wait_until_idle() const noexcept {
-    if (queue_.waits()) await(queue_.next() - 1);
+  /// Returns when all that was started is over, done or failed: the stream's lane is the caller's. Throws like a call.
+  void wait_until_idle(operation by, const where& at) const {
+    if (!queue_.waits()) return;
+    guard_.expect_usable(name(by), at);
+    await(queue_.next() - 1);
   }
   /// Who says when operations run; or null.
   [[nodiscard]] stream_arbiter* arbiter() const noexcept { return arbiter_.get(); }

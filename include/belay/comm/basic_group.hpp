@@ -39,7 +39,7 @@ template <class B>
 concept group_backend = world_state<typename B::world_type> &&
     requires(typename B::group_state& state, std::chrono::steady_clock::duration limit, const where& at) {
   { state.size() } -> std::same_as<int>;
-  { state.blocking() } -> std::same_as<blocking_lane&>;
+  { state.order() } -> std::same_as<collective_order&>;
   B::run(operation_tag<operation::barrier>{}, B::context(state, lane::caller, limit), at);
 };
 
@@ -104,7 +104,6 @@ class basic_group : public group_operations<Group> {
   [[nodiscard]] pending start_composite(operation what, const Work& work,
                                         const start_order& how = where::current()) const {
     stream_type* const stream = stream_.get();
-    if (!alone()) state_->blocking().note_started();
     if (alone()) {
       const auto run = [work, stream, limit = limit_](typename Backend::world_type&) {
         work(stream_calls(nullptr, 0, limit, *stream));
@@ -114,8 +113,7 @@ class basic_group : public group_operations<Group> {
     const auto run = [work, stream, rank = rank_, limit = limit_](state_type& state) {
       work(stream_calls(&state, rank, limit, *stream));
     };
-    if (stream_->arbiter() == nullptr) return stream_->launch(what, state_, run, {}, how, limit_);
-    return stream_->launch(what, state_, run, {}, how, limit_, meeting(lane::stream));
+    return noted(stream_->launch(what, state_, run, {}, how, limit_, meeting_in_stream()));
   }
 
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
@@ -193,13 +191,13 @@ class basic_group : public group_operations<Group> {
 
   template <operation What, class... Arguments>
   void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
-    const lane meets = alone() || What == operation::exchange ? lane::caller : state_->blocking().now();
-    if (meets == lane::stream) stream_->wait_until_idle();  // which is this call's turn
     const blocking_call call(*this, What, buffers, at);
     if (alone()) {
       stream_->guard().expect_usable(name(What), at);
       return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
     }
+    const lane meets = What == operation::exchange ? lane::caller : state_->order().blocking();
+    if (meets == lane::stream) stream_->wait_until_idle(What, at);
     if (stream_->arbiter() == nullptr) return run_in<What>(*state_, meets, limit_, at, arguments...);
     const turn mine(*this, meets, arguments...);
     run_in<What>(*state_, meets, limit_, at, arguments...);
@@ -213,12 +211,21 @@ class basic_group : public group_operations<Group> {
       };
       return stream_->launch(What, stream_->world(), work, buffers, how, limit_);
     }
-    if constexpr (What != operation::exchange) state_->blocking().note_started();
     const auto work = [limit = limit_, at = how.at, arguments...](state_type& state) {
       run_in<What>(state, lane::stream, limit, at, arguments...);
     };
-    if (stream_->arbiter() == nullptr) return stream_->launch(What, state_, work, buffers, how, limit_);
-    return stream_->launch(What, state_, work, buffers, how, limit_, meeting(lane::stream, arguments...));
+    pending started = stream_->launch(What, state_, work, buffers, how, limit_, meeting_in_stream(arguments...));
+    if constexpr (What == operation::exchange) return started;
+    return noted(std::move(started));
+  }
+
+  template <class... Arguments>
+  [[nodiscard]] stream_meeting meeting_in_stream(const Arguments&... arguments) const {
+    return stream_->arbiter() == nullptr ? stream_meeting{} : meeting(lane::stream, arguments...);
+  }
+  [[nodiscard]] pending noted(pending started) const {
+    state_->order().note_started();
+    return started;
   }
 
   std::shared_ptr<state_type> state_;

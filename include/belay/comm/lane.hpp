@@ -21,14 +21,15 @@ inline constexpr lane all_lanes[] = {lane::caller, lane::stream};
 
 [[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
 
-/// Where the blocking collectives of a group meet, as one rank knows: its ranks start the same, so all know the same.
-class blocking_lane {
+/// The order of a group's collectives, as one rank knows: its ranks start the same, so all know the same.
+class collective_order {
  public:
-  void note_started() noexcept { now_ = lane::stream; }
-  [[nodiscard]] lane now() const noexcept { return now_; }
+  void note_started() noexcept { blocking_ = lane::stream; }
+  /// Where a blocking one meets the other ranks.
+  [[nodiscard]] lane blocking() const noexcept { return blocking_; }
 
  private:
-  lane now_ = lane::caller;
+  lane blocking_ = lane::caller;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -181,7 +181,8 @@ BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at);
 /// A group is made by the first call that asks for it. That is collective over the world: all ranks ask for the same
 /// groups in the same program order, whether or not each uses them. A difference is a `usage_error` on all ranks where
 /// BELAY_CHECKS is 2. What a rehearsal has asked for is made with the mesh, in the order of `axis`.
-/// Equal sets of ranks share one group, and a rank that is alone takes nothing of the backend.
+/// Axes with equal sets of ranks share one group, also where that is all ranks: what is started along an axis is no part
+/// of the order of `control()` and `world()`. A rank that is alone takes nothing of the backend.
 template <class Rank>
 class mesh {
   static_assert(has_groups<Rank>, "a mesh is made of a rank: the argument of the body that a world runs");
@@ -258,7 +259,7 @@ class mesh {
   // The same on all ranks: whether ranks along two axes are the same depends on the mesh's shape alone.
   [[nodiscard]] group_type make(axis which, const where& at) const {
     const std::vector<int> members = ranks_along(shape_, here_, which);
-    if (static_cast<int>(members.size()) == rank_->size()) return groups_->world;
+    if (rank_->size() == 1) return groups_->world;
     for (const auto& [ranks, made] : groups_->of_ranks) {
       if (ranks == members) return made;
     }

@@ -128,10 +128,14 @@ class engine {
   /// What passes have found since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
 
+  /// For `step` only. What is queued and has not begun is skipped; returns when what has begun is over.
+  void cancel_queued() noexcept {
+    if constexpr (requires { compute().cancel(); }) compute().cancel();
+  }
   /// For `step` and `forward_only` only. Ends every lease and every obligation of the step. What it has queued is over
   /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank.
   void end_step() noexcept {
-    if constexpr (requires { compute().cancel(); }) compute().cancel();
+    cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
     watch_.end();

@@ -120,6 +120,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// can no longer be discharged are not reported. Nothing is communicated.
   BELAY_ENDS void cut_off() noexcept {
     if (std::exchange(ended_, true)) return;
+    engine_->cancel_queued();  // it may be in what the participants withdraw
     each([](auto& participant) { participant.withdraw(); });
     engine_->end_step();
   }

@@ -56,9 +56,9 @@ struct ran {
 struct fake_state {
   std::vector<int> ranks{7};
   std::vector<ran> log;
-  belay::blocking_lane meets;
+  belay::collective_order started;
 
-  [[nodiscard]] belay::blocking_lane& blocking() { return meets; }
+  [[nodiscard]] belay::collective_order& order() { return started; }
   [[nodiscard]] int size() const { return 1; }
   [[nodiscard]] std::span<const int> members() const { return ranks; }
 };

@@ -140,9 +140,9 @@ TEST_CASE("a mesh makes no group before it is asked for one, and equal sets of r
   };
   using ranks = std::vector<std::vector<int>>;
   CHECK(made_by({}, 0).empty());
-  CHECK(made_by({.data = 3}, 1) == ranks{{1}});                                    // data and replica are the world
+  CHECK(made_by({.data = 3}, 1) == ranks{{1}, {0, 1, 2}});  // beside the world: votes are no part of its order
   CHECK(made_by({.pipeline = 2, .data = 3}, 4) == ranks{{1, 4}, {3, 4, 5}, {4}});  // data and replica are one
-  CHECK(made_by({.data = 2, .expert = 2}, 3) == ranks{{3}, {1, 3}, {2, 3}});
+  CHECK(made_by({.data = 2, .expert = 2}, 3) == ranks{{3}, {1, 3}, {2, 3}, {0, 1, 2, 3}});
 }
 
 TEST_CASE("what a rehearsal has asked for is made with the mesh, in the order of the axes") {

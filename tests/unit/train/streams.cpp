@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <random>
 #include <span>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "belay/backend/host.hpp"
@@ -106,6 +109,41 @@ TEST_CASE("a rank that throws with work in flight ends all, at once and with its
     };
     CHECK_THROWS_WITH_AS(train(belay::host::world{3}, how, fail), "rank 1 has had enough", std::runtime_error);
   }
+}
+
+namespace {
+
+// Has memory that queued work writes, as an exchange has: whether that work was over when the step withdrew.
+struct written_by_work {
+  std::atomic<bool> began{false}, over{false};
+  bool was_over = false;
+  using committed_part = belay::no_committed_part;
+  void begin(const belay::step_start&, belay::where) {}
+  belay::no_committed_part finish(const auto&, const auto&, belay::where) { return {}; }
+  void abandon(const auto&, belay::where) {}
+  void withdraw() noexcept { was_over = over; }
+  [[nodiscard]] belay::ballot findings() const { return {}; }
+  [[nodiscard]] std::uint64_t fingerprint() const { return 0; }
+};
+
+}  // namespace
+
+TEST_CASE("what a participant withdraws in a step that an exception ends, no work of the step writes any more") {
+  written_by_work part;
+  const auto body = [&](auto&, auto& run) {
+    belay::step step{run.engine(), part};
+    if (run.rehearsing()) return step.cut_off();
+    run.engine().compute().run([&part] {
+      part.began = true;
+      for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+      part.over = true;
+    });
+    while (!part.began) std::this_thread::yield();
+    throw std::runtime_error("enough");
+  };
+  CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{1}, body, {.streams = {stream_policy::queued, 0}}), "enough",
+                       std::runtime_error);
+  CHECK(part.was_over);
 }
 
 TEST_CASE("a process that ends or is killed with work in flight is named by its peers") {
