@@ -181,8 +181,8 @@ BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at);
 /// A group is made by the first call that asks for it. That is collective over the world: all ranks ask for the same
 /// groups in the same program order, whether or not each uses them. A difference is a `usage_error` on all ranks where
 /// BELAY_CHECKS is 2. What a rehearsal has asked for is made with the mesh, in the order of `axis`.
-/// Axes with equal sets of ranks share one group, also where that is all ranks: what is started along an axis is no part
-/// of the order of `control()` and `world()`. A rank that is alone takes nothing of the backend.
+/// Axes with equal sets of ranks share one group, also where that is all ranks: what is started along an axis is no
+/// part of the order of `control()` and `world()`. A rank that is alone takes nothing of the backend.
 template <class Rank>
 class mesh {
   static_assert(has_groups<Rank>, "a mesh is made of a rank: the argument of the body that a world runs");
