@@ -39,7 +39,7 @@ template <class B>
 concept group_backend = world_state<typename B::world_type> &&
     requires(typename B::group_state& state, std::chrono::steady_clock::duration limit, const where& at) {
   { state.size() } -> std::same_as<int>;
-  { state.order() } -> std::same_as<collective_order&>;
+  { state.collectives() } -> std::same_as<collective_order&>;
   B::run(operation_tag<operation::barrier>{}, B::context(state, lane::caller, limit), at);
 };
 
@@ -196,7 +196,7 @@ class basic_group : public group_operations<Group> {
       stream_->guard().expect_usable(name(What), at);
       return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
     }
-    const lane meets = What == operation::exchange ? lane::caller : state_->order().blocking();
+    const lane meets = What == operation::exchange ? lane::caller : state_->collectives().blocking();
     if (meets == lane::stream) stream_->wait_until_idle(What, at);
     if (stream_->arbiter() == nullptr) return run_in<What>(*state_, meets, limit_, at, arguments...);
     const turn mine(*this, meets, arguments...);
@@ -224,7 +224,7 @@ class basic_group : public group_operations<Group> {
     return stream_->arbiter() == nullptr ? stream_meeting{} : meeting(lane::stream, arguments...);
   }
   [[nodiscard]] pending noted(pending started) const {
-    state_->order().note_started();
+    state_->collectives().note_started();
     return started;
   }
 

@@ -58,7 +58,7 @@ struct fake_state {
   std::vector<ran> log;
   belay::collective_order started;
 
-  [[nodiscard]] belay::collective_order& order() { return started; }
+  [[nodiscard]] belay::collective_order& collectives() { return started; }
   [[nodiscard]] int size() const { return 1; }
   [[nodiscard]] std::span<const int> members() const { return ranks; }
 };

@@ -69,7 +69,7 @@ class group : public basic_group<group, collectives> {
   /// The variant of this rank's last blocking operation that was not eager. `automatic` means that the static rules
   /// chose.
   [[nodiscard]] variant last_variant() const noexcept {
-    return alone() ? variant{} : state().collective_endpoint(state().order().blocking()).chosen();
+    return alone() ? variant{} : state().collective_endpoint(state().collectives().blocking()).chosen();
   }
 
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.

@@ -44,7 +44,7 @@ class group_state {
   [[nodiscard]] const std::shared_ptr<region_provider>& regions() const noexcept { return regions_; }
   [[nodiscard]] host::collective_endpoint& collective_endpoint(lane which) noexcept { return endpoints_[index(which)]; }
   [[nodiscard]] p2p_transport& transport(lane which) noexcept { return transports_[index(which)]; }
-  [[nodiscard]] collective_order& order() noexcept { return order_; }
+  [[nodiscard]] collective_order& collectives() noexcept { return collectives_; }
 
  private:
   [[nodiscard]] group_layout layout() const noexcept { return {share_.memory, size()}; }
@@ -61,7 +61,7 @@ class group_state {
   group_directory::share share_;
   host::collective_endpoint endpoints_[lane_count];
   p2p_transport transports_[lane_count];
-  collective_order order_;
+  collective_order collectives_;
 };
 
 }  // namespace host

@@ -34,9 +34,9 @@ struct group_state {
   std::uint32_t id = 0;  // the same on all members; 0: the world
   std::uint64_t operations[lane_count] = {};
   std::uint64_t exchanges[lane_count] = {};
-  collective_order started = {};
+  collective_order order_of_calls = {};
 
-  [[nodiscard]] collective_order& order() noexcept { return started; }
+  [[nodiscard]] collective_order& collectives() noexcept { return order_of_calls; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks.size()); }
   [[nodiscard]] std::span<const int> members() const noexcept { return ranks; }
   [[nodiscard]] int world_rank(int member) const noexcept { return ranks[static_cast<std::size_t>(member)]; }
