@@ -45,7 +45,9 @@
 #include "belay/parallel/bucket/owned_ranges.hpp"
 #include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
+#include "belay/parallel/bucket/shares.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 
@@ -70,6 +72,7 @@ class gradient_buckets {
         kept_(
             std::make_shared<kept_state>(unique_members(at), families_, sizeof(gradient_type), bucket_bytes, unit, at)),
         layout_(kept_->layout),
+        shares_(*kept_, members_, families_, memory_),
         contributions_(uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
         bucket_of_(members_.size()),
@@ -79,6 +82,9 @@ class gradient_buckets {
     for (std::size_t b = 0; b < pending_.size(); ++b)
       for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
+    std::vector<std::size_t> own;
+    for (const auto& family : families_) own.push_back(static_cast<std::size_t>(layout_rank(family.group)));
+    memory_.places = bucket_places(layout_, own);
   }
   gradient_buckets(gradient_buckets&&) = delete;  // parameters point into its memory
 
@@ -95,14 +101,19 @@ class gradient_buckets {
   }
   /// The same with memory of its own for reductions, and for the wire, which has `wire_elements()`.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
-    memory.expect(layout_, wire_elements(), at);
-    memory_ = memory;
-    for (std::size_t p = 0; p < members_.size(); ++p)
-      members_[p].parameter().bind(memory.values.data() + layout_.offset(p),
-                                   memory.gradients.data() + layout_.offset(p), &contributors_[p]);
-    owned_ = owned_ranges<T>(layout_, families_, members_);
+    bucket_memory<T> bound = memory;
+    bound.places = memory_.places;
+    bound.expect(layout_, wire_elements(), at);
+    memory_ = std::move(bound);
+    owned_ = owned_ranges<T>(layout_, families_, members_, memory_);
+    bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors_);
     replicas_compared_ = false;
   }
+  /// What this rank keeps of values and gradients.
+  [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
+  [[nodiscard]] bool divides_gradients() const noexcept { return shares_.any(); }
+  /// Divided gradients are computed in memory that is leased from `source` in every step.
+  void use(lease_source& source) noexcept { shares_.use(source); }
   /// 0 unless T is narrower than its gradients and some family has several ranks.
   [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
 
@@ -117,6 +128,7 @@ class gradient_buckets {
   /// Begins a step of `micro_batches` (0 or more) here, and zeroes the gradients. The first one compares replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
     prepare(at);
+    if (shares_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
     if constexpr (!moves_nothing<Group>) {
       for (gradient_type& gradient : memory_.gradients.first(layout_.elements())) gradient = 0;
@@ -133,8 +145,14 @@ class gradient_buckets {
   void zero(std::size_t parameter) noexcept {
     contributors_[parameter].note_written();
     if constexpr (!moves_nothing<Group>) {
-      for (gradient_type& gradient : memory_.gradient_of(layout_, parameter)) gradient = 0;
+      if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
+      for (gradient_type& gradient : gradient_of(parameter)) gradient = 0;
     }
+  }
+  /// For `frame.add_to`: the gradient of a divided bucket has memory once the compute stream has waited for this.
+  [[nodiscard]] stream_event give_memory(std::size_t parameter, where at) {
+    if (stage_ != phase::reducing) throw usage_error("a backward outside of a step: call begin first", at);
+    return shares_.open(bucket_of_[parameter], contributors_, at);
   }
 
   /// Before the first contribution of a step: it has another number of micro-batches, also more than any before.
@@ -162,8 +180,11 @@ class gradient_buckets {
     const std::size_t known = first < members_.size() ? members_.size() - first : 0;
     for (std::size_t p = first; p < first + (count < known ? count : known); ++p) {
       if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch)) {
-        --open_[bucket_of_[p]];
-        if constexpr (sealed) {
+        const std::size_t b = bucket_of_[p];
+        --open_[b];
+        if (shares_.divides(b)) {
+          if (shares_.contributed(b, micro_batch)) shares_.reduce(b, contributors_, computed_, kept_, at);
+        } else if constexpr (sealed) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
       } else {
@@ -238,9 +259,9 @@ class gradient_buckets {
   /// buckets in ascending order, then `finish_gathers`.
   void start_gather(std::size_t bucket, const start_order& how = where::current()) {
     const auto& b = layout_.buckets()[bucket];
-    if (b.counts.size() < 2 || b.count == 0) return;
-    gathers_[bucket] = families_[b.family].group.start_all_gather_v(memory_.values.subspan(b.first, b.count), b.counts,
-                                                                    how.keeping(kept_));
+    if (b.counts.size() < 2 || b.count == 0 || layout_.family_of(b).divides_values()) return;
+    gathers_[bucket] = families_[b.family].group.start_all_gather_v(
+        memory_.values.subspan(memory_.places[bucket].values, b.count), b.counts, how.keeping(kept_));
   }
   void finish_gathers() { wait_all(gathers_); }
   /// The same for `stream`, whose later work reads the values.
@@ -258,6 +279,9 @@ class gradient_buckets {
 
   enum class phase { idle, reducing };
 
+  [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
+    return {members_[p].parameter().gradient(), layout_.size(p)};
+  }
   [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
   [[nodiscard]] std::vector<std::size_t> uses() const {
     std::vector<std::size_t> out;
@@ -269,6 +293,7 @@ class gradient_buckets {
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (!memory_.is_bound_to(layout_)) throw usage_error("the buckets have no memory yet: call bind", at);
     wait_all(pending_);  // of a step that was withdrawn
+    shares_.wait_all(at);
     compare_replicas(at);
   }
   void expect(std::size_t micro_batches, where at) {
@@ -280,13 +305,14 @@ class gradient_buckets {
       for (std::size_t parameter : layout_.buckets()[b].members)
         open_[b] += micro_batches * contributions_.uses(parameter);
     }
+    shares_.begin(micro_batches, contributions_, at);
     launched_ = 0;
     latest_ = 0;
     computed_ = {};
     stage_ = phase::reducing;
     if constexpr (sealed) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
-        note_complete(p, gradient_checksums::no_micro_batch, at);
+        if (!shares_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
   }
@@ -295,7 +321,7 @@ class gradient_buckets {
     for (; launched_ < open_.size() && open_[launched_] == 0; ++launched_) {
       const auto& b = layout_.buckets()[launched_];
       Group& group = families_[b.family].group;
-      if (group.size() < 2 || b.count == 0) continue;
+      if (group.size() < 2 || b.count == 0 || shares_.divides(launched_)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
       pending_[launched_] = bucket_reduction<T>{*kept_, launched_, memory_, at}.start(group, how);
     }
@@ -304,11 +330,13 @@ class gradient_buckets {
   // Of checked builds: what a parameter's gradient has is not changed from here on.
   void note_complete(std::size_t parameter, std::size_t micro_batch, where at) {
     checksums_.note(parameter, micro_batch, at);
-    if (computed_.ready()) checksums_.seal(parameter, memory_.gradient_of(layout_, parameter));
+    if (computed_.ready()) checksums_.seal(parameter, gradient_of(parameter));
   }
 
   void wait_for_buckets() {
     wait_all(pending_);
+    shares_.wait_all(where::current());
+    if constexpr (!moves_nothing<Group>) shares_.zero_untouched();
     launched_ = 0;
     stage_ = phase::idle;
   }
@@ -320,18 +348,21 @@ class gradient_buckets {
     wait_for_buckets();
     if constexpr (sealed) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
-        checksums_.seal(p, memory_.gradient_of(layout_, p));  // where no peer has waited for it
-        if (checksums_.changed(p, memory_.gradient_of(layout_, p)))
+        if (shares_.divides(bucket_of_[p])) continue;
+        checksums_.seal(p, gradient_of(p));  // where no peer has waited for it
+        if (checksums_.changed(p, gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
-      for (const auto& b : layout_.buckets())
-        std::copy_n(memory_.reduction_of(layout_, b).data(), b.count, memory_.gradients.data() + b.first);
+      for (std::size_t b = 0; b < open_.size(); ++b)
+        if (!shares_.divides(b))
+          std::ranges::copy(memory_.reduction_of(layout_, b), memory_.gradients_of(layout_, b).data());
     }
     return {};
   }
 
   void reduce_what_there_is(where at) {
     for (std::size_t& awaited : open_) awaited = 0;
+    shares_.reduce_the_rest(contributors_, computed_, kept_, at);
     launch_ready(at);
     wait_for_buckets();
   }
@@ -366,6 +397,7 @@ class gradient_buckets {
   std::vector<bucket_family<Group>> families_;
   std::shared_ptr<kept_state> kept_;  // by a reduction that is under way, also where nobody waits for it any more
   const bucket_layout& layout_;
+  gradient_shares<T, Group> shares_;
   contribution_map contributions_;
   gradient_checksums& checksums_;
   rank_comparison compared_;

@@ -30,7 +30,8 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/initial.hpp"  // IWYU pragma: export
+#include "belay/parallel/initial.hpp"          // IWYU pragma: export
+#include "belay/parallel/parameter_shape.hpp"  // IWYU pragma: export
 #include "belay/parallel/placement.hpp"
 #include "belay/step/contribution.hpp"
 
@@ -50,43 +51,6 @@ concept has_gradient = std::is_same_v<Learning, trainable>;
 
 /// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
 enum class weight_decay { no, yes };
-
-/// Extents of up to four dimensions, row-major.
-class parameter_shape {
- public:
-  static constexpr std::size_t max_rank = 4;
-
-  constexpr parameter_shape() = default;
-  constexpr parameter_shape(std::initializer_list<std::size_t> extents) {
-    if (extents.size() > max_rank) throw usage_error("a parameter has at most 4 dimensions", where{});
-    for (std::size_t extent : extents) extents_[rank_++] = extent;
-  }
-
-  [[nodiscard]] constexpr std::size_t rank() const noexcept { return rank_; }
-  [[nodiscard]] constexpr std::size_t operator[](std::size_t axis) const noexcept { return extents_[axis]; }
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return product(0, rank_); }
-  [[nodiscard]] constexpr const std::size_t* begin() const noexcept { return extents_.data(); }
-  [[nodiscard]] constexpr const std::size_t* end() const noexcept { return extents_.data() + rank_; }
-
-  /// Product of the extents of the axes from `first` up to but excluding `last`. It does not wrap around.
-  [[nodiscard]] constexpr std::size_t product(std::size_t first, std::size_t last) const noexcept {
-    checked_size count = 1;
-    for (std::size_t axis = first; axis < last; ++axis) count *= extents_[axis];
-    return count.saturated();
-  }
-  /// The same shape with another extent on one axis.
-  [[nodiscard]] constexpr parameter_shape with(std::size_t axis, std::size_t extent) const noexcept {
-    parameter_shape other = *this;
-    other.extents_[axis] = extent;
-    return other;
-  }
-
-  friend constexpr bool operator==(const parameter_shape&, const parameter_shape&) = default;
-
- private:
-  std::array<std::size_t, max_rank> extents_{};
-  std::size_t rank_ = 0;
-};
 
 /// A parameter independently of the mesh. `shape` is the global one. `name` decides the first values, so it must be the
 /// same on every mesh and unique in the model. A tied parameter, which several layers share, is one parameter with as
@@ -138,6 +102,14 @@ class parameter_values {
   const parameter_shape* shape_;
 };
 
+/// Elements `first` to `first + count - 1` of a parameter's local part, which a rank has in memory.
+template <class T>
+struct held_range {
+  std::size_t first = 0;
+  std::size_t count = 0;
+  T* data = nullptr;
+};
+
 /// The base of `parameter` that does not depend on its placement or on whether it is trained. Lists of parameters point
 /// to it, so a parameter must not be moved once it is in a list.
 template <class T>
@@ -186,6 +158,30 @@ class parameter_base {
     for (std::size_t i = 0; i < outer; ++i) visit((i * extent + part_.first) * inner, i * run, run);
   }
 
+  /// Whether this rank keeps ranges of the local part only, the others being on its peers.
+  [[nodiscard]] bool divided() const noexcept { return divided_; }
+  /// It keeps `ranges`, in order, from now on; the whole local part has memory only while it is gathered.
+  void hold(std::vector<held_range<T>> ranges) {
+    held_ = std::move(ranges);
+    divided_ = true;
+    value_ = nullptr;
+  }
+  /// Of a divided parameter: the local part has memory for the time, or none.
+  void place_values(T* values) noexcept { value_ = values; }
+
+  /// Calls `visit(global_offset, std::span<T>)` for every contiguous run of what this rank keeps, in order.
+  template <class Visit>
+  void each_held(Visit&& visit) const {
+    each_run([&](std::size_t global, std::size_t local, std::size_t count) {
+      if (!divided_) return visit(global, std::span<T>(value_ + local, count));
+      for (const held_range<T>& range : held_) {
+        const std::size_t first = range.first > local ? range.first : local;
+        const std::size_t end = range.first + range.count, last = end < local + count ? end : local + count;
+        if (first < last) visit(global + first - local, std::span<T>(range.data + first - range.first, last - first));
+      }
+    });
+  }
+
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
   void initialise(std::uint64_t seed, where at = where::current()) {
@@ -203,15 +199,13 @@ class parameter_base {
         at);
   }
 
-  /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of the local part.
+  /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of what this rank keeps of the local part.
   template <class Filler>
   requires std::invocable<Filler&, std::size_t, std::span<T>>
   void fill(Filler&& filler, where at = where::current()) {
-    if (value_ == nullptr && local_size() != 0)
+    if (value_ == nullptr && !divided_ && local_size() != 0)
       throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
-    each_run([&](std::size_t global, std::size_t local, std::size_t count) {
-      filler(global, std::span<T>(value_ + local, count));
-    });
+    each_held(filler);
   }
 
  private:
@@ -270,6 +264,8 @@ class parameter_base {
   local_part part_;
   parameter_shape local_shape_;
   T* value_ = nullptr;
+  std::vector<held_range<T>> held_ = {};
+  bool divided_ = false;
 };
 
 /// A parameter with a gradient, whatever its placement. The gradient is in the type that T is computed with: of a bf16
@@ -296,6 +292,9 @@ class trainable_parameter : public parameter_base<T> {
     gradient_ = gradient;
     contribution_ = contribution;
   }
+
+  /// The gradient has memory for the time, or none.
+  void place_gradient(gradient_type* gradient) noexcept { gradient_ = gradient; }
 
   /// What is told that a backward has added to the gradient; null where the caller of `bind` counts by itself.
   [[nodiscard]] contribution_target* contribution() const noexcept { return contribution_; }

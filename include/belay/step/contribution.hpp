@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -27,6 +28,13 @@ class contribution_target {
   void begin_unwritten() noexcept { unwritten_ = true; }
   void note_written() noexcept { unwritten_ = false; }
 
+  /// Whether the gradient has memory, or gets it when a backward adds to it.
+  enum class memory : std::uint8_t { given, needed };
+  [[nodiscard]] bool needs_memory() const noexcept { return memory_ == memory::needed; }
+  void note_memory(memory now) noexcept { memory_ = now; }
+  /// Gives the gradient memory, which the compute stream may write once it has waited for what is returned.
+  [[nodiscard]] virtual stream_event give_memory(where) { return {}; }
+
   /// A trainer's own function will add to the memory: zeroes it where nothing has written it.
   virtual void begin_adding() {}
   /// A backward of `micro_batch` has queued what it adds, which is there when `added` is reached. May throw
@@ -41,6 +49,7 @@ class contribution_target {
   contribution_target* next_ = nullptr;
   bool listed_ = false;
   bool unwritten_ = false;
+  memory memory_ = memory::given;
 };
 
 /// The targets of one handle's backward, in the order in which they were first added to. It allocates nothing: the list

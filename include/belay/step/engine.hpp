@@ -93,6 +93,12 @@ class engine {
   /// above its last one's.
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
 
+  /// Treats `other`, from which leases of steps come too, as it treats its own memory.
+  void poison(arena<Memory>& other) {
+    if constexpr (std::derived_from<stream_type, host_stream>)
+      if (poisons_) other.poison_in(kit_.stream());
+  }
+
   /// Leases come from `activations` from now on, and the region before is freed. Between steps: numbers, epoch and how
   /// the last step ended stay.
   void use(Memory activations) {
@@ -172,10 +178,7 @@ class engine {
 
  private:
   // Under `adversarial`, what is free holds nothing that looks like a number.
-  void poison() {
-    if constexpr (std::derived_from<stream_type, host_stream>)
-      if (poisons_) arena_.poison_in(kit_.stream());
-  }
+  void poison() { poison(arena_); }
 
   void begin(where at) {
     if (in_step_)

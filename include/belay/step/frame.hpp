@@ -181,7 +181,11 @@ class frame : public frame_arithmetic<frame<Engine>> {
   template <class Parameter>
   void adds_nothing(Parameter& parameter) {
     static_assert(contributes<Parameter>, "belay: a frozen parameter has no gradient: the backward need not name it");
-    if constexpr (contributes<Parameter>) list(parameter);
+    if constexpr (contributes<Parameter>) {
+      list(parameter);
+      using sum_type = gradient_sum<frame, decltype(parameter.gradient_values())>;
+      static_cast<void>(sum_type{*this, parameter.gradient_values(), parameter.contribution()}.data());  // zeros
+    }
   }
   /// The local part of `parameter`'s values, to read. A usage_error where it has no memory.
   template <class Parameter>
@@ -227,10 +231,12 @@ class frame : public frame_arithmetic<frame<Engine>> {
       throw usage_error("parameter " + printable(parameter.name()) + " is added to in a forward of layer '" +
                             printable(call_->layer) + "': gradients are added to in its backward",
                         call_->at);
+    contribution_target* const target = parameter.contribution();
+    if (target != nullptr && target->needs_memory()) engine_->compute().wait(target->give_memory(call_->at));
     if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0)
         [[unlikely]]
       refuse_unbound(parameter.name(), "added to");
-    if (contribution_target* const target = parameter.contribution()) contributions_->add(*target);
+    if (target != nullptr) contributions_->add(*target);
   }
 
   template <class T, std::size_t Rank>

@@ -43,6 +43,7 @@ namespace belay::inline BELAY_ABI {
 struct run_memory {
   std::size_t activations = 0;
   std::vector<std::size_t> windows;                  // symmetric memory, in the order in which it is asked for
+  std::vector<std::size_t> of_steps;                 // memory of steps alone, in the order in which it is asked for
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
 };
 
@@ -126,6 +127,16 @@ class run {
     windows_.push_back(std::make_unique<window>(group));
     open_window(index, bytes, at);
     return *windows_.back()->heap;
+  }
+
+  /// Memory for leases that begin and end within a step, beside the engine's; `purpose` is its row in the plan.
+  [[nodiscard]] arena<memory_type>& step_memory(const char* purpose) {
+    const std::size_t index = of_steps_.size();
+    const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(index);
+    of_steps_.push_back(std::make_unique<within_steps>(within_steps{
+        purpose, {tier::device, memory_type{bytes}, std::size_t{4096}, meters_[tier::device]}}));
+    engine_->poison(of_steps_.back()->leases);
+    return of_steps_.back()->leases;
   }
 
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
@@ -219,8 +230,15 @@ class run {
     }
     const std::size_t lasting = used_.peak_bytes(tier::device);
     out.memory.activations = engine_->activations().offsets().extent_bytes();
-    out.plan.add(tier::device, "activations", meters_[tier::device].peak_bytes() - lasting - window_peak,
-                 out.memory.activations);
+    // Of the tier's peak; what the others have at peaks of their own is not counted twice.
+    std::size_t rest = meters_[tier::device].peak_bytes() - lasting - window_peak;
+    for (const auto& one : of_steps_) {
+      const std::size_t peak = std::min(rest, one->leases.offsets().peak_bytes());
+      out.memory.of_steps.push_back(one->leases.offsets().extent_bytes());
+      out.plan.add(tier::device, one->purpose, peak, std::max(peak, out.memory.of_steps.back()));
+      rest -= peak;
+    }
+    out.plan.add(tier::device, "activations", rest, out.memory.activations);
     if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);
     return out;
   }
@@ -230,6 +248,10 @@ class run {
     explicit window(const group_type& ranks) : group(ranks) {}
     group_type group;
     std::optional<heap_type> heap;
+  };
+  struct within_steps {
+    const char* purpose;
+    arena<memory_type> leases;
   };
   struct share {
     std::size_t item;                // its number in what is used
@@ -263,6 +285,7 @@ class run {
   std::vector<share> shares_;
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<window>> windows_;
+  std::vector<std::unique_ptr<within_steps>> of_steps_;
   std::vector<std::shared_ptr<const void>> kept_;
 };
 

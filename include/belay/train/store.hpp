@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -28,6 +29,8 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/arena.hpp"
+#include "belay/device/lease_source.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/parallel/divisor.hpp"
@@ -41,11 +44,14 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the ranks that replicate a parameter divide among themselves: nothing (0), or the optimizer's state (1).
+/// What the ranks that replicate a parameter divide among themselves: nothing (0), the optimizer's state (1), gradients
+/// too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
 template <int Stage>
 struct zero {
-  static_assert(Stage == 0 || Stage == 1, "belay::zero<0> (nothing is divided) or belay::zero<1> (optimizer state)");
-  static constexpr zero_stage stage = Stage == 0 ? zero_stage::none : zero_stage::optimizer_state;
+  static_assert(Stage >= 0 && Stage <= 3,
+                "belay::zero<0> (nothing is divided), <1> (optimizer state), <2> (gradients too) or <3> (parameters "
+                "too)");
+  static constexpr auto stage = static_cast<zero_stage>(Stage);
 };
 
 /// A model lists its parameters: `model.for_each_parameter(visit)` calls `visit(parameter)` for each, in model order.
@@ -69,6 +75,7 @@ concept lends_memory = lists_parameters<M> && requires(M& model, std::size_t num
 struct store_options {
   std::uint64_t seed = 1;                           // of the first values, with each parameter's name
   std::size_t bucket_bytes = std::size_t{1} << 20;  // gradients that are reduced together
+  reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
 };
 
 /// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
@@ -121,11 +128,7 @@ class parameter_store {
 
   /// Elements that rank `number` of the world owns, of those that this rank's model lists.
   [[nodiscard]] std::size_t owned_elements(int number) const {
-    const coordinate there = coordinate_of(mesh_->shape(), number);
-    const std::array<std::size_t, 2> in_family{
-        static_cast<std::size_t>(there.data * mesh_->shape().expert + there.expert),
-        static_cast<std::size_t>(there.data)};
-    return buckets_.layout().owned_elements(in_family);
+    return buckets_.layout().owned_elements(in_families(number));
   }
 
   /// In a rehearsal: what a body does from here on depends on what its rank owns.
@@ -202,14 +205,32 @@ class parameter_store {
     }
   }
 
+  // The numbers of rank `number` of the world in the families.
+  [[nodiscard]] std::array<std::size_t, 2> in_families(int number) const {
+    const coordinate there = coordinate_of(mesh_->shape(), number);
+    return {static_cast<std::size_t>(there.data * mesh_->shape().expert + there.expert),
+            static_cast<std::size_t>(there.data)};
+  }
+  // Memory of values or gradients: of divided ones each rank has its share.
+  template <class T>
+  [[nodiscard]] std::span<T> lease_of_buckets(std::size_t (bucket_places::*elements)() const noexcept, const char* purpose,
+                                              where at) {
+    if (!buckets_.places().divided())
+      return run_->template lease<T>(tier::device, (buckets_.places().*elements)(), purpose, at);
+    return run_->template lease_share<T>(
+        tier::device, [&](int rank) { return (bucket_places(buckets_.layout(), in_families(rank)).*elements)(); },
+        purpose, at);
+  }
+
   // Dense parameters are replicated over data x expert, those of experts over data.
   enum : std::size_t { dense, of_experts };
 
   parameter_store(Run& run, const Mesh& mesh, parameters found, zero_stage stage, store_options options, where at)
       : run_(&run),
         mesh_(&mesh),
-        buckets_(std::move(found.members), {{mesh.replicas(), stage}, {mesh.data(), stage}}, options.bucket_bytes, 1,
-                 found.norm.unit(), at),
+        buckets_(std::move(found.members),
+                 {{mesh.replicas(), stage, options.reduce}, {mesh.data(), stage, options.reduce}}, options.bucket_bytes,
+                 1, found.norm.unit(), at),
         norm_places_(found.places),
         norm_(found.norm, std::move(found.places),
               run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
@@ -218,14 +239,27 @@ class parameter_store {
     std::span<value_type> wire;
     if (const std::size_t count = buckets_.wire_elements(); count > 0)
       wire = run.template lease<value_type>(tier::device, count, "gradients on the wire", at);
+    if (!found.values.empty() && stage >= zero_stage::gradients)
+      throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
     if (const std::size_t own = layout.elements(); found.values.size() >= own && !found.values.empty()) {
       const auto reductions =
           run.template lease<gradient_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
       buckets_.bind({found.values.first(own), found.gradients.first(own), reductions, wire}, at);
     } else {
-      const auto values = run.template lease<value_type>(tier::device, own, "parameters", at);
-      const auto all = run.template lease<gradient_type>(tier::device, layout.gradient_elements(), "gradients", at);
-      buckets_.bind({values, all.first(own), all.subspan(own), wire}, at);
+      const auto values = lease_of_buckets<value_type>(&bucket_places::value_elements, "parameters", at);
+      if (!buckets_.places().divided()) {
+        const auto all = run.template lease<gradient_type>(tier::device, layout.gradient_elements(), "gradients", at);
+        buckets_.bind({values, all.first(own), all.subspan(own), wire}, at);
+      } else {
+        const auto gradients = lease_of_buckets<gradient_type>(&bucket_places::gradient_elements, "gradients", at);
+        const auto reductions =
+            run.template lease<gradient_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
+        buckets_.bind({values, gradients, reductions, wire}, at);
+      }
+    }
+    if (buckets_.divides_gradients()) {
+      staging_.emplace(run.step_memory("gradient buckets"));
+      buckets_.use(*staging_);
     }
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
     for (frozen_parameter<value_type>* one : found.frozen) {
@@ -293,6 +327,7 @@ class parameter_store {
 
   Run* run_;
   const Mesh* mesh_;
+  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_;
   buckets_type buckets_;
   std::vector<norm_place> norm_places_;
   gradient_norm<value_type> norm_;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -48,6 +49,33 @@ struct bucket_reductions {
   wire_counts wire;
 };
 
+/// Reduces a bucket over the wire of the parameters' type: `computed` is rounded and sent, and what the ranks have sent
+/// is added into this rank's part of `memory`, which has room for the bucket and may be `computed`. The wire holds what
+/// this rank sends, then a part from every rank. Of a bucket that no rank owns a part of, equal shares are added, and
+/// then gathered as they are.
+template <class T, class Calls>
+void reduce_rounded(const Calls& group, const bucket_reductions<T>& with, std::size_t number,
+                    const compute_type_t<T>* computed, std::span<T> wire, std::span<compute_type_t<T>> memory,
+                    where at) {
+  using gradient_type = compute_type_t<T>;
+  const auto& b = with.layout.buckets()[number];
+  const auto rank = static_cast<std::size_t>(group.rank());
+  const std::span<const std::size_t> counts = with.wire.sent(number);
+  const std::span<const std::size_t> own = with.wire.received(number);
+  const std::span<T> sent = wire.first(b.count);
+  const std::span<T> received = wire.subspan(b.count, own.size() * own.front());
+  kernel::for_each_index(b.count, kernel::copy<gradient_type, T>{computed, sent.data()});
+  group.all_to_all_v(std::span<const T>(sent), counts, received, own, at);
+  gradient_type* to = memory.data();
+  for (std::size_t before = 0; before < rank; ++before) to += counts[before];
+  const std::size_t count = own.front();
+  kernel::for_each_index(count, kernel::copy<T, gradient_type>{received.data(), to});
+  for (std::size_t from = 1; from < own.size(); ++from)
+    kernel::for_each_index(count,
+                           kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
+  if (b.counts.empty()) group.all_gather_v(memory, counts, at);
+}
+
 /// The reduction of bucket `number` in `memory`: that of the gradients, or in checked builds of a copy. T is the
 /// parameters' type.
 template <class T>
@@ -56,15 +84,15 @@ struct bucket_reduction {
 
   bucket_reductions<T>* with;
   std::size_t number;
-  std::span<gradient_type> gradients, memory;
+  std::span<gradient_type> gradients, memory;  // of the bucket
   std::span<T> wire;  // one reduction uses it after the other
   where at;
 
   bucket_reduction(bucket_reductions<T>& kept, std::size_t bucket, const bucket_memory<T>& all, where started_at)
       : with(&kept),
         number(bucket),
-        gradients(all.gradients),
-        memory(all.reduction_of(kept.layout, kept.layout.buckets()[bucket])),
+        gradients(all.gradients_of(kept.layout, bucket)),
+        memory(all.reduction_of(kept.layout, bucket)),
         wire(all.wire),
         at(started_at) {}
 
@@ -91,7 +119,7 @@ struct bucket_reduction {
   void operator()(const Calls& group) const {
     seal();
     if constexpr (rounds_gradients<T>) {
-      reduce_rounded(group);
+      reduce_rounded(group, *with, number, gradients.data(), wire, memory, at);
     } else {
       copy();
       const auto& b = with->layout.buckets()[number];
@@ -108,34 +136,48 @@ struct bucket_reduction {
       const auto& b = with->layout.buckets()[number];
       for (std::size_t p : b.members)
         with->checksums.seal(
-            p, std::span<const gradient_type>(gradients.subspan(with->layout.offset(p), with->layout.size(p))));
+            p, std::span<const gradient_type>(gradients.subspan(with->layout.offset(p) - b.first, with->layout.size(p))));
     }
   }
   void copy() const noexcept {
-    const auto& b = with->layout.buckets()[number];
-    if constexpr (checked(check_level::local)) std::copy_n(gradients.data() + b.first, b.count, memory.data());
+    if constexpr (checked(check_level::local)) std::copy_n(gradients.data(), gradients.size(), memory.data());
   }
+};
 
-  // What this rank sends, then a part from every rank: of a bucket that no rank owns a part of, equal shares are added
-  // and then gathered as they are.
+/// The reduction of bucket `number`, which `computed` holds for some micro-batches, into this rank's `share` of it: the
+/// first of a step writes, others add.
+template <class T>
+struct share_reduction {
+  enum class into : std::uint8_t { written, added };
+  using gradient_type = compute_type_t<T>;
+
+  bucket_reductions<T>* with;
+  std::size_t number;
+  std::span<gradient_type> computed, share;
+  std::size_t before;  // elements of the bucket before the share
+  std::span<T> wire;
+  into how;
+  where at;
+
+  template <class Group>
+  [[nodiscard]] pending start(const Group& group, const start_order& order) const {
+    static_assert(can_start_composite<Group, share_reduction>,
+                  "gradients that are divided among ranks are reduced and added as one started composite: take a "
+                  "communicator with start_composite, as belay::host and belay::mpi have");
+    return group.start_composite(operation::reduce_scatter_v, *this, order);
+  }
   template <class Calls>
-  void reduce_rounded(const Calls& group) const {
-    const auto& b = with->layout.buckets()[number];
-    const auto rank = static_cast<std::size_t>(group.rank());
-    const std::span<const std::size_t> counts = with->wire.sent(number);
-    const std::span<const std::size_t> own = with->wire.received(number);
-    const std::span<T> sent = wire.first(b.count);
-    const std::span<T> received = wire.subspan(b.count, own.size() * own.front());
-    kernel::for_each_index(b.count, kernel::copy<gradient_type, T>{gradients.data() + b.first, sent.data()});
-    group.all_to_all_v(std::span<const T>(sent), counts, received, own, at);
-    gradient_type* to = memory.data();
-    for (std::size_t before = 0; before < rank; ++before) to += counts[before];
-    const std::size_t count = own.front();
-    kernel::for_each_index(count, kernel::copy<T, gradient_type>{received.data(), to});
-    for (std::size_t from = 1; from < own.size(); ++from)
-      kernel::for_each_index(count,
-                             kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
-    if (b.counts.empty()) group.all_gather_v(memory, counts, at);
+  void operator()(const Calls& group) const {
+    if constexpr (rounds_gradients<T>)
+      reduce_rounded(group, *with, number, computed.data(), wire, computed, at);
+    else
+      group.reduce_scatter_v(computed, with->layout.buckets()[number].counts, sum, at);
+    const gradient_type* const own = computed.data() + before;
+    if (how == into::written)
+      std::copy_n(own, share.size(), share.data());
+    else
+      kernel::for_each_index(share.size(),
+                             kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, share.data()});
   }
 };
 

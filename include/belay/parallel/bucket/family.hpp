@@ -44,8 +44,9 @@ template <class Group>
 struct bucket_family {
   Group group;
   zero_stage stage = zero_stage::none;
+  reduce_when reduces = reduce_when::each_micro_batch;
 
-  operator family_shape() const noexcept { return {static_cast<std::size_t>(group.size()), stage}; }
+  operator family_shape() const noexcept { return {static_cast<std::size_t>(group.size()), stage, reduces}; }
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -28,25 +28,38 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the ranks that replicate a parameter divide among themselves, as in ZeRO.
-enum class zero_stage : std::uint8_t { none, optimizer_state };
+/// What the ranks that replicate a parameter divide among themselves, as in ZeRO: each stage also what those before it
+/// do.
+enum class zero_stage : std::uint8_t { none, optimizer_state, gradients, parameters };
+
+/// When gradients are reduced: into the owners' shares in every micro-batch, so that a rank keeps its share alone; or
+/// once a step, for which every rank keeps whole gradients.
+enum class reduce_when : std::uint8_t { each_micro_batch, last };
 
 /// For a parameter whose place in memory the layout decides.
 inline constexpr std::size_t placed_by_layout = ~std::size_t{0};
 
 /// The size of one parameter, the family (ranks that replicate it) it belongs to, a hash of its name and of what else
-/// is equal on these ranks, and where it begins in memory that is borrowed: all entries of a layout say so, or none.
+/// is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none), and
+/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer.
 struct bucket_entry {
   std::size_t elements = 0;
   std::size_t family = 0;
   std::uint64_t identity = 0;
   std::size_t offset = placed_by_layout;
+  std::size_t layer = 0;
 };
 
 /// What the layout needs of a family: the number of ranks, and what they divide.
 struct family_shape {
   std::size_t ranks = 1;
   zero_stage stage = zero_stage::none;
+  reduce_when reduces = reduce_when::each_micro_batch;
+
+  [[nodiscard]] constexpr bool divides_gradients() const noexcept {
+    return ranks > 1 && stage >= zero_stage::gradients && reduces == reduce_when::each_micro_batch;
+  }
+  [[nodiscard]] constexpr bool divides_values() const noexcept { return ranks > 1 && stage >= zero_stage::parameters; }
 };
 
 /// A list of `Element`s, or of types that convert to it: members of buckets, families.
@@ -98,6 +111,7 @@ class bucket_layout {
       if (families_[f].ranks == 0) throw usage_error("family " + std::to_string(f) + " has no ranks", at);
     }
     std::vector<std::size_t> open(families.size());  // 1 + the bucket that a family is filling, or 0
+    std::vector<std::size_t> layer_of(families.size());
     checked_size all;
     for (std::size_t i = entries.size(); i-- > 0;) {
       const bucket_entry entry = entries[i];
@@ -113,13 +127,15 @@ class bucket_layout {
       if (i + 1 == entries.size()) borrowed_ = entry.offset != placed_by_layout;
       const std::size_t size = padded(sizes_[i]);
       const std::size_t end = borrowed_ ? entry.offset + size : 0;
+      const bool of_one_layer = families_[family].divides_gradients() || families_[family].divides_values();
       if (open[family] == 0 || (buckets_[open[family] - 1].count + size) * element_bytes > bucket_bytes ||
-          buckets_[open[family] - 1].first != end) {
+          buckets_[open[family] - 1].first != end || (of_one_layer && layer_of[family] != entry.layer)) {
         buckets_.push_back({});
         open[family] = buckets_.size();
       }
       bucket& b = buckets_[open[family] - 1];
       b.family = family;
+      layer_of[family] = entry.layer;
       b.members.push_back(i);
       b.count += size;
       if (borrowed_) offsets_[i] = b.first = entry.offset;
@@ -149,6 +165,8 @@ class bucket_layout {
   /// In the order of launch.
   [[nodiscard]] const std::vector<bucket>& buckets() const noexcept { return buckets_; }
   [[nodiscard]] const std::vector<family_shape>& families() const noexcept { return families_; }
+
+  [[nodiscard]] const family_shape& family_of(const bucket& b) const noexcept { return families_[b.family]; }
 
   /// Calls `visit(parameter_range)` for what rank `rank` of the bucket's family owns, in the order of memory.
   template <class Visit>
@@ -186,6 +204,7 @@ class bucket_layout {
     for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_family[p - 1] ? 1 : 0);
     content_hash hash;
     hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage)).add(unit_.k());
+    hash.add(static_cast<std::uint64_t>(families_[family].reduces));
     for (const bucket& b : buckets_) {
       if (b.family != family) continue;
       hash.add(b.count).add(b.members.size());
@@ -237,7 +256,7 @@ class bucket_layout {
     gradient_elements_ = elements_;
     for (bucket& b : buckets_) {
       b.reduced_at = b.first;
-      if (!checked(check_level::local) || families_[b.family].ranks < 2) continue;
+      if (!checked(check_level::local) || families_[b.family].ranks < 2 || family_of(b).divides_gradients()) continue;
       b.reduced_at = gradient_elements_;
       gradient_elements_ += b.count;
     }

@@ -13,12 +13,13 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/places.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// Values of parameters of T and their gradients, each of `layout.elements()`; what checked builds reduce in, which
-/// makes `layout.gradient_elements()` with the gradients; and where gradients are rounded, sent and received, one
-/// bucket after the other.
+/// Values of parameters of T and their gradients, each of `layout.elements()`, or what `places` says where they are
+/// divided; what checked builds reduce in, which makes `layout.gradient_elements()` with the gradients; and where
+/// gradients are rounded, sent and received, one bucket after the other.
 template <class T>
 struct bucket_memory {
   using gradient_type = compute_type_t<T>;
@@ -27,13 +28,14 @@ struct bucket_memory {
   std::span<gradient_type> gradients = {};
   std::span<gradient_type> reductions = {};
   std::span<T> wire = {};
+  bucket_places places = {};
 
   /// Throws usage_error where it is not what `layout` needs, with `wire_elements` for the wire.
   void expect(const bucket_layout& layout, std::size_t wire_elements, where at) const {
-    const std::size_t all = gradients.size() + reductions.size();
-    if (values.size() != layout.elements() || all != layout.gradient_elements())
-      throw usage_error("the buckets need layout().elements() = " + std::to_string(layout.elements()) +
-                            " values and layout().gradient_elements() = " + std::to_string(layout.gradient_elements()) +
+    const std::size_t all = gradients.size() + reductions.size(), needed = all_gradients(layout);
+    if (values.size() != places.value_elements() || all != needed)
+      throw usage_error("the buckets need layout().elements() = " + std::to_string(places.value_elements()) +
+                            " values and layout().gradient_elements() = " + std::to_string(needed) +
                             " gradients, got " + std::to_string(values.size()) + " and " + std::to_string(all),
                         at);
     if (wire.size() != wire_elements)
@@ -42,18 +44,25 @@ struct bucket_memory {
                         at);
   }
   [[nodiscard]] bool is_bound_to(const bucket_layout& layout) const noexcept {
-    return gradients.size() + reductions.size() == layout.gradient_elements();
+    return gradients.size() + reductions.size() == all_gradients(layout);
   }
 
-  [[nodiscard]] std::span<gradient_type> gradient_of(const bucket_layout& layout,
-                                                     std::size_t parameter) const noexcept {
-    return gradients.subspan(layout.offset(parameter), layout.size(parameter));
+  /// What is kept of a bucket's gradients: all of them, or this rank's share.
+  [[nodiscard]] std::span<gradient_type> gradients_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
+    const auto& b = layout.buckets()[bucket];
+    const auto& place = places[bucket];
+    return gradients.subspan(place.gradients, layout.family_of(b).divides_gradients() ? place.own : b.count);
   }
-  /// Where a bucket is reduced.
-  [[nodiscard]] std::span<gradient_type> reduction_of(const bucket_layout& layout,
-                                                      const bucket_layout::bucket& b) const noexcept {
-    if (b.reduced_at == b.first) return gradients.subspan(b.first, b.count);
+  /// Where a bucket of whole gradients is reduced.
+  [[nodiscard]] std::span<gradient_type> reduction_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
+    const auto& b = layout.buckets()[bucket];
+    if (b.reduced_at == b.first) return gradients_of(layout, bucket);
     return reductions.subspan(b.reduced_at - layout.elements(), b.count);
+  }
+
+ private:
+  [[nodiscard]] std::size_t all_gradients(const bucket_layout& layout) const noexcept {
+    return places.gradient_elements() + layout.gradient_elements() - layout.elements();
   }
 };
 

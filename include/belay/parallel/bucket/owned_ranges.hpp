@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
@@ -13,6 +14,8 @@
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
+#include "belay/parallel/bucket/memory.hpp"
+#include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -21,20 +24,51 @@ namespace belay::inline BELAY_ABI {
 template <class T, class Group>
 [[nodiscard]] std::vector<owned_range<T>> owned_ranges(const bucket_layout& layout,
                                                        const std::vector<bucket_family<Group>>& families,
-                                                       const std::vector<bucket_member<T>>& members) {
+                                                       const std::vector<bucket_member<T>>& members,
+                                                       const bucket_memory<T>& memory) {
   std::vector<owned_range<T>> out;
   for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
     const auto& bucket = layout.buckets()[b];
     const auto rank = static_cast<std::size_t>(layout_rank(families[bucket.family].group));
     const norm_share share =
         bucket.counts.empty() && rank != 0 ? norm_share::counted_elsewhere : norm_share::counted_here;
+    const family_shape& family = layout.family_of(bucket);
+    const bucket_places::place& place = memory.places[b];
     layout.each_owned(bucket, rank, [&](const parameter_range& range) {
-      const trainable_parameter<T>& p = members[range.parameter].parameter();
-      out.push_back({range.parameter, range.offset, range.count, b, p.value() + range.offset,
-                     p.gradient() + range.offset, p.decay(), share});
+      const std::size_t in_bucket = layout.offset(range.parameter) - bucket.first + range.offset;
+      const std::size_t value = place.values + in_bucket - (family.divides_values() ? place.before : 0);
+      const std::size_t gradient = place.gradients + in_bucket - (family.divides_gradients() ? place.before : 0);
+      out.push_back({range.parameter, range.offset, range.count, b, memory.values.data() + value,
+                     memory.gradients.data() + gradient, members[range.parameter].parameter().decay(), share});
     });
   }
   return out;
+}
+
+/// Gives every parameter its memory: whole, or of divided values what this rank owns, and of divided gradients none
+/// until a backward adds to them.
+template <class T, class Contributors>
+void bind_members(const bucket_layout& layout, const std::vector<bucket_member<T>>& members,
+                  const bucket_memory<T>& memory, std::span<const owned_range<T>> owned, Contributors& contributors) {
+  for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
+    const auto& bucket = layout.buckets()[b];
+    const family_shape& family = layout.family_of(bucket);
+    const bucket_places::place& place = memory.places[b];
+    for (std::size_t p : bucket.members) {
+      const std::size_t in_bucket = layout.offset(p) - bucket.first;
+      auto* const value = family.divides_values() ? nullptr : memory.values.data() + place.values + in_bucket;
+      auto* const gradient =
+          family.divides_gradients() ? nullptr : memory.gradients.data() + place.gradients + in_bucket;
+      members[p].parameter().bind(value, gradient, &contributors[p]);
+      contributors[p].note_memory(family.divides_gradients() ? contribution_target::memory::needed
+                                                             : contribution_target::memory::given);
+      if (!family.divides_values()) continue;
+      std::vector<held_range<T>> held;
+      for (const owned_range<T>& range : owned)
+        if (range.parameter == p) held.push_back({range.offset, range.count, range.value});
+      members[p].parameter().hold(std::move(held));
+    }
+  }
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// An arena for those who must not know its kind of memory: leases that begin and end within a step.
+//
+//   belay::lease_source_of source(arena);
+//   belay::lease_chain chain;
+//   std::byte* first = source.lease_bytes(1 << 20, chain, belay::where::current());
+//   source.release(chain);
+#pragma once
+
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/arena.hpp"
+#include "belay/device/offset_allocator.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+class lease_source {
+ public:
+  /// `bytes` until `chain` is released; not zeroed. Throws budget_error where the arena has no room.
+  [[nodiscard]] virtual std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at) = 0;
+  virtual void release(lease_chain& chain) noexcept = 0;
+
+ protected:
+  ~lease_source() = default;
+};
+
+/// `Arena` outlives it.
+template <class Arena>
+class lease_source_of final : public lease_source {
+ public:
+  explicit lease_source_of(Arena& from) noexcept : arena_(&from) {}
+
+  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at) override {
+    return arena_->lease_bytes(bytes, chain, at);
+  }
+  void release(lease_chain& chain) noexcept override { arena_->release(chain); }
+
+ private:
+  Arena* arena_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Buckets of gradients of which a rank keeps its share alone. A backward adds to memory that a bucket has for the time;
+// when all parameters of the bucket have what the micro-batch gives them, it is reduced into the ranks' shares, and the
+// memory is free. Micro-batches that are computed between each other may share a reduction.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/lease_source.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/parallel/bucket/bucket_reduction.hpp"
+#include "belay/parallel/bucket/contributions.hpp"
+#include "belay/parallel/bucket/family.hpp"
+#include "belay/parallel/bucket/member.hpp"
+#include "belay/parallel/bucket/memory.hpp"
+#include "belay/parallel/bucket/staging.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class T, class Group>
+class gradient_shares {
+ public:
+  using gradient_type = compute_type_t<T>;
+
+  /// All outlive it; `memory` may be bound later.
+  gradient_shares(bucket_reductions<T>& kept, std::span<const bucket_member<T>> members,
+                  std::span<const bucket_family<Group>> families, const bucket_memory<T>& memory)
+      : kept_(&kept),
+        members_(members),
+        families_(families),
+        memory_(&memory),
+        staging_(kept.layout.buckets().size()),
+        buckets_(kept.layout.buckets().size()) {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) any_ = any_ || divides(b);
+  }
+
+  [[nodiscard]] bool divides(std::size_t bucket) const noexcept {
+    return layout().family_of(layout().buckets()[bucket]).divides_gradients();
+  }
+  /// Whether there is such a bucket.
+  [[nodiscard]] bool any() const noexcept { return any_; }
+  /// Buckets take the memory that gradients are computed in from `source`.
+  void use(lease_source& source) noexcept { staging_.use(source); }
+
+  /// Begins a step. What a step that was withdrawn has started is waited for first.
+  void begin(std::size_t micro_batches, const contribution_map& contributions, where at) {
+    if (!any_) return;
+    if (!staging_.has_memory())
+      throw usage_error("divided gradients are computed in memory of the run: make the buckets with a parameter_store",
+                        at);
+    wait_all(at);
+    std::size_t divided = 0;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      buckets_[b] = {};
+      if (!divides(b)) continue;
+      ++divided;
+      for (std::size_t p : layout().buckets()[b].members) buckets_[b].uses += contributions.uses(p);
+    }
+    micro_batches_ = micro_batches;
+    begun_.assign(buckets_.size() * micro_batches, 0);
+    staging_.expect(divided * micro_batches);
+  }
+
+  /// Gives a bucket memory, and its parameters their gradients in it, which nothing has written.
+  template <class Contributors>
+  [[nodiscard]] stream_event open(std::size_t bucket, Contributors& contributors, where at) {
+    const auto& b = layout().buckets()[bucket];
+    if (staging_.is_open(bucket)) return {};
+    const stream_event used = staging_.open(bucket, b.count, at);
+    gradient_type* const first = staging_.of(bucket).data();
+    for (std::size_t p : b.members) {
+      members_[p].parameter().place_gradient(first + layout().offset(p) - b.first);
+      contributors[p].begin_unwritten();
+      contributors[p].note_memory(contribution_target::memory::given);
+    }
+    return used;
+  }
+
+  /// A micro-batch has contributed to a parameter of the bucket. True where the bucket is to be reduced.
+  [[nodiscard]] bool contributed(std::size_t bucket, std::size_t micro_batch) noexcept {
+    divided_bucket& one = buckets_[bucket];
+    if (std::exchange(begun_[bucket * micro_batches_ + micro_batch], std::uint8_t{1}) == 0) one.awaited += one.uses;
+    return --one.awaited == 0;
+  }
+
+  /// Starts the reduction of what the bucket holds.
+  template <class Contributors>
+  void reduce(std::size_t bucket, Contributors& contributors, const stream_event& computed,
+              const std::shared_ptr<bucket_reductions<T>>& keep, where at) {
+    using into = typename share_reduction<T>::into;
+    const auto& b = layout().buckets()[bucket];
+    divided_bucket& one = buckets_[bucket];
+    const auto how = one.reductions++ == 0 ? into::written : into::added;
+    const start_order order = start_order(after(computed, at)).keeping(keep);
+    const share_reduction<T> work{kept_, bucket, staging_.of(bucket), memory_->gradients_of(layout(), bucket),
+                         memory_->places[bucket].before, memory_->wire, how, at};
+    staging_.close(bucket, work.start(families_[b.family].group, order));
+    for (std::size_t p : b.members) {
+      members_[p].parameter().place_gradient(nullptr);
+      contributors[p].note_memory(contribution_target::memory::needed);
+    }
+  }
+
+  /// Joins the reductions that peers of a complete step wait in: what is missing, in the order of micro-batches.
+  template <class Contributors>
+  void reduce_the_rest(Contributors& contributors, const stream_event& computed,
+                       const std::shared_ptr<bucket_reductions<T>>& keep, where at) {
+    for (std::size_t m = 0; m < micro_batches_; ++m)
+      for (std::size_t b = 0; b < buckets_.size(); ++b) {
+        if (!divides(b) || buckets_[b].reductions > m) continue;
+        static_cast<void>(open(b, contributors, at));
+        reduce(b, contributors, computed, keep, at);
+      }
+  }
+
+  void wait_all(where at) {
+    if (any_) staging_.wait_all(at);
+  }
+  /// Of a step without micro-batches: the shares are zero.
+  void zero_untouched() noexcept {
+    for (std::size_t b = 0; b < buckets_.size(); ++b)
+      if (divides(b) && buckets_[b].reductions == 0) {
+        const auto share = memory_->gradients_of(layout(), b);
+        std::fill(share.begin(), share.end(), gradient_type(0));
+      }
+  }
+
+ private:
+  struct divided_bucket {
+    std::size_t uses = 0;        // contributions of a micro-batch
+    std::size_t awaited = 0;     // of the micro-batches that have begun to contribute
+    std::size_t reductions = 0;  // started in the step
+  };
+
+  [[nodiscard]] const bucket_layout& layout() const noexcept { return kept_->layout; }
+
+  bucket_reductions<T>* kept_;
+  std::span<const bucket_member<T>> members_;
+  std::span<const bucket_family<Group>> families_;
+  const bucket_memory<T>* memory_;
+  gradient_staging<gradient_type> staging_;
+  std::vector<divided_bucket> buckets_;
+  std::vector<std::uint8_t> begun_;  // by bucket and micro-batch
+  std::size_t micro_batches_ = 0;
+  bool any_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI

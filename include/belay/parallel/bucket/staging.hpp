@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where a rank that keeps only its share of the gradients computes them: a bucket has memory from the first addition of
+// a micro-batch until its reduction into the shares is over. One bucket is reduced while another is filled; what the
+// next one overwrites, the compute stream waits for, not the host.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/pending.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/lease_source.hpp"
+#include "belay/device/offset_allocator.hpp"
+#include "belay/device/stream_event.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Memory of gradients of type T, by bucket. The source outlives it. A lease is released when the compute stream waits
+/// for what used it.
+template <class T>
+class gradient_staging {
+ public:
+  explicit gradient_staging(std::size_t buckets) : open_(buckets) {}
+
+  void use(lease_source& source) noexcept { source_ = &source; }
+  [[nodiscard]] bool has_memory() const noexcept { return source_ != nullptr; }
+  /// Reductions of a step, so that it allocates nothing.
+  void expect(std::size_t reductions) { started_.reserve(reductions); }
+
+  [[nodiscard]] bool is_open(std::size_t bucket) const noexcept { return open_[bucket].first != nullptr; }
+  [[nodiscard]] std::span<T> of(std::size_t bucket) const noexcept { return {open_[bucket].first, open_[bucket].count}; }
+
+  /// Gives a bucket memory for `count` elements, not zeroed. The compute stream may write it once it has waited for
+  /// what is returned.
+  [[nodiscard]] stream_event open(std::size_t bucket, std::size_t count, where at) {
+    stream_event used;
+    while (started_.size() - released_ > most_in_reduction) {
+      used = started_[released_].over.event();
+      source_->release(started_[released_++].lease);
+    }
+    lease& one = open_[bucket];
+    one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at));
+    one.count = count;
+    return used;
+  }
+  /// The bucket's memory belongs to the reduction `over` from here on.
+  void close(std::size_t bucket, pending&& over) {
+    started_.push_back({std::move(over), std::exchange(open_[bucket].chain, {})});
+    open_[bucket] = {};
+  }
+
+  /// Returns when all reductions are over, and releases all memory.
+  void wait_all(where at) {
+    struct releases {
+      gradient_staging* self;
+      ~releases() { self->release_all(); }
+    } const finally{this};
+    for (reduction& one : started_)
+      if (one.over.open()) std::move(one.over).wait(at);
+  }
+
+ private:
+  static constexpr std::size_t most_in_reduction = 1;
+
+  struct lease {
+    T* first = nullptr;
+    std::size_t count = 0;
+    lease_chain chain;
+  };
+  struct reduction {
+    pending over;
+    lease_chain lease;
+  };
+
+  void release_all() noexcept {
+    for (; released_ < started_.size(); ++released_) source_->release(started_[released_].lease);
+    started_.clear();
+    released_ = 0;
+    for (lease& one : open_) {
+      if (one.first != nullptr) source_->release(one.chain);
+      one = {};
+    }
+  }
+
+  lease_source* source_ = nullptr;
+  std::vector<lease> open_;
+  std::vector<reduction> started_;
+  std::size_t released_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
