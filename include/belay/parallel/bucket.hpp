@@ -60,6 +60,7 @@ class gradient_buckets {
   static_assert(serves_buckets<Group, T>());
 
  public:
+  using value_type = T;
   using gradient_type = compute_type_t<T>;
 
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
@@ -112,6 +113,18 @@ class gradient_buckets {
   /// What this rank keeps of values and gradients.
   [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
   [[nodiscard]] bool divides_gradients() const noexcept { return shares_.any(); }
+  /// What this rank keeps of a bucket's values, and the ranks that have the others.
+  [[nodiscard]] std::span<T> values_of(std::size_t bucket) const noexcept {
+    return memory_.values_of(layout_, bucket);
+  }
+  [[nodiscard]] const Group& group_of(std::size_t bucket) const noexcept {
+    return families_[layout_.buckets()[bucket].family].group;
+  }
+  [[nodiscard]] bool divides_values() const noexcept {
+    for (const auto& b : layout_.buckets())
+      if (layout_.family_of(b).divides_values()) return true;
+    return false;
+  }
   /// Divided gradients are computed in memory that is leased from `source` in every step.
   void use(lease_source& source) noexcept { shares_.use(source); }
   /// 0 unless T is narrower than its gradients and some family has several ranks.

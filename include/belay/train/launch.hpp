@@ -75,18 +75,30 @@ class rank_rehearsal {
   /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says).
   template <training_body Body>
   rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at)
-      : number_(number), rank_(number, size, at), run_(number, size, {{}, everything()}) {
-    run_.engine().make_room(rows);
-    body(rank_, run_);
+      : number_(number) {
+    run_memory memory = everything();
+    rehearse(size, body, memory, rows, at);
+    memory.gathers = run_->gathers();
+    // Layers that are gathered early have other memory than the body alone shows.
+    if (std::ranges::any_of(memory.gathers, [](const auto& order) { return !order.empty(); }))
+      rehearse(size, body, memory, rows, at);
   }
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
-  [[nodiscard]] bool stands_for(int other) const noexcept { return rank_.questions().same(number_, other); }
+  [[nodiscard]] bool stands_for(int other) const noexcept { return rank_->questions().same(number_, other); }
   /// What such a rank leases.
-  [[nodiscard]] planned_run leased_by(int other) const { return run_.leased_by(other); }
-  [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_.meshes(); }
+  [[nodiscard]] planned_run leased_by(int other) const { return run_->leased_by(other); }
+  [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
 
  private:
+  template <class Body>
+  void rehearse(int size, Body& body, const run_memory& memory, std::uint64_t rows, where at) {
+    run_.reset();
+    rank_.emplace(number_, size, at);
+    run_.emplace(number_, size, planned_run{{}, memory});
+    run_->engine().make_room(rows);
+    body(*rank_, *run_);
+  }
   [[nodiscard]] static run_memory everything() {
     run_memory out;
     // Every region gets as much; a sanitizer refuses much more, a limit on addresses may refuse even that.
@@ -96,8 +108,8 @@ class rank_rehearsal {
   }
 
   int number_;
-  rehearsal::rank rank_;
-  run<rehearsal::rank, rehearsal_engine> run_;
+  std::optional<rehearsal::rank> rank_;
+  std::optional<run<rehearsal::rank, rehearsal_engine>> run_;
 };
 
 /// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;

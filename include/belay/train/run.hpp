@@ -34,6 +34,7 @@
 #include "belay/device/memory.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/parallel/gathers/order.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/train/plan.hpp"
 
@@ -44,6 +45,7 @@ struct run_memory {
   std::size_t activations = 0;
   std::vector<std::size_t> windows;                  // symmetric memory, in the order in which it is asked for
   std::vector<std::size_t> of_steps;                 // memory of steps alone, in the order in which it is asked for
+  std::vector<std::vector<std::uint32_t>> gathers;   // the order of gathers in a step, by store that divides parameters
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
 };
 
@@ -138,6 +140,18 @@ class run {
     engine_->poison(of_steps_.back()->leases);
     return of_steps_.back()->leases;
   }
+
+  // For stores that divide parameters: the order in which a step gathers layers, as it was rehearsed; in the rehearsal
+  // that finds it out, none.
+  [[nodiscard]] std::size_t add_gathers() {
+    gathers_.emplace_back();
+    return gathers_.size() - 1;
+  }
+  [[nodiscard]] std::vector<std::uint32_t> planned_gathers(std::size_t store) const {
+    return store < planned_.gathers.size() ? planned_.gathers[store] : std::vector<std::uint32_t>{};
+  }
+  void note_gathers(std::size_t store, const gather_order& found) { gathers_[store] = found.layers(); }
+  [[nodiscard]] const std::vector<std::vector<std::uint32_t>>& gathers() const noexcept { return gathers_; }
 
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
   /// token of a committed step, or an evaluation, which has the mean alone.
@@ -239,6 +253,7 @@ class run {
       rest -= peak;
     }
     out.plan.add(tier::device, "activations", rest, out.memory.activations);
+    out.memory.gathers = gathers_;
     if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);
     return out;
   }
@@ -286,6 +301,7 @@ class run {
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<window>> windows_;
   std::vector<std::unique_ptr<within_steps>> of_steps_;
+  std::vector<std::vector<std::uint32_t>> gathers_;
   std::vector<std::shared_ptr<const void>> kept_;
 };
 

@@ -10,6 +10,7 @@
 //   belay::step step{run.engine(), store};
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -34,7 +35,11 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/parallel/divisor.hpp"
+#include "belay/parallel/gathers.hpp"
+#include "belay/parallel/gathers/parameter_gathers.hpp"
+#include "belay/parallel/lists_parameters.hpp"
 #include "belay/parallel/parameter.hpp"
+#include "belay/parallel/parameter_layers.hpp"
 #include "belay/parallel/placement.hpp"
 #include "belay/parallel/precision.hpp"
 #include "belay/parallel/vote.hpp"
@@ -54,16 +59,6 @@ struct zero {
   static constexpr auto stage = static_cast<zero_stage>(Stage);
 };
 
-/// A model lists its parameters: `model.for_each_parameter(visit)` calls `visit(parameter)` for each, in model order.
-struct any_visitor {
-  template <class Parameter>
-  void operator()(Parameter&) const noexcept {}
-};
-template <class M>
-concept lists_parameters = requires(M& model, any_visitor visit) {
-  model.for_each_parameter(visit);
-};
-
 /// A model whose parameters lie in memory of its own, as `parameter_list` has.
 template <class M>
 concept lends_memory = lists_parameters<M> && requires(M& model, std::size_t number) {
@@ -76,6 +71,7 @@ struct store_options {
   std::uint64_t seed = 1;                           // of the first values, with each parameter's name
   std::size_t bucket_bytes = std::size_t{1} << 20;  // gradients that are reduced together
   reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
+  reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
 };
 
 /// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
@@ -137,21 +133,45 @@ class parameter_store {
     static_cast<void>(mesh_->data().rank());
   }
 
+  // For `belay::gathers`.
+  static constexpr std::uint32_t whole = gather_order::nothing;
+  /// The number of a layer whose parameters are gathered together; `whole` where none of them is divided. Each of the
+  /// buckets that hold them is of this layer alone.
+  template <class Layer>
+  [[nodiscard]] std::uint32_t gathers_for(Layer& layer, where at) {
+    if (!gathers_) return whole;
+    std::vector<std::size_t> of_layer;
+    layer.for_each_parameter([&](auto& parameter) {
+      if (const auto found = bucket_of(parameter); found != buckets_.layout().buckets().size()) of_layer.push_back(found);
+    });
+    std::ranges::sort(of_layer);
+    of_layer.erase(std::unique(of_layer.begin(), of_layer.end()), of_layer.end());
+    if (of_layer.empty()) return whole;
+    return gathers_->add_layer(std::move(of_layer), at);
+  }
+  void hold(std::uint32_t layer, auto& stream, where at) { gathers_->hold(layer, stream, at); }
+  void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
+  [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
+  /// Of the steps so far; zeros where no parameters are divided.
+  [[nodiscard]] gather_counts gathered() const noexcept { return gathers_ ? gathers_->counts() : gather_counts{}; }
+
   // What a step asks of its participants.
 
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
   void begin(const step_start& start, where at) {
     if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
     if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
+    if (gathers_) gathers_->retire(at);
     // A store that one rank forgets would be waited for in the comparison of another.
     if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
     buckets_.begin_unwritten(start.micro_batches, at);
+    if (gathers_) gathers_->begin_step(run_->engine().compute(), at);
   }
 
   /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
   template <step_divisor Divisor>
   [[nodiscard]] committed_part finish(const Mesh& mesh, const Divisor& divisor, where at) {
-    stepping_ = false;
+    end_gathers(at);
     auto reduced = reduce(mesh, divisor, at);
     double squares = 0;
     if constexpr (!moves_nothing<group_type>) squares = norm_.squares(reduced, mesh.replicas(), mesh.pipeline(), at);
@@ -167,10 +187,11 @@ class parameter_store {
 
   /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
   void abandon(const Mesh& mesh, where at) {
-    stepping_ = false;
+    end_gathers(at);
     buckets_.abandon(mesh.replicas(), at);
   }
   void withdraw() noexcept {
+    if (gathers_) gathers_->end_step();
     if (std::exchange(stepping_, false)) buckets_.withdraw();
   }
   [[nodiscard]] ballot findings() const noexcept { return {}; }
@@ -203,6 +224,23 @@ class parameter_store {
         run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
     } catch (...) {  // no memory for the text
     }
+  }
+
+  void end_gathers(where at) {
+    stepping_ = false;
+    if (!gathers_) return;
+    gathers_->end_step();
+    gathers_->retire(at);
+    if constexpr (moves_nothing<group_type>) run_->note_gathers(gathers_number_, gathers_->noted());
+    gathers_->forget_order();
+  }
+  // The bucket of a parameter that is divided; else their number.
+  [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
+    const auto& all = buckets_.layout().buckets();
+    for (std::size_t b = 0; b < all.size() && parameter.divided(); ++b)
+      for (std::size_t p : all[b].members)
+        if (static_cast<const parameter_base<value_type>*>(&buckets_.parameter(p)) == &parameter) return b;
+    return all.size();
   }
 
   // The numbers of rank `number` of the world in the families.
@@ -261,6 +299,11 @@ class parameter_store {
       staging_.emplace(run.step_memory("gradient buckets"));
       buckets_.use(*staging_);
     }
+    if (buckets_.divides_values()) {
+      whole_.emplace(run.step_memory("gathered parameters"));
+      gathers_number_ = run.add_gathers();
+      gathers_.emplace(buckets_, *whole_, options.reshard, gather_order(run.planned_gathers(gathers_number_)));
+    }
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
     for (frozen_parameter<value_type>* one : found.frozen) {
       one->bind(run.template lease<value_type>(tier::device, one->local_size(), "frozen parameters", at).data());
@@ -272,6 +315,7 @@ class parameter_store {
   template <class Model>
   [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, where at) {
     parameters found;
+    const parameter_layers layers(model);
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       using element = typename Parameter::value_type;
       constexpr bool fits = std::is_same_v<element, value_type>;
@@ -290,7 +334,7 @@ class parameter_store {
         const auto mine = static_cast<std::size_t>(cut ? mesh.layout_coordinate().expert : 0);
         std::size_t first = placed_by_layout;
         if constexpr (lends_memory<Model>) first = model.first_of(found.members.size());
-        found.members.emplace_back(parameter, cut ? of_experts : dense, first);
+        found.members.emplace_back(parameter, cut ? of_experts : dense, first, layers.of(parameter));
         found.places.push_back({found.norm.add(parts, at), mine});
       }
     });
@@ -327,8 +371,10 @@ class parameter_store {
 
   Run* run_;
   const Mesh* mesh_;
-  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_;
+  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
   buckets_type buckets_;
+  std::optional<parameter_gathers<buckets_type>> gathers_;  // where parameters are divided
+  std::size_t gathers_number_ = 0;
   std::vector<norm_place> norm_places_;
   gradient_norm<value_type> norm_;
   std::vector<std::function<void(std::uint64_t, where)>> fillers_;

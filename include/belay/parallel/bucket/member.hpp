@@ -30,8 +30,8 @@ template <class T>
 class bucket_member {
  public:
   template <class Parameter>
-  bucket_member(Parameter& parameter, std::size_t family, std::size_t offset = placed_by_layout)
-      : family_(family), offset_(offset) {
+  bucket_member(Parameter& parameter, std::size_t family, std::size_t offset = placed_by_layout, std::size_t layer = 0)
+      : family_(family), offset_(offset), layer_(layer) {
     static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
                   "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
                   "gradient to reduce");
@@ -40,7 +40,7 @@ class bucket_member {
 
   [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
   [[nodiscard]] std::size_t family() const noexcept { return family_; }
-  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_, identity(), offset_}; }
+  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_, identity(), offset_, layer_}; }
   /// A hash of what else is equal on the ranks that replicate it: name and decay.
   [[nodiscard]] std::uint64_t identity() const noexcept {
     return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
@@ -50,6 +50,7 @@ class bucket_member {
   trainable_parameter<T>* parameter_ = nullptr;
   std::size_t family_;
   std::size_t offset_;
+  std::size_t layer_;
 };
 
 /// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update

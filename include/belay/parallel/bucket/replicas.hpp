@@ -39,7 +39,8 @@ class replica_check {
       const trainable_parameter<T>& p = member.parameter();
       parameters_.push_back(&p);
       kinds_.push_back(content_hash().add(member.identity()).add(p.local_size()).value());
-      values_.push_back(content_hash().add_bytes(p.value(), p.local_size() * sizeof(T)).value());
+      // Of divided values each rank has others.
+      values_.push_back(p.divided() ? 0 : content_hash().add_bytes(p.value(), p.local_size() * sizeof(T)).value());
     }
   }
 

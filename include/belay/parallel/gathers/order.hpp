@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// In which order a step gathers its layers. A rehearsal notes it; the run follows it, and never changes it: what comes
+// out of order costs one gather that nothing has started early, and is counted.
+// IWYU pragma: private, include "belay/parallel/gathers.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/hash.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// How often layers were gathered in the order of the plan, and otherwise.
+struct gather_counts {
+  std::uint64_t prefetched = 0;  // started before the layer asked
+  std::uint64_t in_order = 0;    // as the plan says, but not started before
+  std::uint64_t missed = 0;      // not as the plan says
+};
+
+/// The gathers of one step, as numbers of layers. Immutable in a run.
+class gather_order {
+ public:
+  static constexpr std::uint32_t nothing = 0xffffffffU;
+
+  gather_order() = default;
+  explicit gather_order(std::vector<std::uint32_t> layers) : layers_(std::move(layers)) {}
+
+  void begin_step() noexcept { at_ = 0; }
+  /// What is gathered next, or nothing.
+  [[nodiscard]] std::uint32_t next() const noexcept { return at_ < layers_.size() ? layers_[at_] : nothing; }
+  /// A layer is gathered: whether it is the next one.
+  [[nodiscard]] bool advance(std::uint32_t layer) noexcept {
+    if (next() != layer) return false;
+    ++at_;
+    return true;
+  }
+
+  /// For a rehearsal.
+  void note(std::uint32_t layer) { layers_.push_back(layer); }
+  [[nodiscard]] const std::vector<std::uint32_t>& layers() const noexcept { return layers_; }
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+    fnv1a hash;
+    for (std::uint32_t layer : layers_) hash.add(layer);
+    return hash.value();
+  }
+
+ private:
+  std::vector<std::uint32_t> layers_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A model, or a layer, lists its parameters: `model.for_each_parameter(visit)` calls `visit(parameter)` for each, in
+// model order.
+//
+//   struct network {
+//     linear first{{"first.weight", {32, 16}}}, second{{"second.weight", {4, 32}}};
+//     void for_each_parameter(auto&& visit) { visit(first.weight); visit(second.weight); }
+//   };
+#pragma once
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+struct any_visitor {
+  template <class Parameter>
+  void operator()(Parameter&) const noexcept {}
+};
+template <class M>
+concept lists_parameters = requires(M& model, any_visitor visit) {
+  model.for_each_parameter(visit);
+};
+/// The same as a value, for a message without the list of what is missing.
+template <class M>
+inline constexpr bool is_listing_parameters = lists_parameters<M>;
+
+}  // namespace belay::inline BELAY_ABI
