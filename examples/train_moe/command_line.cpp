@@ -166,6 +166,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string budget;
   std::string streams;
   std::string zero = "1";
+  std::string gathers = "use";
   std::string dtype = "fp32";
   bool print_plan = false;
 
@@ -195,8 +196,12 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--data", line.data, "file of text to train on (default: this repository's headers and documentation)")
       ->type_name("FILE");
   app.add_option("--zero", zero,
-                 "0: optimizer state on every rank; 1: sharded over the ranks that replicate a parameter")
-      ->check(CLI::IsMember({"0", "1"}));
+                 "what the ranks that replicate a parameter divide: 0: nothing; 1: optimizer state; 2: gradients too; "
+                 "3: parameters too")
+      ->check(CLI::IsMember({"0", "1", "2", "3"}));
+  app.add_option("--gathers", gathers,
+                 "--zero 3: a layer's parameters are given back after each use, or kept until the step ends")
+      ->check(CLI::IsMember({"use", "step"}));
   app.add_option("--recompute", recompute, "full: keep only layer outputs and run layers again in the backward")
       ->check(CLI::IsMember({"none", "full"}));
   app.add_option("--dtype", dtype,
@@ -226,7 +231,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                                             : backend_kind::threads;
     run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
     run.recompute = recompute == "full" ? recompute_kind::full : recompute_kind::none;
-    run.zero = zero == "0" ? belay::zero_stage::none : belay::zero_stage::optimizer_state;
+    run.zero = static_cast<belay::zero_stage>(zero.front() - '0');
+    run.reshard = gathers == "step" ? belay::reshard_when::after_step : belay::reshard_when::after_use;
     run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
     if (!budget.empty()) run.budget = parse_budget(budget);
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;

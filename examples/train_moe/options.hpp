@@ -13,6 +13,7 @@
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/gathers.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "model/mixtral.hpp"
 
@@ -35,6 +36,7 @@ struct options {
   std::uint64_t seed = 1;
   double learning_rate = 1e-3;
   belay::zero_stage zero = belay::zero_stage::optimizer_state;
+  belay::reshard_when reshard = belay::reshard_when::after_use;
   recompute_kind recompute = recompute_kind::none;
   belay::dtype dtype = belay::dtype::f32;  // of parameters, activations and wire: f32 or bf16
   loss_mean mean = loss_mean::targets;

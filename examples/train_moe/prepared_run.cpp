@@ -35,7 +35,8 @@ nlohmann::ordered_json config_of(const command_line& line) {
       {"lr", run.learning_rate},
       {"data", line.data.empty() ? BELAY_SOURCE_DIR : line.data},
       {"streams", name(run.streams.policy)},
-      {"zero", run.zero == belay::zero_stage::none ? 0 : 1},
+      {"zero", static_cast<int>(run.zero)},
+      {"gathers", run.reshard == belay::reshard_when::after_step ? "step" : "use"},
       {"recompute", run.recompute == recompute_kind::full ? "full" : "none"},
       {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
       {"budget", {{"device", bytes(run.budget[belay::tier::device])}, {"host", bytes(run.budget[belay::tier::host])}}},
@@ -78,8 +79,13 @@ std::vector<std::string> advice(belay::tier of, const options& run) {
     out.emplace_back("--recompute full: activations keep only the layers' outputs");
   if (run.schedule == schedule_kind::gpipe && run.mesh.pipeline > 1)
     out.emplace_back("--schedule 1f1b: fewer micro-batches are in flight");
-  if (run.zero == belay::zero_stage::none && run.mesh.data * run.mesh.expert > 1)
-    out.emplace_back("--zero 1: the optimizer's state is divided");
+  if (run.mesh.data * run.mesh.expert > 1) {
+    if (run.zero == belay::zero_stage::none) out.emplace_back("--zero 1: the optimizer's state is divided");
+    if (run.zero < belay::zero_stage::gradients) out.emplace_back("--zero 2: gradients are divided too");
+    if (run.zero < belay::zero_stage::parameters) out.emplace_back("--zero 3: parameters are divided too");
+    if (run.zero == belay::zero_stage::parameters && run.reshard == belay::reshard_when::after_step)
+      out.emplace_back("--gathers use: a layer's parameters are whole while it runs only");
+  }
   if (run.dtype == belay::dtype::f32) out.emplace_back("--dtype bf16: parameters and activations take half");
   if (run.expert_capacity > 1)
     out.emplace_back("--expert-capacity 1: smaller expert windows, at the price of replayed steps");

@@ -15,7 +15,15 @@ namespace train_moe {
 class report_table {
  public:
   /// The numbers of one rank.
-  enum number : std::size_t { bubble, forward_seconds, backward_seconds, numbers };
+  enum number : std::size_t {
+    bubble,
+    forward_seconds,
+    backward_seconds,
+    prefetch_hits,
+    plan_misses,
+    gathered_bytes,
+    numbers
+  };
 
   explicit report_table(const options& run)
       : micro_batches_(run.micro_batches),

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -77,8 +78,15 @@ class step_printer {
 
   void collect(belay::step_report& report, std::span<const double> shared) {
     const auto ranks = static_cast<std::size_t>(run_.mesh.ranks());
-    for (std::size_t r = 0; r < ranks; ++r)
+    for (std::size_t r = 0; r < ranks; ++r) {
       report.bubble += shared[table_.of_rank(r, report_table::bubble)] / static_cast<double>(ranks);
+      const auto of = [&](report_table::number which) {
+        return static_cast<std::uint64_t>(shared[table_.of_rank(r, which)]);
+      };
+      report.prefetch_hits += of(report_table::prefetch_hits);
+      report.plan_misses += of(report_table::plan_misses);
+      report.gathered_bytes_peak = std::max(report.gathered_bytes_peak, of(report_table::gathered_bytes));
+    }
     report.bubble_predicted = predicted_bubble(shared);
     for (std::size_t layer = 0; layer < run_.model.layers; ++layer) {
       for (std::size_t e = 0; e < run_.model.experts; ++e)

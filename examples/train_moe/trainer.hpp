@@ -16,6 +16,7 @@
 #include "belay/comm/mesh.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/experts.hpp"
+#include "belay/parallel/gathers.hpp"
 #include "belay/parallel/pipeline.hpp"
 #include "belay/step.hpp"
 #include "belay/train/loss.hpp"
@@ -50,6 +51,7 @@ class trainer {
   using logit_type = belay::compute_type_t<T>;
   using logits_view = belay::view<const logit_type, 3>;
   using store_type = belay::parameter_store<Run, mesh_type, belay::precision<T>>;
+  using network_type = belay::gathering_network<model_type, store_type>;
 
   /// `run` and `source` outlive the trainer.
   trainer(const options& settings, Rank& rank, Run& run, const batch_source& source)
@@ -61,10 +63,12 @@ class trainer {
         exchange_(run, mesh_.expert(), experts_of(settings)),
         model_(settings.model, part_of(settings), {exchange_.first_local_expert(), exchange_.local_experts()},
                exchange_),
-        store_(run, mesh_, model_, settings.zero, {settings.seed, settings.bucket_bytes}),
+        store_(run, mesh_, model_, settings.zero,
+               {.seed = settings.seed, .bucket_bytes = settings.bucket_bytes, .reshard = settings.reshard}),
+        network_(model_, store_),
         optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1}),
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
-        stage_(model_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }),
+        stage_(network_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }),
         table_(settings),
         tokens_(tensor(run)),
         targets_(tensor(run)),
@@ -201,6 +205,10 @@ class trainer {
     const auto put = [&](report_table::number which, double value) {
       shared_[table_.of_rank(static_cast<std::size_t>(mesh_.control().rank()), which)] = value;
     };
+    const belay::gather_counts gathered = store_.take_gathered();
+    put(report_table::prefetch_hits, static_cast<double>(gathered.prefetched));
+    put(report_table::plan_misses, static_cast<double>(gathered.missed));
+    put(report_table::gathered_bytes, static_cast<double>(gathered.peak_bytes));
     put(report_table::bubble, pipeline_.times().bubble());
     put(report_table::forward_seconds, pipeline_.times().forward / static_cast<double>(shape_.micro_batches));
     put(report_table::backward_seconds, pipeline_.times().backward / static_cast<double>(shape_.micro_batches));
@@ -226,9 +234,10 @@ class trainer {
   exchange_type exchange_;
   model_type model_;
   store_type store_;
+  network_type network_;
   belay::adamw<T, group_type, typename Run::engine_type::kit_type> optimizer_;
   belay::pipeline<T, group_type, belay::schedule::dynamic_table> pipeline_;
-  belay::pipeline_stage<model_type> stage_;
+  belay::pipeline_stage<network_type> stage_;
   report_table table_;
   belay::view<std::int32_t, 3> tokens_, targets_;  // this rank's slice of a step: [micro_batches, sequences, length]
   std::span<double> shared_;

@@ -4,6 +4,7 @@
 // each expert and matrix. A rank reads and writes only its own parts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,80 +17,85 @@
 
 namespace train_moe {
 
-enum class copies { no, yes };
-
 /// "...experts.w1" and expert 3: "...experts.3.w1.weight".
 [[nodiscard]] inline std::string expert_tensor(const std::string& stack, std::size_t expert) {
   const std::size_t dot = stack.rfind('.');
   return stack.substr(0, dot + 1) + std::to_string(expert) + stack.substr(dot) + ".weight";
 }
 
-/// Calls `visit(tensor name, values, has copies)` for every tensor that this rank holds; all ranks of an expert group
-/// hold a copy of those that have some.
-template <class Model, class Visit>
-void each_tensor(Model& model, Visit&& visit) {
-  model.for_each_parameter([&](auto& parameter) {
-    const std::size_t size = parameter.local_size();
-    if (!belay::sharded_over<belay::axis::expert>(parameter))
-      return visit(parameter.name(), std::span(parameter.value(), size), copies::yes);
-    const auto part = parameter.part();
-    auto stacks = parameter.spec().joins;
-    if (stacks.empty()) stacks.push_back(parameter.name());
-    const std::size_t each = size / part.count / stacks.size();
-    auto* values = parameter.value();
-    for (std::size_t e = 0; e < part.count; ++e)
-      for (const std::string& stack : stacks) {
-        visit(expert_tensor(stack, part.first + e), std::span(values, each), copies::no);
-        values += each;
-      }
+/// Calls `visit(tensor name, first element in it, values)` for the parts of tensors that `values` are: those of
+/// `parameter` from element `first` on.
+template <class Parameter, class T, class Visit>
+void each_tensor(const Parameter& parameter, std::size_t first, std::span<T> values, Visit&& visit) {
+  if (!belay::sharded_over<belay::axis::expert>(parameter)) return visit(parameter.name(), first, values);
+  auto stacks = parameter.spec().joins;
+  if (stacks.empty()) stacks.push_back(parameter.name());
+  const std::size_t each = parameter.global_size() / parameter.shape()[0] / stacks.size();
+  while (!values.empty()) {
+    const std::size_t block = first / each, begin = first % each;
+    const std::span<T> part = values.first(std::min(each - begin, values.size()));
+    visit(expert_tensor(stacks[block % stacks.size()], block / stacks.size()), begin, part);
+    first += part.size();
+    values = values.subspan(part.size());
+  }
+}
+
+/// Reads what this rank keeps of every tensor, rounded where the file's are wider.
+template <class Model>
+void import_weights(Model& model, const model_import& from) {
+  model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+    parameter.fill([&](std::size_t first, std::span<typename Parameter::value_type> values) {
+      each_tensor(parameter, first, values, [&](const std::string& name, std::size_t begin, auto part) {
+        from.tensors().read_converted(name, begin, part);
+      });
+    });
   });
 }
 
-/// Reads every tensor that this rank holds, rounded where the file's are wider.
-template <class Model>
-void import_weights(Model& model, const model_import& from) {
-  each_tensor(model,
-              [&](const std::string& name, auto values, copies) { from.tensors().read_converted(name, 0, values); });
-}
-
-/// Sends every tensor to rank 0, which writes: dense tensors from the first replica, experts from the first data rank.
-/// Collective over the world; `to` is that of rank 0.
+/// Sends every tensor to rank 0, which writes: what is whole on several ranks from the first of them, and of what is
+/// divided every rank's part. Collective over the world; `to` is that of rank 0.
 template <class T, class Mesh, class Model>
 void export_weights(const Mesh& mesh, Model& model, model_export* to) {
   const auto& world = mesh.world();
   const auto& place = mesh.coordinate();
-  // A tensor is sent as two lengths, its name and its values. A name of length 0 ends the tensors of a rank.
-  const auto send = [&](const std::string& name, std::span<const T> values) {
-    const std::uint64_t lengths[] = {name.size(), values.size()};
-    world.send(0, std::span<const std::uint64_t>(lengths));
+  // A part is sent as three numbers, its name and its values. A name of length 0 ends the parts of a rank.
+  const auto send = [&](const std::string& name, std::size_t begin, std::span<const T> values) {
+    const std::uint64_t numbers[] = {name.size(), begin, values.size()};
+    world.send(0, std::span<const std::uint64_t>(numbers));
     if (name.empty()) return;
     world.send(0, std::span<const char>(name));
     world.send(0, values);
   };
   const auto each_own = [&](auto visit) {
-    if (place.data != 0) return;
-    each_tensor(model, [&](const std::string& name, std::span<T> values, copies has) {
-      if (has == copies::no || place.expert == 0) visit(name, std::span<const T>(values));
+    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      const bool first_copy =
+          place.data == 0 && (place.expert == 0 || belay::sharded_over<belay::axis::expert>(parameter));
+      if (!parameter.divided() && !first_copy) return;
+      parameter.each_held([&](std::size_t first, auto values) {
+        each_tensor(parameter, first, std::span<const T>(values), visit);
+      });
     });
   };
   if (world.rank() != 0) {
     each_own(send);
-    send("", {});
+    send("", 0, {});
     return;
   }
-  each_own([&](const std::string& name, std::span<const T> values) { to->tensors().write(name, 0, values); });
+  each_own([&](const std::string& name, std::size_t begin, std::span<const T> values) {
+    to->tensors().write(name, begin, values);
+  });
   std::string name;
   std::vector<T> values;
   for (int from = 1; from < world.size(); ++from) {
     while (true) {
-      std::uint64_t lengths[2] = {};
-      world.receive(from, std::span<std::uint64_t>(lengths));
-      if (lengths[0] == 0) break;
-      name.resize(lengths[0]);
-      values.resize(lengths[1]);
+      std::uint64_t numbers[3] = {};
+      world.receive(from, std::span<std::uint64_t>(numbers));
+      if (numbers[0] == 0) break;
+      name.resize(numbers[0]);
+      values.resize(numbers[2]);
       world.receive(from, std::span<char>(name));
       world.receive(from, std::span<T>(values));
-      to->tensors().write(name, 0, std::span<const T>(values));
+      to->tensors().write(name, numbers[1], std::span<const T>(values));
     }
   }
 }

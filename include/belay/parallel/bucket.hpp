@@ -162,10 +162,12 @@ class gradient_buckets {
       for (gradient_type& gradient : gradient_of(parameter)) gradient = 0;
     }
   }
-  /// For `frame.add_to`: the gradient of a divided bucket has memory once the compute stream has waited for this.
-  [[nodiscard]] stream_event give_memory(std::size_t parameter, where at) {
+  /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
+  /// memory for its gradients.
+  [[nodiscard]] stream_event before_memory() const noexcept { return shares_.before_open(); }
+  void give_memory(std::size_t parameter, where at) {
     if (stage_ != phase::reducing) throw usage_error("a backward outside of a step: call begin first", at);
-    return shares_.open(bucket_of_[parameter], contributors_, at);
+    shares_.open(bucket_of_[parameter], contributors_, at);
   }
 
   /// Before the first contribution of a step: it has another number of micro-batches, also more than any before.

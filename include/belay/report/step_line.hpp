@@ -51,6 +51,10 @@ struct step_report {
   std::uint64_t open_obligations = 0;
   double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks
   double bubble_predicted = 0;                 // the same, predicted from the schedule
+  std::uint64_t plan_misses = 0;               // gathers of layers that were not as planned, of all ranks
+  std::uint64_t prefetch_hits = 0;             // those that had been started when the layer asked
+  std::uint64_t gathered_bytes_peak = 0;       // of the rank with most: parameters that were whole at a time
+  const char* phase = "train";
   view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
   bool replayed = false;
 };
@@ -93,6 +97,8 @@ class step_line {
     line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
     line.field("open_obligations", report.open_obligations);
     line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
+    line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
+    line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
     line.open_array("expert_tokens");
     for (std::size_t layer = 0; layer < report.expert_tokens.extent(0); ++layer) {
       line.row(std::span<const std::uint64_t>(report.expert_tokens[layer].flat()));

@@ -32,8 +32,9 @@ class contribution_target {
   enum class memory : std::uint8_t { given, needed };
   [[nodiscard]] bool needs_memory() const noexcept { return memory_ == memory::needed; }
   void note_memory(memory now) noexcept { memory_ = now; }
-  /// Gives the gradient memory, which the compute stream may write once it has waited for what is returned.
-  [[nodiscard]] virtual stream_event give_memory(where) { return {}; }
+  /// What the compute stream waits for before `give_memory`, which gives the gradient memory that it may write.
+  [[nodiscard]] virtual stream_event before_memory() const { return {}; }
+  virtual void give_memory(where) {}
 
   /// A trainer's own function will add to the memory: zeroes it where nothing has written it.
   virtual void begin_adding() {}

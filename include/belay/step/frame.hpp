@@ -232,7 +232,10 @@ class frame : public frame_arithmetic<frame<Engine>> {
                             printable(call_->layer) + "': gradients are added to in its backward",
                         call_->at);
     contribution_target* const target = parameter.contribution();
-    if (target != nullptr && target->needs_memory()) engine_->compute().wait(target->give_memory(call_->at));
+    if (target != nullptr && target->needs_memory()) [[unlikely]] {
+      engine_->compute().wait(target->before_memory());
+      target->give_memory(call_->at);
+    }
     if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0)
         [[unlikely]]
       refuse_unbound(parameter.name(), "added to");

@@ -58,6 +58,7 @@ class recompute {
     memory.kept = {};
     {
       frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
+      [[maybe_unused]] const auto whole = held(again);
       auto full = replay(again, residue.input);
       again.begin_backward_within(call);
       layer_->backward(again, std::move(full), dout, dx...);
@@ -67,6 +68,16 @@ class recompute {
   }
 
  private:
+  struct no_hold {};
+  // A layer that is called with something of its own for the time, such as `gathers`, has it for both calls.
+  template <class Frame>
+  [[nodiscard]] auto held(Frame& call) const {
+    if constexpr (requires { layer_->hold(call); })
+      return layer_->hold(call);
+    else
+      return no_hold{};
+  }
+
   template <class Engine, class Input>
   [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
     const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};

@@ -36,7 +36,6 @@
 #include "belay/parallel/bucket.hpp"
 #include "belay/parallel/divisor.hpp"
 #include "belay/parallel/gathers.hpp"
-#include "belay/parallel/gathers/parameter_gathers.hpp"
 #include "belay/parallel/lists_parameters.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/parameter_layers.hpp"
@@ -152,8 +151,9 @@ class parameter_store {
   void hold(std::uint32_t layer, auto& stream, where at) { gathers_->hold(layer, stream, at); }
   void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
-  /// Of the steps so far; zeros where no parameters are divided.
+  /// Since `take_gathered` was last called; zeros where no parameters are divided.
   [[nodiscard]] gather_counts gathered() const noexcept { return gathers_ ? gathers_->counts() : gather_counts{}; }
+  [[nodiscard]] gather_counts take_gathered() noexcept { return gathers_ ? gathers_->take_counts() : gather_counts{}; }
 
   // What a step asks of its participants.
 

@@ -161,8 +161,9 @@ template <class T, class Kit = model::host_kit>
     trainer_type trained{run, rank, self, source};
     if (from == beginning::rounded && !self.rehearsing()) {
       trained.model().for_each_parameter([](auto& parameter) {
-        for (auto& value : std::span(parameter.value(), parameter.local_size()))
-          value = static_cast<T>(static_cast<float>(belay::bf16(static_cast<float>(value))));
+        parameter.each_held([](std::size_t, std::span<T> values) {
+          for (T& value : values) value = static_cast<T>(static_cast<float>(belay::bf16(static_cast<float>(value))));
+        });
       });
     }
     recorder<T, trainer_type> keeper{out, lock, policy};

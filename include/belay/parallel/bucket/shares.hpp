@@ -75,19 +75,20 @@ class gradient_shares {
     staging_.expect(divided * micro_batches);
   }
 
+  /// What the compute stream waits for before a bucket gets memory.
+  [[nodiscard]] stream_event before_open() const noexcept { return staging_.before_open(); }
   /// Gives a bucket memory, and its parameters their gradients in it, which nothing has written.
   template <class Contributors>
-  [[nodiscard]] stream_event open(std::size_t bucket, Contributors& contributors, where at) {
+  void open(std::size_t bucket, Contributors& contributors, where at) {
     const auto& b = layout().buckets()[bucket];
-    if (staging_.is_open(bucket)) return {};
-    const stream_event used = staging_.open(bucket, b.count, at);
+    if (staging_.is_open(bucket)) return;
+    staging_.open(bucket, b.count, at);
     gradient_type* const first = staging_.of(bucket).data();
     for (std::size_t p : b.members) {
       members_[p].parameter().place_gradient(first + layout().offset(p) - b.first);
       contributors[p].begin_unwritten();
       contributors[p].note_memory(contribution_target::memory::given);
     }
-    return used;
   }
 
   /// A micro-batch has contributed to a parameter of the bucket. True where the bucket is to be reduced.
@@ -122,7 +123,7 @@ class gradient_shares {
     for (std::size_t m = 0; m < micro_batches_; ++m)
       for (std::size_t b = 0; b < buckets_.size(); ++b) {
         if (!divides(b) || buckets_[b].reductions > m) continue;
-        static_cast<void>(open(b, contributors, at));
+        open(b, contributors, at);
         reduce(b, contributors, computed, keep, at);
       }
   }

@@ -35,18 +35,17 @@ class gradient_staging {
   [[nodiscard]] bool is_open(std::size_t bucket) const noexcept { return open_[bucket].first != nullptr; }
   [[nodiscard]] std::span<T> of(std::size_t bucket) const noexcept { return {open_[bucket].first, open_[bucket].count}; }
 
-  /// Gives a bucket memory for `count` elements, not zeroed. The compute stream may write it once it has waited for
-  /// what is returned.
-  [[nodiscard]] stream_event open(std::size_t bucket, std::size_t count, where at) {
-    stream_event used;
-    while (started_.size() - released_ > most_in_reduction) {
-      used = started_[released_].over.event();
-      source_->release(started_[released_++].lease);
-    }
+  /// What the compute stream waits for before `open`: the reductions whose memory that frees.
+  [[nodiscard]] stream_event before_open() const noexcept {
+    return started_.size() > released_ + most_in_reduction ? started_[started_.size() - 1 - most_in_reduction].over.event()
+                                                           : stream_event{};
+  }
+  /// Gives a bucket memory for `count` elements, not zeroed, which the compute stream may write.
+  void open(std::size_t bucket, std::size_t count, where at) {
+    while (started_.size() > released_ + most_in_reduction) source_->release(started_[released_++].lease);
     lease& one = open_[bucket];
     one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at));
     one.count = count;
-    return used;
   }
   /// The bucket's memory belongs to the reduction `over` from here on.
   void close(std::size_t bucket, pending&& over) {

@@ -20,6 +20,7 @@ struct gather_counts {
   std::uint64_t prefetched = 0;  // started before the layer asked
   std::uint64_t in_order = 0;    // as the plan says, but not started before
   std::uint64_t missed = 0;      // not as the plan says
+  std::size_t peak_bytes = 0;    // of parameters that were whole, or on their way, at a time
 };
 
 /// The gathers of one step, as numbers of layers. Immutable in a run.

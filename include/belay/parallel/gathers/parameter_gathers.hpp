@@ -115,6 +115,8 @@ class parameter_gathers {
   }
 
   [[nodiscard]] const gather_counts& counts() const noexcept { return counts_; }
+  /// What was counted since the last call.
+  [[nodiscard]] gather_counts take_counts() noexcept { return std::exchange(counts_, {}); }
   /// The order in which layers were gathered since `forget_order`.
   [[nodiscard]] const gather_order& noted() const noexcept { return noted_; }
   void forget_order() noexcept { noted_ = {}; }
@@ -125,18 +127,12 @@ class parameter_gathers {
     return all;
   }
   /// Bytes of the layers that are whole, or on their way.
-  [[nodiscard]] std::size_t live_bytes() const noexcept {
-    std::size_t all = 0;
-    for (const layer& one : layers_)
-      for (const slot& each : one.slots)
-        if (each.first != nullptr) all += buckets_->layout().buckets()[each.bucket].count * sizeof(value_type);
-    return all;
-  }
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
 
  private:
   struct slot {
     std::size_t bucket;
-    value_type* first;
+    value_type* first;  // while it has a lease
     lease_chain lease;
     pending over;
   };
@@ -170,6 +166,8 @@ class parameter_gathers {
       each.over = buckets_->group_of(each.bucket).start_composite(operation::all_gather_v, work, order);
     }
     one.started = true;
+    live_ += bytes_of(number);
+    counts_.peak_bytes = std::max(counts_.peak_bytes, live_);
   }
   void take_back(layer& one, auto& stream, where at) {
     for (slot& each : one.slots) std::move(each.over).then(stream, at);
@@ -180,7 +178,7 @@ class parameter_gathers {
     for (slot& each : one.slots) {
       place(each, nullptr);
       source_->release(each.lease);
-      each.first = nullptr;
+      live_ -= buckets_->layout().buckets()[each.bucket].count * sizeof(value_type);
     }
     one.started = one.resident = false;
   }
@@ -198,6 +196,7 @@ class parameter_gathers {
   std::vector<layer> layers_;
   std::uint32_t started_ = gather_order::nothing;
   gather_counts counts_;
+  std::size_t live_ = 0;
   bool in_step_ = false;
 };
 
