@@ -60,8 +60,7 @@ struct finding {
 enum class policy { right, forgets_a_lease };
 
 template <class T = float>
-finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = {}) {
-  options run = tiny_run();
+finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = {}, options run = tiny_run()) {
   run.streams = streams;
   const uneven_text source(run.model.vocab);
   finding found;
@@ -139,6 +138,27 @@ TEST_CASE("and where streams are queued, or late on purpose") {
     CHECK(found.first_difference == 0);
     CHECK(found.as_planned);
   }
+}
+
+TEST_CASE("and where gradients and parameters are divided, gathered for a use or for a step") {
+  options run = tiny_run();
+  run.mesh = {1, 2, 2, 1};
+  for (const belay::zero_stage stage : {belay::zero_stage::gradients, belay::zero_stage::parameters})
+    for (const belay::reshard_when reshard : {belay::reshard_when::after_use, belay::reshard_when::after_step})
+      for (const recompute_kind recompute : {recompute_kind::none, recompute_kind::full}) {
+        run.zero = stage;
+        run.reshard = reshard;
+        run.recompute = recompute;
+        CAPTURE(static_cast<int>(stage));
+        CAPTURE(static_cast<int>(reshard));
+        CAPTURE(static_cast<int>(recompute));
+        for (const belay::stream_choice& how :
+             {belay::stream_choice{}, belay::stream_choice{belay::stream_policy::queued, 0}}) {
+          const finding found = run_steps(30, policy::right, how, run);
+          CHECK(found.first_difference == 0);
+          CHECK(found.as_planned);
+        }
+      }
 }
 
 TEST_CASE("a lease that is never returned is noticed") {

@@ -80,7 +80,7 @@ class rank_rehearsal {
     rehearse(size, body, memory, rows, at);
     memory.gathers = run_->gathers();
     // Layers that are gathered early have other memory than the body alone shows.
-    if (std::ranges::any_of(memory.gathers, [](const auto& order) { return !order.empty(); }))
+    if (!memory.gathers.empty())
       rehearse(size, body, memory, rows, at);
   }
 

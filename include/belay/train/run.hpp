@@ -45,7 +45,7 @@ struct run_memory {
   std::size_t activations = 0;
   std::vector<std::size_t> windows;                  // symmetric memory, in the order in which it is asked for
   std::vector<std::size_t> of_steps;                 // memory of steps alone, in the order in which it is asked for
-  std::vector<std::vector<std::uint32_t>> gathers;   // the order of gathers in a step, by store that divides parameters
+  std::vector<gather_plan> gathers;                  // in which order layers are, by store that divides parameters
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
 };
 
@@ -147,11 +147,15 @@ class run {
     gathers_.emplace_back();
     return gathers_.size() - 1;
   }
-  [[nodiscard]] std::vector<std::uint32_t> planned_gathers(std::size_t store) const {
-    return store < planned_.gathers.size() ? planned_.gathers[store] : std::vector<std::uint32_t>{};
+  [[nodiscard]] gather_plan planned_gathers(std::size_t store) const {
+    gather_plan out;
+    if (store < planned_.gathers.size()) out = planned_.gathers[store];
+    return out;
   }
-  void note_gathers(std::size_t store, const gather_order& found) { gathers_[store] = found.layers(); }
-  [[nodiscard]] const std::vector<std::vector<std::uint32_t>>& gathers() const noexcept { return gathers_; }
+  void note_gathers(std::size_t store, gather_phase in, const gather_order& found) {
+    gathers_[store][static_cast<std::size_t>(in)] = found;
+  }
+  [[nodiscard]] const std::vector<gather_plan>& gathers() const noexcept { return gathers_; }
 
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
   /// token of a committed step, or an evaluation, which has the mean alone.
@@ -301,7 +305,7 @@ class run {
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<window>> windows_;
   std::vector<std::unique_ptr<within_steps>> of_steps_;
-  std::vector<std::vector<std::uint32_t>> gathers_;
+  std::vector<gather_plan> gathers_;
   std::vector<std::shared_ptr<const void>> kept_;
 };
 

@@ -41,6 +41,7 @@
 #include "belay/parallel/parameter_layers.hpp"
 #include "belay/parallel/placement.hpp"
 #include "belay/parallel/precision.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 #include "belay/parallel/vote.hpp"
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
@@ -137,7 +138,7 @@ class parameter_store {
   /// The number of a layer whose parameters are gathered together; `whole` where none of them is divided. Each of the
   /// buckets that hold them is of this layer alone.
   template <class Layer>
-  [[nodiscard]] std::uint32_t gathers_for(Layer& layer, where at) {
+  [[nodiscard]] std::uint32_t gathers_for(Layer& layer) {
     if (!gathers_) return whole;
     std::vector<std::size_t> of_layer;
     layer.for_each_parameter([&](auto& parameter) {
@@ -146,14 +147,26 @@ class parameter_store {
     std::ranges::sort(of_layer);
     of_layer.erase(std::unique(of_layer.begin(), of_layer.end()), of_layer.end());
     if (of_layer.empty()) return whole;
-    return gathers_->add_layer(std::move(of_layer), at);
+    return gathers_->add_layer(std::move(of_layer));
   }
-  void hold(std::uint32_t layer, auto& stream, where at) { gathers_->hold(layer, stream, at); }
+  void hold(std::uint32_t layer, auto& engine, where at) {
+    if (!std::exchange(compared_plan_, true)) expect_one_plan(at);
+    gathers_->hold(layer, engine, at);
+    if constexpr (moves_nothing<group_type>)
+      for (const gather_phase phase : {gather_phase::step, gather_phase::pass})
+        run_->note_gathers(gathers_number_, phase, gathers_->noted(phase));
+  }
   void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
   /// Since `take_gathered` was last called; zeros where no parameters are divided.
-  [[nodiscard]] gather_counts gathered() const noexcept { return gathers_ ? gathers_->counts() : gather_counts{}; }
-  [[nodiscard]] gather_counts take_gathered() noexcept { return gathers_ ? gathers_->take_counts() : gather_counts{}; }
+  [[nodiscard]] gather_counts gathered(gather_phase in = gather_phase::step) const noexcept {
+    return gathers_ ? gathers_->counts(in) : gather_counts{};
+  }
+  [[nodiscard]] gather_counts take_gathered(gather_phase in = gather_phase::step) noexcept {
+    return gathers_ ? gathers_->take_counts(in) : gather_counts{};
+  }
+  /// Bytes of parameters that are whole now, or on their way.
+  [[nodiscard]] std::size_t gathered_bytes() const noexcept { return gathers_ ? gathers_->live_bytes() : 0; }
 
   // What a step asks of its participants.
 
@@ -164,8 +177,9 @@ class parameter_store {
     if (gathers_) gathers_->retire(at);
     // A store that one rank forgets would be waited for in the comparison of another.
     if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
+    if (gathers_ && !std::exchange(compared_plan_, true)) expect_one_plan(at);
     buckets_.begin_unwritten(start.micro_batches, at);
-    if (gathers_) gathers_->begin_step(run_->engine().compute(), at);
+    if (gathers_) gathers_->begin_step(run_->engine(), at);
   }
 
   /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
@@ -226,13 +240,23 @@ class parameter_store {
     }
   }
 
+  // Of the ranks that divide parameters: each waits in the gathers of the others.
+  void expect_one_plan(where at) const {
+    if constexpr (!moves_nothing<group_type>) {
+      rank_comparison compared;
+      const std::array<std::uint64_t, 1> own{gathers_->fingerprint()};
+      if (!compared.differ(mesh_->replicas(), own, at)) return;
+      throw usage_error(compared.ranks(mesh_->replicas()) +
+                            " gather the layers of a step in different orders: what divides parameters calls its "
+                            "layers in one order on all ranks that replicate them",
+                        at);
+    }
+  }
   void end_gathers(where at) {
     stepping_ = false;
     if (!gathers_) return;
     gathers_->end_step();
     gathers_->retire(at);
-    if constexpr (moves_nothing<group_type>) run_->note_gathers(gathers_number_, gathers_->noted());
-    gathers_->forget_order();
   }
   // The bucket of a parameter that is divided; else their number.
   [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
@@ -302,7 +326,7 @@ class parameter_store {
     if (buckets_.divides_values()) {
       whole_.emplace(run.step_memory("gathered parameters"));
       gathers_number_ = run.add_gathers();
-      gathers_.emplace(buckets_, *whole_, options.reshard, gather_order(run.planned_gathers(gathers_number_)));
+      gathers_.emplace(buckets_, *whole_, options.reshard, run.planned_gathers(gathers_number_));
     }
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
     for (frozen_parameter<value_type>* one : found.frozen) {
@@ -381,7 +405,7 @@ class parameter_store {
   std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
   std::uint64_t update_ = 0;
   bool stepping_ = false;
-  bool compared_ = false;
+  bool compared_ = false, compared_plan_ = false;
 };
 
 template <class Run, class Mesh, class Model, int Stage>

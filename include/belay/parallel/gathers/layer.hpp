@@ -33,8 +33,7 @@ class gathers {
 
  public:
   /// `layer` and `store` outlive it; the parameters are the store's.
-  gathers(Layer& layer, Store& store, where at = where::current())
-      : layer_(&layer), store_(&store), number_(store.gathers_for(layer, at)) {}
+  gathers(Layer& layer, Store& store) : layer_(&layer), store_(&store), number_(store.gathers_for(layer)) {}
 
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
@@ -51,7 +50,7 @@ class gathers {
     gathered(const gathers& of, Frame& call)
         : of_(&of), call_(of.number_ == Store::whole ? nullptr : &call) {
       if (call_ == nullptr) return;
-      of.store_->hold(of.number_, call.engine().compute(), call.call().at);
+      of.store_->hold(of.number_, call.engine(), call.call().at);
       opened_ = call.open(obligation_kind::gathered_parameter, of.store_->bytes_of(of.number_), {}, call.call().at);
     }
     gathered(const gathered&) = delete;

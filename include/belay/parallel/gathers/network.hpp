@@ -15,7 +15,6 @@
 #include <variant>
 
 #include "belay/core/config.hpp"
-#include "belay/core/where.hpp"
 #include "belay/parallel/gathers/layer.hpp"
 #include "belay/parallel/pipeline_stage/network.hpp"
 
@@ -39,12 +38,12 @@ class gathering_network {
   using first_type = typename wrapped_layer<typename first_of<Network>::type, Store>::type;
   using last_type = typename wrapped_layer<typename last_of<Network>::type, Store>::type;
 
-  gathering_network(Network& network, Store& store, where at = where::current()) : network_(&network) {
+  gathering_network(Network& network, Store& store) : network_(&network) {
     if constexpr (offers_first<Network>)
-      if (has_embedding()) first_.emplace(network.first(), store, at);
-    for (auto& layer : network.layers()) layers_.emplace_back(layer, store, at);
+      if (has_embedding()) first_.emplace(network.first(), store);
+    for (auto& layer : network.layers()) layers_.emplace_back(layer, store);
     if constexpr (offers_last<Network>)
-      if (has_head()) last_.emplace(network.last(), store, at);
+      if (has_head()) last_.emplace(network.last(), store);
   }
   gathering_network(const gathering_network&) = delete;  // handles point into it
   gathering_network& operator=(const gathering_network&) = delete;

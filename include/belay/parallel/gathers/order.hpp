@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// In which order a step gathers its layers. A rehearsal notes it; the run follows it, and never changes it: what comes
-// out of order costs one gather that nothing has started early, and is counted.
+// In which order a step gathers its layers, and in which a forward-only pass does. A rehearsal notes it; the run follows
+// it, and never changes it: what comes out of order costs one gather that nothing has started early, and is counted.
 // IWYU pragma: private, include "belay/parallel/gathers.hpp"
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -15,6 +16,10 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// What has an order of its own: a step, or a forward-only pass, of evaluation or sampling.
+enum class gather_phase : std::uint8_t { step, pass };
+inline constexpr std::size_t gather_phases = 2;
+
 /// How often layers were gathered in the order of the plan, and otherwise.
 struct gather_counts {
   std::uint64_t prefetched = 0;  // started before the layer asked
@@ -23,7 +28,7 @@ struct gather_counts {
   std::size_t peak_bytes = 0;    // of parameters that were whole, or on their way, at a time
 };
 
-/// The gathers of one step, as numbers of layers. Immutable in a run.
+/// The gathers of one step or pass, as numbers of layers. Immutable in a run.
 class gather_order {
  public:
   static constexpr std::uint32_t nothing = 0xffffffffU;
@@ -31,7 +36,7 @@ class gather_order {
   gather_order() = default;
   explicit gather_order(std::vector<std::uint32_t> layers) : layers_(std::move(layers)) {}
 
-  void begin_step() noexcept { at_ = 0; }
+  void begin() noexcept { at_ = 0; }
   /// What is gathered next, or nothing.
   [[nodiscard]] std::uint32_t next() const noexcept { return at_ < layers_.size() ? layers_[at_] : nothing; }
   /// A layer is gathered: whether it is the next one.
@@ -54,5 +59,8 @@ class gather_order {
   std::vector<std::uint32_t> layers_;
   std::size_t at_ = 0;
 };
+
+/// The orders that a rehearsal has noted, by phase.
+using gather_plan = std::array<gather_order, gather_phases>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -7,10 +7,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,8 @@
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/lease_source.hpp"
 #include "belay/device/stream.hpp"
@@ -29,19 +34,40 @@ namespace belay::inline BELAY_ABI {
 /// When the whole parameters of a layer are given back: after each call, or when the step ends.
 enum class reshard_when : std::uint8_t { after_use, after_step };
 
-/// One bucket's gather: this rank's share, and those of its peers, into `whole`.
+/// Whether a gather is the next one of the plan.
+enum class plan_says : std::uint8_t { so, another };
+
+/// One bucket's gather: this rank's share, and those of its peers, into `whole`. Where it is not as the plan says, its
+/// ranks first say which layer they mean: if they do not agree, it throws usage_error, and the world stops.
 template <class T>
 struct bucket_gather {
   std::span<T> whole;
   std::span<const T> share;
   std::size_t before;  // elements of the bucket before the share
   std::span<const std::size_t> counts;
+  std::uint32_t layer;
+  plan_says says;
   where at;
 
   template <class Calls>
   void operator()(const Calls& group) const {
+    if (says == plan_says::another) expect_one_layer(group);
     std::copy_n(share.data(), share.size(), whole.data() + before);
     group.all_gather_v(whole, counts, at);
+  }
+
+ private:
+  template <class Calls>
+  void expect_one_layer(const Calls& group) const {
+    const std::uint64_t own[] = {layer};
+    std::vector<std::uint64_t> all(counts.size());
+    group.all_gather(std::span<const std::uint64_t>(own), std::span(all), at);
+    for (std::size_t r = 0; r < all.size(); ++r)
+      if (all[r] != all.front())
+        throw usage_error("ranks gather different layers, and the plan says neither: rank 0 of the group number " +
+                              std::to_string(all.front()) + " of its gathers, rank " + std::to_string(r) + " number " +
+                              std::to_string(all[r]),
+                          at);
   }
 };
 
@@ -50,42 +76,48 @@ class parameter_gathers {
  public:
   using value_type = typename Buckets::value_type;
 
-  /// `buckets` and `source` outlive it. Layers are `expected` in that order.
-  parameter_gathers(Buckets& buckets, lease_source& source, reshard_when reshards, gather_order expected)
+  /// `buckets` and `source` outlive it. Layers are gathered early as `expected`.
+  parameter_gathers(Buckets& buckets, lease_source& source, reshard_when reshards, gather_plan expected)
       : buckets_(&buckets), source_(&source), reshards_(reshards), expected_(std::move(expected)) {}
 
   /// The layer that reads these buckets gets the next number.
-  [[nodiscard]] std::uint32_t add_layer(std::vector<std::size_t> buckets, [[maybe_unused]] where at) {
+  [[nodiscard]] std::uint32_t add_layer(std::vector<std::size_t> buckets) {
     layer made;
     for (std::size_t b : buckets) made.slots.push_back({b, nullptr, {}, {}});
     layers_.push_back(std::move(made));
     return static_cast<std::uint32_t>(layers_.size() - 1);
   }
 
-  void begin_step(auto& stream, where at) {
-    expected_.begin_step();
-    in_step_ = true;
-    start_next(stream, at);
+  /// Between `begin_step` and `end_step` gathers are those of a step; all of one epoch of the engine beside that are a
+  /// pass's.
+  void begin_step(auto& engine, where at) {
+    begin(gather_phase::step, engine.epoch());
+    start_next(engine.compute(), at);
   }
-  void end_step() noexcept { in_step_ = false; }
+  void end_step() noexcept { phase_ = gather_phase::pass; }
 
-  /// Later work of `stream` finds the layer's parameters whole, until as many calls of `give_back`.
-  void hold(std::uint32_t number, auto& stream, where at) {
+  /// Later work of the engine's stream finds the layer's parameters whole, until as many calls of `give_back`.
+  void hold(std::uint32_t number, auto& engine, where at) {
+    auto& stream = engine.compute();
+    if (phase_ == gather_phase::pass && engine.epoch() != epoch_) {
+      if (started_ != gather_order::nothing) take_back(layers_[started_], stream, at);
+      begin(gather_phase::pass, engine.epoch());
+    }
     layer& one = layers_[number];
     if (one.holders++ > 0) return;
-    const bool in_order = in_step_ && expected_.advance(number);
-    if (in_step_) noted_.note(number);
+    const bool in_order = expected().advance(number);
+    if constexpr (std::remove_cvref_t<decltype(stream)>::runs_nothing) noted_[index(phase_)].note(number);
     if (one.resident) {  // it was kept
-      counts_.prefetched += in_step_ ? 1 : 0;
+      ++counts().prefetched;
       return start_next(stream, at);
     }
     if (!one.started) {
       // The plan's memory is that of the next layer: it gives way.
       if (!in_order && started_ != gather_order::nothing) take_back(layers_[started_], stream, at);
-      start(number, stream, at);
-      if (in_step_) ++(in_order ? counts_.in_order : counts_.missed);
-    } else if (in_step_) {
-      ++counts_.prefetched;
+      start(number, in_order ? plan_says::so : plan_says::another, stream, at);
+      ++(in_order ? counts().in_order : counts().missed);
+    } else {
+      ++counts().prefetched;
     }
     if (started_ == number) started_ = gather_order::nothing;
     one.started = false;
@@ -94,12 +126,12 @@ class parameter_gathers {
       std::move(each.over).then(stream, at);
       place(each, each.first);
     }
-    if (in_step_ && reshards_ == reshard_when::after_step) ++one.holders;
+    if (phase_ == gather_phase::step && reshards_ == reshard_when::after_step) ++one.holders;
     start_next(stream, at);
   }
   void give_back(std::uint32_t number) noexcept {
     layer& one = layers_[number];
-    const bool is_next = in_step_ && expected_.next() == number;
+    const bool is_next = expected().next() == number;
     if (--one.holders == 0 && !is_next) release(one);
   }
 
@@ -114,12 +146,18 @@ class parameter_gathers {
     started_ = gather_order::nothing;
   }
 
-  [[nodiscard]] const gather_counts& counts() const noexcept { return counts_; }
+  [[nodiscard]] const gather_counts& counts(gather_phase of) const noexcept { return counts_[index(of)]; }
   /// What was counted since the last call.
-  [[nodiscard]] gather_counts take_counts() noexcept { return std::exchange(counts_, {}); }
-  /// The order in which layers were gathered since `forget_order`.
-  [[nodiscard]] const gather_order& noted() const noexcept { return noted_; }
-  void forget_order() noexcept { noted_ = {}; }
+  [[nodiscard]] gather_counts take_counts(gather_phase of) noexcept { return std::exchange(counts_[index(of)], {}); }
+  /// In a rehearsal: the order in which the last step, or pass, gathered layers.
+  [[nodiscard]] const gather_order& noted(gather_phase of) const noexcept { return noted_[index(of)]; }
+  /// A hash of the plan.
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+    fnv1a hash;
+    for (const gather_order& order : expected_) hash.add(order.fingerprint());
+    return hash.value();
+  }
+
   [[nodiscard]] std::size_t bytes_of(std::uint32_t number) const noexcept {
     std::size_t all = 0;
     for (const slot& each : layers_[number].slots)
@@ -142,15 +180,24 @@ class parameter_gathers {
     bool started = false, resident = false;
   };
 
+  [[nodiscard]] static constexpr std::size_t index(gather_phase of) noexcept { return static_cast<std::size_t>(of); }
+  [[nodiscard]] gather_order& expected() noexcept { return expected_[index(phase_)]; }
+  [[nodiscard]] gather_counts& counts() noexcept { return counts_[index(phase_)]; }
+
+  void begin(gather_phase now, std::uint64_t epoch) noexcept {
+    phase_ = now;
+    epoch_ = epoch;
+    expected().begin();
+    noted_[index(now)] = {};
+  }
   void start_next(auto& stream, where at) {
-    if (!in_step_) return;
-    const std::uint32_t next = expected_.next();
+    const std::uint32_t next = expected().next();
     if (next == gather_order::nothing || started_ != gather_order::nothing) return;
     if (layers_[next].started || layers_[next].resident) return;
-    start(next, stream, at);
+    start(next, plan_says::so, stream, at);
     started_ = next;
   }
-  void start(std::uint32_t number, auto& stream, where at) {
+  void start(std::uint32_t number, plan_says says, auto& stream, where at) {
     layer& one = layers_[number];
     const auto& layout = buckets_->layout();
     for (slot& each : one.slots) {
@@ -160,6 +207,8 @@ class parameter_gathers {
                                            buckets_->values_of(each.bucket),
                                            buckets_->places()[each.bucket].before,
                                            b.counts,
+                                           number,
+                                           says,
                                            at};
       // What the memory held before is used up, and the last update is in the shares.
       const start_order order = start_order(after(stream.record(), at)).keeping(buckets_->kept_layout());
@@ -167,7 +216,7 @@ class parameter_gathers {
     }
     one.started = true;
     live_ += bytes_of(number);
-    counts_.peak_bytes = std::max(counts_.peak_bytes, live_);
+    counts().peak_bytes = std::max(counts().peak_bytes, live_);
   }
   void take_back(layer& one, auto& stream, where at) {
     for (slot& each : one.slots) std::move(each.over).then(stream, at);
@@ -192,12 +241,13 @@ class parameter_gathers {
   Buckets* buckets_;
   lease_source* source_;
   reshard_when reshards_;
-  gather_order expected_, noted_;
+  gather_plan expected_, noted_;
   std::vector<layer> layers_;
   std::uint32_t started_ = gather_order::nothing;
-  gather_counts counts_;
+  std::array<gather_counts, gather_phases> counts_;
   std::size_t live_ = 0;
-  bool in_step_ = false;
+  std::uint64_t epoch_ = 0;  // of the engine, in which the step or pass began
+  gather_phase phase_ = gather_phase::pass;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What ranks divide changes no number: optimizer state, gradients and parameters, on any mesh, with or without
+// recompute, under every stream policy.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "laws/support/run.hpp"
+
+using namespace laws;
+using belay::axes;
+using belay::reshard_when;
+using belay::stream_choice;
+using belay::stream_policy;
+using belay::zero_stage;
+
+namespace {
+
+const uneven_text source(small_run().model.vocab);
+
+// The mesh, what is recomputed, and how streams run: every pair of two of them occurs.
+struct setting {
+  axes mesh;
+  recompute_kind recompute;
+  stream_choice streams;
+};
+const setting settings[] = {
+    {{1, 2, 1, 1}, recompute_kind::none, {}},
+    {{1, 3, 1, 1}, recompute_kind::full, {stream_policy::queued, 0}},
+    {{1, 4, 1, 1}, recompute_kind::none, {stream_policy::adversarial, 0}},
+    {{2, 2, 1, 1}, recompute_kind::full, {stream_policy::adversarial, 1}},
+    {{2, 3, 1, 1}, recompute_kind::none, {stream_policy::queued, 0}},
+    {{1, 1, 2, 1}, recompute_kind::full, {}},
+    {{1, 2, 2, 1}, recompute_kind::none, {stream_policy::adversarial, 2}},
+    {{2, 1, 2, 1}, recompute_kind::none, {}},
+    {{1, 3, 2, 1}, recompute_kind::full, {stream_policy::adversarial, 3}},
+    {{2, 2, 2, 1}, recompute_kind::full, {stream_policy::queued, 0}},
+};
+
+options run_of(const setting& one, zero_stage stage) {
+  options run = small_run();
+  run.mesh = one.mesh;
+  run.recompute = one.recompute;
+  run.streams = one.streams;
+  run.zero = stage;
+  return run;
+}
+
+// The gradients of the first two steps, and then the curve.
+void check_equal(const record& one_rank, const record& got) {
+  REQUIRE(got.gradients.size() == one_rank.gradients.size());
+  for (std::size_t step = 0; step < 2; ++step) {
+    const difference found = compare(one_rank.gradients[step], got.gradients[step]);
+    INFO(found.where);
+    CHECK(found.worst <= 1e-5);
+  }
+  for (std::size_t step = 0; step < got.losses.size(); ++step)
+    CHECK(got.losses[step] == doctest::Approx(one_rank.losses[step]).epsilon(1e-6));
+}
+
+}  // namespace
+
+TEST_CASE("divided gradients and parameters train as one rank does, and alike to the bit") {
+  const record one_rank = train<float>(small_run(), source);
+  for (const setting& one : settings) {
+    INFO(one.mesh.text() << ", recompute " << static_cast<int>(one.recompute) << ", streams "
+                         << name(one.streams.policy) << " " << one.streams.seed);
+    const record second = train<float>(run_of(one, zero_stage::gradients), source);
+    check_equal(one_rank, second);
+    const record third = train<float>(run_of(one, zero_stage::parameters), source);
+    CHECK(compare(second, third).worst == 0);
+    if (one.mesh.data == 2) {  // what is kept until the step ends is the same
+      options run = run_of(one, zero_stage::parameters);
+      run.reshard = reshard_when::after_step;
+      CHECK(compare(second, train<float>(run, source)).worst == 0);
+    }
+  }
+}
+
+TEST_CASE("neither pipelines, nor recompute, nor streams change a bit") {
+  const setting plain{{1, 2, 1, 1}, recompute_kind::none, {}};
+  for (const zero_stage stage : {zero_stage::gradients, zero_stage::parameters}) {
+    const record expected = train<float>(run_of(plain, stage), source);
+    for (const setting& one :
+         {setting{{1, 2, 1, 1}, recompute_kind::full, {}}, setting{{2, 2, 1, 1}, recompute_kind::none, {}},
+          setting{{4, 2, 1, 1}, recompute_kind::full, {stream_policy::queued, 0}},
+          setting{{1, 2, 1, 1}, recompute_kind::none, {stream_policy::adversarial, 4}}}) {
+      INFO(one.mesh.text());
+      options run = run_of(one, stage);
+      run.schedule = one.mesh.pipeline == 4 ? schedule_kind::one_f_one_b : schedule_kind::gpipe;
+      CHECK(compare(expected, train<float>(run, source)).worst == 0);
+    }
+  }
+}
+
+TEST_CASE("a share that is reduced twice, or by one rank alone, does not pass") {
+  const record one_rank = train<float>(small_run(), source);
+  const setting plain{{1, 2, 1, 1}, recompute_kind::none, {}};
+  const auto doubled = [](const std::string& name, bool, std::span<float> gradient) {
+    if (name == "lm_head.weight")
+      for (float& each : gradient) each *= 2;
+  };
+  const record wrong = train<float>(run_of(plain, zero_stage::gradients), source, doubled);
+  CHECK(compare(one_rank.gradients[0], wrong.gradients[0]).worst > 1e-2);
+}
