@@ -39,6 +39,7 @@
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/contributor.hpp"
 #include "belay/parallel/bucket/family.hpp"
+#include "belay/parallel/bucket/frozen_buckets.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/memory.hpp"
@@ -48,6 +49,7 @@
 #include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
 #include "belay/parallel/bucket/shares.hpp"
+#include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 
@@ -113,13 +115,15 @@ class gradient_buckets {
   /// What this rank keeps of values and gradients.
   [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
   [[nodiscard]] bool divides_gradients() const noexcept { return shares_.any(); }
-  /// What this rank keeps of a bucket's values, and the ranks that have the others.
-  [[nodiscard]] std::span<T> values_of(std::size_t bucket) const noexcept {
-    return memory_.values_of(layout_, bucket);
+  /// Of a bucket of divided values: what gathers need to know.
+  [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
+    const auto& b = layout_.buckets()[number];
+    gathered_bucket<T, Group> out{&families_[b.family].group, memory_.values_of(layout_, number),
+                                  memory_.places[number].before, b.counts, b.count, {}, kept_layout()};
+    for (std::size_t p : b.members) out.parameters.push_back({&parameter(p), layout_.offset(p) - b.first});
+    return out;
   }
-  [[nodiscard]] const Group& group_of(std::size_t bucket) const noexcept {
-    return families_[layout_.buckets()[bucket].family].group;
-  }
+  [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
   [[nodiscard]] bool divides_values() const noexcept {
     for (const auto& b : layout_.buckets())
       if (layout_.family_of(b).divides_values()) return true;

@@ -18,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -140,14 +141,18 @@ class parameter_store {
   template <class Layer>
   [[nodiscard]] std::uint32_t gathers_for(Layer& layer) {
     if (!gathers_) return whole;
-    std::vector<std::size_t> of_layer;
-    layer.for_each_parameter([&](auto& parameter) {
-      if (const auto found = bucket_of(parameter); found != buckets_.layout().buckets().size()) of_layer.push_back(found);
+    std::set<std::size_t> trained, never_trained;
+    layer.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      if (!parameter.divided()) return;
+      if constexpr (has_gradient<typename Parameter::learning_type>)
+        trained.insert(bucket_of(parameter));
+      else
+        never_trained.insert(frozen_.bucket_of(parameter));
     });
-    std::ranges::sort(of_layer);
-    of_layer.erase(std::unique(of_layer.begin(), of_layer.end()), of_layer.end());
-    if (of_layer.empty()) return whole;
-    return gathers_->add_layer(std::move(of_layer));
+    std::vector<gathered_bucket<value_type, group_type>> all;
+    for (std::size_t b : trained) all.push_back(buckets_.gathered(b));
+    for (std::size_t b : never_trained) all.push_back(frozen_.gathered(b));
+    return all.empty() ? whole : gathers_->add_layer(std::move(all));
   }
   void hold(std::uint32_t layer, auto& engine, where at) {
     if (!std::exchange(compared_plan_, true)) expect_one_plan(at);
@@ -218,7 +223,7 @@ class parameter_store {
  private:
   struct parameters {
     std::vector<bucket_member<value_type>> members;
-    std::vector<frozen_parameter<value_type>*> frozen;
+    std::vector<frozen_member<value_type>> frozen;
     norm_table norm;
     std::vector<norm_place> places;
     std::span<value_type> values;        // borrowed, or empty
@@ -258,13 +263,10 @@ class parameter_store {
     gathers_->end_step();
     gathers_->retire(at);
   }
-  // The bucket of a parameter that is divided; else their number.
   [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
-    const auto& all = buckets_.layout().buckets();
-    for (std::size_t b = 0; b < all.size() && parameter.divided(); ++b)
-      for (std::size_t p : all[b].members)
-        if (static_cast<const parameter_base<value_type>*>(&buckets_.parameter(p)) == &parameter) return b;
-    return all.size();
+    std::size_t p = 0;
+    while (&buckets_.parameter(p) != &parameter) ++p;
+    return buckets_.bucket_of(p);
   }
 
   // The numbers of rank `number` of the world in the families.
@@ -275,13 +277,17 @@ class parameter_store {
   }
   // Memory of values or gradients: of divided ones each rank has its share.
   template <class T>
-  [[nodiscard]] std::span<T> lease_of_buckets(std::size_t (bucket_places::*elements)() const noexcept, const char* purpose,
-                                              where at) {
-    if (!buckets_.places().divided())
-      return run_->template lease<T>(tier::device, (buckets_.places().*elements)(), purpose, at);
+  [[nodiscard]] std::span<T> lease_of_buckets(const auto& all, std::size_t (bucket_places::*elements)() const noexcept,
+                                              const char* purpose, where at) {
+    if (!all.places().divided())
+      return run_->template lease<T>(tier::device, (all.places().*elements)(), purpose, at);
     return run_->template lease_share<T>(
-        tier::device, [&](int rank) { return (bucket_places(buckets_.layout(), in_families(rank)).*elements)(); },
-        purpose, at);
+        tier::device, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(); }, purpose,
+        at);
+  }
+  // Values that are never trained are divided with the others, or whole.
+  [[nodiscard]] static zero_stage frozen_stage(zero_stage stage) noexcept {
+    return stage == zero_stage::parameters ? stage : zero_stage::none;
   }
 
   // Dense parameters are replicated over data x expert, those of experts over data.
@@ -293,6 +299,9 @@ class parameter_store {
         buckets_(std::move(found.members),
                  {{mesh.replicas(), stage, options.reduce}, {mesh.data(), stage, options.reduce}}, options.bucket_bytes,
                  1, found.norm.unit(), at),
+        frozen_(std::move(found.frozen),
+                {{mesh.replicas(), frozen_stage(stage), options.reduce}, {mesh.data(), frozen_stage(stage), options.reduce}},
+                options.bucket_bytes, at),
         norm_places_(found.places),
         norm_(found.norm, std::move(found.places),
               run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
@@ -308,12 +317,13 @@ class parameter_store {
           run.template lease<gradient_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
       buckets_.bind({found.values.first(own), found.gradients.first(own), reductions, wire}, at);
     } else {
-      const auto values = lease_of_buckets<value_type>(&bucket_places::value_elements, "parameters", at);
+      const auto values = lease_of_buckets<value_type>(buckets_, &bucket_places::value_elements, "parameters", at);
       if (!buckets_.places().divided()) {
         const auto all = run.template lease<gradient_type>(tier::device, layout.gradient_elements(), "gradients", at);
         buckets_.bind({values, all.first(own), all.subspan(own), wire}, at);
       } else {
-        const auto gradients = lease_of_buckets<gradient_type>(&bucket_places::gradient_elements, "gradients", at);
+        const auto gradients =
+            lease_of_buckets<gradient_type>(buckets_, &bucket_places::gradient_elements, "gradients", at);
         const auto reductions =
             run.template lease<gradient_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
         buckets_.bind({values, gradients, reductions, wire}, at);
@@ -323,16 +333,17 @@ class parameter_store {
       staging_.emplace(run.step_memory("gradient buckets"));
       buckets_.use(*staging_);
     }
-    if (buckets_.divides_values()) {
+    if (!frozen_.members().empty())
+      frozen_.bind(
+          lease_of_buckets<value_type>(frozen_, &bucket_places::value_elements, "frozen parameters", at));
+    run.keep(frozen_.kept());
+    if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));
       gathers_number_ = run.add_gathers();
-      gathers_.emplace(buckets_, *whole_, options.reshard, run.planned_gathers(gathers_number_));
+      gathers_.emplace(*whole_, options.reshard, run.planned_gathers(gathers_number_));
     }
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
-    for (frozen_parameter<value_type>* one : found.frozen) {
-      one->bind(run.template lease<value_type>(tier::device, one->local_size(), "frozen parameters", at).data());
-      add_filler(*one);
-    }
+    for (const auto& one : frozen_.members()) add_filler(*one.parameter);
     fill(options.seed, at);
   }
 
@@ -350,7 +361,7 @@ class parameter_store {
       if constexpr (!fits) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
-        found.frozen.push_back(&parameter);
+        found.frozen.push_back({&parameter, cut ? of_experts : dense, layers.of(parameter)});
       } else {
         const auto ranks = static_cast<std::size_t>(cut ? mesh.shape().expert : 1);
         std::vector<std::size_t> parts;
@@ -397,7 +408,8 @@ class parameter_store {
   const Mesh* mesh_;
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
   buckets_type buckets_;
-  std::optional<parameter_gathers<buckets_type>> gathers_;  // where parameters are divided
+  frozen_buckets<value_type, group_type> frozen_;
+  std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
   std::size_t gathers_number_ = 0;
   std::vector<norm_place> norm_places_;
   gradient_norm<value_type> norm_;

@@ -26,7 +26,7 @@
 #include "belay/core/where.hpp"
 #include "belay/device/lease_source.hpp"
 #include "belay/device/stream.hpp"
-#include "belay/parallel/bucket.hpp"
+#include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/gathers/order.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -71,19 +71,19 @@ struct bucket_gather {
   }
 };
 
-template <class Buckets>
+template <class T, class Group>
 class parameter_gathers {
  public:
-  using value_type = typename Buckets::value_type;
+  using bucket_type = gathered_bucket<T, Group>;
 
-  /// `buckets` and `source` outlive it. Layers are gathered early as `expected`.
-  parameter_gathers(Buckets& buckets, lease_source& source, reshard_when reshards, gather_plan expected)
-      : buckets_(&buckets), source_(&source), reshards_(reshards), expected_(std::move(expected)) {}
+  /// `source` outlives it. Layers are gathered early as `expected`.
+  parameter_gathers(lease_source& source, reshard_when reshards, gather_plan expected)
+      : source_(&source), reshards_(reshards), expected_(std::move(expected)) {}
 
   /// The layer that reads these buckets gets the next number.
-  [[nodiscard]] std::uint32_t add_layer(std::vector<std::size_t> buckets) {
+  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets) {
     layer made;
-    for (std::size_t b : buckets) made.slots.push_back({b, nullptr, {}, {}});
+    for (bucket_type& b : buckets) made.slots.push_back({std::move(b), nullptr, {}, {}});
     layers_.push_back(std::move(made));
     return static_cast<std::uint32_t>(layers_.size() - 1);
   }
@@ -161,7 +161,7 @@ class parameter_gathers {
   [[nodiscard]] std::size_t bytes_of(std::uint32_t number) const noexcept {
     std::size_t all = 0;
     for (const slot& each : layers_[number].slots)
-      all += buckets_->layout().buckets()[each.bucket].count * sizeof(value_type);
+      all += each.of.count * sizeof(T);
     return all;
   }
   /// Bytes of the layers that are whole, or on their way.
@@ -169,8 +169,8 @@ class parameter_gathers {
 
  private:
   struct slot {
-    std::size_t bucket;
-    value_type* first;  // while it has a lease
+    bucket_type of;
+    T* first;  // while it has a lease
     lease_chain lease;
     pending over;
   };
@@ -199,20 +199,13 @@ class parameter_gathers {
   }
   void start(std::uint32_t number, plan_says says, auto& stream, where at) {
     layer& one = layers_[number];
-    const auto& layout = buckets_->layout();
     for (slot& each : one.slots) {
-      const auto& b = layout.buckets()[each.bucket];
-      each.first = reinterpret_cast<value_type*>(source_->lease_bytes(b.count * sizeof(value_type), each.lease, at));
-      const bucket_gather<value_type> work{{each.first, b.count},
-                                           buckets_->values_of(each.bucket),
-                                           buckets_->places()[each.bucket].before,
-                                           b.counts,
-                                           number,
-                                           says,
-                                           at};
+      const bucket_type& b = each.of;
+      each.first = reinterpret_cast<T*>(source_->lease_bytes(b.count * sizeof(T), each.lease, at));
+      const bucket_gather<T> work{{each.first, b.count}, b.share, b.before, b.counts, number, says, at};
       // What the memory held before is used up, and the last update is in the shares.
-      const start_order order = start_order(after(stream.record(), at)).keeping(buckets_->kept_layout());
-      each.over = buckets_->group_of(each.bucket).start_composite(operation::all_gather_v, work, order);
+      const start_order order = start_order(after(stream.record(), at)).keeping(b.kept);
+      each.over = b.group->start_composite(operation::all_gather_v, work, order);
     }
     one.started = true;
     live_ += bytes_of(number);
@@ -227,18 +220,15 @@ class parameter_gathers {
     for (slot& each : one.slots) {
       place(each, nullptr);
       source_->release(each.lease);
-      live_ -= buckets_->layout().buckets()[each.bucket].count * sizeof(value_type);
+      live_ -= each.of.count * sizeof(T);
     }
     one.started = one.resident = false;
   }
-  void place(const slot& each, value_type* first) const noexcept {
-    const auto& layout = buckets_->layout();
-    const auto& b = layout.buckets()[each.bucket];
-    for (std::size_t p : b.members)
-      buckets_->parameter(p).place_values(first == nullptr ? nullptr : first + layout.offset(p) - b.first);
+  static void place(const slot& each, T* first) noexcept {
+    for (const auto& one : each.of.parameters)
+      one.parameter->place_values(first == nullptr ? nullptr : first + one.offset);
   }
 
-  Buckets* buckets_;
   lease_source* source_;
   reshard_when reshards_;
   gather_plan expected_, noted_;
