@@ -33,6 +33,7 @@
 #include "belay/core/where.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/parallel/bucket/bound_buckets.hpp"
 #include "belay/parallel/bucket/bucket_reduction.hpp"
 #include "belay/parallel/bucket/checksums.hpp"
 #include "belay/parallel/bucket/contribution_text.hpp"
@@ -58,11 +59,18 @@ namespace belay::inline BELAY_ABI {
 /// All gradient buckets of one rank. Buckets of all families are launched in one fixed order, the same on all ranks.
 /// One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
 template <class T, class Group>
-class gradient_buckets {
+class gradient_buckets : public bound_buckets<T, Group> {
   static_assert(serves_buckets<Group, T>());
+  using base = bound_buckets<T, Group>;
+  using base::bucket_of_;
+  using base::families_;
+  using base::kept_;
+  using base::layout_;
+  using base::members_;
+  using base::memory_;
+  using base::owned_;
 
  public:
-  using value_type = T;
   using gradient_type = compute_type_t<T>;
 
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
@@ -70,30 +78,14 @@ class gradient_buckets {
   gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
                    std::size_t bucket_bytes, std::size_t max_micro_batches, ownership_unit unit = {},
                    where at = where::current())
-      : members_(std::move(members)),
-        families_(std::move(families)),
-        kept_(
-            std::make_shared<kept_state>(unique_members(at), families_, sizeof(gradient_type), bucket_bytes, unit, at)),
-        layout_(kept_->layout),
+      : base(std::move(members), std::move(families), bucket_bytes, unit, at),
         shares_(*kept_, members_, families_, memory_),
-        contributions_(uses(), max_micro_batches, at),
+        contributions_(this->uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
-        bucket_of_(members_.size()),
         open_(layout_.buckets().size()),
-        pending_(layout_.buckets().size()),
-        gathers_(layout_.buckets().size()) {
-    for (std::size_t b = 0; b < pending_.size(); ++b)
-      for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
+        pending_(layout_.buckets().size()) {
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
-    std::vector<std::size_t> own;
-    for (const auto& family : families_) own.push_back(static_cast<std::size_t>(layout_rank(family.group)));
-    memory_.places = bucket_places(layout_, own);
   }
-  gradient_buckets(gradient_buckets&&) = delete;  // parameters point into its memory
-
-  [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
-  /// Peers read its counts while a reduction is under way, also one that nobody waits for.
-  [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
@@ -104,36 +96,12 @@ class gradient_buckets {
   }
   /// The same with memory of its own for reductions, and for the wire, which has `wire_elements()`.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
-    bucket_memory<T> bound = memory;
-    bound.places = memory_.places;
-    bound.expect(layout_, wire_elements(), at);
-    memory_ = std::move(bound);
-    owned_ = owned_ranges<T>(layout_, families_, members_, memory_);
-    bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors_);
+    this->bind_to(memory, contributors_, at);
     replicas_compared_ = false;
   }
-  /// What this rank keeps of values and gradients.
-  [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
   [[nodiscard]] bool divides_gradients() const noexcept { return shares_.any(); }
-  /// Of a bucket of divided values: what gathers need to know.
-  [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
-    const auto& b = layout_.buckets()[number];
-    gathered_bucket<T, Group> out{&families_[b.family].group, memory_.values_of(layout_, number),
-                                  memory_.places[number].before, b.counts, b.count, {}, kept_layout()};
-    for (std::size_t p : b.members) out.parameters.push_back({&parameter(p), layout_.offset(p) - b.first});
-    return out;
-  }
-  [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
-  [[nodiscard]] bool divides_values() const noexcept {
-    for (const auto& b : layout_.buckets())
-      if (layout_.family_of(b).divides_values()) return true;
-    return false;
-  }
   /// Divided gradients are computed in memory that is leased from `source` in every step.
   void use(lease_source& source) noexcept { shares_.use(source); }
-  /// 0 unless T is narrower than its gradients and some family has several ranks.
-  [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
-
   /// Compares parameters, layout and values within each family, once after `bind`; throws usage_error on all ranks of a
   /// family that differ. Collective over all families.
   void compare_replicas(where at = where::current()) {
@@ -163,7 +131,7 @@ class gradient_buckets {
     contributors_[parameter].note_written();
     if constexpr (!moves_nothing<Group>) {
       if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
-      for (gradient_type& gradient : gradient_of(parameter)) gradient = 0;
+      for (gradient_type& gradient : this->gradient_of(parameter)) gradient = 0;
     }
   }
   /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
@@ -179,7 +147,7 @@ class gradient_buckets {
     if (contributions_.any())
       throw usage_error("the number of micro-batches is said before the first backward of the step", at);
     if (micro_batches > contributions_.max_micro_batches())
-      contributions_ = contribution_map(uses(), micro_batches, at);
+      contributions_ = contribution_map(this->uses(), micro_batches, at);
     expect(micro_batches, at);
   }
   /// Forgets a step that was cut off. What was started is waited for when the next step begins.
@@ -271,42 +239,12 @@ class gradient_buckets {
   [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
-  /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
-  [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
-
-  /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same
-  /// buckets in ascending order, then `finish_gathers`.
-  void start_gather(std::size_t bucket, const start_order& how = where::current()) {
-    const auto& b = layout_.buckets()[bucket];
-    if (b.counts.size() < 2 || b.count == 0 || layout_.family_of(b).divides_values()) return;
-    gathers_[bucket] = families_[b.family].group.start_all_gather_v(
-        memory_.values.subspan(memory_.places[bucket].values, b.count), b.counts, how.keeping(kept_));
-  }
-  void finish_gathers() { wait_all(gathers_); }
-  /// The same for `stream`, whose later work reads the values.
-  void finish_gathers_in(auto& stream) { all_then(gathers_, stream); }
-
-  [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
-    return members_[number].parameter();
-  }
-  [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
-
  private:
   static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
-  using kept_state = bucket_reductions<T>;
   static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
 
   enum class phase { idle, reducing };
 
-  [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
-    return {members_[p].parameter().gradient(), layout_.size(p)};
-  }
-  [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
-  [[nodiscard]] std::vector<std::size_t> uses() const {
-    std::vector<std::size_t> out;
-    for (const auto& member : members_) out.push_back(member.parameter().uses());
-    return out;
-  }
   void prepare(where at) {
     if (stage_ == phase::reducing)
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
@@ -316,7 +254,7 @@ class gradient_buckets {
     compare_replicas(at);
   }
   void expect(std::size_t micro_batches, where at) {
-    for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
+    for (std::size_t p = 0; micro_batches == 0 && p < members_.size(); ++p)
       if (contributors_[p].unwritten()) zero(p);
     contributions_.begin(micro_batches, at);
     for (std::size_t b = 0; b < open_.size(); ++b) {
@@ -349,7 +287,7 @@ class gradient_buckets {
   // Of checked builds: what a parameter's gradient has is not changed from here on.
   void note_complete(std::size_t parameter, std::size_t micro_batch, where at) {
     checksums_.note(parameter, micro_batch, at);
-    if (computed_.ready()) checksums_.seal(parameter, gradient_of(parameter));
+    if (computed_.ready()) checksums_.seal(parameter, this->gradient_of(parameter));
   }
 
   void wait_for_buckets() {
@@ -360,7 +298,7 @@ class gradient_buckets {
     stage_ = phase::idle;
   }
 
-  // What is wrong with the reduced gradients, or "". It is thrown after the peers have this rank's divisor.
+  // What is wrong with the gradients, or "". It is thrown after the peers have this rank's divisor.
   [[nodiscard]] std::string wait_complete(where at) {
     if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
@@ -368,8 +306,8 @@ class gradient_buckets {
     if constexpr (sealed) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
         if (shares_.divides(bucket_of_[p])) continue;
-        checksums_.seal(p, gradient_of(p));  // where no peer has waited for it
-        if (checksums_.changed(p, gradient_of(p)))
+        checksums_.seal(p, this->gradient_of(p));  // where no peer has waited for it
+        if (checksums_.changed(p, this->gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
       for (std::size_t b = 0; b < open_.size(); ++b)
@@ -412,22 +350,14 @@ class gradient_buckets {
       throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
   }
 
-  std::vector<bucket_member<T>> members_;
-  std::vector<bucket_family<Group>> families_;
-  std::shared_ptr<kept_state> kept_;  // by a reduction that is under way, also where nobody waits for it any more
-  const bucket_layout& layout_;
   gradient_shares<T, Group> shares_;
   contribution_map contributions_;
   gradient_checksums& checksums_;
   rank_comparison compared_;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;
-  std::vector<std::size_t> bucket_of_;
   std::vector<std::size_t> open_;  // contributions a bucket still waits for
   std::vector<pending> pending_;
-  std::vector<pending> gathers_;
   stream_event computed_;  // the last contribution of a stream is in the gradients
-  std::vector<owned_range<T>> owned_;
-  bucket_memory<T> memory_;
   std::size_t launched_ = 0;
   std::uint64_t divisions_ = 0;
   std::uint64_t latest_ = 0;  // number of the reduction that the gradients hold, or 0

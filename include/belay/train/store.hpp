@@ -42,38 +42,13 @@
 #include "belay/parallel/parameter_layers.hpp"
 #include "belay/parallel/placement.hpp"
 #include "belay/parallel/precision.hpp"
-#include "belay/parallel/rank_comparison.hpp"
 #include "belay/parallel/vote.hpp"
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/store_gradients.hpp"
+#include "belay/train/store_options.hpp"  // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {
-
-/// What the ranks that replicate a parameter divide among themselves: nothing (0), the optimizer's state (1), gradients
-/// too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
-template <int Stage>
-struct zero {
-  static_assert(Stage >= 0 && Stage <= 3,
-                "belay::zero<0> (nothing is divided), <1> (optimizer state), <2> (gradients too) or <3> (parameters "
-                "too)");
-  static constexpr auto stage = static_cast<zero_stage>(Stage);
-};
-
-/// A model whose parameters lie in memory of its own, as `parameter_list` has.
-template <class M>
-concept lends_memory = lists_parameters<M> && requires(M& model, std::size_t number) {
-  model.borrowed_values();
-  model.borrowed_gradients();
-  { model.first_of(number) } -> std::convertible_to<std::size_t>;
-};
-
-struct store_options {
-  std::uint64_t seed = 1;                           // of the first values, with each parameter's name
-  std::size_t bucket_bytes = std::size_t{1} << 20;  // gradients that are reduced together
-  reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
-  reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
-};
 
 /// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
 /// parameters point to it.
@@ -155,7 +130,7 @@ class parameter_store {
     return all.empty() ? whole : gathers_->add_layer(std::move(all));
   }
   void hold(std::uint32_t layer, auto& engine, where at) {
-    if (!std::exchange(compared_plan_, true)) expect_one_plan(at);
+    if (!std::exchange(compared_plan_, true)) expect_one_plan(mesh_->replicas(), gathers_->fingerprint(), at);
     gathers_->hold(layer, engine, at);
     if constexpr (moves_nothing<group_type>)
       for (const gather_phase phase : {gather_phase::step, gather_phase::pass})
@@ -182,7 +157,7 @@ class parameter_store {
     if (gathers_) gathers_->retire(at);
     // A store that one rank forgets would be waited for in the comparison of another.
     if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
-    if (gathers_ && !std::exchange(compared_plan_, true)) expect_one_plan(at);
+    if (gathers_ && !std::exchange(compared_plan_, true)) expect_one_plan(mesh_->replicas(), gathers_->fingerprint(), at);
     buckets_.begin_unwritten(start.micro_batches, at);
     if (gathers_) gathers_->begin_step(run_->engine(), at);
   }
@@ -245,18 +220,6 @@ class parameter_store {
     }
   }
 
-  // Of the ranks that divide parameters: each waits in the gathers of the others.
-  void expect_one_plan(where at) const {
-    if constexpr (!moves_nothing<group_type>) {
-      rank_comparison compared;
-      const std::array<std::uint64_t, 1> own{gathers_->fingerprint()};
-      if (!compared.differ(mesh_->replicas(), own, at)) return;
-      throw usage_error(compared.ranks(mesh_->replicas()) +
-                            " gather the layers of a step in different orders: what divides parameters calls its "
-                            "layers in one order on all ranks that replicate them",
-                        at);
-    }
-  }
   void end_gathers(where at) {
     stepping_ = false;
     if (!gathers_) return;

@@ -8,6 +8,7 @@
 
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/step/contribution.hpp"
@@ -21,6 +22,10 @@ class bucket_contributor final : public contribution_target {
   bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
 
   void begin_adding() override {
+    if (needs_memory())
+      throw usage_error("gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
+                        "trainer's own functions add to those of belay::zero<1>",
+                        where{});
     if (unwritten()) owner_->zero(parameter_);
   }
   [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }

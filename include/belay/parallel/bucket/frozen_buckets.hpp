@@ -37,6 +37,22 @@ struct frozen_member {
   }
 };
 
+/// Bucket `number` of a layout as gathers see it: `values` holds what this rank keeps.
+template <class T, class Group, class ParameterAt>
+[[nodiscard]] gathered_bucket<T, Group> gathered_of(const bucket_layout& layout, std::size_t number,
+                                                    const std::vector<bucket_family<Group>>& families,
+                                                    const bucket_places& places, std::span<T> values,
+                                                    std::shared_ptr<const void> kept,
+                                                    const ParameterAt& parameter_at) {
+  const auto& b = layout.buckets()[number];
+  const bucket_places::place& place = places[number];
+  gathered_bucket<T, Group> out{&families[b.family].group, values.subspan(place.values, place.own), place.before,
+                                b.counts,                  b.count,                                 {},
+                                std::move(kept)};
+  for (std::size_t p : b.members) out.parameters.push_back({parameter_at(p), layout.offset(p) - b.first});
+  return out;
+}
+
 template <class T, class Group>
 class frozen_buckets {
  public:
@@ -87,16 +103,8 @@ class frozen_buckets {
   }
   /// For gathers.
   [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
-    const auto& b = layout_->buckets()[number];
-    gathered_bucket<T, Group> out{&families_[b.family].group,
-                                  values_.subspan(places_[number].values, places_[number].own),
-                                  places_[number].before,
-                                  b.counts,
-                                  b.count,
-                                  {},
-                                  layout_};
-    for (std::size_t p : b.members) out.parameters.push_back({members_[p].parameter, layout_->offset(p) - b.first});
-    return out;
+    const auto parameter_at = [this](std::size_t p) { return members_[p].parameter; };
+    return gathered_of<T>(*layout_, number, families_, places_, values_, layout_, parameter_at);
   }
 
  private:

@@ -28,6 +28,7 @@
 #include "belay/device/stream.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/gathers/order.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -70,6 +71,21 @@ struct bucket_gather {
                           at);
   }
 };
+
+/// Throws usage_error on all ranks of `group` where their plans differ: each waits in the gathers of the others.
+/// Collective.
+template <class Group>
+void expect_one_plan(const Group& group, std::uint64_t fingerprint, where at) {
+  if constexpr (!moves_nothing<Group>) {
+    rank_comparison compared;
+    const std::array<std::uint64_t, 1> own{fingerprint};
+    if (!compared.differ(group, own, at)) return;
+    throw usage_error(compared.ranks(group) +
+                          " gather the layers of a step in different orders: ranks that divide parameters call their "
+                          "layers in one order",
+                      at);
+  }
+}
 
 template <class T, class Group>
 class parameter_gathers {

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The buckets of one rank between steps: which parameters they hold, where they lie in its memory, and how updated
+// values reach the ranks that replicate them.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/collective.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/bucket/bucket_reduction.hpp"
+#include "belay/parallel/bucket/family.hpp"
+#include "belay/parallel/bucket/frozen_buckets.hpp"
+#include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/member.hpp"
+#include "belay/parallel/bucket/memory.hpp"
+#include "belay/parallel/bucket/owned_ranges.hpp"
+#include "belay/parallel/bucket/ownership_unit.hpp"
+#include "belay/parallel/bucket/places.hpp"
+#include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/gathers/gathered_bucket.hpp"
+#include "belay/parallel/parameter.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class T, class Group>
+class bound_buckets {
+ public:
+  using value_type = T;
+  using gradient_type = compute_type_t<T>;
+
+  bound_buckets(bound_buckets&&) = delete;  // parameters point into its memory
+
+  [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
+  /// Peers read its counts while a reduction is under way, also one that nobody waits for.
+  [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
+  /// What this rank keeps of values and gradients.
+  [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
+  [[nodiscard]] bool divides_values() const noexcept {
+    for (const auto& b : layout_.buckets())
+      if (layout_.family_of(b).divides_values()) return true;
+    return false;
+  }
+  /// 0 unless T is narrower than its gradients and some family has several ranks.
+  [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
+
+  [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
+    return members_[number].parameter();
+  }
+  [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
+  /// The number of a parameter's bucket.
+  [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
+  /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
+  [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
+  /// Of a bucket of divided values: what gathers need to know.
+  [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
+    const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
+    return gathered_of<T>(layout_, number, families_, memory_.places, memory_.values, kept_layout(), parameter_at);
+  }
+
+  /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same
+  /// buckets in ascending order, then `finish_gathers`.
+  void start_gather(std::size_t bucket, const start_order& how = where::current()) {
+    const auto& b = layout_.buckets()[bucket];
+    if (b.counts.size() < 2 || b.count == 0 || layout_.family_of(b).divides_values()) return;
+    const std::span<T> values = memory_.values_of(layout_, bucket);
+    gathers_[bucket] = families_[b.family].group.start_all_gather_v(values, b.counts, how.keeping(kept_));
+  }
+  void finish_gathers() { wait_all(gathers_); }
+  /// The same for `stream`, whose later work reads the values.
+  void finish_gathers_in(auto& stream) { all_then(gathers_, stream); }
+
+ protected:
+  using kept_state = bucket_reductions<T>;
+
+  bound_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
+                std::size_t bucket_bytes, ownership_unit unit, where at)
+      : members_(std::move(members)),
+        families_(std::move(families)),
+        kept_(
+            std::make_shared<kept_state>(unique_members(at), families_, sizeof(gradient_type), bucket_bytes, unit, at)),
+        layout_(kept_->layout),
+        bucket_of_(members_.size()),
+        gathers_(layout_.buckets().size()) {
+    for (std::size_t b = 0; b < gathers_.size(); ++b)
+      for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
+    std::vector<std::size_t> own;
+    for (const auto& family : families_) own.push_back(static_cast<std::size_t>(layout_rank(family.group)));
+    memory_.places = bucket_places(layout_, own);
+  }
+  ~bound_buckets() = default;
+
+  template <class Contributors>
+  void bind_to(const bucket_memory<T>& memory, Contributors& contributors, where at) {
+    bucket_memory<T> bound = memory;
+    bound.places = memory_.places;
+    bound.expect(layout_, wire_elements(), at);
+    memory_ = std::move(bound);
+    owned_ = owned_ranges<T>(layout_, families_, members_, memory_);
+    bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors);
+  }
+
+  [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
+    return {members_[p].parameter().gradient(), layout_.size(p)};
+  }
+  [[nodiscard]] std::vector<std::size_t> uses() const {
+    std::vector<std::size_t> out;
+    for (const auto& member : members_) out.push_back(member.parameter().uses());
+    return out;
+  }
+
+  std::vector<bucket_member<T>> members_;
+  std::vector<bucket_family<Group>> families_;
+  std::shared_ptr<kept_state> kept_;  // by a reduction that is under way, also where nobody waits for it any more
+  const bucket_layout& layout_;
+  std::vector<std::size_t> bucket_of_;
+  std::vector<owned_range<T>> owned_;
+  bucket_memory<T> memory_;
+
+ private:
+  [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
+
+  std::vector<pending> gathers_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a parameter store is made with.
+// IWYU pragma: private, include "belay/train/store.hpp"
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/gathers/parameter_gathers.hpp"
+#include "belay/parallel/lists_parameters.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What the ranks that replicate a parameter divide among themselves: nothing (0), the optimizer's state (1), gradients
+/// too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
+template <int Stage>
+struct zero {
+  static_assert(Stage >= 0 && Stage <= 3,
+                "belay::zero<0> (nothing is divided), <1> (optimizer state), <2> (gradients too) or <3> (parameters "
+                "too)");
+  static constexpr auto stage = static_cast<zero_stage>(Stage);
+};
+
+/// A model whose parameters lie in memory of its own, as `parameter_list` has.
+template <class M>
+concept lends_memory = lists_parameters<M> && requires(M& model, std::size_t number) {
+  model.borrowed_values();
+  model.borrowed_gradients();
+  { model.first_of(number) } -> std::convertible_to<std::size_t>;
+};
+
+struct store_options {
+  std::uint64_t seed = 1;                           // of the first values, with each parameter's name
+  std::size_t bucket_bytes = std::size_t{1} << 20;  // gradients that are reduced together
+  reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
+  reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
+};
+
+}  // namespace belay::inline BELAY_ABI
