@@ -71,9 +71,8 @@ void export_weights(const Mesh& mesh, Model& model, model_export* to) {
       const bool first_copy =
           place.data == 0 && (place.expert == 0 || belay::sharded_over<belay::axis::expert>(parameter));
       if (!parameter.divided() && !first_copy) return;
-      parameter.each_held([&](std::size_t first, auto values) {
-        each_tensor(parameter, first, std::span<const T>(values), visit);
-      });
+      parameter.each_held(
+          [&](std::size_t first, auto values) { each_tensor(parameter, first, std::span<const T>(values), visit); });
     });
   };
   if (world.rank() != 0) {

@@ -116,7 +116,8 @@ void train(found& out, std::size_t budget) {
       for (std::size_t i = 1; i < base.size(); ++i) lower = belay::observe(step, base[i], lower.out());
       belay::handle_store<decltype(belay::forward(step, top[0], lower.out()))> handles{top.size()};
       handles.keep(0, belay::forward(step, top[0], lower.out()));
-      for (std::size_t i = 1; i < top.size(); ++i) handles.keep(i, belay::forward(step, top[i], handles.at(i - 1).out()));
+      for (std::size_t i = 1; i < top.size(); ++i)
+        handles.keep(i, belay::forward(step, top[i], handles.at(i - 1).out()));
       auto [loss, grad] =
           belay::squared_error(step, handles.at(top.size() - 1).out(), matrix{target.data(), {rows, width}});
       for (std::size_t i = top.size(); i-- > 0;) grad = handles.take(i).backward(grad);

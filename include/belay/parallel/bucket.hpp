@@ -46,8 +46,8 @@
 #include "belay/parallel/bucket/memory.hpp"
 #include "belay/parallel/bucket/owned_ranges.hpp"
 #include "belay/parallel/bucket/ownership_unit.hpp"
-#include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/places.hpp"
+#include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
 #include "belay/parallel/bucket/shares.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
@@ -239,6 +239,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
+
  private:
   static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
   static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
@@ -262,6 +263,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
       for (std::size_t parameter : layout_.buckets()[b].members)
         open_[b] += micro_batches * contributions_.uses(parameter);
     }
+    if constexpr (across_ranks)
+      if (shares_.any()) expect_one_number(micro_batches, at);
     shares_.begin(micro_batches, contributions_, at);
     launched_ = 0;
     latest_ = 0;
@@ -272,6 +275,19 @@ class gradient_buckets : public bound_buckets<T, Group> {
         if (!shares_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
+  }
+
+  // Divided gradients are reduced as often as there are micro-batches.
+  void expect_one_number(std::size_t micro_batches, where at) {
+    std::string found;
+    for (const bucket_family<Group>& family : families_) {
+      const std::uint64_t own[1] = {micro_batches};
+      if (family.group.size() > 1 && compared_.differ(family.group, own, at) && found.empty())
+        found = "ranks have different numbers of micro-batches (" + compared_.text(family.group) +
+                "), and reduce divided gradients in each: give all as many, or reduce once a step with "
+                "store_options{.reduce = belay::reduce_when::last}";
+    }
+    if (!found.empty()) throw usage_error(found, at);
   }
 
   void launch_ready(where at) {

@@ -192,7 +192,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] auto read(const Parameter& parameter) const {
     const auto values = parameter.values();
     if (!rehearsing() && values.data() == nullptr && values.size() != 0) [[unlikely]]
-      refuse_unbound(parameter.name(), "read");
+      refuse_unbound(parameter, "read");
     return values;
   }
 
@@ -219,10 +219,14 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] invocation_memory& memory() noexcept { return *memory_; }
 
  private:
-  [[noreturn, gnu::cold, gnu::noinline]] void refuse_unbound(const std::string& parameter, const char* what) const {
-    throw usage_error("parameter " + printable(parameter) + " is " + what + " in layer '" + printable(call_->layer) +
-                          "', and has no memory: it is in no parameter_store and no gradient_buckets, or missing in "
-                          "for_each_parameter",
+  template <class Parameter>
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
+    const char* why =
+        "and has no memory: it is in no parameter_store and no gradient_buckets, or missing in for_each_parameter";
+    if constexpr (requires { parameter.divided(); })
+      if (parameter.divided()) why = "and is divided among ranks: wrap the layer in belay::gathers{layer, store}";
+    throw usage_error("parameter " + printable(parameter.name()) + " is " + what + " in layer '" +
+                          printable(call_->layer) + "', " + why,
                       call_->at);
   }
   template <class Parameter>
@@ -238,7 +242,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     }
     if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0)
         [[unlikely]]
-      refuse_unbound(parameter.name(), "added to");
+      refuse_unbound(parameter, "added to");
     if (target != nullptr) contributions_->add(*target);
   }
 

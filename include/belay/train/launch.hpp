@@ -74,14 +74,12 @@ class rank_rehearsal {
  public:
   /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says).
   template <training_body Body>
-  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at)
-      : number_(number) {
+  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at) : number_(number) {
     run_memory memory = everything();
     rehearse(size, body, memory, rows, at);
     memory.gathers = run_->gathers();
     // Layers that are gathered early have other memory than the body alone shows.
-    if (!memory.gathers.empty())
-      rehearse(size, body, memory, rows, at);
+    if (!memory.gathers.empty()) rehearse(size, body, memory, rows, at);
   }
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.

@@ -157,7 +157,8 @@ class parameter_store {
     if (gathers_) gathers_->retire(at);
     // A store that one rank forgets would be waited for in the comparison of another.
     if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
-    if (gathers_ && !std::exchange(compared_plan_, true)) expect_one_plan(mesh_->replicas(), gathers_->fingerprint(), at);
+    if (gathers_ && !std::exchange(compared_plan_, true))
+      expect_one_plan(mesh_->replicas(), gathers_->fingerprint(), at);
     buckets_.begin_unwritten(start.micro_batches, at);
     if (gathers_) gathers_->begin_step(run_->engine(), at);
   }
@@ -242,8 +243,7 @@ class parameter_store {
   template <class T>
   [[nodiscard]] std::span<T> lease_of_buckets(const auto& all, std::size_t (bucket_places::*elements)() const noexcept,
                                               const char* purpose, where at) {
-    if (!all.places().divided())
-      return run_->template lease<T>(tier::device, (all.places().*elements)(), purpose, at);
+    if (!all.places().divided()) return run_->template lease<T>(tier::device, (all.places().*elements)(), purpose, at);
     return run_->template lease_share<T>(
         tier::device, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(); }, purpose,
         at);
@@ -263,7 +263,8 @@ class parameter_store {
                  {{mesh.replicas(), stage, options.reduce}, {mesh.data(), stage, options.reduce}}, options.bucket_bytes,
                  1, found.norm.unit(), at),
         frozen_(std::move(found.frozen),
-                {{mesh.replicas(), frozen_stage(stage), options.reduce}, {mesh.data(), frozen_stage(stage), options.reduce}},
+                {{mesh.replicas(), frozen_stage(stage), options.reduce},
+                 {mesh.data(), frozen_stage(stage), options.reduce}},
                 options.bucket_bytes, at),
         norm_places_(found.places),
         norm_(found.norm, std::move(found.places),
@@ -297,8 +298,7 @@ class parameter_store {
       buckets_.use(*staging_);
     }
     if (!frozen_.members().empty())
-      frozen_.bind(
-          lease_of_buckets<value_type>(frozen_, &bucket_places::value_elements, "frozen parameters", at));
+      frozen_.bind(lease_of_buckets<value_type>(frozen_, &bucket_places::value_elements, "frozen parameters", at));
     run.keep(frozen_.kept());
     if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));

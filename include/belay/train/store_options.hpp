@@ -34,8 +34,8 @@ concept lends_memory = lists_parameters<M> && requires(M& model, std::size_t num
 };
 
 struct store_options {
-  std::uint64_t seed = 1;                           // of the first values, with each parameter's name
-  std::size_t bucket_bytes = std::size_t{1} << 20;  // gradients that are reduced together
+  std::uint64_t seed = 1;                              // of the first values, with each parameter's name
+  std::size_t bucket_bytes = std::size_t{1} << 20;     // gradients that are reduced together
   reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
 };

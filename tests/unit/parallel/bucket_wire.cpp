@@ -72,7 +72,7 @@ std::size_t bytes_sent(const std::vector<std::size_t>& sizes, int rank, int rank
   std::vector<number> gradients(kept.layout.gradient_elements());
   const auto all = std::span(gradients);
   const belay::bucket_memory<T> memory{values, all.first(kept.layout.elements()), all.subspan(kept.layout.elements()),
-                                       wire};
+                                       wire, belay::bucket_places(kept.layout, std::vector<std::size_t>{static_cast<std::size_t>(rank)})};
   std::size_t bytes = 0;
   for (std::size_t b = 0; b < kept.layout.buckets().size(); ++b)
     belay::bucket_reduction<T>{kept, b, memory, {}}(counted_calls{rank, ranks, &bytes});

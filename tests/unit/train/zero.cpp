@@ -88,8 +88,7 @@ auto body(result& out, extra what = extra::none, belay::store_options options = 
       optimizer.apply(std::move(*ok), {.learning_rate = 1e-2});
       if (run.rehearsing() || rank.number() != 0) continue;
       out.counts.push_back(store.take_gathered());
-      out.as_planned = run.planned().peak_bytes(belay::tier::device) ==
-                       run.meters()[belay::tier::device].peak_bytes();
+      out.as_planned = run.planned().peak_bytes(belay::tier::device) == run.meters()[belay::tier::device].peak_bytes();
     }
   };
 }
@@ -174,7 +173,7 @@ TEST_CASE("ranks that gather different layers beside the plan are told, in that 
 }
 
 TEST_CASE("ranks whose plans have different orders are told before the first step") {
-  for (const std::string& one : messages([](auto& rank, auto& run) {
+  for (const std::string& one : messages([](auto&rank, auto&run) {
          belay::mesh mesh{rank, {.data = rank.size()}};
          square_network net;
          belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
@@ -196,6 +195,37 @@ TEST_CASE("ranks that are processes divide and gather alike") {
   belay::launch(belay::host::processes{3}, [&](auto& rank, auto& run) {
     result out;
     body<3>(out)(rank, run);
-    if (!run.rehearsing() && rank.number() == 0 && out.losses != threads.losses) throw std::runtime_error("other losses");
+    if (!run.rehearsing() && rank.number() == 0 && out.losses != threads.losses)
+      throw std::runtime_error("other losses");
   });
+}
+
+TEST_CASE("slips are told by name: a layer that is not wrapped, other numbers of micro-batches, borrowed memory") {
+  for (const std::string& one : messages([](auto&rank, auto&run) {
+         belay::mesh mesh{rank, {.data = rank.size()}};
+         square_network net;
+         belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
+         const data batch(1, 0);
+         for ([[maybe_unused]] auto number : run.steps(1)) {
+           belay::step step{run.engine(), store};
+           static_cast<void>(belay::observe(step, net.first, batch.inputs()));
+           step.cut_off();
+         }
+       }))
+    CHECK(contains(one,
+                   "parameter first.weight is read in layer 'linear', and is divided among ranks: wrap the layer "
+                   "in belay::gathers"));
+  if constexpr (belay::checked(belay::check_level::across_ranks)) {
+    for (const std::string& one : messages([](auto&rank, auto&run) {
+           belay::mesh mesh{rank, {.data = rank.size()}};
+           network net;
+           belay::parameter_store store{run, mesh, net, belay::zero<2>{}};
+           for ([[maybe_unused]] auto number : run.steps(1)) {
+             belay::step step{run.engine(), store};
+             step.micro_batches(rank.number() == 0 ? 1 : 2);
+             step.cut_off();
+           }
+         }))
+      CHECK(contains(one, "ranks have different numbers of micro-batches (rank 0: 1; rank 1: 2)"));
+  }
 }

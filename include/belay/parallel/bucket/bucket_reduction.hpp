@@ -71,8 +71,7 @@ void reduce_rounded(const Calls& group, const bucket_reductions<T>& with, std::s
   const std::size_t count = own.front();
   kernel::for_each_index(count, kernel::copy<T, gradient_type>{received.data(), to});
   for (std::size_t from = 1; from < own.size(); ++from)
-    kernel::for_each_index(count,
-                           kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
+    kernel::for_each_index(count, kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
   if (b.counts.empty()) group.all_gather_v(memory, counts, at);
 }
 
@@ -85,7 +84,7 @@ struct bucket_reduction {
   bucket_reductions<T>* with;
   std::size_t number;
   std::span<gradient_type> gradients, memory;  // of the bucket
-  std::span<T> wire;  // one reduction uses it after the other
+  std::span<T> wire;                           // one reduction uses it after the other
   where at;
 
   bucket_reduction(bucket_reductions<T>& kept, std::size_t bucket, const bucket_memory<T>& all, where started_at)
@@ -135,8 +134,8 @@ struct bucket_reduction {
     if constexpr (checked(check_level::local)) {
       const auto& b = with->layout.buckets()[number];
       for (std::size_t p : b.members)
-        with->checksums.seal(
-            p, std::span<const gradient_type>(gradients.subspan(with->layout.offset(p) - b.first, with->layout.size(p))));
+        with->checksums.seal(p, std::span<const gradient_type>(
+                                    gradients.subspan(with->layout.offset(p) - b.first, with->layout.size(p))));
     }
   }
   void copy() const noexcept {

@@ -23,9 +23,10 @@ class bucket_contributor final : public contribution_target {
 
   void begin_adding() override {
     if (needs_memory())
-      throw usage_error("gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
-                        "trainer's own functions add to those of belay::zero<1>",
-                        where{});
+      throw usage_error(
+          "gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
+          "trainer's own functions add to those of belay::zero<1>",
+          where{});
     if (unwritten()) owner_->zero(parameter_);
   }
   [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }

@@ -42,12 +42,15 @@ template <class T, class Group, class ParameterAt>
 [[nodiscard]] gathered_bucket<T, Group> gathered_of(const bucket_layout& layout, std::size_t number,
                                                     const std::vector<bucket_family<Group>>& families,
                                                     const bucket_places& places, std::span<T> values,
-                                                    std::shared_ptr<const void> kept,
-                                                    const ParameterAt& parameter_at) {
+                                                    std::shared_ptr<const void> kept, const ParameterAt& parameter_at) {
   const auto& b = layout.buckets()[number];
   const bucket_places::place& place = places[number];
-  gathered_bucket<T, Group> out{&families[b.family].group, values.subspan(place.values, place.own), place.before,
-                                b.counts,                  b.count,                                 {},
+  gathered_bucket<T, Group> out{&families[b.family].group,
+                                values.subspan(place.values, place.own),
+                                place.before,
+                                b.counts,
+                                b.count,
+                                {},
                                 std::move(kept)};
   for (std::size_t p : b.members) out.parameters.push_back({parameter_at(p), layout.offset(p) - b.first});
   return out;

@@ -107,8 +107,14 @@ class gradient_shares {
     divided_bucket& one = buckets_[bucket];
     const auto how = one.reductions++ == 0 ? into::written : into::added;
     const start_order order = start_order(after(computed, at)).keeping(keep);
-    const share_reduction<T> work{kept_, bucket, staging_.of(bucket), memory_->gradients_of(layout(), bucket),
-                         memory_->places[bucket].before, memory_->wire, how, at};
+    const share_reduction<T> work{kept_,
+                                  bucket,
+                                  staging_.of(bucket),
+                                  memory_->gradients_of(layout(), bucket),
+                                  memory_->places[bucket].before,
+                                  memory_->wire,
+                                  how,
+                                  at};
     staging_.close(bucket, work.start(families_[b.family].group, order));
     for (std::size_t p : b.members) {
       members_[p].parameter().place_gradient(nullptr);

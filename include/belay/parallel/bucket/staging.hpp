@@ -33,12 +33,15 @@ class gradient_staging {
   void expect(std::size_t reductions) { started_.reserve(reductions); }
 
   [[nodiscard]] bool is_open(std::size_t bucket) const noexcept { return open_[bucket].first != nullptr; }
-  [[nodiscard]] std::span<T> of(std::size_t bucket) const noexcept { return {open_[bucket].first, open_[bucket].count}; }
+  [[nodiscard]] std::span<T> of(std::size_t bucket) const noexcept {
+    return {open_[bucket].first, open_[bucket].count};
+  }
 
   /// What the compute stream waits for before `open`: the reductions whose memory that frees.
   [[nodiscard]] stream_event before_open() const noexcept {
-    return started_.size() > released_ + most_in_reduction ? started_[started_.size() - 1 - most_in_reduction].over.event()
-                                                           : stream_event{};
+    return started_.size() > released_ + most_in_reduction
+               ? started_[started_.size() - 1 - most_in_reduction].over.event()
+               : stream_event{};
   }
   /// Gives a bucket memory for `count` elements, not zeroed, which the compute stream may write.
   void open(std::size_t bucket, std::size_t count, where at) {

@@ -47,8 +47,7 @@ class gathers {
   template <class Frame>
   class gathered {
    public:
-    gathered(const gathers& of, Frame& call)
-        : of_(&of), call_(of.number_ == Store::whole ? nullptr : &call) {
+    gathered(const gathers& of, Frame& call) : of_(&of), call_(of.number_ == Store::whole ? nullptr : &call) {
       if (call_ == nullptr) return;
       of.store_->hold(of.number_, call.engine(), call.call().at);
       opened_ = call.open(obligation_kind::gathered_parameter, of.store_->bytes_of(of.number_), {}, call.call().at);

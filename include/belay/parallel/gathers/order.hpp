@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// In which order a step gathers its layers, and in which a forward-only pass does. A rehearsal notes it; the run follows
-// it, and never changes it: what comes out of order costs one gather that nothing has started early, and is counted.
+// In which order a step gathers its layers, and in which a forward-only pass does. A rehearsal notes it; the run
+// follows it, and never changes it: what comes out of order costs one gather that nothing has started early, and is
+// counted.
 // IWYU pragma: private, include "belay/parallel/gathers.hpp"
 #pragma once
 

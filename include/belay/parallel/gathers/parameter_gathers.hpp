@@ -176,8 +176,7 @@ class parameter_gathers {
 
   [[nodiscard]] std::size_t bytes_of(std::uint32_t number) const noexcept {
     std::size_t all = 0;
-    for (const slot& each : layers_[number].slots)
-      all += each.of.count * sizeof(T);
+    for (const slot& each : layers_[number].slots) all += each.of.count * sizeof(T);
     return all;
   }
   /// Bytes of the layers that are whole, or on their way.
