@@ -288,8 +288,9 @@ class parameter_store {
       } else {
         const auto gradients =
             lease_of_buckets<gradient_type>(buckets_, &bucket_places::gradient_elements, "gradients", at);
-        const auto reductions =
-            run.template lease<gradient_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
+        std::span<gradient_type> reductions;
+        if (const std::size_t count = layout.gradient_elements() - own; count > 0)
+          reductions = run.template lease<gradient_type>(tier::device, count, "reductions", at);
         buckets_.bind({values, gradients, reductions, wire}, at);
       }
     }
