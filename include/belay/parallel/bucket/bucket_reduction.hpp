@@ -158,11 +158,12 @@ struct share_reduction {
   into how;
   where at;
 
+  /// One started composite, which the communicators of host and MPI have.
   template <class Group>
+  static constexpr bool can_start = can_start_composite<Group, share_reduction>;
+  template <class Group>
+  requires can_start<Group>
   [[nodiscard]] pending start(const Group& group, const start_order& order) const {
-    static_assert(can_start_composite<Group, share_reduction>,
-                  "gradients that are divided among ranks are reduced and added as one started composite: take a "
-                  "communicator with start_composite, as belay::host and belay::mpi have");
     return group.start_composite(operation::reduce_scatter_v, *this, order);
   }
   template <class Calls>

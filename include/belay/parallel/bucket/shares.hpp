@@ -59,6 +59,11 @@ class gradient_shares {
   /// Begins a step. What a step that was withdrawn has started is waited for first.
   void begin(std::size_t micro_batches, const contribution_map& contributions, where at) {
     if (!any_) return;
+    if (!starts_composites)
+      throw usage_error(
+          "divided gradients are reduced and added as one started composite: take a communicator with "
+          "start_composite, as belay::host and belay::mpi have",
+          at);
     if (!staging_.has_memory())
       throw usage_error("divided gradients are computed in memory of the run: make the buckets with a parameter_store",
                         at);
@@ -107,15 +112,17 @@ class gradient_shares {
     divided_bucket& one = buckets_[bucket];
     const auto how = one.reductions++ == 0 ? into::written : into::added;
     const start_order order = start_order(after(computed, at)).keeping(keep);
-    const share_reduction<T> work{kept_,
-                                  bucket,
-                                  staging_.of(bucket),
-                                  memory_->gradients_of(layout(), bucket),
-                                  memory_->places[bucket].before,
-                                  memory_->wire,
-                                  how,
-                                  at};
-    staging_.close(bucket, work.start(families_[b.family].group, order));
+    if constexpr (starts_composites) {
+      const share_reduction<T> work{kept_,
+                                    bucket,
+                                    staging_.of(bucket),
+                                    memory_->gradients_of(layout(), bucket),
+                                    memory_->places[bucket].before,
+                                    memory_->wire,
+                                    how,
+                                    at};
+      staging_.close(bucket, work.start(families_[b.family].group, order));
+    }
     for (std::size_t p : b.members) {
       members_[p].parameter().place_gradient(nullptr);
       contributors[p].note_memory(contribution_target::memory::needed);
@@ -147,6 +154,8 @@ class gradient_shares {
   }
 
  private:
+  static constexpr bool starts_composites = share_reduction<T>::template can_start<Group>;
+
   struct divided_bucket {
     std::size_t uses = 0;        // contributions of a micro-batch
     std::size_t awaited = 0;     // of the micro-batches that have begun to contribute
