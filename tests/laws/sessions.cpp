@@ -140,7 +140,7 @@ TEST_CASE("every line has the fields that scripts read") {
   REQUIRE(got.steps.size() == 2);
   for (const auto& step : got.steps) {
     for (const char* field : {"step", "loss", "aux_loss", "grad_norm", "tokens", "tokens_per_s", "open_obligations",
-                              "bubble", "bubble_predicted"}) {
+                              "bubble", "bubble_predicted", "plan_misses", "prefetch_hits", "gathered_bytes_peak"}) {
       INFO(field);
       CHECK(step[field].is_number());
     }

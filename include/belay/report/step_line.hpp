@@ -51,12 +51,12 @@ struct step_report {
   std::uint64_t open_obligations = 0;
   double bubble = 0;                      // share of the pipeline phase, 0 to 1, mean over ranks
   double bubble_predicted = 0;            // the same, predicted from the schedule
+  view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
+  bool replayed = false;
   std::uint64_t plan_misses = 0;          // gathers of layers that were not as planned, of all ranks
   std::uint64_t prefetch_hits = 0;        // those that had been started when the layer asked
   std::uint64_t gathered_bytes_peak = 0;  // of the rank with most: parameters that were whole at a time
   const char* phase = "train";
-  view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
-  bool replayed = false;
 };
 
 /// Formats step_reports of up to the given sizes.

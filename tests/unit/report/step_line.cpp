@@ -39,6 +39,7 @@ struct example {
     r.bubble = 0.125;
     r.bubble_predicted = 0.11;
     r.expert_tokens = {tokens.data(), {2, 4}};
+    r.plan_misses = 1, r.prefetch_hits = 96, r.gathered_bytes_peak = 4096;
     return r;
   }
 };
@@ -53,7 +54,8 @@ TEST_CASE("the JSON line has the fields it promises, and no others, in their ord
   for (const auto& [name, value] : read.items()) names += name + " ";
   CHECK(names ==
         "step loss aux_loss grad_norm tokens tokens_per_s live_bytes peak_bytes planned_bytes allocations "
-        "open_obligations bubble bubble_predicted expert_tokens replayed ");
+        "open_obligations bubble bubble_predicted plan_misses prefetch_hits gathered_bytes_peak phase expert_tokens "
+        "replayed ");
   CHECK(read["step"] == 7);
   CHECK(read["loss"] == 2.34567);
   CHECK(read["grad_norm"] == 0.1);
@@ -63,6 +65,10 @@ TEST_CASE("the JSON line has the fields it promises, and no others, in their ord
   CHECK(read["allocations"].dump() == R"({"device":0,"host":1,"heap":2})");
   CHECK(read["expert_tokens"].dump() == "[[10,10,10,10],[25,5,5,5]]");
   CHECK(read["replayed"] == false);
+  CHECK(read["plan_misses"] == 1);
+  CHECK(read["prefetch_hits"] == 96);
+  CHECK(read["gathered_bytes_peak"] == 4096);
+  CHECK(read["phase"] == "train");
 }
 
 TEST_CASE("the line for people says it all at a glance") {
@@ -95,7 +101,10 @@ TEST_CASE("the largest numbers fit, and without layers or numbers there is still
                               wide,
                               wide,
                               {tokens.data(), {5, 7}},
-                              true};
+                              true,
+                              huge,
+                              huge,
+                              huge};
     belay::step_line line(ranks, 5, 7);
     CHECK(nlohmann::json::parse(line.json(report))["expert_tokens"][4][6] == huge);
     report.loss = report.tokens_per_s = report.grad_norm = report.bubble = -std::numeric_limits<double>::max();
