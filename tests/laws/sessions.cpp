@@ -249,7 +249,7 @@ TEST_CASE("flags that make no sense are refused with the flag and what would wor
                                                                                     {"--expert-capacity", "nan"},
                                                                                     {"--lr", "-1"},
                                                                                     {"--schedule", "zigzag"},
-                                                                                    {"--zero", "3"},
+                                                                                    {"--zero", "4"},
                                                                                     {"--recompute", "some"},
                                                                                     {"--model", "/nowhere.json"},
                                                                                     {"--import", "/nowhere"},
