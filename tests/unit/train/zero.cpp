@@ -3,10 +3,12 @@
 // A store that divides gradients and parameters: what each rank keeps, gathers in the order of the plan, and what is
 // told of a slip.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -198,6 +200,77 @@ TEST_CASE("ranks that are processes divide and gather alike") {
     if (!run.rehearsing() && rank.number() == 0 && out.losses != threads.losses)
       throw std::runtime_error("other losses");
   });
+}
+
+namespace {
+
+struct pair_network {
+  listed first{{{"first.weight", {7, 7}}}}, second{{{"second.weight", {7, 7}}}};
+  void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
+};
+
+// Where rank 1 ends in the second step.
+enum class at { gather, reduction, apply };
+enum class way { killed, throws };
+
+auto ending_body(at where, way how) {
+  return [where, how](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = rank.size()}};
+    pair_network net;
+    belay::parameter_store store{run, mesh, net, belay::zero<3>{}, belay::store_options{.bucket_bytes = 128}};
+    belay::gathers first{net.first, store}, second{net.second, store};
+    belay::adamw optimizer{store};
+    const data batch(1, 0);
+    for (auto number : run.steps(3)) {
+      const auto end = [&](at here) {
+        if (run.rehearsing() || rank.number() != 1 || number != 2 || here != where) return;
+        if (how == way::throws) throw std::runtime_error("rank 1 has had enough");
+        ::raise(SIGKILL);
+      };
+      belay::step step{run.engine(), store};
+      auto h = belay::forward(step, first, belay::constant(batch.inputs()));  // the next layer's gather is started
+      end(at::gather);
+      auto y = belay::forward(step, second, h.out());
+      auto [loss, grad] = belay::squared_error(step, y.out(), batch.inputs());
+      grad = std::move(y).backward(grad);  // its reduction is started
+      end(at::reduction);
+      std::move(h).backward(grad);
+      auto outcome = std::move(step).commit(mesh, belay::samples{rows});
+      auto* const ok = belay::committed(outcome);
+      if (ok == nullptr) continue;
+      end(at::apply);
+      optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
+    }
+  };
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is killed in a gather, a reduction or an update is named, and one that throws is heard") {
+  for (const at where : {at::gather, at::reduction, at::apply}) {
+    CAPTURE(static_cast<int>(where));
+    for (const stream_policy policy : {stream_policy::immediate, stream_policy::queued}) {
+      const belay::launch_options options{.streams = {policy, 0}};
+      try {
+        belay::launch(belay::host::processes{3}, ending_body(where, way::killed), options);
+        FAIL("nobody noticed");
+      } catch (const belay::comm_error& problem) {
+        CHECK(problem.fault() == belay::comm_fault::peer_failed);
+        CHECK(problem.about().culprits == std::vector<int>{1});
+        CHECK(problem.about().signal == SIGKILL);
+      }
+      const std::size_t before = open_descriptors();
+      CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{3}, ending_body(where, way::throws), options),
+                           "rank 1 has had enough", std::runtime_error);
+      CHECK(open_descriptors() == before);
+    }
+  }
 }
 
 TEST_CASE("slips are told by name: a layer that is not wrapped, other numbers of micro-batches, borrowed memory") {
