@@ -1,4 +1,4 @@
-// expect: what a layer reads is gathered before its call: give it for_each_parameter(visit)
+// expect: what a layer reads is gathered before its call: give it for_each_parameter.visit.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "belay/parallel/gathers.hpp"
 

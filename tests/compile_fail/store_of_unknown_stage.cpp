@@ -1,4 +1,4 @@
-// expect: belay::zero<0> .nothing is divided. or belay::zero<1>
+// expect: belay::zero<0> .nothing is divided., <1> .optimizer state., <2> .gradients too. or <3> .parameters
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "support/store.hpp"
 
