@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "belay/step/frame.hpp"
+#include "belay/step/recomputed_part.hpp"
 #include "model/attention_block.hpp"
 #include "model/moe_block.hpp"
 #include "model/shapes.hpp"
@@ -17,11 +18,12 @@ namespace model {
 template <class T, class Exchange>
 class decoder_layer {
  public:
-  /// Keeps, in numbers per token: (4 + 2 kv/heads) x hidden + heads + 2 for the attention and both outputs (where
-  /// heads x head size = hidden), and the routing. For every row of the experts' capacity it keeps 2 x expert width.
+  /// Keeps, where the attention is not recomputed, in numbers per token: (4 + 2 kv/heads) x hidden + heads + 2 for the
+  /// attention and both outputs (where heads x head size = hidden), and the routing. For every row of the experts'
+  /// capacity it keeps 2 x expert width.
   struct residue {
     view<T, 3> out;
-    typename attention_block<T>::residue attention;
+    belay::part_residue<view<const T, 3>, typename attention_block<T>::residue> attention;
     typename moe_block<T, Exchange>::residue experts;
   };
 
@@ -35,18 +37,20 @@ class decoder_layer {
   [[nodiscard]] const char* name() const { return name_.c_str(); }
   [[nodiscard]] std::size_t index() const { return index_; }
   [[nodiscard]] moe_block<T, Exchange>& experts() { return experts_; }
+  /// Whether the attention keeps its output alone, and is computed again in the backward.
+  void recompute_attention(belay::recomputes how) { attended_.recompute(how); }
 
   [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
-    const auto attended = attention_.forward(frame, x);
+    auto attended = attended_.forward(frame, x);
     auto mixed = experts_.forward(frame, attended.out);
-    return {mixed.out, attended, std::move(mixed)};
+    return {mixed.out, std::move(attended), std::move(mixed)};
   }
 
   void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
     const auto between = scratch<compute_type_t<T>>(frame, dx.shape());
     experts_.backward(frame, std::move(r.experts), dout, between);
-    attention_.backward(frame, std::move(r.attention), to_read(between), dx);
+    attended_.backward(frame, std::move(r.attention), to_read(between), dx);
   }
 
   void discard(auto& frame, residue&& r, const char* why) { experts_.discard(frame, std::move(r.experts), why); }
@@ -61,6 +65,7 @@ class decoder_layer {
   std::size_t index_;
   std::string name_;
   attention_block<T> attention_;
+  belay::recomputed_part<attention_block<T>> attended_{attention_};
   moe_block<T, Exchange> experts_;
 };
 

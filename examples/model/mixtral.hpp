@@ -120,6 +120,10 @@ class mixtral {
   [[nodiscard]] head_type& last() { return *head_; }
   [[nodiscard]] std::deque<layer_type>& layers() { return layers_; }
 
+  /// Whether every layer's attention is computed again in the backward. Between steps.
+  void recompute_attention(belay::recomputes how) {
+    for (layer_type& layer : layers_) layer.recompute_attention(how);
+  }
   /// The factor of one layer's and one forward's load-balancing loss in the objective.
   void set_balance_scale(double scale) {
     for (layer_type& layer : layers_) layer.experts().set_balance_scale(scale);

@@ -202,8 +202,12 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--gathers", gathers,
                  "--zero 3: a layer's parameters are given back after each use, or kept until the step ends")
       ->check(CLI::IsMember({"use", "step"}));
-  app.add_option("--recompute", recompute, "full: keep only layer outputs and run layers again in the backward")
-      ->check(CLI::IsMember({"none", "full"}));
+  app.add_option("--whole-below", run.whole_below, "--zero 2 and 3: bytes; smaller parameters are not divided")
+      ->check(count_of("bytes", 0, std::numeric_limits<std::size_t>::max()));
+  app.add_option("--recompute", recompute,
+                 "what the backward runs again: selective: every layer's attention; full: layers, of which the outputs "
+                 "alone are kept")
+      ->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--dtype", dtype,
                  "of parameters, activations and what ranks send; gradients, moments and, with bf16, a master copy of "
                  "the parameters are fp32")
@@ -230,7 +234,9 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                    : backend == "processes" ? backend_kind::processes
                                             : backend_kind::threads;
     run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
-    run.recompute = recompute == "full" ? recompute_kind::full : recompute_kind::none;
+    run.recompute = recompute == "full"        ? recompute_kind::full
+                    : recompute == "selective" ? recompute_kind::selective
+                                               : recompute_kind::none;
     run.zero = static_cast<belay::zero_stage>(zero.front() - '0');
     run.reshard = gathers == "step" ? belay::reshard_when::after_step : belay::reshard_when::after_use;
     run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;

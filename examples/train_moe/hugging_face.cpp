@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "train_moe/hugging_face.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -31,7 +32,7 @@ std::string without_slash(std::string folder) {
 }
 
 // Every tensor of the config must be there as fp32 or bf16 in its shape, and nothing else.
-void check_tensors(const safetensors::reader& in, const model_config& config) {
+void check_tensors(const safetensors::folder& in, const model_config& config) {
   const std::uint64_t wanted = tensor_count(config);
   const std::string counts = "config.json gives " + std::to_string(wanted) + " tensors (num_hidden_layers " +
                              std::to_string(config.num_hidden_layers) + ", num_local_experts " +
@@ -83,6 +84,26 @@ std::string checked_target(const std::string& folder) {
   return without_slash(folder);
 }
 
+// All files of an export, also those of one that was divided otherwise.
+std::vector<std::string> names_of(const safetensors::file_division& division) {
+  std::vector<std::string> out = division.names();
+  for (const std::string& other : {std::string("config.json"), std::string("model.safetensors")})
+    if (std::find(out.begin(), out.end(), other) == out.end()) out.push_back(other);
+  return out;
+}
+
+// "model.safetensors", "model-00001-of-00003.safetensors", and their index.
+bool is_model_file(const std::string& name) {
+  if (name == "model.safetensors" || name == safetensors::file_division::index_name()) return true;
+  const std::string pattern = "model-00000-of-00000.safetensors";
+  if (name.size() != pattern.size()) return false;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool digit = name[i] >= '0' && name[i] <= '9';
+    if (pattern[i] == '0' ? !digit : name[i] != pattern[i]) return false;
+  }
+  return true;
+}
+
 void write_text(const std::string& path, const std::string& text) {
   const belay::where at = belay::where::current();
   const safetensors::file out = safetensors::file::create_new(path, at);
@@ -116,7 +137,7 @@ void check_export_target(const std::string& folder) {
     const bool is_file = entry.symlink_status().type() == files::file_type::regular;
     if (name == "config.json" && is_file) {
       has_config = is_mixtral_config(entry.path().string());
-    } else if (name == "model.safetensors" && is_file) {
+    } else if (is_model_file(name) && is_file) {
       has_tensors = true;
     } else {
       throw belay::input_error(refusal + "holds " + name + ", so it is no export of this program; nothing is replaced");
@@ -130,15 +151,17 @@ void check_export_target(const std::string& folder) {
 
 model_import::model_import(const std::string& folder, std::size_t sequence)
     : config_(load_model(without_slash(folder) + "/config.json", sequence)),
-      reader_(std::make_unique<safetensors::reader>(without_slash(folder) + "/model.safetensors", belay::where{})) {
-  check_tensors(*reader_, config_);
+      tensors_(std::make_unique<safetensors::folder>(without_slash(folder), belay::where{})) {
+  check_tensors(*tensors_, config_);
 }
 
 model_export::model_export(const std::string& folder, const model_config& config, std::size_t sequence,
-                           belay::dtype type)
-    : target_(checked_target(folder)), folder_(target_, {"config.json", "model.safetensors"}) {
+                           belay::dtype type, std::uint64_t largest)
+    : target_(checked_target(folder)),
+      division_(tensors_of(config, type), largest),
+      folder_(target_, names_of(division_)) {
   write_text(folder_.path() + "/config.json", config_json(config, sequence, type));
-  writer_ = std::make_unique<safetensors::writer>(folder_.path() + "/model.safetensors", tensors_of(config, type));
+  writer_ = std::make_unique<safetensors::folder_writer>(folder_.path(), division_);
 }
 
 void model_export::commit() {

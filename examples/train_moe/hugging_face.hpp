@@ -67,28 +67,29 @@ struct model_config {
 /// from any thread.
 class model_import {
  public:
-  /// Opens DIR/config.json and DIR/model.safetensors. Missing, unexpected or misshapen tensors are a
-  /// belay::file_error that names them.
+  /// Opens DIR/config.json, and DIR/model.safetensors or the files of DIR/model.safetensors.index.json. Missing,
+  /// unexpected or misshapen tensors are a belay::file_error that names them.
   model_import(const std::string& folder, std::size_t sequence);
 
   [[nodiscard]] const model_config& config() const noexcept { return config_; }
-  [[nodiscard]] const belay::safetensors::reader& tensors() const noexcept { return *reader_; }
+  [[nodiscard]] const belay::safetensors::folder& tensors() const noexcept { return *tensors_; }
 
  private:
   model_config config_;
-  std::unique_ptr<belay::safetensors::reader> reader_;
+  std::unique_ptr<belay::safetensors::folder> tensors_;
 };
 
-/// A model folder to write, of tensors of `type`. It lies beside its final path until commit() renames it.
+/// A model folder to write, of tensors of `type`: one file, or where its tensors are more than `largest` bytes several
+/// and their index. It lies beside its final path until commit() renames it.
 class model_export {
  public:
   /// Refuses a `folder` that exists and is no export (belay::input_error) before anything is written. Removes the
   /// leftovers of killed exports to the same path.
   model_export(const std::string& folder, const model_config& config, std::size_t sequence,
-               belay::dtype type = belay::dtype::f32);
+               belay::dtype type = belay::dtype::f32, std::uint64_t largest = belay::safetensors::largest_file);
 
   /// The writer of the tensors; thread-safe for different ranges.
-  [[nodiscard]] belay::safetensors::writer& tensors() noexcept { return *writer_; }
+  [[nodiscard]] belay::safetensors::folder_writer& tensors() noexcept { return *writer_; }
 
   /// Gives the folder its final name. A folder that is not committed is removed by the destructor, and by signals that
   /// end the process (see temporary_folder).
@@ -96,8 +97,9 @@ class model_export {
 
  private:
   std::string target_;
+  belay::safetensors::file_division division_;
   belay::temporary_folder folder_;
-  std::unique_ptr<belay::safetensors::writer> writer_;
+  std::unique_ptr<belay::safetensors::folder_writer> writer_;
 };
 
 /// Throws belay::input_error unless `folder` does not exist, is empty, or holds an export of this program.

@@ -20,7 +20,7 @@
 namespace train_moe {
 
 enum class schedule_kind { gpipe, one_f_one_b };
-enum class recompute_kind { none, full };
+enum class recompute_kind { none, selective, full };
 /// The objective: the mean over all targets of the global batch, or the mean of the micro-batches' means. They differ
 /// where micro-batches have different numbers of targets; there is a flag for the first only.
 enum class loss_mean { targets, micro_batches };
@@ -37,6 +37,7 @@ struct options {
   double learning_rate = 1e-3;
   belay::zero_stage zero = belay::zero_stage::optimizer_state;
   belay::reshard_when reshard = belay::reshard_when::after_use;
+  std::size_t whole_below = 0;  // bytes
   recompute_kind recompute = recompute_kind::none;
   belay::dtype dtype = belay::dtype::f32;  // of parameters, activations and wire: f32 or bf16
   loss_mean mean = loss_mean::targets;

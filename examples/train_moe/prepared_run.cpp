@@ -36,8 +36,11 @@ nlohmann::ordered_json config_of(const command_line& line) {
       {"data", line.data.empty() ? BELAY_SOURCE_DIR : line.data},
       {"streams", name(run.streams.policy)},
       {"zero", static_cast<int>(run.zero)},
+      {"whole_below", run.whole_below},
       {"gathers", run.reshard == belay::reshard_when::after_step ? "step" : "use"},
-      {"recompute", run.recompute == recompute_kind::full ? "full" : "none"},
+      {"recompute", run.recompute == recompute_kind::full        ? "full"
+                    : run.recompute == recompute_kind::selective ? "selective"
+                                                                 : "none"},
       {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
       {"budget", {{"device", bytes(run.budget[belay::tier::device])}, {"host", bytes(run.budget[belay::tier::host])}}},
       {"json", path(line.json)},
@@ -76,6 +79,8 @@ std::vector<std::string> advice(belay::tier of, const options& run) {
     return {"a smaller --micro-batches, --micro-batch-size or --sequence: the host tier holds the step's batch"};
   std::vector<std::string> out;
   if (run.recompute == recompute_kind::none)
+    out.emplace_back("--recompute selective: of the attention, activations keep only its output");
+  if (run.recompute != recompute_kind::full)
     out.emplace_back("--recompute full: activations keep only the layers' outputs");
   if (run.schedule == schedule_kind::gpipe && run.mesh.pipeline > 1)
     out.emplace_back("--schedule 1f1b: fewer micro-batches are in flight");

@@ -64,7 +64,10 @@ class trainer {
         model_(settings.model, part_of(settings), {exchange_.first_local_expert(), exchange_.local_experts()},
                exchange_),
         store_(run, mesh_, model_, settings.zero,
-               {.seed = settings.seed, .bucket_bytes = settings.bucket_bytes, .reshard = settings.reshard}),
+               {.seed = settings.seed,
+                .bucket_bytes = settings.bucket_bytes,
+                .whole_below = settings.whole_below,
+                .reshard = settings.reshard}),
         network_(model_, store_),
         optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1}),
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
@@ -76,6 +79,7 @@ class trainer {
         memory_(run, mesh_),
         loss_sums_(shape_.micro_batches),
         loss_scales_(shape_.micro_batches, 1.0) {
+    if (settings.recompute == recompute_kind::selective) model_.recompute_attention(belay::recomputes::yes);
     exchange_.prepare(model_.part().first_layer, shape_.layers, shape_.micro_batches);
   }
   trainer(const trainer&) = delete;  // the model and its handles point into it

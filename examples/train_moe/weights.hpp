@@ -66,6 +66,8 @@ void export_weights(const Mesh& mesh, Model& model, model_export* to) {
     world.send(0, std::span<const char>(name));
     world.send(0, values);
   };
+  // A piece at a time, so that rank 0 needs room for one piece, whatever the model.
+  constexpr std::size_t piece = std::size_t{1} << 20;
   const auto each_own = [&](auto visit) {
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       const bool first_copy =

@@ -15,6 +15,7 @@
 #include "belay/step/owed.hpp"             // IWYU pragma: export
 #include "belay/step/participant.hpp"      // IWYU pragma: export
 #include "belay/step/recompute.hpp"        // IWYU pragma: export
+#include "belay/step/recomputed_part.hpp"  // IWYU pragma: export
 #include "belay/step/rehearsal_watch.hpp"  // IWYU pragma: export
 #include "belay/step/saved.hpp"            // IWYU pragma: export
 #include "belay/step/step.hpp"             // IWYU pragma: export

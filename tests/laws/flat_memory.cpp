@@ -145,7 +145,7 @@ TEST_CASE("and where gradients and parameters are divided, gathered for a use or
   run.mesh = {1, 2, 2, 1};
   for (const belay::zero_stage stage : {belay::zero_stage::gradients, belay::zero_stage::parameters})
     for (const belay::reshard_when reshard : {belay::reshard_when::after_use, belay::reshard_when::after_step})
-      for (const recompute_kind recompute : {recompute_kind::none, recompute_kind::full}) {
+      for (const recompute_kind recompute : {recompute_kind::none, recompute_kind::selective, recompute_kind::full}) {
         run.zero = stage;
         run.reshard = reshard;
         run.recompute = recompute;

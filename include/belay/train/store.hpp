@@ -72,16 +72,16 @@ class parameter_store {
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, at), divided.stage, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), divided.stage, options, at) {}
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, at), divided.stage, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), divided.stage, options, at) {}
   /// The same for a stage that is known when the program runs.
   template <lists_parameters Model>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, at), divided, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), divided, options, at) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
 
@@ -234,10 +234,11 @@ class parameter_store {
   }
 
   // The numbers of rank `number` of the world in the families.
-  [[nodiscard]] std::array<std::size_t, 2> in_families(int number) const {
+  [[nodiscard]] std::array<std::size_t, 4> in_families(int number) const {
     const coordinate there = coordinate_of(mesh_->shape(), number);
-    return {static_cast<std::size_t>(there.data * mesh_->shape().expert + there.expert),
-            static_cast<std::size_t>(there.data)};
+    const auto dense_rank = static_cast<std::size_t>(there.data * mesh_->shape().expert + there.expert);
+    const auto expert_rank = static_cast<std::size_t>(there.data);
+    return {dense_rank, expert_rank, dense_rank, expert_rank};
   }
   // Memory of values or gradients: of divided ones each rank has its share.
   template <class T>
@@ -248,23 +249,15 @@ class parameter_store {
         tier::device, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(); }, purpose,
         at);
   }
-  // Values that are never trained are divided with the others, or whole.
-  [[nodiscard]] static zero_stage frozen_stage(zero_stage stage) noexcept {
-    return stage == zero_stage::parameters ? stage : zero_stage::none;
-  }
-
   // Dense parameters are replicated over data x expert, those of experts over data.
-  enum : std::size_t { dense, of_experts };
+  enum : std::size_t { dense, of_experts, small };  // small ones of either kind follow: they are not divided
 
   parameter_store(Run& run, const Mesh& mesh, parameters found, zero_stage stage, store_options options, where at)
       : run_(&run),
         mesh_(&mesh),
-        buckets_(std::move(found.members),
-                 {{mesh.replicas(), stage, options.reduce}, {mesh.data(), stage, options.reduce}}, options.bucket_bytes,
-                 1, found.norm.unit(), at),
-        frozen_(std::move(found.frozen),
-                {{mesh.replicas(), frozen_stage(stage), options.reduce},
-                 {mesh.data(), frozen_stage(stage), options.reduce}},
+        buckets_(std::move(found.members), families_of(mesh, stage, zero_stage::optimizer_state, options.reduce),
+                 options.bucket_bytes, 1, found.norm.unit(), at),
+        frozen_(std::move(found.frozen), families_of(mesh, frozen_stage(stage), zero_stage::none, options.reduce),
                 options.bucket_bytes, at),
         norm_places_(found.places),
         norm_(found.norm, std::move(found.places),
@@ -312,7 +305,7 @@ class parameter_store {
   }
 
   template <class Model>
-  [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, where at) {
+  [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, std::size_t whole_below, where at) {
     parameters found;
     const parameter_layers layers(model);
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
@@ -322,10 +315,12 @@ class parameter_store {
                     "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
                     "to the store's arguments");
       constexpr bool cut = is_shard_over<typename Parameter::placement_type, axis::expert>;
+      const bool is_small = parameter.local_size() * sizeof(element) < whole_below;
+      const std::size_t family = (cut ? of_experts : dense) + (is_small ? small : 0);
       if constexpr (!fits) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
-        found.frozen.push_back({&parameter, cut ? of_experts : dense, layers.of(parameter)});
+        found.frozen.push_back({&parameter, family, layers.of(parameter)});
       } else {
         const auto ranks = static_cast<std::size_t>(cut ? mesh.shape().expert : 1);
         std::vector<std::size_t> parts;
@@ -333,7 +328,7 @@ class parameter_store {
         const auto mine = static_cast<std::size_t>(cut ? mesh.layout_coordinate().expert : 0);
         std::size_t first = placed_by_layout;
         if constexpr (lends_memory<Model>) first = model.first_of(found.members.size());
-        found.members.emplace_back(parameter, cut ? of_experts : dense, first, layers.of(parameter));
+        found.members.emplace_back(parameter, family, first, layers.of(parameter));
         found.places.push_back({found.norm.add(parts, at), mine});
       }
     });

@@ -7,8 +7,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
 #include "belay/parallel/lists_parameters.hpp"
@@ -34,10 +36,28 @@ concept lends_memory = lists_parameters<M> && requires(M& model, std::size_t num
 };
 
 struct store_options {
-  std::uint64_t seed = 1;                              // of the first values, with each parameter's name
-  std::size_t bucket_bytes = std::size_t{1} << 20;     // gradients that are reduced together
+  std::uint64_t seed = 1;                           // of the first values, with each parameter's name
+  std::size_t bucket_bytes = std::size_t{1} << 20;  // gradients that are reduced together
+  std::size_t whole_below = 0;                      // bytes: ZeRO 2 and 3 divide only the state of smaller parameters
   reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
 };
+
+/// The families of a store: dense parameters, which are replicated over data x expert, those of experts, over data, and
+/// small ones of both kinds, which are divided up to `of_small` at most.
+template <class Mesh>
+[[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of(const Mesh& mesh, zero_stage stage,
+                                                                                zero_stage of_small,
+                                                                                reduce_when reduces) {
+  const zero_stage least = stage < of_small ? stage : of_small;
+  return {{mesh.replicas(), stage, reduces},
+          {mesh.data(), stage, reduces},
+          {mesh.replicas(), least, reduces},
+          {mesh.data(), least, reduces}};
+}
+/// Values that are never trained are divided with the others, or whole.
+[[nodiscard]] constexpr zero_stage frozen_stage(zero_stage stage) noexcept {
+  return stage == zero_stage::parameters ? stage : zero_stage::none;
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -151,6 +151,19 @@ TEST_CASE("every gather of a step is started before its layer asks, from the fir
   }
 }
 
+TEST_CASE("parameters below a size stay whole, and are not gathered") {
+  belay::store_options options{.seed = 3, .bucket_bytes = 128, .whole_below = 7 * 7 * sizeof(float)};  // the last one
+  for (const int ranks : {2, 3}) {
+    const result whole = train<1>(belay::host::world{ranks});
+    const result found = train<3>(belay::host::world{ranks}, {stream_policy::queued, 0}, extra::none, options);
+    REQUIRE(found.losses.size() == 4);
+    for (std::size_t step = 0; step < 4; ++step)
+      CHECK(found.losses[step] == doctest::Approx(whole.losses[step]).epsilon(1e-6));
+    for (const belay::gather_counts& step : found.counts) CHECK(step.prefetched == 4 * global_micro_batches / ranks);
+    CHECK(found.as_planned);
+  }
+}
+
 TEST_CASE("what a step does beside the plan is counted once, and the plan stays") {
   const result found = train<3>(belay::host::world{2}, {}, extra::one_more_forward);
   REQUIRE(found.counts.size() == 4);

@@ -124,6 +124,24 @@ TEST_CASE("a folder that is no export is refused before anything is written") {
   train_moe::check_export_target(dir / "fresh/");
 }
 
+TEST_CASE("a large model is several files and their index, read and replaced like one") {
+  const folder dir;
+  for (const std::uint64_t largest : {std::uint64_t{4096}, std::uint64_t{1}, belay::safetensors::largest_file,
+                                      std::uint64_t{4096}}) {
+    CAPTURE(largest);
+    train_moe::model_export out(dir / "out", little(), 16, belay::dtype::f32, largest);
+    fill(out, little(), 2.0F);
+    const std::size_t files = out.tensors().files();
+    CHECK((files == 1) == (largest > 4096));
+    out.commit();
+    CHECK(first_of(dir / "out") == 2.0F);
+    CHECK(dir.entries() == 1);
+    std::size_t found = 0;
+    for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator(dir / "out")) ++found;
+    CHECK(found == (files == 1 ? 2 : files + 2));
+  }
+}
+
 TEST_CASE("a folder that gets something else during the run is not replaced") {
   const folder dir;
   train_moe::model_export out(dir / "out", little(), 16);

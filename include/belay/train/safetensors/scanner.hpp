@@ -20,11 +20,13 @@ namespace safetensors {
 
 class header_scanner {
  public:
-  header_scanner(std::string_view text, const std::string& path, where at) : text_(text), path_(path), at_(at) {}
+  /// The text begins at byte `first` of the file at `path`.
+  header_scanner(std::string_view text, const std::string& path, where at, std::size_t first = 8)
+      : text_(text), path_(path), at_(at), first_(first) {}
 
-  /// Throws file_error for byte `position` of the text, which begins at byte 8 of the file.
+  /// Throws file_error for byte `position` of the text.
   [[noreturn]] void fail(std::size_t position, const std::string& reason) const {
-    throw file_error(path_, position + 8, reason, at_);
+    throw file_error(path_, position + first_, reason, at_);
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
@@ -93,6 +95,28 @@ class header_scanner {
     }
   }
 
+  /// Skips a value that nobody reads, of objects, arrays, strings, numbers and literals nested at most 16 deep.
+  void skip_value(int depth = 0) {
+    const std::size_t begin = next();
+    if (depth > 16) fail(begin, "a value is nested too deep");
+    if (next_is('"')) return static_cast<void>(string(largest_text, "a string"));
+    if (const bool object = next_is('{'); object || next_is('[')) {
+      const char close = object ? '}' : ']';
+      ++cursor_;
+      for (bool first = true; !take_if(close); first = false) {
+        if (!first) take(',');
+        if (object) {
+          static_cast<void>(string(largest_text, "a field"));
+          take(':');
+        }
+        skip_value(depth + 1);
+      }
+      return;
+    }
+    while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
+    if (cursor_ == begin) fail(begin, "expected a value");
+  }
+
   /// Throws where the text is not valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
   void check_utf8() const {
     for (std::size_t i = 0; i < text_.size();) {
@@ -103,6 +127,12 @@ class header_scanner {
   }
 
  private:
+  static constexpr std::uint64_t largest_text = 1U << 16U;
+
+  // What numbers and literals are written with.
+  static bool is_plain(char c) noexcept {
+    return is_digit(c) || (c >= 'a' && c <= 'z') || c == 'E' || c == '+' || c == '-' || c == '.';
+  }
   static bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
   static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
@@ -178,6 +208,7 @@ class header_scanner {
   std::string_view text_;
   const std::string& path_;
   where at_;
+  std::size_t first_;
   std::size_t cursor_ = 0;
 };
 

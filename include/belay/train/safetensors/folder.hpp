@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A model's tensors wherever they lie: in one file, in a folder's model.safetensors, or in several files that the
+// folder's model.safetensors.index.json names. All of it is opened and checked first; then ranges are read as from one
+// file.
+//
+//   const belay::safetensors::folder in("models/mixtral");
+//   in.read_converted("lm_head.weight", first_element, std::span<float>(part));
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/train/safetensors/file.hpp"
+#include "belay/train/safetensors/header.hpp"
+#include "belay/train/safetensors/reader.hpp"
+#include "belay/train/safetensors/scanner.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// Tensors of an index, each with the name of its file, in the order of the text.
+using weight_map = std::vector<std::pair<std::string, std::string>>;
+
+/// Bytes of an index that are read: some hundred thousand tensors.
+inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
+
+/// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
+/// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
+[[nodiscard]] inline weight_map parse_index(std::string_view text, const std::string& path, where at) {
+  header_scanner scan(text, path, at, 0);
+  scan.check_utf8();
+  weight_map out;
+  std::map<std::string, std::size_t, std::less<>> seen;
+  bool found = false;
+  scan.take('{');
+  for (bool first = true; !scan.take_if('}'); first = false) {
+    if (!first) scan.take(',');
+    const std::string field = scan.string(256, "a field");
+    scan.take(':');
+    if (field != "weight_map") {
+      scan.skip_value();
+      continue;
+    }
+    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
+    scan.take('{');
+    for (bool none = true; !scan.take_if('}'); none = false) {
+      if (!none) scan.take(',');
+      const std::size_t place = scan.next();
+      std::string name = scan.string(4096, "a tensor's name");
+      scan.take(':');
+      std::string beside = scan.string(255, "a file's name");
+      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
+      if (beside.empty() || beside == "." || beside == ".." || beside.find('/') != std::string::npos)
+        scan.fail(place,
+                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
+      out.emplace_back(std::move(name), std::move(beside));
+    }
+  }
+  scan.finish();
+  if (!found) scan.fail(0, "has no weight_map");
+  return out;
+}
+
+/// Several threads may read at once.
+template <files_policy Files>
+class basic_folder {
+ public:
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
+  /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
+  explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) {
+    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+    const std::string index = path_ + "/model.safetensors.index.json";
+    if (is_folder(path_) && exists(index) && !exists(path_ + "/model.safetensors")) {
+      open_index(index, at);
+    } else {
+      if (is_folder(path_)) path_ += "/model.safetensors";
+      add(path_, at);
+      sort(at);
+    }
+  }
+
+  /// The file, or that of the index.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// All tensors, file by file; valid as long as the folder.
+  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+  /// The tensor called `name`, or null.
+  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
+    return find_tensor(tensors_, by_name_, name);
+  }
+
+  /// As of a `reader`.
+  template <class T>
+  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+            where at = where::current()) const {
+    file_with(name, at).read(name, first_element, destination, at);
+  }
+  template <class T>
+  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                      where at = where::current()) const {
+    file_with(name, at).read_converted(name, first_element, destination, at);
+  }
+
+ private:
+  [[nodiscard]] static bool exists(const std::string& path) noexcept {
+    struct stat found = {};
+    return ::stat(path.c_str(), &found) == 0;
+  }
+  [[nodiscard]] static bool is_folder(const std::string& path) noexcept {
+    struct stat found = {};
+    return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+  }
+
+  void open_index(const std::string& index, where at) {
+    path_ = index;
+    const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
+    const std::uint64_t size = in.size(at);
+    if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
+    std::string text(static_cast<std::size_t>(size), '\0');
+    in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
+    const weight_map map = parse_index(text, index, at);
+    std::map<std::string, std::size_t, std::less<>> number;
+    for (const auto& [name, lies_in] : map)
+      if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + lies_in, at);
+    sort(at);
+    for (const auto& [name, lies_in] : map) {
+      const tensor* const found = find(name);
+      const std::size_t wanted = number.find(lies_in)->second;
+      if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != wanted)
+        throw file_error(files_[wanted].path(), 0, "has no tensor " + printable(name) + ", as " + index + " says", at);
+    }
+    if (map.size() == tensors_.size()) return;
+    std::map<std::string_view, bool> listed;
+    for (const auto& [name, lies_in] : map) listed.emplace(name, true);
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (!listed.contains(tensors_[i].name))
+        throw file_error(files_[file_of_[i]].path(), 0,
+                         "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
+  }
+  void add(const std::string& name, where at) {
+    const auto& opened = files_.emplace_back(name, at);
+    for (const tensor& each : opened.tensors()) {
+      tensors_.push_back(each);
+      file_of_.push_back(files_.size() - 1);
+    }
+  }
+  void sort(where at) {
+    by_name_ = order_by_name(tensors_);
+    for (std::size_t i = 1; i < by_name_.size(); ++i) {
+      const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
+      if (one.name == other.name)
+        throw file_error(
+            files_[file_of_[by_name_[i]]].path(), 0,
+            "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(), at);
+    }
+  }
+  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const {
+    const tensor* const found = find(name);
+    if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
+    return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
+  }
+
+  std::string path_;
+  std::deque<basic_reader<Files>> files_;
+  std::vector<tensor> tensors_;
+  std::vector<std::size_t> file_of_;  // of each tensor
+  std::vector<std::size_t> by_name_;
+};
+
+using folder = basic_folder<posix_files>;
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI

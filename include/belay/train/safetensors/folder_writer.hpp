@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Writes a model into a folder: one model.safetensors, or where that would be too large several files and the index
+// that other libraries read them by. As of a `writer`, each file appears whole or not at all; the index is the last.
+//
+//   belay::safetensors::folder_writer out("models/mine", declarations);
+//   out.write("lm_head.weight", first_element, std::span<const float>(part));
+//   out.commit();
+// IWYU pragma: private, include "belay/train/safetensors.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/json_text.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/train/safetensors/file.hpp"
+#include "belay/train/safetensors/header.hpp"
+#include "belay/train/safetensors/layout.hpp"
+#include "belay/train/safetensors/stored_type.hpp"
+#include "belay/train/safetensors/writer.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// Bytes of tensors that go into one file.
+inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
+
+/// Which tensors go into which file of a folder, in their order; a tensor is never cut.
+class file_division {
+ public:
+  file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
+    for (const declaration& each : tensors) {
+      std::uint64_t size = 0;
+      static_cast<void>(size_in_bytes(each.type, each.shape, size));  // what no file can hold, its writer refuses
+      if (files_.empty() || (!files_.back().empty() && (size > largest || in_last_ > largest - size))) {
+        files_.emplace_back();
+        in_last_ = 0;
+      }
+      files_.back().push_back(each);
+      in_last_ += size;
+      total_ += size;
+    }
+    if (files_.empty()) files_.emplace_back();
+  }
+
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+  [[nodiscard]] const std::vector<declaration>& tensors_of(std::size_t number) const noexcept { return files_[number]; }
+  /// "model.safetensors", or "model-00002-of-00003.safetensors".
+  [[nodiscard]] std::string name_of(std::size_t number) const {
+    if (files_.size() == 1) return "model.safetensors";
+    char name[64];
+    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, files_.size());
+    return name;
+  }
+  [[nodiscard]] static std::string index_name() { return "model.safetensors.index.json"; }
+  /// All files of the folder.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (std::size_t number = 0; number < files_.size(); ++number) out.push_back(name_of(number));
+    if (files_.size() > 1) out.push_back(index_name());
+    return out;
+  }
+  /// The index, sorted by name as other libraries write it.
+  [[nodiscard]] std::string index() const {
+    std::map<std::string_view, std::size_t> file_of;
+    for (std::size_t number = 0; number < files_.size(); ++number)
+      for (const declaration& each : files_[number]) file_of.emplace(each.name, number);
+    std::string out = "{\"metadata\":{\"total_size\":" + std::to_string(total_) + "},\"weight_map\":{";
+    bool first = true;
+    for (const auto& [name, number] : file_of) {
+      if (!std::exchange(first, false)) out += ',';
+      append_json(out, name);
+      out += ':';
+      append_json(out, name_of(number));
+    }
+    return out + "}}\n";
+  }
+
+ private:
+  std::vector<std::vector<declaration>> files_;
+  std::uint64_t in_last_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+/// `write` may be called from several threads.
+template <files_policy Files>
+class basic_folder_writer {
+ public:
+  /// Creates the temporary files in `path`, a folder that is there, and writes their headers.
+  basic_folder_writer(std::string path, const file_division& division, where at = where::current())
+      : path_(std::move(path)) {
+    if (division.files() > 1) index_ = division.index();
+    for (std::size_t number = 0; number < division.files(); ++number) {
+      files_.emplace_back(path_ + "/" + division.name_of(number), division.tensors_of(number), usual_metadata(), at);
+      for (const declaration& each : division.tensors_of(number)) file_of_.emplace(each.name, number);
+    }
+  }
+  explicit basic_folder_writer(std::string path, const std::vector<declaration>& tensors,
+                               std::uint64_t largest = largest_file, where at = where::current())
+      : basic_folder_writer(std::move(path), file_division(tensors, largest), at) {}
+
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+
+  /// As of a `writer`.
+  template <class T>
+  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
+             where at = where::current()) {
+    const auto found = file_of_.find(name);
+    if (found == file_of_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
+    files_[found->second].write(name, first_element, source, at);
+  }
+
+  /// Checks that every tensor of every file was written once, then gives all files their names, the index last.
+  void commit(where at = where::current()) {
+    for (auto& each : files_) each.finish(at);
+    for (auto& each : files_) each.commit(at);
+    if (index_.empty()) return;
+    const std::string name = path_ + "/" + file_division::index_name();
+    const auto out = basic_file<Files>::create_new(name + ".tmp-index", at);
+    if (!out.is_open()) throw file_error(name + ".tmp-index", 0, "is in the way", at);
+    out.write(0, std::as_bytes(std::span<const char>(index_.data(), index_.size())), at);
+    out.permit(0644, at);
+    out.sync(at);
+    if (Files::rename((name + ".tmp-index").c_str(), name.c_str()) != 0)
+      throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
+    sync_folder<Files>(path_, at);
+  }
+
+ private:
+  std::string path_;
+  std::string index_;  // empty where there is one file
+  std::deque<basic_writer<Files>> files_;
+  std::map<std::string, std::size_t, std::less<>> file_of_;
+};
+
+using folder_writer = basic_folder_writer<posix_files>;
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
