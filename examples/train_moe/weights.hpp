@@ -73,8 +73,13 @@ void export_weights(const Mesh& mesh, Model& model, model_export* to) {
       const bool first_copy =
           place.data == 0 && (place.expert == 0 || belay::sharded_over<belay::axis::expert>(parameter));
       if (!parameter.divided() && !first_copy) return;
-      parameter.each_held(
-          [&](std::size_t first, auto values) { each_tensor(parameter, first, std::span<const T>(values), visit); });
+      const auto by_pieces = [&](const std::string& name, std::size_t begin, std::span<const T> part) {
+        for (std::size_t done = 0; done < part.size(); done += piece)
+          visit(name, begin + done, part.subspan(done, std::min(piece, part.size() - done)));
+      };
+      parameter.each_held([&](std::size_t first, auto values) {
+        each_tensor(parameter, first, std::span<const T>(values), by_pieces);
+      });
     });
   };
   if (world.rank() != 0) {

@@ -316,7 +316,7 @@ class parameter_store {
                     "to the store's arguments");
       constexpr bool cut = is_shard_over<typename Parameter::placement_type, axis::expert>;
       const bool is_small = parameter.local_size() * sizeof(element) < whole_below;
-      const std::size_t family = (cut ? of_experts : dense) + (is_small ? small : 0);
+      const std::size_t family = (cut ? of_experts : dense) + (is_small ? small : dense);
       if constexpr (!fits) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {

@@ -36,7 +36,7 @@
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-/// Bytes of tensors that go into one file.
+/// Bytes of tensors that go into one file; a larger tensor has a file of its own, and a header is not counted.
 inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
 
 /// Which tensors go into which file of a folder, in their order; a tensor is never cut.
@@ -96,7 +96,7 @@ class file_division {
   std::uint64_t total_ = 0;
 };
 
-/// `write` may be called from several threads.
+/// `write` may be called from several threads. A folder that must appear whole or not at all is a `temporary_folder`.
 template <files_policy Files>
 class basic_folder_writer {
  public:
@@ -130,13 +130,19 @@ class basic_folder_writer {
     for (auto& each : files_) each.commit(at);
     if (index_.empty()) return;
     const std::string name = path_ + "/" + file_division::index_name();
-    const auto out = basic_file<Files>::create_new(name + ".tmp-index", at);
-    if (!out.is_open()) throw file_error(name + ".tmp-index", 0, "is in the way", at);
-    out.write(0, std::as_bytes(std::span<const char>(index_.data(), index_.size())), at);
-    out.permit(0644, at);
-    out.sync(at);
-    if (Files::rename((name + ".tmp-index").c_str(), name.c_str()) != 0)
-      throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
+    const std::string temporary = name + ".tmp-index";
+    const auto out = basic_file<Files>::create_new(temporary, at);
+    if (!out.is_open()) throw file_error(temporary, 0, "is in the way", at);
+    try {
+      out.write(0, std::as_bytes(std::span<const char>(index_.data(), index_.size())), at);
+      out.permit(0644, at);
+      out.sync(at);
+      if (Files::rename(temporary.c_str(), name.c_str()) != 0)
+        throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
+    } catch (...) {
+      static_cast<void>(Files::remove(temporary.c_str()));
+      throw;
+    }
     sync_folder<Files>(path_, at);
   }
 
