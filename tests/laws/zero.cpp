@@ -122,7 +122,8 @@ TEST_CASE("selective recompute keeps less than all and more than layers' outputs
       if (!self.rehearsing())
         CHECK(self.meters()[belay::tier::device].peak_bytes() == self.planned().peak_bytes(belay::tier::device));
     };
-    for (const auto& item : belay::rehearse(4, body).plan.ranks()[0].items())
+    const belay::rehearsal_result planned = belay::rehearse(4, body);
+    for (const auto& item : planned.plan.ranks()[0].items())
       if (item.purpose == "activations") kept.push_back(item.bytes);
     launch(run, body);
     const record got = train<float>(run, source);
