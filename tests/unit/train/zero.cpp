@@ -159,7 +159,8 @@ TEST_CASE("parameters below a size stay whole, and are not gathered") {
     REQUIRE(found.losses.size() == 4);
     for (std::size_t step = 0; step < 4; ++step)
       CHECK(found.losses[step] == doctest::Approx(whole.losses[step]).epsilon(1e-6));
-    for (const belay::gather_counts& step : found.counts) CHECK(step.prefetched == 4 * global_micro_batches / ranks);
+    for (const belay::gather_counts& step : found.counts)
+      CHECK(step.prefetched == 4 * global_micro_batches / static_cast<std::size_t>(ranks));
     CHECK(found.as_planned);
   }
 }
