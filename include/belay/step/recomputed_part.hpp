@@ -47,14 +47,15 @@ class recomputed_part {
   /// Between steps.
   void recompute(recomputes how) noexcept { how_ = how; }
 
+  /// In the layer's forward. In a frame that is not the engine's, such as a test's, nothing is recomputed.
+  template <class Frame, class Input>
+  [[nodiscard]] auto forward(Frame& call, const Input& input) {
+    return plain(call, input);
+  }
   template <class Engine, class Input>
   [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
     using residue_type = decltype(part_->forward(call, input));
-    if (how_ == recomputes::no || call.replaying() || call.forward_only()) {
-      residue_type all = part_->forward(call, input);
-      const auto out = all.out;
-      return part_residue<Input, residue_type>{out, input, std::move(all), {}, 0};
-    }
+    if (how_ == recomputes::no || call.replaying() || call.forward_only()) return plain(call, input);
     invocation_memory memory;
     part_residue<Input, residue_type> kept{first_pass(call, input, memory), input, std::nullopt, memory.remembered_at,
                                            memory.remembered_count};
@@ -67,6 +68,11 @@ class recomputed_part {
     return kept;
   }
 
+  /// In its backward.
+  template <class Frame, class Input, class Residue, class Dout, class... Dx>
+  void backward(Frame& call, part_residue<Input, Residue>&& kept, const Dout& dout, const Dx&... dx) {
+    part_->backward(call, std::move(*kept.whole), dout, dx...);
+  }
   template <class Engine, class Input, class Residue, class Dout, class... Dx>
   void backward(frame<Engine>& call, part_residue<Input, Residue>&& kept, const Dout& dout, const Dx&... dx) {
     if (kept.whole) return part_->backward(call, std::move(*kept.whole), dout, dx...);
@@ -86,6 +92,12 @@ class recomputed_part {
   }
 
  private:
+  template <class Frame, class Input>
+  [[nodiscard]] auto plain(Frame& call, const Input& input) {
+    auto all = part_->forward(call, input);
+    const auto out = all.out;
+    return part_residue<Input, decltype(all)>{out, input, std::move(all), {}, 0};
+  }
   template <class Engine, class Input>
   [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
     frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
