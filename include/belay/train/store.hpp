@@ -250,7 +250,7 @@ class parameter_store {
         at);
   }
   // Dense parameters are replicated over data x expert, those of experts over data.
-  enum : std::size_t { dense, of_experts, small };  // small ones of either kind follow: they are not divided
+  enum : std::size_t { dense, of_experts, undivided };  // those of either kind that are too small follow
 
   parameter_store(Run& run, const Mesh& mesh, parameters found, zero_stage stage, store_options options, where at)
       : run_(&run),
@@ -316,7 +316,7 @@ class parameter_store {
                     "to the store's arguments");
       constexpr bool cut = is_shard_over<typename Parameter::placement_type, axis::expert>;
       const bool is_small = parameter.local_size() * sizeof(element) < whole_below;
-      const std::size_t family = (cut ? of_experts : dense) + (is_small ? small : dense);
+      const std::size_t family = (cut ? of_experts : dense) + (is_small ? undivided : dense);
       if constexpr (!fits) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
