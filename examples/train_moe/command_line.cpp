@@ -202,6 +202,9 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--gathers", gathers,
                  "--zero 3: a layer's parameters are given back after each use, or kept until the step ends")
       ->check(CLI::IsMember({"use", "step"}));
+  app.add_option("--shard-group", run.mesh.shard_group,
+                 "neighbours along dp that divide what --zero says, replicated over dp/N such groups; 0: all of dp")
+      ->check(count_of("ranks", 0, 1024));
   app.add_option("--whole-below", run.whole_below, "--zero 2 and 3: bytes; smaller parameters are not divided")
       ->check(count_of("bytes", 0, std::numeric_limits<std::size_t>::max()));
   app.add_option("--recompute", recompute,
@@ -229,7 +232,9 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--import", line.import_from, "start from an exported model, with zero moments")->type_name("DIR");
   try {
     app.parse(argc, argv);
+    const int shard_group = run.mesh.shard_group;
     run.mesh = parse_mesh(mesh);
+    run.mesh.shard_group = shard_group;
     line.backend = backend == "mpi"         ? backend_kind::mpi
                    : backend == "processes" ? backend_kind::processes
                                             : backend_kind::threads;

@@ -54,6 +54,12 @@ void check(const options& run) {
   must_divide(mesh.expert, "ep", run.model.experts, "the model's experts");
   must_divide(mesh.data, "dp", run.micro_batches, "--micro-batches");
   must_divide(mesh.expert, "ep", run.micro_batch_size, "--micro-batch-size");
+  if (mesh.shard_group < 0 || mesh.data % mesh.shards() != 0)
+    throw input_error("--shard-group " + std::to_string(mesh.shard_group) + " does not divide the mesh's dp=" +
+                      std::to_string(mesh.data) + "; it can be " + divisors(static_cast<std::size_t>(mesh.data)));
+  if (mesh.replicates_shards() && run.zero == belay::zero_stage::none)
+    throw input_error("--shard-group " + std::to_string(mesh.shard_group) +
+                      " says among how many ranks is divided, and --zero 0 divides nothing: take --zero 1, 2 or 3");
   if (!(run.expert_capacity >= 1) || !std::isfinite(run.expert_capacity)) {
     throw input_error("--expert-capacity is a factor over the balanced number of rows and must be at least 1");
   }

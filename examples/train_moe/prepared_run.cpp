@@ -36,6 +36,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
       {"data", line.data.empty() ? BELAY_SOURCE_DIR : line.data},
       {"streams", name(run.streams.policy)},
       {"zero", static_cast<int>(run.zero)},
+      {"shard_group", run.mesh.shards()},
       {"whole_below", run.whole_below},
       {"gathers", run.reshard == belay::reshard_when::after_step ? "step" : "use"},
       {"recompute", run.recompute == recompute_kind::full        ? "full"

@@ -72,7 +72,8 @@ void export_weights(const Mesh& mesh, Model& model, model_export* to) {
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       const bool first_copy =
           place.data == 0 && (place.expert == 0 || belay::sharded_over<belay::axis::expert>(parameter));
-      if (!parameter.divided() && !first_copy) return;
+      const bool first_share = place.data < mesh.shape().shards();  // shard groups hold the same shares
+      if (parameter.divided() ? !first_share : !first_copy) return;
       const auto by_pieces = [&](const std::string& name, std::size_t begin, std::span<const T> part) {
         for (std::size_t done = 0; done < part.size(); done += piece)
           visit(name, begin + done, part.subspan(done, std::min(piece, part.size() - done)));

@@ -161,6 +161,17 @@ TEST_CASE("and where gradients and parameters are divided, gathered for a use or
       }
 }
 
+TEST_CASE("and where shard groups replicate their shares") {
+  options run = tiny_run();
+  run.mesh = {.data = 2, .expert = 2, .shard_group = 1};
+  for (const belay::zero_stage stage : {belay::zero_stage::optimizer_state, belay::zero_stage::parameters}) {
+    run.zero = stage;
+    const finding found = run_steps(30, policy::right, {belay::stream_policy::queued, 0}, run);
+    CHECK(found.first_difference == 0);
+    CHECK(found.as_planned);
+  }
+}
+
 TEST_CASE("a lease that is never returned is noticed") {
   const finding found = run_steps(200, policy::forgets_a_lease);
   CHECK(found.first_difference != 0);

@@ -99,6 +99,29 @@ TEST_CASE("neither pipelines, nor recompute, nor streams change a bit") {
   }
 }
 
+TEST_CASE("shard groups replicate their shares, and train as one rank does") {
+  const record one_rank = train<float>(small_run(), source);
+  const struct {
+    axes mesh;
+    recompute_kind recompute;
+    stream_choice streams;
+  } grouped[] = {
+      {{.data = 4, .shard_group = 2}, recompute_kind::none, {stream_policy::adversarial, 2}},
+      {{.data = 2, .expert = 2, .shard_group = 1}, recompute_kind::full, {stream_policy::queued, 0}},
+      {{.data = 4, .expert = 2, .shard_group = 2}, recompute_kind::selective, {stream_policy::adversarial, 5}},
+      {{.pipeline = 2, .data = 4, .shard_group = 2}, recompute_kind::none, {}},
+      {{.data = 3, .shard_group = 1}, recompute_kind::none, {}},
+  };
+  for (const auto& [mesh, recompute, streams] : grouped) {
+    INFO(mesh.text());
+    const setting one{mesh, recompute, streams};
+    check_equal(one_rank, train<float>(run_of(one, zero_stage::optimizer_state), source));
+    const record second = train<float>(run_of(one, zero_stage::gradients), source);
+    check_equal(one_rank, second);
+    CHECK(compare(second, train<float>(run_of(one, zero_stage::parameters), source)).worst == 0);
+  }
+}
+
 TEST_CASE("in bf16 too: what ranks send is rounded once in every micro-batch") {
   const setting how{{1, 2, 2, 1}, recompute_kind::full, {stream_policy::queued, 0}};
   const record second = train<belay::bf16>(run_of(how, zero_stage::gradients), source);

@@ -15,14 +15,18 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// An axis of a mesh. `replica` is data and expert together: the ranks that replicate the dense parameters. Groups that
-/// are made together are made in this order.
-enum class axis : std::uint8_t { pipeline, data, expert, tensor, replica };
+/// An axis of a mesh. `replica` is data and expert together: the ranks that replicate the dense parameters. Where the
+/// ranks of data are cut into shard groups, `shard` is this rank's, `dense_shard` that and expert together, and
+/// `shard_replica` the ranks of the same number in every shard group, which hold equal shares. Groups that are made
+/// together are made in this order.
+enum class axis : std::uint8_t { pipeline, data, expert, tensor, replica, shard, dense_shard, shard_replica };
 
-inline constexpr std::array all_axes{axis::pipeline, axis::data, axis::expert, axis::tensor, axis::replica};
+inline constexpr std::array all_axes{axis::pipeline, axis::data,  axis::expert,      axis::tensor,
+                                     axis::replica,  axis::shard, axis::dense_shard, axis::shard_replica};
 
 [[nodiscard]] constexpr const char* name(axis which) noexcept {
-  constexpr const char* names[] = {"pipeline", "data", "expert", "tensor", "replica"};
+  constexpr const char* names[] = {"pipeline", "data",  "expert",      "tensor",
+                                   "replica",  "shard", "dense_shard", "shard_replica"};
   return names[static_cast<std::size_t>(which)];
 }
 

@@ -34,16 +34,21 @@ struct axes {
   int data = 1;
   int expert = 1;
   int tensor = 1;
+  int shard_group = 0;  // neighbours along data that divide parameters and state among them; 0: all of them
 
   [[nodiscard]] bool operator==(const axes&) const = default;
   [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
+  /// Ranks of a shard group along data.
+  [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
+  /// Whether equal shares are held by several ranks along data.
+  [[nodiscard]] constexpr bool replicates_shards() const noexcept { return shards() < data; }
   /// Of valid axes; where it is more than any world has it does not wrap round.
   [[nodiscard]] constexpr long long ranks() const noexcept {
     checked_size all = 1;
     for (int axis : {pipeline, data, expert, tensor}) all *= static_cast<std::size_t>(axis);
     return static_cast<long long>(all.fits() ? all.saturated() : largest_size);
   }
-  /// "pipeline 2 x data 1 x expert 2 x tensor 1"
+  /// "pipeline 2 x data 1 x expert 2 x tensor 1", and ", shard groups of 2" where data is cut into several
   [[nodiscard]] std::string text() const;
 };
 
@@ -75,10 +80,12 @@ struct coordinate {
 }
 
 /// The ranks of a group of the rank at `place`, in the order of the axis: those that differ from it along that axis
-/// only. Of `axis::replica`, those that replicate its dense parameters: data x expert, data slowest.
+/// only. Of `axis::replica`, those that replicate its dense parameters: data x expert, data slowest; of
+/// `axis::dense_shard` those of them that divide these.
 [[nodiscard]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, axis which);
 
-/// `shape` itself. Throws `usage_error` if the axes do not multiply to the world's size.
+/// `shape` itself. Throws `usage_error` if the axes do not multiply to the world's size, or shard groups are not a part
+/// of data.
 BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
 
 /// What a mesh needs of a rank: its place in the world and groups of any members.
@@ -234,6 +241,16 @@ class mesh {
   [[nodiscard]] const group_type& tensor(where at = where::current()) const { return group(axis::tensor, at); }
   /// The ranks that replicate this rank's dense parameters: data x expert, data slowest.
   [[nodiscard]] const group_type& replicas(where at = where::current()) const { return group(axis::replica, at); }
+  /// The ranks of data that divide what belongs to experts among them: a shard group, or all.
+  [[nodiscard]] const group_type& shards(where at = where::current()) const { return group(axis::shard, at); }
+  /// Those that divide dense parameters: a shard group x expert, the shard group slowest.
+  [[nodiscard]] const group_type& dense_shards(where at = where::current()) const {
+    return group(axis::dense_shard, at);
+  }
+  /// Those that hold the same shares, one of every shard group.
+  [[nodiscard]] const group_type& shard_replicas(where at = where::current()) const {
+    return group(axis::shard_replica, at);
+  }
 
   /// The axes whose groups have been made.
   [[nodiscard]] axis_set asked() const noexcept { return groups_->asked; }

@@ -52,9 +52,10 @@ class rank_questions {
     for (const entry& each : places_) {
       const coordinate one = coordinate_of(each.shape, a), other = coordinate_of(each.shape, b);
       const auto asked = [&](axis which) { return each.along.has(which); };
-      const bool plane = asked(axis::replica);
+      const bool plane = asked(axis::replica) || asked(axis::dense_shard);
+      const bool data = asked(axis::data) || asked(axis::shard) || asked(axis::shard_replica);
       if (asked(axis::pipeline) && one.pipeline != other.pipeline) return false;
-      if ((asked(axis::data) || plane) && one.data != other.data) return false;
+      if ((data || plane) && one.data != other.data) return false;
       if ((asked(axis::expert) || plane) && one.expert != other.expert) return false;
       if (asked(axis::tensor) && one.tensor != other.tensor) return false;
     }

@@ -49,6 +49,7 @@
 #include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
+#include "belay/parallel/bucket/share_copies.hpp"
 #include "belay/parallel/bucket/shares.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/parameter.hpp"
@@ -82,6 +83,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         shares_(*kept_, members_, families_, memory_),
         contributions_(this->uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
+        copies_(layout_, families_, memory_, at),
         open_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
@@ -170,7 +172,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
         const std::size_t b = bucket_of_[p];
         --open_[b];
         if (shares_.divides(b)) {
-          if (shares_.contributed(b, micro_batch)) shares_.reduce(b, contributors_, computed_, kept_, at);
+          if (!shares_.contributed(b, micro_batch)) continue;
+          const stream_event over = shares_.reduce(b, contributors_, computed_, kept_, at);
+          if (open_[b] == 0) copies_.reduced(b, over);
         } else if constexpr (sealed) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
@@ -252,6 +256,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (!memory_.is_bound_to(layout_)) throw usage_error("the buckets have no memory yet: call bind", at);
     wait_all(pending_);  // of a step that was withdrawn
     shares_.wait_all(at);
+    copies_.wait_all(at);
     compare_replicas(at);
   }
   void expect(std::size_t micro_batches, where at) {
@@ -266,6 +271,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if constexpr (across_ranks)
       if (shares_.any()) expect_one_number(micro_batches, at);
     shares_.begin(micro_batches, contributions_, at);
+    copies_.begin();
     launched_ = 0;
     latest_ = 0;
     computed_ = {};
@@ -280,13 +286,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
   // Divided gradients are reduced as often as there are micro-batches.
   void expect_one_number(std::size_t micro_batches, where at) {
     std::string found;
-    for (const bucket_family<Group>& family : families_) {
-      const std::uint64_t own[1] = {micro_batches};
-      if (family.group.size() > 1 && compared_.differ(family.group, own, at) && found.empty())
-        found = "ranks have different numbers of micro-batches (" + compared_.text(family.group) +
-                "), and reduce divided gradients in each: give all as many, or reduce once a step with "
-                "store_options{.reduce = belay::reduce_when::last}";
-    }
+    for (const bucket_family<Group>& family : families_)
+      family.each_group([&](const Group& group) {
+        const std::uint64_t own[1] = {micro_batches};
+        if (compared_.differ(group, own, at) && found.empty())
+          found = "ranks have different numbers of micro-batches (" + compared_.text(group) +
+                  "), and reduce divided gradients in each: give all as many, or reduce once a step with "
+                  "store_options{.reduce = belay::reduce_when::last}";
+      });
     if (!found.empty()) throw usage_error(found, at);
   }
 
@@ -297,7 +304,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
       if (group.size() < 2 || b.count == 0 || shares_.divides(launched_)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
       pending_[launched_] = bucket_reduction<T>{*kept_, launched_, memory_, at}.start(group, how);
+      copies_.reduced(launched_, pending_[launched_].event());
     }
+    copies_.launch(kept_, at);
   }
 
   // Of checked builds: what a parameter's gradient has is not changed from here on.
@@ -309,6 +318,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   void wait_for_buckets() {
     wait_all(pending_);
     shares_.wait_all(where::current());
+    copies_.wait_all(where::current());
     if constexpr (!moves_nothing<Group>) shares_.zero_untouched();
     launched_ = 0;
     stage_ = phase::idle;
@@ -335,7 +345,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   void reduce_what_there_is(where at) {
     for (std::size_t& awaited : open_) awaited = 0;
-    shares_.reduce_the_rest(contributors_, computed_, kept_, at);
+    shares_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
     launch_ready(at);
     wait_for_buckets();
   }
@@ -369,6 +379,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   gradient_shares<T, Group> shares_;
   contribution_map contributions_;
   gradient_checksums& checksums_;
+  share_copies<T, Group> copies_;
   rank_comparison compared_;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;
   std::vector<std::size_t> open_;  // contributions a bucket still waits for

@@ -236,8 +236,9 @@ class parameter_store {
   // The numbers of rank `number` of the world in the families.
   [[nodiscard]] std::array<std::size_t, 4> in_families(int number) const {
     const coordinate there = coordinate_of(mesh_->shape(), number);
-    const auto dense_rank = static_cast<std::size_t>(there.data * mesh_->shape().expert + there.expert);
-    const auto expert_rank = static_cast<std::size_t>(there.data);
+    const int shard = there.data % mesh_->shape().shards();
+    const auto dense_rank = static_cast<std::size_t>(shard * mesh_->shape().expert + there.expert);
+    const auto expert_rank = static_cast<std::size_t>(shard);
     return {dense_rank, expert_rank, dense_rank, expert_rank};
   }
   // Memory of values or gradients: of divided ones each rank has its share.

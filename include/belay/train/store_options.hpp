@@ -44,16 +44,27 @@ struct store_options {
 };
 
 /// The families of a store: dense parameters, which are replicated over data x expert, those of experts, over data, and
-/// small ones of both kinds, which are divided up to `of_small` at most.
+/// small ones of both kinds, which are divided up to `of_small` at most. What is divided is divided within a shard
+/// group of the mesh, and its shares are replicated over the groups.
 template <class Mesh>
 [[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of(const Mesh& mesh, zero_stage stage,
                                                                                 zero_stage of_small,
                                                                                 reduce_when reduces) {
+  using group_type = typename Mesh::group_type;
+  // A group of one rank divides nothing.
+  const auto over = [&](const group_type& all, const group_type& shards, zero_stage divided) {
+    if (divided == zero_stage::none || shards.size() == 1)
+      return bucket_family<group_type>{all, zero_stage::none, reduces, {}};
+    return bucket_family<group_type>{shards, divided, reduces, mesh.shard_replicas()};
+  };
   const zero_stage least = stage < of_small ? stage : of_small;
-  return {{mesh.replicas(), stage, reduces},
-          {mesh.data(), stage, reduces},
-          {mesh.replicas(), least, reduces},
-          {mesh.data(), least, reduces}};
+  if (!mesh.shape().replicates_shards())
+    return {{mesh.replicas(), stage, reduces, {}},
+            {mesh.data(), stage, reduces, {}},
+            {mesh.replicas(), least, reduces, {}},
+            {mesh.data(), least, reduces, {}}};
+  return {over(mesh.replicas(), mesh.dense_shards(), stage), over(mesh.data(), mesh.shards(), stage),
+          over(mesh.replicas(), mesh.dense_shards(), least), over(mesh.data(), mesh.shards(), least)};
 }
 /// Values that are never trained are divided with the others, or whole.
 [[nodiscard]] constexpr zero_stage frozen_stage(zero_stage stage) noexcept {

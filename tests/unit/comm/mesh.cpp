@@ -77,6 +77,22 @@ TEST_CASE("a mesh's groups hold the ranks that differ along their axis only") {
   CHECK(mesh.pipeline().rank() == 1);
 }
 
+TEST_CASE("shard groups cut the data axis, and with expert what is divided of dense parameters") {
+  const belay::axes grid{.data = 4, .expert = 2, .shard_group = 2};
+  CHECK(grid.text() == "pipeline 1 x data 4 x expert 2 x tensor 1, shard groups of 2");
+  belay::rehearsal::rank rank{5, 8};  // data 2, expert 1
+  const belay::mesh mesh{rank, grid};
+  CHECK(members(mesh.shards()) == std::vector<int>{5, 7});
+  CHECK(members(mesh.dense_shards()) == std::vector<int>{4, 5, 6, 7});
+  CHECK(members(mesh.shard_replicas()) == std::vector<int>{1, 5});
+  const belay::mesh whole{rank, {.data = 4, .expert = 2}};
+  CHECK(members(whole.shards()) == members(whole.data()));
+  CHECK(members(whole.dense_shards()) == members(whole.replicas()));
+  CHECK(members(whole.shard_replicas()) == std::vector<int>{5});
+  CHECK_THROWS_WITH_AS((belay::mesh{rank, {.data = 4, .expert = 2, .shard_group = 3}}),
+                       doctest::Contains("shard groups of 3 ranks do not divide data"), belay::usage_error);
+}
+
 TEST_CASE("an axis that is not named has one rank") {
   belay::rehearsal::rank rank{3, 4};
   const belay::mesh mesh{rank, {.pipeline = 2, .expert = 2}};

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
@@ -38,13 +39,22 @@ constexpr bool serves_buckets() {
   return true;
 }
 
-/// A family: the ranks that replicate some of the parameters, and the part of their state that they divide. `group` is
-/// a handle, whose rank outlives the buckets.
+/// A family: the ranks that replicate some of the parameters, and the part of their state that they divide. Where there
+/// are `copies`, `group` is one of several shard groups, and `copies` are the ranks that hold the same share, one of
+/// each. Groups are handles, whose rank outlives the buckets.
 template <class Group>
 struct bucket_family {
   Group group;
   zero_stage stage = zero_stage::none;
   reduce_when reduces = reduce_when::each_micro_batch;
+  std::optional<Group> copies = {};
+
+  /// Calls `visit(group)` for each that has several ranks, in the order in which all of them do.
+  template <class Visit>
+  void each_group(Visit&& visit) const {
+    if (group.size() > 1) visit(group);
+    if (copies && copies->size() > 1) visit(*copies);
+  }
 
   operator family_shape() const noexcept { return {static_cast<std::size_t>(group.size()), stage, reduces}; }
 };

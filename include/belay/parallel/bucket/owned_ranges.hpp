@@ -29,9 +29,10 @@ template <class T, class Group>
   std::vector<owned_range<T>> out;
   for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
     const auto& bucket = layout.buckets()[b];
-    const auto rank = static_cast<std::size_t>(layout_rank(families[bucket.family].group));
-    const norm_share share =
-        bucket.counts.empty() && rank != 0 ? norm_share::counted_elsewhere : norm_share::counted_here;
+    const bucket_family<Group>& ranks = families[bucket.family];
+    const auto rank = static_cast<std::size_t>(layout_rank(ranks.group));
+    const bool counted = (!bucket.counts.empty() || rank == 0) && (!ranks.copies || layout_rank(*ranks.copies) == 0);
+    const norm_share share = counted ? norm_share::counted_here : norm_share::counted_elsewhere;
     const family_shape& family = layout.family_of(bucket);
     const bucket_places::place& place = memory.places[b];
     layout.each_owned(bucket, rank, [&](const parameter_range& range) {

@@ -106,9 +106,10 @@ void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T
                     where at) {
   std::string found;  // every family is compared before anything is thrown: its other ranks wait
   for (std::size_t f = 0; f < families.size(); ++f) {
-    if (families[f].group.size() < 2) continue;
-    const std::string one = replica_check<T>(layout, members, f).difference(families[f].group, at);
-    if (found.empty()) found = one;
+    families[f].each_group([&](const auto& group) {
+      const std::string one = replica_check<T>(layout, members, f).difference(group, at);
+      if (found.empty()) found = one;
+    });
   }
   if (!found.empty()) throw usage_error(found, at);
 }
@@ -131,10 +132,11 @@ template <class Group>
                                                 const std::vector<bucket_family<Group>>& families,
                                                 std::uint64_t targets, where at) {
   std::string found;
-  for (const bucket_family<Group>& family : families) {
-    const std::string one = difference_of_targets(compared, family.group, targets, at);
-    if (found.empty()) found = one;
-  }
+  for (const bucket_family<Group>& family : families)
+    family.each_group([&](const Group& group) {
+      const std::string one = difference_of_targets(compared, group, targets, at);
+      if (found.empty()) found = one;
+    });
   return found;
 }
 

@@ -27,6 +27,7 @@
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/memory.hpp"
+#include "belay/parallel/bucket/share_copies.hpp"
 #include "belay/parallel/bucket/staging.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -103,15 +104,16 @@ class gradient_shares {
     return --one.awaited == 0;
   }
 
-  /// Starts the reduction of what the bucket holds.
+  /// Starts the reduction of what the bucket holds. Returns its end.
   template <class Contributors>
-  void reduce(std::size_t bucket, Contributors& contributors, const stream_event& computed,
-              const std::shared_ptr<bucket_reductions<T>>& keep, where at) {
+  stream_event reduce(std::size_t bucket, Contributors& contributors, const stream_event& computed,
+                      const std::shared_ptr<bucket_reductions<T>>& keep, where at) {
     using into = typename share_reduction<T>::into;
     const auto& b = layout().buckets()[bucket];
     divided_bucket& one = buckets_[bucket];
     const auto how = one.reductions++ == 0 ? into::written : into::added;
     const start_order order = start_order(after(computed, at)).keeping(keep);
+    stream_event over;
     if constexpr (starts_composites) {
       const share_reduction<T> work{kept_,
                                     bucket,
@@ -121,23 +123,26 @@ class gradient_shares {
                                     memory_->wire,
                                     how,
                                     at};
-      staging_.close(bucket, work.start(families_[b.family].group, order));
+      pending started = work.start(families_[b.family].group, order);
+      over = started.event();
+      staging_.close(bucket, std::move(started));
     }
     for (std::size_t p : b.members) {
       members_[p].parameter().place_gradient(nullptr);
       contributors[p].note_memory(contribution_target::memory::needed);
     }
+    return over;
   }
 
   /// Joins the reductions that peers of a complete step wait in: what is missing, in the order of micro-batches.
   template <class Contributors>
   void reduce_the_rest(Contributors& contributors, const stream_event& computed,
-                       const std::shared_ptr<bucket_reductions<T>>& keep, where at) {
+                       const std::shared_ptr<bucket_reductions<T>>& keep, share_copies<T, Group>& copies, where at) {
     for (std::size_t m = 0; m < micro_batches_; ++m)
       for (std::size_t b = 0; b < buckets_.size(); ++b) {
         if (!divides(b) || buckets_[b].reductions > m) continue;
         open(b, contributors, at);
-        reduce(b, contributors, computed, keep, at);
+        copies.reduced(b, reduce(b, contributors, computed, keep, at));
       }
   }
 

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where shards are replicated: when a shard group has reduced a bucket for the last time in a step, each rank's share
+// is summed over the ranks that hold the same one. So only shares cross from one shard group to another, once a step.
+// IWYU pragma: private, include "belay/parallel/bucket.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "belay/comm/pending.hpp"
+#include "belay/comm/reduction.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/parallel/bucket/family.hpp"
+#include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/memory.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class T, class Group>
+class share_copies {
+ public:
+  using gradient_type = compute_type_t<T>;
+
+  /// All outlive it; `memory` may be bound later. Throws usage_error where there are copies of what nobody divides.
+  share_copies(const bucket_layout& layout, std::span<const bucket_family<Group>> families,
+               const bucket_memory<T>& memory, where at)
+      : layout_(&layout), families_(families), memory_(&memory), reduced_(layout.buckets().size()) {
+    for (const bucket_family<Group>& family : families)
+      if (family.copies && (family.group.size() < 2 || family.stage == zero_stage::none))
+        throw usage_error("a family with copies of shares divides them among two ranks or more", at);
+    sums_.resize(reduced_.size());
+  }
+
+  void begin() noexcept {
+    next_ = 0;
+    for (auto& each : reduced_) each.reset();
+  }
+  /// The last reduction of `bucket` in this step was started; `over` is its end.
+  void reduced(std::size_t bucket, const stream_event& over) noexcept { reduced_[bucket] = over; }
+  /// Starts the sums whose turn it is: in the order of buckets, which is equal on all ranks.
+  void launch(const std::shared_ptr<const void>& keep, where at) {
+    for (; next_ < reduced_.size(); ++next_) {
+      const auto& b = layout_->buckets()[next_];
+      const bucket_family<Group>& family = families_[b.family];
+      if (!family.copies || b.count == 0) continue;
+      if (!reduced_[next_]) return;
+      sums_[next_] =
+          family.copies->start_all_reduce(share_of(next_), sum, start_order(after(*reduced_[next_], at)).keeping(keep));
+    }
+  }
+  void wait_all(where at) { belay::wait_all(sums_, at); }
+
+ private:
+  [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {
+    if (layout_->family_of(layout_->buckets()[bucket]).divides_gradients())
+      return memory_->gradients_of(*layout_, bucket);
+    const auto& place = memory_->places[bucket];
+    return memory_->reduction_of(*layout_, bucket).subspan(place.before, place.own);
+  }
+
+  const bucket_layout* layout_;
+  std::span<const bucket_family<Group>> families_;
+  const bucket_memory<T>* memory_;
+  std::vector<std::optional<stream_event>> reduced_;
+  std::vector<pending> sums_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
