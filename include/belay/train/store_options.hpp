@@ -54,15 +54,15 @@ template <class Mesh>
   // A group of one rank divides nothing.
   const auto over = [&](const group_type& all, const group_type& shards, zero_stage divided) {
     if (divided == zero_stage::none || shards.size() == 1)
-      return bucket_family<group_type>{all, zero_stage::none, reduces, {}};
+      return bucket_family<group_type>{all, zero_stage::none, reduces};
     return bucket_family<group_type>{shards, divided, reduces, mesh.shard_replicas()};
   };
   const zero_stage least = stage < of_small ? stage : of_small;
   if (!mesh.shape().replicates_shards())
-    return {{mesh.replicas(), stage, reduces, {}},
-            {mesh.data(), stage, reduces, {}},
-            {mesh.replicas(), least, reduces, {}},
-            {mesh.data(), least, reduces, {}}};
+    return {{mesh.replicas(), stage, reduces},
+            {mesh.data(), stage, reduces},
+            {mesh.replicas(), least, reduces},
+            {mesh.data(), least, reduces}};
   return {over(mesh.replicas(), mesh.dense_shards(), stage), over(mesh.data(), mesh.shards(), stage),
           over(mesh.replicas(), mesh.dense_shards(), least), over(mesh.data(), mesh.shards(), least)};
 }

@@ -6,7 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
+#include <utility>
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
@@ -45,9 +46,14 @@ constexpr bool serves_buckets() {
 template <class Group>
 struct bucket_family {
   Group group;
-  zero_stage stage = zero_stage::none;
-  reduce_when reduces = reduce_when::each_micro_batch;
-  std::optional<Group> copies = {};
+  zero_stage stage;
+  reduce_when reduces;
+  std::shared_ptr<const Group> copies;  // null: none
+
+  bucket_family(Group among, zero_stage divided = zero_stage::none, reduce_when when = reduce_when::each_micro_batch)
+      : group(std::move(among)), stage(divided), reduces(when) {}
+  bucket_family(Group among, zero_stage divided, reduce_when when, Group equal)
+      : group(std::move(among)), stage(divided), reduces(when), copies(std::make_shared<Group>(std::move(equal))) {}
 
   /// Calls `visit(group)` for each that has several ranks, in the order in which all of them do.
   template <class Visit>
