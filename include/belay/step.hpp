@@ -7,6 +7,7 @@
 #include "belay/step/commit.hpp"           // IWYU pragma: export
 #include "belay/step/engine.hpp"           // IWYU pragma: export
 #include "belay/step/forward_only.hpp"     // IWYU pragma: export
+#include "belay/step/phase.hpp"            // IWYU pragma: export
 #include "belay/step/frame.hpp"            // IWYU pragma: export
 #include "belay/step/gradient.hpp"         // IWYU pragma: export
 #include "belay/step/handle_store.hpp"     // IWYU pragma: export

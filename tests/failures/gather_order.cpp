@@ -24,7 +24,6 @@
 
 using namespace network_bench;
 using belay::gather_counts;
-using belay::gather_phase;
 
 namespace {
 
@@ -77,7 +76,7 @@ class rounds {
     belay::forward_only pass{run_->engine()};
     for (const int layer : {1, 0, 2, step_end}) observe(pass, layer);
   }
-  void end_of_passes() { out_->passes.push_back(store_.take_gathered(gather_phase::pass)); }
+  void end_of_passes() { out_->passes.push_back(store_.take_gathered(belay::phase::eval)); }
 
  private:
   void observe(const auto& scope, int layer) {

@@ -25,6 +25,7 @@
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/commit.hpp"
+#include "belay/step/phase.hpp"
 #include "belay/step/rehearsal_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -89,6 +90,19 @@ class engine {
   /// Changes when a step begins and when it ends. The memory of a handle from another epoch has been reclaimed.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
+  /// Steps run in `train`; see step/phase.hpp.
+  [[nodiscard]] phase current_phase() const noexcept { return phase_; }
+  /// For `phase_switch` only. Throws usage_error while a step or pass is open.
+  void enter(phase next, where at) {
+    expect_between_steps(at);
+    phase_ = next;
+  }
+  /// Throws usage_error while a step or pass of this engine is open.
+  void expect_between_steps(where at) const {
+    if (in_step_)
+      throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
+  }
+
   /// Continues the step numbers of an engine that this one replaces: an optimizer refuses a token whose number is not
   /// above its last one's.
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
@@ -108,9 +122,13 @@ class engine {
     ++epoch_;
   }
 
-  /// For `step` only. Throws usage_error while another step of this engine is open, and where a forward-only pass has
-  /// overflowed and was not repeated.
+  /// For `step` only. Throws usage_error while another step of this engine is open, in a phase that does not train, and
+  /// where a forward-only pass has overflowed and was not repeated.
   void begin_step(where at) {
+    if (phase_ != phase::train)
+      throw usage_error("a step trains, and this rank is in its " + std::string(name(phase_)) +
+                            " phase: go back with phases.to_train(std::move(...))",
+                        at);
     if (passes_.needed_rows > 0)
       throw usage_error(
           "a forward-only pass overflowed, and was not repeated with more room: run it in "
@@ -181,8 +199,7 @@ class engine {
   void poison() { poison(arena_); }
 
   void begin(where at) {
-    if (in_step_)
-      throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
+    expect_between_steps(at);
     compute().synchronize();  // throws what has failed since the last step
     watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
     in_step_ = true;
@@ -203,6 +220,7 @@ class engine {
   pass_findings passes_;
   std::string refusal_;
   where refused_at_, begun_at_;
+  phase phase_ = phase::train;
   end_of_step last_end_ = end_of_step::cut_off;
   bool unread_refusal_ = false;
   bool in_step_ = false;

@@ -36,6 +36,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/gathers/order.hpp"
 #include "belay/step/engine.hpp"
+#include "belay/step/phase.hpp"
 #include "belay/train/plan.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -152,7 +153,7 @@ class run {
     if (store < planned_.gathers.size()) out = planned_.gathers[store];
     return out;
   }
-  void note_gathers(std::size_t store, gather_phase in, const gather_order& found) {
+  void note_gathers(std::size_t store, phase in, const gather_order& found) {
     gathers_[store][static_cast<std::size_t>(in)] = found;
   }
   [[nodiscard]] const std::vector<gather_plan>& gathers() const noexcept { return gathers_; }

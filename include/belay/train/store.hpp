@@ -11,14 +11,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -31,12 +28,8 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/arena.hpp"
-#include "belay/device/lease_source.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/parallel/bucket.hpp"
 #include "belay/parallel/divisor.hpp"
-#include "belay/parallel/gathers.hpp"
 #include "belay/parallel/lists_parameters.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/parameter_layers.hpp"
@@ -46,6 +39,7 @@
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/store_gradients.hpp"
+#include "belay/train/store_memory.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {
@@ -53,16 +47,15 @@ namespace belay::inline BELAY_ABI {
 /// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
 /// parameters point to it.
 template <class Run, class Mesh, class Precision = precision<>>
-class parameter_store {
-  static_assert(is_precision<Precision>, "a store's types are a belay::precision<...>");
+class parameter_store : public store_memory<Run, Mesh, Precision> {
+  using memory = store_memory<Run, Mesh, Precision>;
+  using memory::buckets_, memory::frozen_, memory::gathers_, memory::mesh_, memory::run_;
 
  public:
-  using value_type = typename Precision::parameters;
-  using gradient_type = typename Precision::gradients;
-  using group_type = typename Mesh::group_type;
+  using typename memory::buckets_type, typename memory::gradient_type, typename memory::group_type,
+      typename memory::value_type;
   using run_type = Run;
   using kit_type = typename Run::engine_type::kit_type;
-  using buckets_type = gradient_buckets<value_type, group_type>;
   using committed_part = store_gradients<parameter_store>;
   friend committed_part;
 
@@ -90,63 +83,10 @@ class parameter_store {
     for (const auto& write : fillers_) write(seed, at);
   }
 
-  [[nodiscard]] Run& run() const noexcept { return *run_; }
-  [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
-  [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
   /// The norm of one parameter at the last commit, by its number in model order.
   [[nodiscard]] double norm_of(std::size_t parameter) const noexcept {
     return norm_.of_parameter(norm_places_[parameter].parameter);
   }
-
-  /// Elements that rank `number` of the world owns, of those that this rank's model lists.
-  [[nodiscard]] std::size_t owned_elements(int number) const {
-    return buckets_.layout().owned_elements(in_families(number));
-  }
-
-  /// In a rehearsal: what a body does from here on depends on what its rank owns.
-  void ask_shares() const {
-    static_cast<void>(mesh_->replicas().rank());
-    static_cast<void>(mesh_->data().rank());
-  }
-
-  // For `belay::gathers`.
-  static constexpr std::uint32_t whole = gather_order::nothing;
-  /// The number of a layer whose parameters are gathered together; `whole` where none of them is divided. Each of the
-  /// buckets that hold them is of this layer alone.
-  template <class Layer>
-  [[nodiscard]] std::uint32_t gathers_for(Layer& layer) {
-    if (!gathers_) return whole;
-    std::set<std::size_t> trained, never_trained;
-    layer.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-      if (!parameter.divided()) return;
-      if constexpr (has_gradient<typename Parameter::learning_type>)
-        trained.insert(bucket_of(parameter));
-      else
-        never_trained.insert(frozen_.bucket_of(parameter));
-    });
-    std::vector<gathered_bucket<value_type, group_type>> all;
-    for (std::size_t b : trained) all.push_back(buckets_.gathered(b));
-    for (std::size_t b : never_trained) all.push_back(frozen_.gathered(b));
-    return all.empty() ? whole : gathers_->add_layer(std::move(all));
-  }
-  void hold(std::uint32_t layer, auto& engine, where at) {
-    if (!std::exchange(compared_plan_, true)) expect_one_plan(mesh_->replicas(), gathers_->fingerprint(), at);
-    gathers_->hold(layer, engine, at);
-    if constexpr (moves_nothing<group_type>)
-      for (const gather_phase phase : {gather_phase::step, gather_phase::pass})
-        run_->note_gathers(gathers_number_, phase, gathers_->noted(phase));
-  }
-  void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
-  [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
-  /// Since `take_gathered` was last called; zeros where no parameters are divided.
-  [[nodiscard]] gather_counts gathered(gather_phase in = gather_phase::step) const noexcept {
-    return gathers_ ? gathers_->counts(in) : gather_counts{};
-  }
-  [[nodiscard]] gather_counts take_gathered(gather_phase in = gather_phase::step) noexcept {
-    return gathers_ ? gathers_->take_counts(in) : gather_counts{};
-  }
-  /// Bytes of parameters that are whole now, or on their way.
-  [[nodiscard]] std::size_t gathered_bytes() const noexcept { return gathers_ ? gathers_->live_bytes() : 0; }
 
   // What a step asks of its participants.
 
@@ -157,8 +97,7 @@ class parameter_store {
     if (gathers_) gathers_->retire(at);
     // A store that one rank forgets would be waited for in the comparison of another.
     if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
-    if (gathers_ && !std::exchange(compared_plan_, true))
-      expect_one_plan(mesh_->replicas(), gathers_->fingerprint(), at);
+    this->expect_plan_compared(at);
     buckets_.begin_unwritten(start.micro_batches, at);
     if (gathers_) gathers_->begin_step(run_->engine(), at);
   }
@@ -198,12 +137,9 @@ class parameter_store {
 
  private:
   struct parameters {
-    std::vector<bucket_member<value_type>> members;
-    std::vector<frozen_member<value_type>> frozen;
+    stored_parameters<value_type, gradient_type> stored;
     norm_table norm;
     std::vector<norm_place> places;
-    std::span<value_type> values;        // borrowed, or empty
-    std::span<gradient_type> gradients;  // alike
   };
 
   [[nodiscard]] static std::string unapplied_text(std::uint64_t step) {
@@ -227,79 +163,14 @@ class parameter_store {
     gathers_->end_step();
     gathers_->retire(at);
   }
-  [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
-    std::size_t p = 0;
-    while (&buckets_.parameter(p) != &parameter) ++p;
-    return buckets_.bucket_of(p);
-  }
-
-  // The numbers of rank `number` of the world in the families.
-  [[nodiscard]] std::array<std::size_t, 4> in_families(int number) const {
-    const coordinate there = coordinate_of(mesh_->shape(), number);
-    const int shard = there.data % mesh_->shape().shards();
-    const auto dense_rank = static_cast<std::size_t>(shard * mesh_->shape().expert + there.expert);
-    const auto expert_rank = static_cast<std::size_t>(shard);
-    return {dense_rank, expert_rank, dense_rank, expert_rank};
-  }
-  // Memory of values or gradients: of divided ones each rank has its share.
-  template <class T>
-  [[nodiscard]] std::span<T> lease_of_buckets(const auto& all, std::size_t (bucket_places::*elements)() const noexcept,
-                                              const char* purpose, where at) {
-    if (!all.places().divided()) return run_->template lease<T>(tier::device, (all.places().*elements)(), purpose, at);
-    return run_->template lease_share<T>(
-        tier::device, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(); }, purpose,
-        at);
-  }
   // Dense parameters are replicated over data x expert, those of experts over data.
   enum : std::size_t { dense, of_experts, undivided };  // those of either kind that are too small follow
 
   parameter_store(Run& run, const Mesh& mesh, parameters found, zero_stage stage, store_options options, where at)
-      : run_(&run),
-        mesh_(&mesh),
-        buckets_(std::move(found.members), families_of(mesh, stage, zero_stage::optimizer_state, options.reduce),
-                 options.bucket_bytes, 1, found.norm.unit(), at),
-        frozen_(std::move(found.frozen), families_of(mesh, frozen_stage(stage), zero_stage::none, options.reduce),
-                options.bucket_bytes, at),
+      : memory(run, mesh, std::move(found.stored), stage, options, found.norm.unit(), at),
         norm_places_(found.places),
         norm_(found.norm, std::move(found.places),
               run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
-    const auto& layout = buckets_.layout();
-    run.keep(buckets_.kept_layout());
-    std::span<value_type> wire;
-    if (const std::size_t count = buckets_.wire_elements(); count > 0)
-      wire = run.template lease<value_type>(tier::device, count, "gradients on the wire", at);
-    if (!found.values.empty() && stage >= zero_stage::gradients)
-      throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
-    if (const std::size_t own = layout.elements(); found.values.size() >= own && !found.values.empty()) {
-      const auto reductions =
-          run.template lease<gradient_type>(tier::device, layout.gradient_elements() - own, "reductions", at);
-      buckets_.bind({found.values.first(own), found.gradients.first(own), reductions, wire}, at);
-    } else {
-      const auto values = lease_of_buckets<value_type>(buckets_, &bucket_places::value_elements, "parameters", at);
-      if (!buckets_.places().divided()) {
-        const auto all = run.template lease<gradient_type>(tier::device, layout.gradient_elements(), "gradients", at);
-        buckets_.bind({values, all.first(own), all.subspan(own), wire}, at);
-      } else {
-        const auto gradients =
-            lease_of_buckets<gradient_type>(buckets_, &bucket_places::gradient_elements, "gradients", at);
-        std::span<gradient_type> reductions;
-        if (const std::size_t count = layout.gradient_elements() - own; count > 0)
-          reductions = run.template lease<gradient_type>(tier::device, count, "reductions", at);
-        buckets_.bind({values, gradients, reductions, wire}, at);
-      }
-    }
-    if (buckets_.divides_gradients()) {
-      staging_.emplace(run.step_memory("gradient buckets"));
-      buckets_.use(*staging_);
-    }
-    if (!frozen_.members().empty())
-      frozen_.bind(lease_of_buckets<value_type>(frozen_, &bucket_places::value_elements, "frozen parameters", at));
-    run.keep(frozen_.kept());
-    if (buckets_.divides_values() || frozen_.places().divided()) {
-      whole_.emplace(run.step_memory("gathered parameters"));
-      gathers_number_ = run.add_gathers();
-      gathers_.emplace(*whole_, options.reshard, run.planned_gathers(gathers_number_));
-    }
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
     for (const auto& one : frozen_.members()) add_filler(*one.parameter);
     fill(options.seed, at);
@@ -321,21 +192,21 @@ class parameter_store {
       if constexpr (!fits) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
-        found.frozen.push_back({&parameter, family, layers.of(parameter)});
+        found.stored.frozen.push_back({&parameter, family, layers.of(parameter)});
       } else {
         const auto ranks = static_cast<std::size_t>(cut ? mesh.shape().expert : 1);
         std::vector<std::size_t> parts;
         for (std::size_t part = 0; part < ranks; ++part) parts.push_back(size_of_part(parameter, ranks, part));
         const auto mine = static_cast<std::size_t>(cut ? mesh.layout_coordinate().expert : 0);
         std::size_t first = placed_by_layout;
-        if constexpr (lends_memory<Model>) first = model.first_of(found.members.size());
-        found.members.emplace_back(parameter, family, first, layers.of(parameter));
+        if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
+        found.stored.members.emplace_back(parameter, family, first, layers.of(parameter));
         found.places.push_back({found.norm.add(parts, at), mine});
       }
     });
     if constexpr (lends_memory<Model>) {
-      found.values = model.borrowed_values();
-      found.gradients = model.borrowed_gradients();
+      found.stored.values = model.borrowed_values();
+      found.stored.gradients = model.borrowed_gradients();
     }
     found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
     return found;
@@ -364,20 +235,13 @@ class parameter_store {
       return buckets_.finish(target_tokens{divisor.count(), at}, at);
   }
 
-  Run* run_;
-  const Mesh* mesh_;
-  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
-  buckets_type buckets_;
-  frozen_buckets<value_type, group_type> frozen_;
-  std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
-  std::size_t gathers_number_ = 0;
   std::vector<norm_place> norm_places_;
   gradient_norm<value_type> norm_;
   std::vector<std::function<void(std::uint64_t, where)>> fillers_;
   std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
   std::uint64_t update_ = 0;
   bool stepping_ = false;
-  bool compared_ = false, compared_plan_ = false;
+  bool compared_ = false;
 };
 
 template <class Run, class Mesh, class Model, int Stage>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// In which order a step gathers its layers, and in which a forward-only pass does. A rehearsal notes it; the run
-// follows it, and never changes it: what comes out of order costs one gather that nothing has started early, and is
+// In which order a step gathers its layers, and in which the passes of the other phases do. A rehearsal notes it; the
+// run follows it, and never changes it: what comes out of order costs one gather that nothing has started early, and is
 // counted.
 // IWYU pragma: private, include "belay/parallel/gathers.hpp"
 #pragma once
@@ -14,12 +14,9 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
+#include "belay/step/phase.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// What has an order of its own: a step, or a forward-only pass, of evaluation or sampling.
-enum class gather_phase : std::uint8_t { step, pass };
-inline constexpr std::size_t gather_phases = 2;
 
 /// How often layers were gathered in the order of the plan, and otherwise.
 struct gather_counts {
@@ -61,7 +58,7 @@ class gather_order {
   std::size_t at_ = 0;
 };
 
-/// The orders that a rehearsal has noted, by phase.
-using gather_plan = std::array<gather_order, gather_phases>;
+/// The orders that a rehearsal has noted: of a step, of a pass of evaluation and of one of a rollout.
+using gather_plan = std::array<gather_order, phase_count>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -29,6 +29,7 @@
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/gathers/order.hpp"
 #include "belay/parallel/rank_comparison.hpp"
+#include "belay/step/phase.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -105,19 +106,20 @@ class parameter_gathers {
   }
 
   /// Between `begin_step` and `end_step` gathers are those of a step; all of one epoch of the engine beside that are a
-  /// pass's.
+  /// pass's, of a rollout where the engine is in that phase, else of an evaluation.
   void begin_step(auto& engine, where at) {
-    begin(gather_phase::step, engine.epoch());
+    begin(phase::train, engine.epoch());
+    in_step_ = true;
     start_next(engine.compute(), at);
   }
-  void end_step() noexcept { phase_ = gather_phase::pass; }
+  void end_step() noexcept { in_step_ = false; }
 
   /// Later work of the engine's stream finds the layer's parameters whole, until as many calls of `give_back`.
   void hold(std::uint32_t number, auto& engine, where at) {
     auto& stream = engine.compute();
-    if (phase_ == gather_phase::pass && engine.epoch() != epoch_) {
+    if (!in_step_ && engine.epoch() != epoch_) {
       if (started_ != gather_order::nothing) take_back(layers_[started_], stream, at);
-      begin(gather_phase::pass, engine.epoch());
+      begin(engine.current_phase() == phase::rollout ? phase::rollout : phase::eval, engine.epoch());
     }
     layer& one = layers_[number];
     if (one.holders++ > 0) return;
@@ -142,7 +144,7 @@ class parameter_gathers {
       std::move(each.over).then(stream, at);
       place(each, each.first);
     }
-    if (phase_ == gather_phase::step && reshards_ == reshard_when::after_step) ++one.holders;
+    if (in_step_ && reshards_ == reshard_when::after_step) ++one.holders;
     start_next(stream, at);
   }
   void give_back(std::uint32_t number) noexcept {
@@ -162,11 +164,11 @@ class parameter_gathers {
     started_ = gather_order::nothing;
   }
 
-  [[nodiscard]] const gather_counts& counts(gather_phase of) const noexcept { return counts_[index(of)]; }
+  [[nodiscard]] const gather_counts& counts(phase of) const noexcept { return counts_[index(of)]; }
   /// What was counted since the last call.
-  [[nodiscard]] gather_counts take_counts(gather_phase of) noexcept { return std::exchange(counts_[index(of)], {}); }
+  [[nodiscard]] gather_counts take_counts(phase of) noexcept { return std::exchange(counts_[index(of)], {}); }
   /// In a rehearsal: the order in which the last step, or pass, gathered layers.
-  [[nodiscard]] const gather_order& noted(gather_phase of) const noexcept { return noted_[index(of)]; }
+  [[nodiscard]] const gather_order& noted(phase of) const noexcept { return noted_[index(of)]; }
   /// A hash of the plan.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     fnv1a hash;
@@ -195,11 +197,11 @@ class parameter_gathers {
     bool started = false, resident = false;
   };
 
-  [[nodiscard]] static constexpr std::size_t index(gather_phase of) noexcept { return static_cast<std::size_t>(of); }
+  [[nodiscard]] static constexpr std::size_t index(phase of) noexcept { return static_cast<std::size_t>(of); }
   [[nodiscard]] gather_order& expected() noexcept { return expected_[index(phase_)]; }
   [[nodiscard]] gather_counts& counts() noexcept { return counts_[index(phase_)]; }
 
-  void begin(gather_phase now, std::uint64_t epoch) noexcept {
+  void begin(phase now, std::uint64_t epoch) noexcept {
     phase_ = now;
     epoch_ = epoch;
     expected().begin();
@@ -249,10 +251,11 @@ class parameter_gathers {
   gather_plan expected_, noted_;
   std::vector<layer> layers_;
   std::uint32_t started_ = gather_order::nothing;
-  std::array<gather_counts, gather_phases> counts_;
+  std::array<gather_counts, phase_count> counts_;
   std::size_t live_ = 0;
-  std::uint64_t epoch_ = 0;  // of the engine, in which the step or pass began
-  gather_phase phase_ = gather_phase::pass;
+  std::uint64_t epoch_ = 0;    // of the engine, in which the step or pass began
+  phase phase_ = phase::eval;  // of the step or pass
+  bool in_step_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Goes from one phase of a run to another. A phase is a value: who has `in_phase<phase::eval>` is in evaluation, and
+// only by moving it does one get to the next phase. A transition ends what the phase has left, compares the plans of
+// the ranks, and says what memory it found and what there is now.
+//
+//   belay::phase_switch phases{run, mesh, store};
+//   auto training = phases.begin();
+//   ...                                                      // steps
+//   auto evaluating = phases.to_eval(std::move(training));
+//   ...                                                      // forward-only passes
+//   training = phases.to_train(std::move(evaluating));
+//   const belay::transition& found = phases.last();
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/resident_memory.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/parallel/rank_comparison.hpp"
+#include "belay/step/phase.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What one hook has given back in a transition.
+struct drained {
+  std::string what;
+  tier of = tier::device;
+  std::size_t bytes = 0;
+};
+
+/// What a transition found on this rank: bytes leased from each tier and those of the process that are in memory,
+/// before and after, and what was given back.
+struct transition {
+  phase from = phase::train, to = phase::train;
+  std::uint64_t after_step = 0;  // the number of the last step; 0: none
+  std::array<std::size_t, tier_count> live_before{}, live_after{};
+  std::size_t resident_before = 0, resident_after = 0;
+  std::span<const drained> given_back{};  // by the stores, then by the hooks of `from` in their order
+  /// Live bytes after it over those after the last transition into `to`; 0 at the first. Positive: something that
+  /// belongs to a phase was kept.
+  std::array<std::ptrdiff_t, tier_count> grown{};
+};
+
+/// That this rank is in phase `P`. Made by a `phase_switch`, which outlives it; moved to the next one.
+template <phase P>
+class [[nodiscard]] in_phase {
+ public:
+  static constexpr phase which = P;
+
+  in_phase(in_phase&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
+  in_phase& operator=(in_phase&& other) noexcept {
+    owner_ = std::exchange(other.owner_, nullptr);
+    return *this;
+  }
+
+ private:
+  template <class, class, class...>
+  friend class phase_switch;
+  explicit in_phase(const void* owner) noexcept : owner_(owner) {}
+
+  const void* owner_;
+};
+
+/// Run, mesh and stores outlive it.
+template <class Run, class Mesh, class... Stores>
+class phase_switch {
+ public:
+  phase_switch(Run& run, const Mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
+    for (std::vector<drained>& each : given_back_)
+      each.assign(sizeof...(stores), {"gathered parameters", tier::device, 0});
+  }
+  phase_switch(const phase_switch&) = delete;
+  phase_switch& operator=(const phase_switch&) = delete;
+
+  /// The phase in which a run begins. Throws usage_error when it is called again.
+  in_phase<phase::train> begin(where at = where::current()) {
+    if (std::exchange(begun_, true))
+      throw usage_error("a run begins once: later phases come from to_train, to_eval and to_rollout", at);
+    return in_phase<phase::train>{this};
+  }
+
+  /// Whenever `from` is left, `hook()` ends what belongs to it, and returns the bytes that it has given back to tier
+  /// `of`; a transition names them as `what`. Hooks are called in the order in which they were given, after the stores
+  /// have ended their gathers.
+  template <class Hook>
+  void on_leave(phase from, std::string what, tier of, Hook hook) {
+    constexpr bool returns_bytes = std::is_invocable_r_v<std::size_t, Hook&>;
+    static_assert(returns_bytes,
+                  "belay: a hook of a phase returns the bytes that it has given back: "
+                  "phases.on_leave(phase, \"what\", tier, [&] { return std::size_t{...}; })");
+    if constexpr (returns_bytes) {
+      given_back_[index(from)].push_back({std::move(what), of, 0});
+      hooks_[index(from)].push_back(std::move(hook));
+    }
+  }
+
+  /// Leaves a phase for another. Throws usage_error where a step or pass is open, the phase was moved from or ranks
+  /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before. Collective
+  /// over the ranks that replicate parameters, between steps.
+  template <phase From>
+  in_phase<phase::train> to_train(in_phase<From>&& from, where at = where::current()) {
+    return enter<phase::train>(std::move(from), at);
+  }
+  template <phase From>
+  in_phase<phase::eval> to_eval(in_phase<From>&& from, where at = where::current()) {
+    return enter<phase::eval>(std::move(from), at);
+  }
+  template <phase From>
+  in_phase<phase::rollout> to_rollout(in_phase<From>&& from, where at = where::current()) {
+    return enter<phase::rollout>(std::move(from), at);
+  }
+
+  /// The last transition.
+  [[nodiscard]] const transition& last() const noexcept { return last_; }
+
+ private:
+  static constexpr std::size_t index(phase of) noexcept { return static_cast<std::size_t>(of); }
+
+  template <phase To, phase From>
+  in_phase<To> enter(in_phase<From>&& from, where at) {
+    static_assert(To != From, "belay: this rank is in that phase already: a transition goes to another one");
+    if (from.owner_ != this)
+      throw usage_error("this phase was moved from, or belongs to another phase_switch: " + std::string(name(From)),
+                        at);
+    auto& engine = run_->engine();
+    engine.expect_between_steps(at);
+    engine.compute().synchronize();
+    transition found{.from = From, .to = To, .after_step = engine.step_number()};
+    found.live_before = live_bytes();
+    found.resident_before = resident_memory();
+    if constexpr (From != phase::train) expect_one_plan_of_all(at);
+    drain(From, at);
+    found.given_back = given_back_[index(From)];
+    found.live_after = live_bytes();
+    found.resident_after = resident_memory();
+    entry& before = entered_[index(To)];
+    for (std::size_t t = 0; t < tier_count && before.known; ++t)
+      found.grown[t] = static_cast<std::ptrdiff_t>(found.live_after[t] - before.live[t]);
+    before = {found.live_after, true};
+    engine.enter(To, at);
+    last_ = found;
+    from.owner_ = nullptr;
+    return in_phase<To>{this};
+  }
+
+  void drain(phase from, where at) {
+    std::vector<drained>& all = given_back_[index(from)];
+    std::size_t number = 0;
+    std::apply([&](Stores&... store) { ((all[number++].bytes = store.drain(at)), ...); }, stores_);
+    for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook();
+  }
+  void expect_one_plan_of_all(where at) const {
+    std::apply([&](const Stores&... store) { (expect_one_plan(mesh_->replicas(), store.plan_hash(), at), ...); },
+               stores_);
+  }
+  [[nodiscard]] std::array<std::size_t, tier_count> live_bytes() const noexcept {
+    std::array<std::size_t, tier_count> out{};
+    for (std::size_t t = 0; t < tier_count; ++t) out[t] = run_->meters()[static_cast<tier>(t)].live_bytes();
+    return out;
+  }
+
+  struct entry {
+    std::array<std::size_t, tier_count> live{};
+    bool known = false;
+  };
+
+  Run* run_;
+  const Mesh* mesh_;
+  std::tuple<Stores&...> stores_;
+  std::array<std::vector<drained>, phase_count> given_back_;
+  std::array<std::vector<std::function<std::size_t()>>, phase_count> hooks_;
+  std::array<entry, phase_count> entered_{};
+  transition last_;
+  bool begun_ = false;
+};
+
+template <class Run, class Mesh, class... Stores>
+phase_switch(Run&, const Mesh&, Stores&...) -> phase_switch<Run, Mesh, Stores...>;
+
+}  // namespace belay::inline BELAY_ABI

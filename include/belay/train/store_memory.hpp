@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The memory of a store: its parameters in buckets, what a rank has of each, and the gathers of what is divided.
+// IWYU pragma: private, include "belay/train/store.hpp"
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/arena.hpp"
+#include "belay/device/lease_source.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/parallel/bucket.hpp"
+#include "belay/parallel/gathers.hpp"
+#include "belay/parallel/parameter.hpp"
+#include "belay/parallel/precision.hpp"
+#include "belay/step/phase.hpp"
+#include "belay/train/store_options.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The parameters of a model, in its order, and memory that it lends.
+template <class T, class Gradient>
+struct stored_parameters {
+  std::vector<bucket_member<T>> members;
+  std::vector<frozen_member<T>> frozen;
+  std::span<T> values;            // borrowed, or empty
+  std::span<Gradient> gradients;  // alike
+};
+
+/// What a `parameter_store` has beside its part in steps.
+template <class Run, class Mesh, class Precision>
+class store_memory {
+  static_assert(is_precision<Precision>, "a store's types are a belay::precision<...>");
+
+ public:
+  using value_type = typename Precision::parameters;
+  using gradient_type = typename Precision::gradients;
+  using group_type = typename Mesh::group_type;
+  using buckets_type = gradient_buckets<value_type, group_type>;
+
+  store_memory(const store_memory&) = delete;
+  store_memory& operator=(const store_memory&) = delete;
+
+  [[nodiscard]] Run& run() const noexcept { return *run_; }
+  [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
+  [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
+
+  /// Elements that rank `number` of the world owns, of those that this rank's model lists.
+  [[nodiscard]] std::size_t owned_elements(int number) const {
+    return buckets_.layout().owned_elements(in_families(number));
+  }
+
+  /// In a rehearsal: what a body does from here on depends on what its rank owns.
+  void ask_shares() const {
+    static_cast<void>(mesh_->replicas().rank());
+    static_cast<void>(mesh_->data().rank());
+  }
+
+  /// Since `take_gathered` was last called; zeros where no parameters are divided. `eval` has the passes outside of
+  /// rollouts.
+  [[nodiscard]] gather_counts gathered(phase in = phase::train) const noexcept {
+    return gathers_ ? gathers_->counts(in) : gather_counts{};
+  }
+  [[nodiscard]] gather_counts take_gathered(phase in = phase::train) noexcept {
+    return gathers_ ? gathers_->take_counts(in) : gather_counts{};
+  }
+  /// Bytes of parameters that are whole now, or on their way.
+  [[nodiscard]] std::size_t gathered_bytes() const noexcept { return gathers_ ? gathers_->live_bytes() : 0; }
+
+  // For `phase_switch`.
+
+  /// Ends what is gathered. Returns its bytes. Collective over the ranks that divide parameters.
+  std::size_t drain(where at) {
+    const std::size_t bytes = gathered_bytes();
+    if (gathers_) gathers_->retire(at);
+    return bytes;
+  }
+  /// A hash of the plan of gathers; 0 without.
+  [[nodiscard]] std::uint64_t plan_hash() const noexcept { return gathers_ ? gathers_->fingerprint() : 0; }
+
+  // For `belay::gathers`.
+
+  static constexpr std::uint32_t whole = gather_order::nothing;
+  /// The number of a layer whose parameters are gathered together; `whole` where none of them is divided. Each of the
+  /// buckets that hold them is of this layer alone.
+  template <class Layer>
+  [[nodiscard]] std::uint32_t gathers_for(Layer& layer) {
+    if (!gathers_) return whole;
+    std::set<std::size_t> trained, never_trained;
+    layer.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      if (!parameter.divided()) return;
+      if constexpr (has_gradient<typename Parameter::learning_type>)
+        trained.insert(bucket_of(parameter));
+      else
+        never_trained.insert(frozen_.bucket_of(parameter));
+    });
+    std::vector<gathered_bucket<value_type, group_type>> all;
+    for (std::size_t b : trained) all.push_back(buckets_.gathered(b));
+    for (std::size_t b : never_trained) all.push_back(frozen_.gathered(b));
+    return all.empty() ? whole : gathers_->add_layer(std::move(all));
+  }
+  void hold(std::uint32_t layer, auto& engine, where at) {
+    expect_plan_compared(at);
+    gathers_->hold(layer, engine, at);
+    if constexpr (moves_nothing<group_type>)
+      for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
+  }
+  void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
+  [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
+
+ protected:
+  store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found, zero_stage stage,
+               const store_options& options, ownership_unit unit, where at)
+      : run_(&run),
+        mesh_(&mesh),
+        buckets_(std::move(found.members), families_of(mesh, stage, zero_stage::optimizer_state, options.reduce),
+                 options.bucket_bytes, 1, unit, at),
+        frozen_(std::move(found.frozen), families_of(mesh, frozen_stage(stage), zero_stage::none, options.reduce),
+                options.bucket_bytes, at) {
+    run.keep(buckets_.kept_layout());
+    if (!found.values.empty() && stage >= zero_stage::gradients)
+      throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
+    bind(found.values, found.gradients, at);
+    if (buckets_.divides_gradients()) {
+      staging_.emplace(run.step_memory("gradient buckets"));
+      buckets_.use(*staging_);
+    }
+    if (!frozen_.members().empty())
+      frozen_.bind(lease_of_buckets<value_type>(frozen_, &bucket_places::value_elements, "frozen parameters", at));
+    run.keep(frozen_.kept());
+    if (buckets_.divides_values() || frozen_.places().divided()) {
+      whole_.emplace(run.step_memory("gathered parameters"));
+      gathers_number_ = run.add_gathers();
+      gathers_.emplace(*whole_, options.reshard, run.planned_gathers(gathers_number_));
+    }
+  }
+
+  /// Once: whether all ranks that gather together have one plan. Collective over them.
+  void expect_plan_compared(where at) {
+    if (gathers_ && !std::exchange(compared_plan_, true))
+      expect_one_plan(mesh_->replicas(), gathers_->fingerprint(), at);
+  }
+
+  Run* run_;
+  const Mesh* mesh_;
+  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
+  buckets_type buckets_;
+  frozen_buckets<value_type, group_type> frozen_;
+  std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
+
+ private:
+  void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
+    const auto& layout = buckets_.layout();
+    const std::size_t own = layout.elements();
+    const auto lease_gradients = [&](std::size_t count, const char* purpose) {
+      return run_->template lease<gradient_type>(tier::device, count, purpose, at);
+    };
+    std::span<value_type> wire;
+    if (const std::size_t count = buckets_.wire_elements(); count > 0)
+      wire = run_->template lease<value_type>(tier::device, count, "gradients on the wire", at);
+    if (values.size() >= own && !values.empty()) {
+      const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
+      return buckets_.bind({values.first(own), gradients.first(own), reductions, wire}, at);
+    }
+    values = lease_of_buckets<value_type>(buckets_, &bucket_places::value_elements, "parameters", at);
+    if (!buckets_.places().divided()) {
+      const auto all = lease_gradients(layout.gradient_elements(), "gradients");
+      return buckets_.bind({values, all.first(own), all.subspan(own), wire}, at);
+    }
+    gradients = lease_of_buckets<gradient_type>(buckets_, &bucket_places::gradient_elements, "gradients", at);
+    std::span<gradient_type> reductions;
+    if (const std::size_t count = layout.gradient_elements() - own; count > 0)
+      reductions = lease_gradients(count, "reductions");
+    buckets_.bind({values, gradients, reductions, wire}, at);
+  }
+
+  [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
+    std::size_t p = 0;
+    while (&buckets_.parameter(p) != &parameter) ++p;
+    return buckets_.bucket_of(p);
+  }
+
+  // The numbers of rank `number` of the world in the families.
+  [[nodiscard]] std::array<std::size_t, 4> in_families(int number) const {
+    const coordinate there = coordinate_of(mesh_->shape(), number);
+    const int shard = there.data % mesh_->shape().shards();
+    const auto dense_rank = static_cast<std::size_t>(shard * mesh_->shape().expert + there.expert);
+    const auto expert_rank = static_cast<std::size_t>(shard);
+    return {dense_rank, expert_rank, dense_rank, expert_rank};
+  }
+  // Memory of values or gradients: of divided ones each rank has its share.
+  template <class T>
+  [[nodiscard]] std::span<T> lease_of_buckets(const auto& all, std::size_t (bucket_places::*elements)() const noexcept,
+                                              const char* purpose, where at) {
+    if (!all.places().divided()) return run_->template lease<T>(tier::device, (all.places().*elements)(), purpose, at);
+    return run_->template lease_share<T>(
+        tier::device, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(); }, purpose,
+        at);
+  }
+
+  std::size_t gathers_number_ = 0;
+  bool compared_plan_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
