@@ -2,6 +2,7 @@
 #include "train_moe/command_line.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -110,6 +111,24 @@ std::string mesh_text(const belay::axes& mesh) {
          ",ep=" + std::to_string(mesh.expert) + ",tp=" + std::to_string(mesh.tensor);
 }
 
+phase_cycle parse_phases(const std::string& text) {
+  std::vector<phase_cycle::entry> entries;
+  for (const auto& [name, value] : key_values(text, "--phases")) {
+    const auto which = std::find_if(belay::all_phases.begin(), belay::all_phases.end(),
+                                    [&name = name](belay::phase each) { return name == belay::name(each); });
+    if (which == belay::all_phases.end())
+      throw input_error("--phases: unknown phase '" + name + "'; the phases are train, eval and rollout");
+    std::size_t count = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+    if (error != std::errc{} || end != value.data() + value.size() || count < 1 || count > 1'000'000'000)
+      throw input_error("--phases: " + name + " needs a whole number from 1 to 1000000000, got '" + value + "'");
+    entries.push_back({*which, count});
+  }
+  if (entries.front().which != belay::phase::train)
+    throw input_error("--phases begins with train, as in train=4,eval=1,rollout=1; got '" + text + "'");
+  return phase_cycle(std::move(entries));
+}
+
 belay::budget parse_budget(const std::string& text) {
   belay::budget out;
   const std::map<std::string, double> units{
@@ -168,6 +187,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string zero = "1";
   std::string gathers = "use";
   std::string dtype = "fp32";
+  std::string phases;
   bool print_plan = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
@@ -224,7 +244,11 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->type_name("device=BYTES,host=BYTES");
   app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")->type_name("FILE");
   app.add_flag("--print-plan", print_plan, "print the memory plan, itemised per rank, before training");
-  app.add_option("--eval", line.eval, "mean cross-entropy of this file's first 16384 bytes after the last step")
+  app.add_option("--phases", phases,
+                 "repeats: training steps, then passes of evaluation and rollouts, as in train=4,eval=1,rollout=1")
+      ->type_name("train=N[,eval=N][,rollout=N]");
+  app.add_option("--eval", line.eval,
+                 "mean cross-entropy of this file's first 16384 bytes after the last step, and in the eval phase")
       ->type_name("FILE");
   app.add_option("--export", line.export_to,
                  "write the trained model to this folder, as Hugging Face's transformers load it")
@@ -245,6 +269,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.zero = static_cast<belay::zero_stage>(zero.front() - '0');
     run.reshard = gathers == "step" ? belay::reshard_when::after_step : belay::reshard_when::after_use;
     run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
+    if (app.count("--phases") > 0) run.cycle = parse_phases(phases);
     if (!budget.empty()) run.budget = parse_budget(budget);
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;
     run.streams = parse_streams(streams, run);

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -98,6 +99,18 @@ class corpus {
                              std::to_string(length));
   }
 
+  /// Takes the last tenth of the text away, at most `most` bytes, and returns it: training does not read it. A text
+  /// that is too short for two bytes of it is a belay::input_error.
+  [[nodiscard]] std::string hold_out(std::size_t most) {
+    const std::size_t bytes = std::min(most, text_.size() / 10);
+    if (bytes < 2)
+      throw belay::input_error(name_ + ": has " + std::to_string(text_.size()) +
+                               " bytes, and --phases evaluates its last tenth: at least 20, or --eval FILE");
+    std::string out = text_.substr(text_.size() - bytes);
+    text_.resize(text_.size() - bytes);
+    return out;
+  }
+
   /// Fills `tokens` with the bytes of one sequence. The text must hold tokens.size() bytes (see require).
   void sequence(std::uint64_t seed, sequence_index which, std::span<std::int32_t> tokens) const {
     require(tokens.size());
@@ -107,9 +120,6 @@ class corpus {
     for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<unsigned char>(text_[begin + i]);
   }
 
- private:
-  corpus(std::string name, std::string text) : name_(std::move(name)), text_(std::move(text)) {}
-
   // splitmix64: a bijection whose output bits all depend on all input bits.
   [[nodiscard]] static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
     x += 0x9e3779b97f4a7c15U;
@@ -118,15 +128,26 @@ class corpus {
     return x ^ x >> 31U;
   }
 
+ private:
+  corpus(std::string name, std::string text) : name_(std::move(name)), text_(std::move(text)) {}
+
   std::string name_;
   std::string text_;
 };
 
+/// The tokens of a text.
+[[nodiscard]] inline std::vector<std::int32_t> tokens_of(std::string_view text) {
+  std::vector<std::int32_t> tokens;
+  for (char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  return tokens;
+}
+
+/// Bytes of a text that an evaluation reads at most.
+inline constexpr std::size_t most_evaluated_bytes = 16'384;
+
 /// The text of --eval: the first bytes of a file. A single byte is a belay::input_error: it predicts nothing.
 [[nodiscard]] inline std::vector<std::int32_t> evaluation_text(const std::string& path) {
-  constexpr std::uint64_t most_bytes = 16'384;
-  std::vector<std::int32_t> tokens;
-  for (char c : read_text(path, most_bytes)) tokens.push_back(static_cast<unsigned char>(c));
+  std::vector<std::int32_t> tokens = tokens_of(read_text(path, most_evaluated_bytes));
   if (tokens.size() < 2) throw belay::input_error(path + ": has one byte, there is nothing to predict");
   return tokens;
 }

@@ -16,6 +16,7 @@
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "model/mixtral.hpp"
+#include "train_moe/phase_cycle.hpp"
 
 namespace train_moe {
 
@@ -41,6 +42,7 @@ struct options {
   recompute_kind recompute = recompute_kind::none;
   belay::dtype dtype = belay::dtype::f32;  // of parameters, activations and wire: f32 or bf16
   loss_mean mean = loss_mean::targets;
+  phase_cycle cycle;
   belay::budget budget;
   model::mixtral_config model;
   double balance_coefficient = 0.01;  // router_aux_loss_coef

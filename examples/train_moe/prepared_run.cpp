@@ -43,6 +43,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
                     : run.recompute == recompute_kind::selective ? "selective"
                                                                  : "none"},
       {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
+      {"phases", path(run.cycle.text())},
       {"budget", {{"device", bytes(run.budget[belay::tier::device])}, {"host", bytes(run.budget[belay::tier::host])}}},
       {"json", path(line.json)},
       {"print_plan", line.print_plan == command_line::plan_output::print},
@@ -60,6 +61,15 @@ corpus read_corpus(const command_line& line) {
   corpus text = line.data.empty() ? corpus::from_repository(BELAY_SOURCE_DIR) : corpus::from_file(line.data);
   if (line.run.steps > 0) text.require(line.run.sequence);
   return text;
+}
+
+// Of --eval, or what training does not read where there are phases of evaluation.
+std::vector<std::int32_t> text_to_evaluate(const command_line& line, corpus& text) {
+  if (!line.eval.empty()) return evaluation_text(line.eval);
+  if (!line.run.cycle.has(belay::phase::eval)) return {};
+  const std::string held_out = text.hold_out(most_evaluated_bytes);
+  if (line.run.steps > 0) text.require(line.run.sequence);
+  return tokens_of(held_out);
 }
 
 std::optional<model_import> read_import(const command_line& line) {
@@ -118,7 +128,7 @@ prepared_run::prepared_run(const command_line& given, voice says)
     : line(given),
       text(read_corpus(given)),
       source(text, given.run.seed),
-      eval_text(given.eval.empty() ? std::vector<std::int32_t>() : evaluation_text(given.eval)),
+      eval_text(text_to_evaluate(given, text)),
       imported(read_import(given)),
       plan(rehearsed(*this)),
       printer(given.run, says == voice::speaks ? given.json : "") {

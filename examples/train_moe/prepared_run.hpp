@@ -59,7 +59,7 @@ struct prepared_run {
   const command_line& line;
   corpus text;
   corpus_source source;
-  std::vector<std::int32_t> eval_text;
+  std::vector<std::int32_t> eval_text;  // of evaluations; empty: there are none
   std::optional<model_import> imported;
   belay::rehearsal_result plan;
   step_printer printer;

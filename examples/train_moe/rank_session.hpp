@@ -4,11 +4,14 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <string>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "belay/core/printable.hpp"
-#include "train_moe/evaluate.hpp"
+#include "train_moe/phase_session.hpp"
 #include "train_moe/prepared_run.hpp"
+#include "train_moe/rollout.hpp"
 #include "train_moe/trainer.hpp"
 #include "train_moe/weights.hpp"
 
@@ -23,7 +26,8 @@ class rank_session {
       : prepared_(&prepared),
         first_(!run.rehearsing() && rank.number() == 0),
         run_(&run),
-        trainer_(prepared.line.run, rank, run, prepared.source) {}
+        trainer_(prepared.line.run, rank, run, prepared.source),
+        phases_(trainer_, prepared.line.run.cycle, prepared.eval_text) {}
 
   /// The whole run.
   void run() {
@@ -31,7 +35,7 @@ class rank_session {
     if (run_->rehearsing()) return rehearse();
     if (prepared_->imported) import_weights(trainer_.model(), *prepared_->imported);
     train(end);
-    if (!prepared_->eval_text.empty()) evaluate(end);
+    if (!line().eval.empty()) evaluate(end);
     if (line().run.steps > 0) sample(end);
     if (!line().export_to.empty()) export_model();
     control().barrier();  // all ranks have succeeded, which can now be printed
@@ -40,6 +44,7 @@ class rank_session {
 
  private:
   using clock = std::chrono::steady_clock;
+  using trainer_type = trainer<T, Rank, Run>;
 
   [[nodiscard]] const command_line& line() const noexcept { return prepared_->line; }
   [[nodiscard]] const auto& control() { return trainer_.mesh().control(); }
@@ -53,14 +58,18 @@ class rank_session {
       const auto result = trainer_.train(step);
       if (!result) continue;  // it comes again, with more room
       const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
+      if (first_) {
+        prepared_->printer.print(step, *result, seconds, trainer_.shared(), trainer_.memory());
+        recent[step % 10] = result->loss;
+        // The first step warms up; where it is the only one, it is all there is to time.
+        if (step > 1 || run.steps == 1) timed_seconds += seconds;
+        end.steps = step;
+        end.final_loss = result->loss;
+      }
+      phases_.after(step, [this](std::string_view line) {
+        if (first_) prepared_->printer.write_json(line);
+      });
       begin = clock::now();
-      if (!first_) continue;
-      prepared_->printer.print(step, *result, seconds, trainer_.shared(), trainer_.memory());
-      recent[step % 10] = result->loss;
-      // The first step warms up; where it is the only one, it is all there is to time.
-      if (step > 1 || run.steps == 1) timed_seconds += seconds;
-      end.steps = step;
-      end.final_loss = result->loss;
     }
     control().barrier();  // what follows allocates, and the last line counts allocations
     if (!first_ || run.steps == 0) return;
@@ -71,20 +80,24 @@ class rank_session {
     if (run.steps >= 10) end.mean_of_last = sum / 10;
   }
 
-  // One step and the largest evaluation that can be.
+  // One step, and the largest pass that can be of each phase.
   void rehearse() {
     for (const std::size_t step : run_->steps(line().run.steps)) static_cast<void>(trainer_.train(step));
-    rehearse_evaluation(trainer_, line().run.sequence);
+    phases_.rehearse();
   }
 
   void evaluate(summary& end) {
-    const auto found = train_moe::evaluate(trainer_, prepared_->eval_text, line().run.sequence);
-    if (first_) end.eval_loss = found.mean_loss();
+    const double loss = phases_.evaluate();
+    if (first_) end.eval_loss = loss;
   }
 
+  // One pipeline draws a text, the others take part.
   void sample(summary& end) {
-    const std::string text = train_moe::sample(trainer_, "The ", 200, line().run.sequence, 0.8, line().run.seed);
-    if (first_) end.sample = belay::printable_lines(text);
+    std::vector<std::size_t> lengths(static_cast<std::size_t>(trainer_.mesh().shape().data));
+    lengths[0] = 200;
+    rollout<trainer_type> drawn(trainer_, {.context = line().run.sequence}, lengths[0]);
+    const std::span<const char> text = drawn.run(lengths, line().run.seed);
+    if (first_) end.sample = belay::printable_lines({text.data(), text.size()});
   }
 
   // Rank 0 opens, writes what all own, and commits.
@@ -99,7 +112,8 @@ class rank_session {
   prepared_run* prepared_;
   bool first_;
   Run* run_;
-  trainer<T, Rank, Run> trainer_;
+  trainer_type trainer_;
+  phase_session<trainer_type> phases_;
 };
 
 /// The session of a rank with parameters and activations of T.

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "belay/parallel/schedule.hpp"
@@ -66,10 +67,10 @@ class step_printer {
   }
 
   /// A line of its own in the JSON file, if there is one.
-  void write_json(const std::string& text) {
+  void write_json(std::string_view text) {
     if (json_) json_->write(text);
   }
-  void say(const std::string& text) { terminal_.write(text); }
+  void say(std::string_view text) { terminal_.write(text); }
 
  private:
   [[nodiscard]] static belay::tier_report bytes_of(belay::tier of, const belay::memory_report& memory) {

@@ -43,6 +43,7 @@ struct step_result {
 template <class T, class Rank, class Run>
 class trainer {
  public:
+  using run_type = Run;
   using group_type = typename Rank::group_type;
   using mesh_type = belay::mesh<Rank>;
   using exchange_type = belay::expert_exchange<T, group_type>;
@@ -107,6 +108,7 @@ class trainer {
   }
 
   [[nodiscard]] const options& settings() const noexcept { return settings_; }
+  [[nodiscard]] static constexpr bool rehearsing() noexcept { return Run::rehearsing(); }
   [[nodiscard]] Run& run() noexcept { return *run_; }
   [[nodiscard]] const mesh_type& mesh() const noexcept { return mesh_; }
   [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }

@@ -9,9 +9,14 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "laws/support/run.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
+#include "train_moe/command_line.hpp"
+#include "train_moe/phase_session.hpp"
 
 using namespace laws;
 
@@ -63,11 +68,15 @@ template <class T = float>
 finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = {}, options run = tiny_run()) {
   run.streams = streams;
   const uneven_text source(run.model.vocab);
+  std::vector<std::int32_t> held_out(5 * run.sequence + 3);
+  for (std::size_t i = 0; i < held_out.size(); ++i) held_out[i] = static_cast<std::int32_t>(i * i % run.model.vocab);
   finding found;
   std::atomic<bool> as_planned = true;
   launch(run, [&](auto& rank, auto& self) {
     using rank_type = std::remove_reference_t<decltype(rank)>;
-    trainer<T, rank_type, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
+    using trainer_type = trainer<T, rank_type, std::remove_reference_t<decltype(self)>>;
+    trainer_type trained{run, rank, self, source};
+    train_moe::phase_session<trainer_type> phases{trained, run.cycle, held_out};
     const auto& world = trained.mesh().world();
     footprint first;
     belay::lease_chain forgotten;
@@ -78,8 +87,12 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
     if (how == policy::forgets_a_lease && self.rehearsing()) lease(1 << 18);  // a plan with room for it
     for (const std::size_t step : self.steps(steps)) {
       const auto trained_once = trained.train(step);
-      if (self.rehearsing()) continue;
+      if (self.rehearsing()) {
+        phases.rehearse();
+        continue;
+      }
       const step_result result = trained_once.value();
+      phases.after(step, [](std::string_view) {});
       if (how == policy::forgets_a_lease && step % 10 == 0) lease(16);
       const auto as_planned_in = [&](belay::tier of) {
         const auto own = static_cast<std::size_t>(rank.number());
@@ -170,6 +183,18 @@ TEST_CASE("and where shard groups replicate their shares") {
     CHECK(found.first_difference == 0);
     CHECK(found.as_planned);
   }
+}
+
+TEST_CASE("and where evaluations and rollouts stand between the steps") {
+  options run = tiny_run();
+  run.mesh = {.data = 2, .expert = 2};
+  run.zero = belay::zero_stage::parameters;
+  run.model.vocab = 256;  // rollouts continue a text
+  run.cycle = train_moe::parse_phases("train=3,eval=1,rollout=1");
+  const finding found = run_steps(step_count(), policy::right, {}, run);
+  CHECK(found.first_difference == 0);
+  CHECK(found.as_planned);
+  if (!sampled() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
 }
 
 TEST_CASE("a lease that is never returned is noticed") {

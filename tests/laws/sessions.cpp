@@ -48,7 +48,7 @@ std::string bytes_of(const std::string& path) {
 
 struct outcome {
   int code = 0;
-  std::vector<nlohmann::json> steps;
+  std::vector<nlohmann::json> steps, phases;  // of training, and of what stands between
   nlohmann::json summary;
 };
 
@@ -70,7 +70,7 @@ outcome run(const folder& in, std::vector<std::string> flags) {
     if (object.contains("summary"))
       out.summary = object;
     else
-      out.steps.push_back(object);
+      (object.contains("step") ? out.steps : out.phases).push_back(object);
   }
   return out;
 }
@@ -253,6 +253,10 @@ TEST_CASE("flags that make no sense are refused with the flag and what would wor
                                                                                     {"--recompute", "some"},
                                                                                     {"--model", "/nowhere.json"},
                                                                                     {"--import", "/nowhere"},
+                                                                                    {"--phases", "eval=1"},
+                                                                                    {"--phases", "train=0"},
+                                                                                    {"--phases", "train=2,play=1"},
+                                                                                    {"--phases", "train=2,train=1"},
                                                                                     {"--stepps", "3"}}) {
     INFO(flag << " " << value);
     std::vector<std::string> all{"train_moe", flag, value};
@@ -262,6 +266,80 @@ TEST_CASE("flags that make no sense are refused with the flag and what would wor
     CHECK(!train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), code));
     CHECK(code != 0);
   }
+}
+
+TEST_CASE("phases stand between training steps, and training does not notice them") {
+  const folder in;
+  const auto train = [&](std::vector<std::string> more) {
+    std::vector<std::string> flags{"--model", in.file("model.json"), "--steps", "5", "--eval", in.file("text")};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return run(in, flags);
+  };
+  const outcome alone = train({"--mesh", "pp=1"});
+  std::vector<std::string> texts;
+  for (const char* mesh : {"pp=1", "pp=2", "dp=2", "ep=2", "pp=2,dp=2"}) {
+    for (const char* zero : {"1", "3"}) {
+      INFO(mesh << ", zero " << zero);
+      const outcome got = train({"--mesh", mesh, "--zero", zero, "--phases", "train=2,eval=1,rollout=2"});
+      REQUIRE(got.steps.size() == 5);
+      for (std::size_t s = 0; s < 5; ++s) {
+        CHECK(std::abs(double(got.steps[s]["loss"]) - double(alone.steps[s]["loss"])) < 1e-6);
+        CHECK(got.steps[s]["peak_bytes"] == got.steps[s]["planned_bytes"]);
+        CHECK(got.steps[s]["allocations"]["heap"] == 0);
+        CHECK(got.steps[s]["plan_misses"] == 0);
+        CHECK(got.steps[s]["phase"] == "train");
+      }
+      CHECK(std::abs(double(got.summary["eval_loss"]) - double(alone.summary["eval_loss"])) < 1e-6);
+      CHECK(got.summary["config"]["phases"] == "train=2,eval=1,rollout=2");
+      // Twice: into evaluation, its pass, into the rollouts, both of them, and back.
+      const std::vector<std::string> order{"eval", "pass", "rollout", "drawn", "drawn", "train"};
+      REQUIRE(got.phases.size() == 2 * order.size());
+      for (std::size_t i = 0; i < got.phases.size(); ++i) {
+        const nlohmann::json& line = got.phases[i];
+        CAPTURE(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+        CHECK(line["after_step"] == (i < order.size() ? 2 : 4));
+        const std::string& what = order[i % order.size()];
+        if (what == "pass") {
+          CHECK(line["phase"] == "eval");
+          CHECK(line["eval"] == 1 + i / order.size());
+          CHECK(double(line["loss"]) > 1);
+        } else if (what == "drawn") {
+          CHECK(line["phase"] == "rollout");
+          for (const std::size_t length : line["lengths"]) CHECK((length >= 1 && length <= 16));
+          texts.push_back(line["text"]);
+        } else {
+          CHECK(line["transition"]["to"] == what);
+          CHECK(line["live_bytes_before"] == line["live_bytes_after"]);
+          for (const long long grown : line["grown_bytes"]) CHECK(grown == 0);
+          CHECK(line["resident_bytes_after"] > 0);
+          CHECK(line["drained"].contains("gathered parameters"));
+          continue;
+        }
+        CHECK(line["plan_misses"] == 0);
+        if (std::string(zero) == "3" && std::string(mesh) != "pp=1" && std::string(mesh) != "pp=2") {
+          CHECK(line["prefetch_hits"] > 0);
+          CHECK(line["gathered_bytes_peak"] > 0);
+        }
+      }
+    }
+  }
+  // The first pipeline draws the same texts on every mesh.
+  REQUIRE(texts.size() == 10 * 4);
+  for (std::size_t i = 0; i < texts.size(); ++i) CHECK(texts[i] == texts[i % 4]);
+  CHECK(texts[0] != texts[1]);
+}
+
+TEST_CASE("an evaluation without a file reads what training does not") {
+  const folder in;
+  const std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", "pp=1", "--steps", "2", "--phases"};
+  auto held_out = flags, train_alone = flags;
+  held_out.insert(held_out.end(), {"train=1,eval=1"});
+  train_alone.insert(train_alone.end(), {"train=1"});
+  const outcome with = run(in, held_out), without = run(in, train_alone);
+  CHECK(with.phases.size() == 6);
+  CHECK(without.phases.empty());
+  CHECK(with.summary["eval_loss"].is_null());
+  CHECK(with.steps[0]["loss"] != without.steps[0]["loss"]);  // of a shorter text
 }
 
 TEST_CASE("evaluation ends and agrees where the capacity holds fewer windows than an expert group has ranks") {

@@ -88,10 +88,12 @@ class phase_switch {
   phase_switch(const phase_switch&) = delete;
   phase_switch& operator=(const phase_switch&) = delete;
 
-  /// The phase in which a run begins. Throws usage_error when it is called again.
+  /// The phase in which a run begins. Throws usage_error when it is called again, and where ranks have different plans
+  /// of gathers. Collective as transitions are.
   in_phase<phase::train> begin(where at = where::current()) {
     if (std::exchange(begun_, true))
       throw usage_error("a run begins once: later phases come from to_train, to_eval and to_rollout", at);
+    expect_one_plan_of_all(at);
     return in_phase<phase::train>{this};
   }
 
@@ -144,7 +146,7 @@ class phase_switch {
     transition found{.from = From, .to = To, .after_step = engine.step_number()};
     found.live_before = live_bytes();
     found.resident_before = resident_memory();
-    if constexpr (From != phase::train) expect_one_plan_of_all(at);
+    expect_one_plan_of_all(at);
     drain(From, at);
     found.given_back = given_back_[index(From)];
     found.live_after = live_bytes();
@@ -165,9 +167,11 @@ class phase_switch {
     std::apply([&](Stores&... store) { ((all[number++].bytes = store.drain(at)), ...); }, stores_);
     for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook();
   }
-  void expect_one_plan_of_all(where at) const {
-    std::apply([&](const Stores&... store) { (expect_one_plan(mesh_->replicas(), store.plan_hash(), at), ...); },
-               stores_);
+  void expect_one_plan_of_all(where at) {
+    const auto compare = [&](const Stores&... store) {
+      (expect_one_plan(compared_, mesh_->replicas(), store.plan_hash(), at), ...);
+    };
+    std::apply(compare, stores_);
   }
   [[nodiscard]] std::array<std::size_t, tier_count> live_bytes() const noexcept {
     std::array<std::size_t, tier_count> out{};
@@ -186,6 +190,7 @@ class phase_switch {
   std::array<std::vector<drained>, phase_count> given_back_;
   std::array<std::vector<std::function<std::size_t()>>, phase_count> hooks_;
   std::array<entry, phase_count> entered_{};
+  rank_comparison compared_;
   transition last_;
   bool begun_ = false;
 };

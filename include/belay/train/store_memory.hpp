@@ -25,6 +25,7 @@
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/precision.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/train/store_options.hpp"
 
@@ -149,8 +150,9 @@ class store_memory {
 
   /// Once: whether all ranks that gather together have one plan. Collective over them.
   void expect_plan_compared(where at) {
-    if (gathers_ && !std::exchange(compared_plan_, true))
-      expect_one_plan(mesh_->replicas(), gathers_->fingerprint(), at);
+    if (!gathers_ || std::exchange(compared_plan_, true)) return;
+    rank_comparison compared;
+    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at);
   }
 
   Run* run_;

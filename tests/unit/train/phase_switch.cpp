@@ -216,9 +216,10 @@ TEST_CASE("ranks whose plans differ are told when they leave a phase") {
   const auto body = [](auto& rank, auto& run) {
     if (run.rehearsing()) return;
     belay::mesh mesh{rank, {.data = rank.size()}};
-    store_of_its_own store{rank.number() == 2 ? 5U : 4U};
+    store_of_its_own store{4};
     belay::phase_switch phases{run, mesh, store};
     auto evaluating = phases.to_eval(phases.begin());
+    if (rank.number() == 2) store.hash = 5;
     CHECK_THROWS_WITH_AS(static_cast<void>(phases.to_train(std::move(evaluating))),
                          doctest::Contains("gather the layers of a step in different orders"), belay::usage_error);
     CHECK(run.engine().current_phase() == phase::eval);

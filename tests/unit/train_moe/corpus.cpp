@@ -87,6 +87,20 @@ TEST_CASE("empty, missing and unreadable texts are refused by name") {
                        doctest::Contains("--data FILE"), belay::input_error);
 }
 
+TEST_CASE("what is held out is the end of the text, and training does not read it") {
+  const folder dir;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += static_cast<char>('a' + i / 10);
+  auto corpus = train_moe::corpus::from_file(dir.put("text", text));
+  CHECK(corpus.hold_out(1000) == std::string(10, 'j'));
+  CHECK(std::string(corpus.bytes().begin(), corpus.bytes().end()) == text.substr(0, 90));
+  CHECK(corpus.hold_out(4) == std::string(4, 'i'));
+  auto tiny = train_moe::corpus::from_file(dir.put("tiny", "nineteen characters"));
+  CHECK_THROWS_WITH_AS(static_cast<void>(tiny.hold_out(1000)), doctest::Contains("has 19 bytes, and --phases"),
+                       belay::input_error);
+  CHECK(tiny.size() == 19);
+}
+
 TEST_CASE("the repository's text is its headers and documentation in the order of their names") {
   const folder dir;
   dir.put("include/b.hpp", "B");

@@ -76,9 +76,8 @@ struct bucket_gather {
 /// Throws usage_error on all ranks of `group` where their plans differ: each waits in the gathers of the others.
 /// Collective.
 template <class Group>
-void expect_one_plan(const Group& group, std::uint64_t fingerprint, where at) {
+void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint, where at) {
   if constexpr (!moves_nothing<Group>) {
-    rank_comparison compared;
     const std::array<std::uint64_t, 1> own{fingerprint};
     if (!compared.differ(group, own, at)) return;
     throw usage_error(compared.ranks(group) +

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a run does between its training steps: the other phases of its cycle, each entered and left by a transition. On
+// all ranks, and in the rehearsal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "belay/step/phase.hpp"
+#include "belay/train/phase_switch.hpp"
+#include "train_moe/corpus.hpp"
+#include "train_moe/evaluate.hpp"
+#include "train_moe/phase_cycle.hpp"
+#include "train_moe/phase_lines.hpp"
+#include "train_moe/rollout.hpp"
+
+namespace train_moe {
+
+template <class Trainer>
+class phase_session {
+ public:
+  /// Evaluations read `text`. Both outlive it.
+  phase_session(Trainer& trainer, const phase_cycle& cycle, std::span<const std::int32_t> text)
+      : trainer_(&trainer),
+        cycle_(&cycle),
+        switch_(trainer.run(), trainer.mesh(), trainer.store()),
+        now_(switch_.begin()),
+        evaluation_(trainer, text, sequence()),
+        rollout_(trainer, {.context = sequence()}, sequence()),
+        lengths_(static_cast<std::size_t>(trainer.mesh().shape().data)),
+        lines_(sequence() + rollout_settings{}.prompt.size(), lengths_.size()) {}
+
+  /// After step `number`: the phases that follow it, if it ends a cycle's training. `write(line)` gets the JSON line of
+  /// each pass, rollout and transition. Collective over the world.
+  template <class Write>
+  void after(std::size_t number, Write&& write) {
+    if (!cycle_->ends_with(number)) return;
+    for (const phase_cycle::entry& each : cycle_->entries()) {
+      if (each.which == belay::phase::train) continue;
+      enter(each.which, write);
+      for (std::size_t i = 0; i < each.count; ++i)
+        each.which == belay::phase::eval ? evaluate(number, write) : roll_out(number, write);
+    }
+    enter(belay::phase::train, write);
+  }
+
+  /// Leases what the largest pass of each phase does.
+  void rehearse() {
+    const auto silent = [](std::string_view) {};
+    enter(belay::phase::eval, silent);
+    rehearse_evaluation(*trainer_, sequence());
+    enter(belay::phase::rollout, silent);
+    rollout_.rehearse();
+    enter(belay::phase::train, silent);
+  }
+
+  /// The mean loss of the text of evaluations, in whatever phase.
+  [[nodiscard]] double evaluate() { return evaluation_.run().mean_loss(); }
+
+ private:
+  using any_phase = std::variant<belay::in_phase<belay::phase::train>, belay::in_phase<belay::phase::eval>,
+                                 belay::in_phase<belay::phase::rollout>>;
+
+  [[nodiscard]] std::size_t sequence() const noexcept { return trainer_->settings().sequence; }
+  [[nodiscard]] const auto& world() const { return trainer_->mesh().control(); }
+
+  template <class Write>
+  void enter(belay::phase next, Write&& write) {
+    using belay::phase;
+    now_ = std::visit(
+        [&]<phase From>(belay::in_phase<From>& from) -> any_phase {
+          if constexpr (From != phase::train)
+            if (next == phase::train) return switch_.to_train(std::move(from));
+          if constexpr (From != phase::eval)
+            if (next == phase::eval) return switch_.to_eval(std::move(from));
+          if constexpr (From != phase::rollout)
+            if (next == phase::rollout) return switch_.to_rollout(std::move(from));
+          return std::move(from);  // it is there
+        },
+        now_);
+    if constexpr (!Trainer::rehearsing()) write(lines_.transition(world(), switch_.last()));
+  }
+  void evaluate(std::size_t after_step, auto& write) {
+    const double loss = evaluate();
+    const auto counts = trainer_->store().take_gathered(belay::phase::eval);
+    write(lines_.evaluation(world(), ++evaluations_, after_step, loss, counts));
+  }
+  void roll_out(std::size_t after_step, auto& write) {
+    const std::uint64_t seed = corpus::mix(trainer_->settings().seed + ++rollouts_);
+    for (std::size_t d = 0; d < lengths_.size(); ++d)
+      lengths_[d] = 1 + static_cast<std::size_t>(corpus::mix(seed + d) % sequence());
+    const std::span<const char> text = rollout_.run(lengths_, seed);
+    const auto counts = trainer_->store().take_gathered(belay::phase::rollout);
+    write(lines_.rollout(world(), rollouts_, after_step, lengths_, text, counts));
+  }
+
+  Trainer* trainer_;
+  const phase_cycle* cycle_;
+  belay::phase_switch<typename Trainer::run_type, typename Trainer::mesh_type, typename Trainer::store_type> switch_;
+  any_phase now_;
+  text_evaluation<Trainer> evaluation_;
+  rollout<Trainer> rollout_;
+  std::vector<std::size_t> lengths_;  // of the rollout, by coordinate of data
+  phase_lines lines_;
+  std::size_t evaluations_ = 0, rollouts_ = 0;
+};
+
+}  // namespace train_moe

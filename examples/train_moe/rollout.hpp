@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Sampling on the training mesh, through the layers that train and without a key-value cache: every token costs a pass
+// over its whole context. Every pipeline continues the prompt by a text of its own.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "belay/core/view.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/train/evaluate.hpp"
+#include "train_moe/corpus.hpp"
+#include "train_moe/evaluate.hpp"
+
+namespace train_moe {
+
+/// A byte drawn from the softmax of `logits` at `temperature`; `random` chooses.
+template <class T>
+[[nodiscard]] std::int32_t draw_byte(std::span<const T> logits, double temperature, std::uint64_t random) {
+  const std::span<const T> bytes = logits.first(std::min<std::size_t>(256, logits.size()));
+  const auto largest = static_cast<double>(*std::max_element(bytes.begin(), bytes.end()));
+  const auto weight = [&](T logit) { return std::exp((static_cast<double>(logit) - largest) / temperature); };
+  double total = 0;
+  for (T logit : bytes) total += weight(logit);
+  double left = static_cast<double>(random >> 11U) / 9007199254740992.0 * total;
+  for (std::size_t b = 0; b < bytes.size(); ++b)
+    if ((left -= weight(bytes[b])) < 0) return static_cast<std::int32_t>(b);
+  return static_cast<std::int32_t>(bytes.size()) - 1;
+}
+
+/// How rollouts are drawn: the prompt, the context of at most `context` tokens, and the temperature.
+struct rollout_settings {
+  std::string_view prompt = "The ";
+  std::size_t context = 128;
+  double temperature = 0.8;
+};
+
+/// Draws texts; its memory is of the longest one, `most` tokens after the prompt, and made once.
+template <class Trainer>
+class rollout {
+ public:
+  rollout(Trainer& trainer, const rollout_settings& settings, std::size_t most)
+      : trainer_(&trainer), settings_(settings) {
+    text_.reserve(settings.prompt.size() + most);
+    bytes_.reserve(text_.capacity());
+  }
+
+  /// Pipeline d continues the prompt by `lengths[d]` tokens, whose draws depend on `seed` and d alone. Ranks whose text
+  /// is done take part until all are, without sequences. Collective over the world, between steps. Returns the text of
+  /// this rank's pipeline on its first stage, where it is the first rank of its expert group; it holds until the next
+  /// call. Other ranks' bytes mean nothing.
+  std::span<const char> run(std::span<const std::size_t> lengths, std::uint64_t seed) {
+    const auto& mesh = trainer_->mesh();
+    const auto own = static_cast<std::size_t>(mesh.coordinate().data);
+    const bool draws = mesh.coordinate().expert == 0;
+    text_.clear();
+    for (char c : settings_.prompt) text_.push_back(static_cast<unsigned char>(c));
+    const std::size_t most = *std::max_element(lengths.begin(), lengths.end());
+    for (std::size_t i = 0; i < most; ++i) {
+      const bool goes_on = i < lengths[own];
+      const std::size_t context = std::min(settings_.context, text_.size());
+      const belay::view<const std::int32_t, 2> input{text_.data() + (text_.size() - context),
+                                                     {draws && goes_on ? std::size_t{1} : 0, context}};
+      std::int32_t next = 0;
+      const std::uint64_t random = corpus::mix(seed + own * 0xd1b54a32d192ed03U + i * 0x9e3779b97f4a7c15U);
+      static_cast<void>(belay::evaluate(trainer_->run(), mesh, [&] {
+        observe(*trainer_, input, [&]<class T>(belay::view<const T, 3> logits) {
+          if (logits.extent(0) > 0)
+            next = draw_byte(std::span<const T>(&logits(0, context - 1, 0), logits.extent(2)), settings_.temperature,
+                             random);
+        });
+      }));
+      if (!goes_on) continue;
+      if (draws) send_to_first_stage(next);
+      text_.push_back(next);
+    }
+    bytes_.assign(text_.size(), ' ');
+    std::transform(text_.begin(), text_.end(), bytes_.begin(), [](std::int32_t t) { return static_cast<char>(t); });
+    return bytes_;
+  }
+
+  /// Leases what the longest context does.
+  void rehearse() {
+    const belay::reserved_addresses tokens{settings_.context * sizeof(std::int32_t)};
+    observe(*trainer_, {reinterpret_cast<std::int32_t*>(tokens.data()), {1, settings_.context}}, [](auto) {});
+  }
+
+ private:
+  // The first stage alone reads tokens.
+  void send_to_first_stage(std::int32_t& token) const {
+    const auto& stages = trainer_->mesh().pipeline();
+    const int last = stages.size() - 1;
+    if (last == 0) return;
+    if (stages.rank() == last) stages.send(0, std::span<const std::int32_t>(&token, 1));
+    if (stages.rank() == 0) stages.receive(last, std::span<std::int32_t>(&token, 1));
+  }
+
+  Trainer* trainer_;
+  rollout_settings settings_;
+  std::vector<std::int32_t> text_;
+  std::vector<char> bytes_;
+};
+
+}  // namespace train_moe
