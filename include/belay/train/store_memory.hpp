@@ -28,6 +28,7 @@
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/train/store_options.hpp"
+#include "belay/train/whole_parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -79,6 +80,21 @@ class store_memory {
   }
   /// Bytes of parameters that are whole now, or on their way.
   [[nodiscard]] std::size_t gathered_bytes() const noexcept { return gathers_ ? gathers_->live_bytes() : 0; }
+
+  /// All values of `parameter`, one of the store's, as long as the result lives. Where they are divided they are
+  /// gathered into memory of the row "gathered parameters", with the others of their bucket, so a rehearsal must come
+  /// by here. Collective over the ranks that divide it, between steps. Throws usage_error where a step or pass is open.
+  template <class Parameter>
+  [[nodiscard]] whole_parameter<value_type> read(const Parameter& parameter, where at = where::current()) {
+    auto& engine = run_->engine();
+    engine.expect_between_steps(at);
+    engine.compute().synchronize();  // the last update
+    if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
+    if constexpr (has_gradient<typename Parameter::learning_type>)
+      return {*whole_, buckets_.gathered(bucket_of(parameter)), parameter, at};
+    else
+      return {*whole_, frozen_.gathered(frozen_.bucket_of(parameter)), parameter, at};
+  }
 
   // For `phase_switch`.
 

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A parameter as a whole, outside of layers: to log it, to look at it, to write it to a file of one's own. What is
+// divided among ranks is gathered, and given back when the handle ends.
+//
+//   const auto weight = store.read(net.first.weight);       // on all ranks that divide it
+//   print(weight.values());
+// IWYU pragma: private, include "belay/train/store.hpp"
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/lease_source.hpp"
+#include "belay/parallel/gathers/gathered_bucket.hpp"
+#include "belay/parallel/parameter.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Made by `parameter_store::read`. Move-only; the store outlives it.
+template <class T>
+class [[nodiscard]] whole_parameter {
+ public:
+  /// Of a parameter that this rank has whole.
+  explicit whole_parameter(std::span<const T> values) noexcept : values_(values) {}
+  /// Gathers `bucket`, which has `parameter`, into memory of `source`. Collective over the bucket's ranks.
+  template <class Group>
+  whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
+                  where at)
+      : source_(&source) {
+    T* const first = reinterpret_cast<T*>(source.lease_bytes(bucket.count * sizeof(T), lease_, at));
+    const std::span<T> whole(first, bucket.count);
+    const auto place = std::find_if(bucket.parameters.begin(), bucket.parameters.end(),
+                                    [&](const auto& each) { return each.parameter == &parameter; });
+    values_ = whole.subspan(place->offset, parameter.local_size());
+    if constexpr (moves_nothing<Group>) return;
+    try {
+      std::copy_n(bucket.share.data(), bucket.share.size(), first + bucket.before);
+      bucket.group->all_gather_v(whole, bucket.counts, at);
+    } catch (...) {
+      source.release(lease_);
+      throw;
+    }
+  }
+  whole_parameter(whole_parameter&& other) noexcept
+      : source_(std::exchange(other.source_, nullptr)),
+        lease_(std::exchange(other.lease_, {})),
+        values_(other.values_) {}
+  whole_parameter& operator=(whole_parameter&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    source_ = std::exchange(other.source_, nullptr);
+    lease_ = std::exchange(other.lease_, {});
+    values_ = other.values_;
+    return *this;
+  }
+  ~whole_parameter() { release(); }
+
+  /// This rank's part by its placement, all of it, in the parameter's order. In a rehearsal, addresses without memory.
+  [[nodiscard]] std::span<const T> values() const noexcept { return values_; }
+
+ private:
+  void release() noexcept {
+    if (source_ != nullptr) source_->release(lease_);
+  }
+
+  lease_source* source_ = nullptr;
+  lease_chain lease_;
+  std::span<const T> values_;
+};
+
+}  // namespace belay::inline BELAY_ABI
