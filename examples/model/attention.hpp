@@ -18,10 +18,12 @@
 
 namespace model {
 
-template <class T>
+/// Whether its four matrices are trained is in its type. Of frozen ones a backward makes the input's gradient alone.
+template <class T, belay::learning Learning = belay::trainable>
 class attention {
  public:
   using number = compute_type_t<T>;
+  static constexpr bool trained = belay::has_gradient<Learning>;
 
   /// Keeps for each token: `out` (hidden), queries, keys and values after rotation, the outputs of the heads, and one
   /// number for each head. `x` is needed for the weights' gradients; a block may replace it by an equal copy.
@@ -68,15 +70,17 @@ class attention {
     const auto memory = scratch<number>(frame, {heads.backward_scratch()});
     const auto dcontext = scratch<number>(frame, r.context.shape());
     const operand<number> dpacked = scratch<number>(frame, r.packed.shape());
-    const auto in = rows_of(r.x);
     const auto dy = rows_of(dout);
-    frame.product(frame.add_to(output_), transposed(dy), r.context);
+    if constexpr (trained) frame.product(frame.add_to(output_), transposed(dy), r.context);
     frame.product(dcontext, dy, frame.read(output_));
     heads.backward(frame, {shape_, length, r.packed, r.context, r.log_sums, dcontext, dpacked, memory.data()});
     rotary_->apply(frame, dpacked, shape_.heads + shape_.kv_heads, length, kernel::rotation::transposed);
-    frame.product(frame.add_to(query_), transposed(queries(dpacked)), in);
-    frame.product(frame.add_to(key_), transposed(keys(dpacked)), in);
-    frame.product(frame.add_to(value_), transposed(values(dpacked)), in);
+    if constexpr (trained) {
+      const auto in = rows_of(r.x);
+      frame.product(frame.add_to(query_), transposed(queries(dpacked)), in);
+      frame.product(frame.add_to(key_), transposed(keys(dpacked)), in);
+      frame.product(frame.add_to(value_), transposed(values(dpacked)), in);
+    }
     const auto din = rows_of(dx);
     frame.product(din, queries(dpacked), frame.read(query_));
     frame.product(adding_to(din), keys(dpacked), frame.read(key_));
@@ -132,10 +136,12 @@ class attention {
 
   attention_shape shape_;
   const rotary<T>* rotary_;
-  belay::parameter<T> query_;
-  belay::parameter<T> key_;
-  belay::parameter<T> value_;
-  belay::parameter<T> output_;
+  using matrix = belay::parameter<T, belay::replicate, Learning>;
+
+  matrix query_;
+  matrix key_;
+  matrix value_;
+  matrix output_;
 };
 
 }  // namespace model

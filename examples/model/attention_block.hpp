@@ -15,7 +15,7 @@
 
 namespace model {
 
-template <class T>
+template <class T, belay::learning Learning = belay::trainable>
 class attention_block {
  public:
   using number = compute_type_t<T>;
@@ -25,7 +25,7 @@ class attention_block {
     view<T, 3> out;
     view<const T, 3> x;
     view<number, 1> scale;
-    typename attention<T>::residue inner;
+    typename attention<T, Learning>::residue inner;
   };
 
   /// `name` is the decoder layer's.
@@ -45,12 +45,16 @@ class attention_block {
 
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<T, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<number>(frame, r.x.shape());
-    norm_.renormalise(frame, rows_of(r.x), r.scale, rows_of(normed));
-    r.inner.x = normed;
     const auto dnormed = numbers_for(frame, dx);
-    attention_.backward(frame, std::move(r.inner), dout, dnormed);
+    differentiate(frame, std::move(r), dout, dnormed);
     norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(to_read(dnormed)), dout.data(), rows_of(dx));
+  }
+  /// Of an input that has no gradient.
+  void backward(auto& frame, residue&& r, view<const number, 3> dout) {
+    const auto scope = frame.scratch_scope();
+    const auto dnormed = scratch<number>(frame, r.x.shape());
+    differentiate(frame, std::move(r), dout, dnormed);
+    norm_.add_gradient(frame, rows_of(r.x), r.scale, rows_of(to_read(dnormed)));
   }
 
   template <class Visitor>
@@ -60,8 +64,18 @@ class attention_block {
   }
 
  private:
+  void differentiate(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dnormed) {
+    const auto scope = frame.scratch_scope();
+    if constexpr (attention<T, Learning>::trained) {
+      const auto normed = scratch<number>(frame, r.x.shape());
+      norm_.renormalise(frame, rows_of(r.x), r.scale, rows_of(normed));
+      r.inner.x = normed;
+    }
+    attention_.backward(frame, std::move(r.inner), dout, dnormed);
+  }
+
   rms_norm<T> norm_;
-  attention<T> attention_;
+  attention<T, Learning> attention_;
 };
 
 }  // namespace model

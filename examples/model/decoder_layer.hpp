@@ -10,21 +10,25 @@
 #include "belay/step/frame.hpp"
 #include "belay/step/recomputed_part.hpp"
 #include "model/attention_block.hpp"
+#include "model/learning.hpp"
 #include "model/moe_block.hpp"
 #include "model/shapes.hpp"
 
 namespace model {
 
-template <class T, class Exchange>
+template <class T, class Exchange, class Parts = trains_all>
 class decoder_layer {
+  using attention_type = attention_block<T, typename Parts::attention>;
+  using experts_type = moe_block<T, Exchange, typename Parts::experts>;
+
  public:
   /// Keeps, where the attention is not recomputed, in numbers per token: (4 + 2 kv/heads) x hidden + heads + 2 for the
   /// attention and both outputs (where heads x head size = hidden), and the routing. For every row of the experts'
   /// capacity it keeps 2 x expert width.
   struct residue {
     view<T, 3> out;
-    belay::part_residue<view<const T, 3>, typename attention_block<T>::residue> attention;
-    typename moe_block<T, Exchange>::residue experts;
+    belay::part_residue<view<const T, 3>, typename attention_type::residue> attention;
+    typename experts_type::residue experts;
   };
 
   decoder_layer(std::size_t index, attention_shape heads, moe_shape mixture, double epsilon, const rotary<T>& positions,
@@ -36,7 +40,7 @@ class decoder_layer {
 
   [[nodiscard]] const char* name() const { return name_.c_str(); }
   [[nodiscard]] std::size_t index() const { return index_; }
-  [[nodiscard]] moe_block<T, Exchange>& experts() { return experts_; }
+  [[nodiscard]] experts_type& experts() { return experts_; }
   /// Whether the attention keeps its output alone, and is computed again in the backward.
   void recompute_attention(belay::recomputes how) { attended_.recompute(how); }
 
@@ -52,6 +56,13 @@ class decoder_layer {
     experts_.backward(frame, std::move(r.experts), dout, between);
     attended_.backward(frame, std::move(r.attention), to_read(between), dx);
   }
+  /// Of an input that has no gradient: the output of a frozen embedding.
+  void backward(auto& frame, residue&& r, view<const T, 3> dout) {
+    const auto scope = frame.scratch_scope();
+    const auto between = scratch<compute_type_t<T>>(frame, dout.shape());
+    experts_.backward(frame, std::move(r.experts), dout, between);
+    attended_.backward(frame, std::move(r.attention), to_read(between));
+  }
 
   void discard(auto& frame, residue&& r, const char* why) { experts_.discard(frame, std::move(r.experts), why); }
 
@@ -64,9 +75,9 @@ class decoder_layer {
  private:
   std::size_t index_;
   std::string name_;
-  attention_block<T> attention_;
-  belay::recomputed_part<attention_block<T>> attended_{attention_};
-  moe_block<T, Exchange> experts_;
+  attention_type attention_;
+  belay::recomputed_part<attention_type> attended_{attention_};
+  experts_type experts_;
 };
 
 }  // namespace model

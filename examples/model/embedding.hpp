@@ -16,9 +16,12 @@
 
 namespace model {
 
-template <class T>
+/// A frozen one has no backward: it is observed.
+template <class T, belay::learning Learning = belay::trainable>
 class embedding {
  public:
+  using learning_type = Learning;
+
   /// Keeps `out` (hidden numbers a token); the tokens are the caller's and live until the backward.
   struct residue {
     view<T, 3> out;
@@ -41,7 +44,7 @@ class embedding {
     return saved;
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout) {
+  void backward(auto& frame, residue&& r, view<const T, 3> dout) requires belay::has_gradient<Learning> {
     const std::size_t hidden = table_.shape()[1];
     frame.teams(kernel::column_block_count(hidden),
                 kernel::accumulate_rows<T, std::int32_t>{dout.data(), r.tokens.data(), r.tokens.size(),
@@ -54,7 +57,7 @@ class embedding {
   }
 
  private:
-  belay::parameter<T> table_;
+  belay::parameter<T, belay::replicate, Learning> table_;
 };
 
 }  // namespace model

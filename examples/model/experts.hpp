@@ -20,7 +20,8 @@ namespace model {
 /// The experts `first` to `first + count - 1` of a layer.
 using expert_range = belay::local_part;
 
-template <class T>
+/// Whether their matrices are trained is in their type. Of frozen ones a backward makes the rows' gradients alone.
+template <class T, belay::learning Learning = belay::trainable>
 class experts {
  public:
   /// Keeps gate and up projections side by side: 2 x expert width numbers for every row of the capacity. `rows` is the
@@ -51,8 +52,8 @@ class experts {
     return saved;
   }
 
-  /// Writes `drows` where rows were used, and adds the weights' gradients. The kept projections are overwritten by
-  /// their gradients.
+  /// Writes `drows` where rows were used, and adds the gradients of weights that are trained. The kept projections are
+  /// overwritten by their gradients.
   void backward(auto& frame, residue&& r, std::span<const std::size_t> offsets, view<const T, 2> doutputs,
                 view<T, 2> drows) {
     const auto scope = frame.scratch_scope();
@@ -62,8 +63,10 @@ class experts {
     frame.grouped(inside, doutputs, frame.read(down_), ends);
     frame.teams(capacity, kernel::swiglu_rows_again_backward<T, std::size_t>{r.gate_up.data(), inside.data(),
                                                                              &offsets.back(), width_});
-    frame.grouped(frame.add_to(down_), transposed(doutputs), inside, ends);
-    frame.grouped(frame.add_to(gate_up_), transposed(r.gate_up), r.rows, ends);
+    if constexpr (belay::has_gradient<Learning>) {
+      frame.grouped(frame.add_to(down_), transposed(doutputs), inside, ends);
+      frame.grouped(frame.add_to(gate_up_), transposed(r.gate_up), r.rows, ends);
+    }
     frame.grouped(drows, r.gate_up, frame.read(gate_up_), ends);
   }
 
@@ -74,7 +77,7 @@ class experts {
   }
 
  private:
-  using stacked = belay::parameter<T, belay::shard<0, belay::axis::expert>>;
+  using stacked = belay::parameter<T, belay::shard<0, belay::axis::expert>, Learning>;
 
   [[nodiscard]] static view<const std::size_t, 1> ends_of(std::span<const std::size_t> offsets) {
     return {offsets.data() + 1, {offsets.size() - 1}};

@@ -14,6 +14,7 @@
 #include "model/decoder_layer.hpp"
 #include "model/embedding.hpp"
 #include "model/head.hpp"
+#include "model/learning.hpp"
 #include "model/products.hpp"  // IWYU pragma: export
 #include "model/rotary.hpp"
 
@@ -79,12 +80,12 @@ struct model_part {
   }
 };
 
-/// It cannot be moved: lists of parameters and handles of a step point into it.
-template <class T, class Exchange>
+/// It cannot be moved: lists of parameters and handles of a step point into it. `Parts` are those that are trained.
+template <class T, class Exchange, class Parts = trains_all>
 class mixtral {
  public:
-  using embedding_type = embedding<T>;
-  using layer_type = decoder_layer<T, Exchange>;
+  using embedding_type = embedding<T, typename Parts::embedding>;
+  using layer_type = decoder_layer<T, Exchange, Parts>;
   using head_type = head<T>;
 
   /// `local` are the experts held of every layer; `exchange` outlives the model.

@@ -27,7 +27,8 @@ struct moe_shape {
   std::size_t per_token = 0;
 };
 
-template <class T, class Exchange>
+/// `Learning` is the experts'.
+template <class T, class Exchange, belay::learning Learning = belay::trainable>
 class moe_block {
  public:
   using number = compute_type_t<T>;
@@ -38,7 +39,7 @@ class moe_block {
     view<const T, 3> x;
     view<number, 1> scale;
     belay::routing<number> routed;
-    typename experts<T>::residue inner;
+    typename experts<T, Learning>::residue inner;
     belay::merged<Exchange> merged;
   };
 
@@ -105,7 +106,7 @@ class moe_block {
   double balance_scale_ = 0;
   rms_norm<T> norm_;
   router<T> router_;
-  experts<T> experts_;
+  experts<T, Learning> experts_;
 };
 
 }  // namespace model

@@ -60,11 +60,17 @@ class rms_norm {
   void differentiate(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<const Outer, 2> dout,
                      const Beside* beside, view<Inner, 2> dx) const {
     const std::size_t rows = x.extent(0), width = x.extent(1);
-    frame.teams(kernel::column_block_count(width),
-                kernel::rms_norm_weight_backward<T, Outer>{x.data(), scale.data(), dout.data(),
-                                                           frame.add_to(weight_).data(), rows, width});
+    add_gradient(frame, x, scale, dout);
     frame.teams(rows, kernel::rms_norm_rows_backward<T, Outer, Inner, Beside>{
                           x.data(), frame.read(weight_).data(), scale.data(), dout.data(), dx.data(), width, beside});
+  }
+
+  /// Adds the weight's gradient alone, of an input that has none.
+  template <class Outer>
+  void add_gradient(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<const Outer, 2> dout) const {
+    frame.teams(kernel::column_block_count(x.extent(1)),
+                kernel::rms_norm_weight_backward<T, Outer>{x.data(), scale.data(), dout.data(),
+                                                           frame.add_to(weight_).data(), x.extent(0), x.extent(1)});
   }
 
   template <class Visitor>

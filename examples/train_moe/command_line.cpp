@@ -129,6 +129,12 @@ phase_cycle parse_phases(const std::string& text) {
   return phase_cycle(std::move(entries));
 }
 
+freeze_kind parse_freeze(const std::string& text) {
+  for (const freeze_kind each : all_freeze_kinds)
+    if (text == name(each)) return each;
+  throw input_error("--freeze: '" + text + "' is none of none; attention; experts; attention,experts,embedding");
+}
+
 belay::budget parse_budget(const std::string& text) {
   belay::budget out;
   const std::map<std::string, double> units{
@@ -187,6 +193,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string zero = "1";
   std::string gathers = "use";
   std::string dtype = "fp32";
+  std::string freeze = "none";
   std::string phases;
   bool print_plan = false;
 
@@ -235,6 +242,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                  "of parameters, activations and what ranks send; gradients, moments and, with bf16, a master copy of "
                  "the parameters are fp32")
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--freeze", freeze, "what is never trained, and has no gradient and no optimizer state; with fp32")
+      ->type_name("none|attention|experts|attention,experts,embedding");
   app.add_option(
          "--streams", streams,
          "when kernels run: at once, on a thread a stream, or late on purpose, to find a missing event (threads "
@@ -269,6 +278,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.zero = static_cast<belay::zero_stage>(zero.front() - '0');
     run.reshard = gathers == "step" ? belay::reshard_when::after_step : belay::reshard_when::after_use;
     run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
+    run.freeze = parse_freeze(freeze);
     if (app.count("--phases") > 0) run.cycle = parse_phases(phases);
     if (!budget.empty()) run.budget = parse_budget(budget);
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;

@@ -36,6 +36,8 @@ struct command_line {
 [[nodiscard]] belay::axes parse_mesh(const std::string& text);
 /// "device=512MiB,host=1GiB" to a budget per rank. Throws belay::input_error.
 [[nodiscard]] belay::budget parse_budget(const std::string& text);
+/// One of the four choices of what is frozen. Throws belay::input_error.
+[[nodiscard]] freeze_kind parse_freeze(const std::string& text);
 /// "train=4,eval=1,rollout=1" to a cycle: training first, each phase at most once. Throws belay::input_error.
 [[nodiscard]] phase_cycle parse_phases(const std::string& text);
 [[nodiscard]] std::string mesh_text(const belay::axes& mesh);

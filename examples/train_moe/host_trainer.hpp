@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The trainer over ranks of the host backend, and its rehearsal. In float and bf16 they are compiled once, in
+// The trainer over ranks of the host backend, and its rehearsal. They are compiled once, in
 // host_trainer*.cpp, for the program and for the tests of whole trainings. A test that needs double compiles its own.
 #pragma once
 
@@ -17,14 +17,28 @@ using rehearsal_run = belay::run<belay::rehearsal::rank, belay::rehearsal_engine
 template <class T>
 using host_trainer = trainer<T, belay::host::rank, host_run>;
 
+// Each choice of type and frozen parts is a compilation unit.
 extern template class trainer<float, belay::host::rank, host_run>;
 extern template class trainer<float, belay::rehearsal::rank, rehearsal_run>;
 extern template class trainer<belay::bf16, belay::host::rank, host_run>;
 extern template class trainer<belay::bf16, belay::rehearsal::rank, rehearsal_run>;
+extern template class trainer<float, belay::host::rank, host_run, model::freezes_attention>;
+extern template class trainer<float, belay::rehearsal::rank, rehearsal_run, model::freezes_attention>;
+extern template class trainer<float, belay::host::rank, host_run, model::freezes_experts>;
+extern template class trainer<float, belay::rehearsal::rank, rehearsal_run, model::freezes_experts>;
+extern template class trainer<float, belay::host::rank, host_run, model::freezes_parts>;
+extern template class trainer<float, belay::rehearsal::rank, rehearsal_run, model::freezes_parts>;
 extern template void run_rank_as<float>(prepared_run&, belay::host::rank&, host_run&);
 extern template void run_rank_as<float>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
 extern template void run_rank_as<belay::bf16>(prepared_run&, belay::host::rank&, host_run&);
 extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
+extern template void run_rank_as<float, model::freezes_attention>(prepared_run&, belay::host::rank&, host_run&);
+extern template void run_rank_as<float, model::freezes_attention>(prepared_run&, belay::rehearsal::rank&,
+                                                                  rehearsal_run&);
+extern template void run_rank_as<float, model::freezes_experts>(prepared_run&, belay::host::rank&, host_run&);
+extern template void run_rank_as<float, model::freezes_experts>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
+extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::host::rank&, host_run&);
+extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
 
 /// Runs what was planned on every rank of `world`; each calls `begin` first.
 template <class World>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The trainer over MPI: the only source that includes it. Without MPI it throws.
+// A session over MPI. Without MPI it throws.
 #include "train_moe/host_trainer.hpp"
 
 #if defined(BELAY_TRAIN_MOE_MPI)
 
-#include "belay/backend/mpi.hpp"
+#include "train_moe/mpi_trainer.hpp"
 
 namespace train_moe {
 

@@ -65,6 +65,9 @@ void check(const options& run) {
   }
   if (run.dtype != belay::dtype::f32 && run.dtype != belay::dtype::bf16)
     throw input_error(std::string("--dtype is fp32 or bf16, not ") + belay::name(run.dtype));
+  if (run.freeze != freeze_kind::none && run.dtype != belay::dtype::f32)
+    throw input_error(std::string("--freeze ") + name(run.freeze) +
+                      " is compiled for --dtype fp32 alone: in bf16 the trainer trains all parts");
   if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate)) throw input_error("--lr must be a number >= 0");
 }
 

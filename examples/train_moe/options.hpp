@@ -22,6 +22,10 @@ namespace train_moe {
 
 enum class schedule_kind { gpipe, one_f_one_b };
 enum class recompute_kind { none, selective, full };
+/// `parts`: attention, experts and embedding.
+enum class freeze_kind { none, attention, experts, parts };
+inline constexpr freeze_kind all_freeze_kinds[] = {freeze_kind::none, freeze_kind::attention, freeze_kind::experts,
+                                                   freeze_kind::parts};
 /// The objective: the mean over all targets of the global batch, or the mean of the micro-batches' means. They differ
 /// where micro-batches have different numbers of targets; there is a flag for the first only.
 enum class loss_mean { targets, micro_batches };
@@ -40,6 +44,7 @@ struct options {
   belay::reshard_when reshard = belay::reshard_when::after_use;
   std::size_t whole_below = 0;  // bytes
   recompute_kind recompute = recompute_kind::none;
+  freeze_kind freeze = freeze_kind::none;  // what is never trained
   belay::dtype dtype = belay::dtype::f32;  // of parameters, activations and wire: f32 or bf16
   loss_mean mean = loss_mean::targets;
   phase_cycle cycle;
@@ -49,6 +54,17 @@ struct options {
   std::size_t bucket_bytes = std::size_t{1} << 20;
   belay::stream_choice streams;
 };
+
+/// As the flag --freeze names it.
+[[nodiscard]] constexpr const char* name(freeze_kind which) noexcept {
+  switch (which) {
+    case freeze_kind::none: return "none";
+    case freeze_kind::attention: return "attention";
+    case freeze_kind::experts: return "experts";
+    case freeze_kind::parts: return "attention,experts,embedding";
+  }
+  return "unknown";
+}
 
 /// Sizes that follow from the options: of one rank unless said otherwise.
 struct batch_shape {

@@ -42,6 +42,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
       {"recompute", run.recompute == recompute_kind::full        ? "full"
                     : run.recompute == recompute_kind::selective ? "selective"
                                                                  : "none"},
+      {"freeze", name(run.freeze)},
       {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
       {"phases", path(run.cycle.text())},
       {"budget", {{"device", bytes(run.budget[belay::tier::device])}, {"host", bytes(run.budget[belay::tier::host])}}},

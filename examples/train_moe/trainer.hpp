@@ -40,14 +40,15 @@ struct step_result {
   std::size_t replays = 0;  // how often the step was run again with more room
 };
 
-template <class T, class Rank, class Run>
+/// `Parts` are the parts of the model that are trained.
+template <class T, class Rank, class Run, class Parts = model::trains_all>
 class trainer {
  public:
   using run_type = Run;
   using group_type = typename Rank::group_type;
   using mesh_type = belay::mesh<Rank>;
   using exchange_type = belay::expert_exchange<T, group_type>;
-  using model_type = model::mixtral<T, exchange_type>;
+  using model_type = model::mixtral<T, exchange_type, Parts>;
   using engine_type = typename Run::engine_type;
   using logit_type = belay::compute_type_t<T>;
   using logits_view = belay::view<const logit_type, 3>;

@@ -253,6 +253,8 @@ TEST_CASE("flags that make no sense are refused with the flag and what would wor
                                                                                     {"--recompute", "some"},
                                                                                     {"--model", "/nowhere.json"},
                                                                                     {"--import", "/nowhere"},
+                                                                                    {"--freeze", "embedding"},
+                                                                                    {"--freeze", "experts,attention"},
                                                                                     {"--phases", "eval=1"},
                                                                                     {"--phases", "train=0"},
                                                                                     {"--phases", "train=2,play=1"},

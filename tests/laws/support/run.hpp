@@ -107,6 +107,12 @@ class recorder {
     each_owned(trainer, [&](auto& parameter, const auto& range, std::size_t global) {
       copy(into_->weights[parameter.name()], parameter.global_size(), global, range.value, range.count);
     });
+    trainer.model().for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      if constexpr (!belay::has_gradient<typename Parameter::learning_type>)
+        parameter.each_held([&](std::size_t first, std::span<const T> values) {
+          copy(into_->weights[parameter.name()], parameter.global_size(), first, values.data(), values.size());
+        });
+    });
   }
 
  private:
@@ -126,7 +132,8 @@ class recorder {
   template <class Visit>
   static void each_owned(Trainer& trainer, Visit visit) {
     std::size_t number = 0;
-    trainer.model().for_each_parameter([&](auto& parameter) {
+    trainer.model().for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      if (!belay::has_gradient<typename Parameter::learning_type>) return;  // the buckets do not have it
       const std::size_t first = parameter.part().first * (parameter.global_size() / parameter.shape()[0]);
       for (const auto& range : trainer.store().buckets().owned()) {
         if (range.parameter == number) visit(parameter, range, (is_expert(parameter) ? first : 0) + range.offset);
@@ -150,14 +157,16 @@ class recorder {
 /// Where a run begins: at its own first values, or at these rounded to bf16, which all types hold.
 enum class beginning { drawn, rounded };
 
-template <class T, class Kit = model::host_kit>
+/// `Parts` are the parts of the model that are trained.
+template <class T, class Kit = model::host_kit, class Parts = model::trains_all>
 [[nodiscard]] record train(const options& run, const batch_source& source, gradient_policy<T> policy = nullptr,
                            beginning from = beginning::drawn) {
   check(run);
   record out;
   std::mutex lock;
   launch<Kit>(run, [&](auto& rank, auto& self) {
-    using trainer_type = trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>>;
+    using trainer_type =
+        trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>, Parts>;
     trainer_type trained{run, rank, self, source};
     if (from == beginning::rounded && !self.rehearsing()) {
       trained.model().for_each_parameter([](auto& parameter) {

@@ -18,6 +18,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/obligation.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/layer_learning.hpp"
 #include "belay/parallel/lists_parameters.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/step/layer.hpp"
@@ -32,6 +33,8 @@ class gathers {
                 "calls visit(parameter) for each of its parameters");
 
  public:
+  using learning_type = layer_learning_t<Layer>;
+
   /// `layer` and `store` outlive it; the parameters are the store's.
   gathers(Layer& layer, Store& store) : layer_(&layer), store_(&store), number_(store.gathers_for(layer)) {}
 

@@ -12,6 +12,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/pipeline_stage/frozen_first.hpp"
 #include "belay/parallel/pipeline_stage/network.hpp"
 #include "belay/parallel/schedule/table.hpp"
 #include "belay/step/gradient.hpp"
@@ -32,6 +33,14 @@ struct handles_of_layer<Engine, void, Input> {
   struct type {
     explicit type(std::size_t) noexcept {}
   };
+};
+
+/// Handles of the first layer.
+template <class Network, class Engine, class T, std::size_t Rank, class Input>
+struct handles_of_first : handles_of_layer<Engine, typename first_of<Network>::type, Input> {};
+template <freezes_first Network, class Engine, class T, std::size_t Rank, class Input>
+struct handles_of_first<Network, Engine, T, Rank, Input> {
+  using type = frozen_first_handles<Network, Engine, T, Rank, Input>;
 };
 
 /// What a stage keeps of its micro-batches, whose types the first run tells.
@@ -67,15 +76,20 @@ class stage_handles final : public stage_memory {
   template <class Inputs>
   void forward(const scope_type& scope, hidden_view x, const Inputs& input, where at) {
     const std::size_t m = scope.micro_batch();
+    std::size_t done = 0;
     if (place_.first()) {
-      if constexpr (offers_first<Network>) {
+      if constexpr (freezes_first<Network>) {
+        x = first_.forward(scope, *network_, *layers_, input(m), at);
+        done = layers_below();
+      } else if constexpr (offers_first<Network>) {
         first_.keep(m, belay::forward(scope, network_->first(), input(m), at), at);
         x = first_.at(m).out();
       } else {
         x = input(m);
       }
     }
-    for (const auto& [layer, slot, again] : layers_->places) {
+    for (std::size_t i = done; i < layers_->places.size(); ++i) {
+      const auto& [layer, slot, again] = layers_->places[i];
       if (again) {
         const std::size_t index = recomputed_slot(m, slot);
         recomputed_.keep(index, belay::forward(scope, layers_->recomputed[slot], x, at), at);
@@ -106,7 +120,7 @@ class stage_handles final : public stage_memory {
       }
       dout = *one.gradient;
     }
-    for (std::size_t i = layers_->places.size(); i-- > 0;) {
+    for (std::size_t i = layers_->places.size(); i-- > layers_below();) {
       const auto& [layer, slot, again] = layers_->places[i];
       if (again)
         one.gradient.emplace(recomputed_.take(recomputed_slot(m, slot), at).backward(dout, at));
@@ -114,7 +128,9 @@ class stage_handles final : public stage_memory {
         one.gradient.emplace(plain_.take(plain_slot(m, slot), at).backward(dout, at));
       dout = *one.gradient;
     }
-    if constexpr (offers_first<Network>)
+    if constexpr (freezes_first<Network>) {
+      if (place_.first()) first_.backward(m, *layers_, dout, at);
+    } else if constexpr (offers_first<Network>)
       if (place_.first()) static_cast<void>(first_.take(m, at).backward(dout, at));
   }
 
@@ -133,6 +149,10 @@ class stage_handles final : public stage_memory {
     hidden_view output;
   };
 
+  // Layers that the handles of a frozen first layer run: the lowest one.
+  [[nodiscard]] std::size_t layers_below() const noexcept {
+    return freezes_first<Network> && place_.first() && !layers_->places.empty() ? 1 : 0;
+  }
   [[nodiscard]] std::size_t plain_slot(std::size_t micro_batch, std::size_t slot) const noexcept {
     return micro_batch * (layers_->places.size() - layers_->recomputed.size()) + slot;
   }
@@ -145,7 +165,7 @@ class stage_handles final : public stage_memory {
   layers_of<Network>* layers_;
   schedule::position place_;
   std::vector<flight> flights_;
-  typename handles_of_layer<Engine, typename first_of<Network>::type, Input>::type first_;
+  typename handles_of_first<Network, Engine, T, Rank, Input>::type first_;
   handle_store<saved<Engine, layer_type, hidden_view>> plain_;
   handle_store<saved<Engine, recompute<layer_type>, hidden_view>> recomputed_;
   typename handles_of_layer<Engine, typename last_of<Network>::type, hidden_view>::type last_;

@@ -17,6 +17,8 @@
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/layer_learning.hpp"
+#include "belay/parallel/parameter.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/layer.hpp"
 #include "belay/step/recompute.hpp"
@@ -26,8 +28,9 @@ namespace belay::inline BELAY_ABI {
 
 /// A network, or the part of one that a stage runs. `layers()` is a range of layers of one class, which stay where they
 /// are. It may offer `first()`, which takes a micro-batch's input and runs before the layers of the first stage, such
-/// as an embedding, and `last()`, which runs after those of the last one, such as a head. Where it can say whether it
-/// has them (`has_embedding()`, `has_head()`), that is compared with the stage's place.
+/// as an embedding (observed, where it is frozen), and `last()`, which runs after those of the last one, such as a
+/// head. Where it can say whether it has them (`has_embedding()`, `has_head()`), that is compared with the stage's
+/// place.
 template <class N>
 concept offers_layers = requires(N& network) {
   requires std::is_lvalue_reference_v<decltype(*std::begin(network.layers()))>;
@@ -44,6 +47,10 @@ template <class N>
 concept offers_first = requires(N& network) {
   network.first();
 };
+/// The first layer is never trained, and says so: `using learning_type = belay::frozen`.
+template <class N>
+concept freezes_first =
+    offers_first<N> && !has_gradient<layer_learning_t<std::remove_reference_t<decltype(std::declval<N&>().first())>>>;
 template <class N>
 concept offers_last = requires(N& network) {
   network.last();
@@ -81,6 +88,17 @@ struct last_of<Network> {
   using type = std::remove_reference_t<decltype(std::declval<Network&>().last())>;
 };
 
+/// Whether the first layer can be run: a frozen one forwards alone, and what is above it without an input gradient.
+template <class Network, class Engine, class T, std::size_t Rank, class Input>
+[[nodiscard]] consteval bool runs_as_first() {
+  using first_type = typename first_of<Network>::type;
+  if constexpr (freezes_first<Network>)
+    return runs_forward<first_type, Engine, Input>() &&
+           runs_backward<typename layers_of<Network>::layer_type, Engine, constant_input<T, Rank>>();
+  else
+    return runs_backward<first_type, Engine, Input>();
+}
+
 /// Whether a stage can run a network's layers between tensors of T. Where it cannot, a static_assert says why.
 template <class Network, class Engine, class T, std::size_t Rank, class Input>
 [[nodiscard]] consteval bool runs_as_network() {
@@ -97,7 +115,7 @@ template <class Network, class Engine, class T, std::size_t Rank, class Input>
     bool fits = same;
     if constexpr (offers_first<Network>) {
       using first_type = typename first_of<Network>::type;
-      if constexpr (runs_backward<first_type, Engine, Input>()) {
+      if constexpr (runs_as_first<Network, Engine, T, Rank, Input>()) {
         constexpr bool joins = std::same_as<constant_view_t<output_of<first_type, Engine, Input>>, hidden>;
         static_assert(joins, "belay: what the network's first() gives is not what its layers take");
         fits = fits && joins;

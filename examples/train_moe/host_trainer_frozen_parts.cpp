@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "train_moe/host_trainer.hpp"
+
+namespace train_moe {
+
+template class trainer<float, belay::host::rank, host_run, model::freezes_parts>;
+template class trainer<float, belay::rehearsal::rank, rehearsal_run, model::freezes_parts>;
+template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::host::rank&, host_run&);
+template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
+
+}  // namespace train_moe
