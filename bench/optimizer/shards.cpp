@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// optimizer_shards [ranks] [rounds] [millions of parameters]
+//
+// AdamW on the shares of a ZeRO-3 store beside the memory: every rank, a process on a core of its own, updates its part
+// of all parameters, in turn with a kernel that reads and writes the same streams and only adds (values and both
+// moments are read and written, gradients read: 28 bytes a parameter in fp32). For bench/optimizer.py: prints the
+// medians of both in nanoseconds a parameter of all, and the median of their ratios.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/backend/host/processes.hpp"
+#include "belay/belay.hpp"
+
+namespace {
+
+constexpr std::size_t matrices = 16, width = 1024;
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// A matrix whose backward writes a gradient, and nothing else.
+struct matrix {
+  belay::parameter<float> weight;
+  matrix(std::size_t number, std::size_t rows)
+      : weight({"matrix." + std::to_string(number), {rows, width}, belay::initial::normal(0.02),
+                belay::weight_decay::yes}) {}
+  void for_each_parameter(auto&& visit) { visit(weight); }
+  struct residue {
+    belay::view<float, 1> out;
+  };
+  residue forward(auto& frame, belay::view<const float, 1> x) { return {belay::keep<float>(frame, x.shape())}; }
+  void backward(auto& frame, residue&&, belay::view<const float, 1> dout, belay::view<float, 1>) {
+    const belay::view<float, 2> gradient = frame.add_to(weight);
+    frame.run([gradient, dout] {
+      for (std::size_t i = 0; i < gradient.size(); ++i) gradient.data()[i] += 1e-3F * static_cast<float>(i % 7) + dout(0);
+    });
+  }
+};
+struct network {
+  std::deque<matrix> all;
+  explicit network(std::size_t parameters) {
+    for (std::size_t i = 0; i < matrices; ++i) all.emplace_back(i, parameters / matrices / width);
+  }
+  void for_each_parameter(auto&& visit) {
+    for (matrix& one : all) one.for_each_parameter(visit);
+  }
+};
+
+// The limit: the same streams, with the least arithmetic. Arrays begin at different offsets of a page, as a trainer
+// would choose.
+class streams {
+ public:
+  explicit streams(std::size_t count) : count_(count), memory_(4 * (count + apart) * sizeof(float)) {
+    std::fill_n(part(0), 4 * (count + apart), 1e-3F);
+  }
+  void run() noexcept {
+    float* __restrict value = part(0);
+    float* __restrict first = part(1);
+    float* __restrict second = part(2);
+    const float* __restrict gradient = part(3);
+    for (std::size_t i = 0; i < count_; ++i) {
+      value[i] += gradient[i];
+      first[i] += gradient[i];
+      second[i] += gradient[i];
+    }
+  }
+
+ private:
+  static constexpr std::size_t apart = 272;  // floats
+  [[nodiscard]] float* part(std::size_t number) noexcept {
+    return reinterpret_cast<float*>(memory_.data()) + number * (count_ + apart);
+  }
+  std::size_t count_;
+  belay::host_pages memory_;
+};
+
+std::size_t number_of(int argc, char** argv, int which, std::size_t otherwise) {
+  return argc > which ? std::strtoul(argv[which], nullptr, 10) : otherwise;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const auto ranks = static_cast<int>(number_of(argc, argv, 1, 1));
+  const std::size_t rounds = number_of(argc, argv, 2, 11), parameters = number_of(argc, argv, 3, 64) << 20;
+  const auto body = [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = rank.size()}};
+    network net(parameters);
+    belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
+    belay::adamw optimizer{store};
+    std::optional<streams> limit;
+    if (!run.rehearsing()) limit.emplace(parameters / static_cast<std::size_t>(ranks));
+    const float one = 0.5F;
+    const auto& all = mesh.control();
+    const auto seconds_of = [&](auto&& work) {
+      all.barrier();
+      const auto begin = std::chrono::steady_clock::now();
+      work();
+      std::array<double, 1> took{std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+      all.all_reduce(std::span<double>(took), belay::maximum);  // the slower of them
+      return took[0];
+    };
+    std::vector<double> updates, limits, ratios;
+    for (auto number : run.steps(rounds + 1)) {
+      belay::step step{run.engine(), store};
+      for (matrix& each : net.all) {
+        auto y = belay::forward(step, each, belay::constant(belay::view<const float, 1>{&one, {1}}));
+        std::move(y).backward(belay::view<const float, 1>{&one, {1}});
+      }
+      auto outcome = std::move(step).commit(mesh, belay::samples{1});
+      auto* const ok = belay::committed(outcome);
+      if (ok == nullptr) continue;
+      const auto update = [&] {
+        optimizer.apply(std::move(*ok), {.learning_rate = 1e-3, .clip = 1.0});
+        run.engine().compute().synchronize();
+      };
+      if (run.rehearsing()) {
+        update();
+        continue;
+      }
+      const double before = seconds_of([&] { limit->run(); });
+      const double took = seconds_of(update);
+      const double after = seconds_of([&] { limit->run(); });
+      if (number == 1) continue;  // warm
+      updates.push_back(took);
+      limits.push_back((before + after) / 2);
+      ratios.push_back(limits.back() / took);
+    }
+    if (run.rehearsing() || rank.number() != 0) return;
+    const double each = 1e9 / static_cast<double>(parameters);
+    std::printf("{\"ranks\": %d, \"parameters\": %zu, \"adamw_ns\": %.4f, \"limit_ns\": %.4f, \"ratio\": %.4f}\n", ranks,
+                parameters, each * median(updates), each * median(limits), median(ratios));
+    std::fflush(stdout);
+  };
+  belay::launch(belay::host::processes{ranks, {.pin = belay::host::pinning::one_core_each}}, body);
+  return 0;
+} catch (const std::exception& problem) {
+  std::fprintf(stderr, "optimizer_shards: %s\n", problem.what());
+  return 1;
+}
