@@ -107,6 +107,25 @@ TEST_CASE("any mesh is within the same bounds, and bit for bit where the order o
   }
 }
 
+// Gradients go over the wire in bf16 once a micro-batch, and are added in float.
+TEST_CASE("divided gradients and parameters are within the same bounds, and alike to the bit") {
+  const options base = every_expert();
+  const uneven_text source(base.model.vocab);
+  const record single = train<float>(base, source, nullptr, beginning::rounded);
+  for (const belay::axes& mesh : {belay::axes{1, 2, 1, 1}, belay::axes{1, 3, 1, 1}, belay::axes{2, 2, 2, 1}}) {
+    options run = base;
+    run.mesh = mesh;
+    run.zero = belay::zero_stage::gradients;
+    INFO(run.mesh.text());
+    const record second = train<bf16>(run, source);
+    check_first_gradients(single, second);
+    run.zero = belay::zero_stage::parameters;
+    run.recompute = recompute_kind::full;
+    run.streams = {belay::stream_policy::queued, 0};
+    CHECK(compare(second, train<bf16>(run, source)).worst == 0);
+  }
+}
+
 TEST_CASE("and whatever the policy of the streams") {
   options run = small_run();
   run.mesh = {2, 2, 2, 1};
