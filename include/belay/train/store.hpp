@@ -65,16 +65,25 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), divided.stage, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), {divided.stage}, options, at) {}
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), divided.stage, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), {divided.stage}, options, at) {}
   /// The same for a stage that is known when the program runs.
   template <lists_parameters Model>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), divided, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), {divided}, options, at) {}
+  /// Of several parts, each with a stage of its own; the model's order is theirs.
+  template <lists_parameters... Parts>
+  requires(sizeof...(Parts) > 0)
+      parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...), {parts.stage...}, options,
+                        first_site(parts...)) {}
+  template <lists_parameters... Parts>
+  requires(sizeof...(Parts) > 0) parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, store_options{}, parts...) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
 
@@ -166,8 +175,9 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   // Dense parameters are replicated over data x expert, those of experts over data.
   enum : std::size_t { dense, of_experts, undivided };  // those of either kind that are too small follow
 
-  parameter_store(Run& run, const Mesh& mesh, parameters found, zero_stage stage, store_options options, where at)
-      : memory(run, mesh, std::move(found.stored), stage, options, found.norm.unit(), at),
+  parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<zero_stage> stages, store_options options,
+                  where at)
+      : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
         norm_places_(found.places),
         norm_(found.norm, std::move(found.places),
               run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
@@ -179,6 +189,32 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   template <class Model>
   [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, std::size_t whole_below, where at) {
     parameters found;
+    list(found, 0, model, mesh, whole_below, at);
+    if constexpr (lends_memory<Model>) {
+      found.stored.values = model.borrowed_values();
+      found.stored.gradients = model.borrowed_gradients();
+    }
+    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
+    return found;
+  }
+  template <class... Parts>
+  [[nodiscard]] static parameters listed(const Mesh& mesh, std::size_t whole_below,
+                                         const held_parameters<Parts>&... parts) {
+    parameters found;
+    std::size_t number = 0;
+    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
+    found.norm.widen(mesh.pipeline(), first_site(parts...));
+    return found;
+  }
+  template <class First, class... Rest>
+  [[nodiscard]] static where first_site(const held_parameters<First>& first, const Rest&...) noexcept {
+    return first.at;
+  }
+
+  // The parameters of one part, in its families.
+  template <class Model>
+  static void list(parameters& found, std::size_t number, Model& model, const Mesh& mesh, std::size_t whole_below,
+                   where at) {
     const parameter_layers layers(model);
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       using element = typename Parameter::value_type;
@@ -188,7 +224,8 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                     "to the store's arguments");
       constexpr bool cut = is_shard_over<typename Parameter::placement_type, axis::expert>;
       const bool is_small = parameter.local_size() * sizeof(element) < whole_below;
-      const std::size_t family = (cut ? of_experts : dense) + (is_small ? undivided : dense);
+      const std::size_t family =
+          families_of_part * number + (cut ? of_experts : dense) + (is_small ? undivided : dense);
       if constexpr (!fits) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
@@ -204,12 +241,6 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
         found.places.push_back({found.norm.add(parts, at), mine});
       }
     });
-    if constexpr (lends_memory<Model>) {
-      found.stored.values = model.borrowed_values();
-      found.stored.gradients = model.borrowed_gradients();
-    }
-    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
-    return found;
   }
   [[nodiscard]] static std::size_t size_of_part(const parameter_base<value_type>& parameter, std::size_t parts,
                                                 std::size_t part) {
@@ -244,6 +275,10 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   bool compared_ = false;
 };
 
+template <class Run, class Mesh, class... Parts>
+parameter_store(Run&, const Mesh&, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
+template <class Run, class Mesh, class... Parts>
+parameter_store(Run&, const Mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
 template <class Run, class Mesh, class Model, int Stage>
 parameter_store(Run&, const Mesh&, Model&, zero<Stage>) -> parameter_store<Run, Mesh>;
 template <class Run, class Mesh, class Model, int Stage>

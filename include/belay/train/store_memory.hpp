@@ -4,9 +4,9 @@
 // IWYU pragma: private, include "belay/train/store.hpp"
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -138,16 +138,19 @@ class store_memory {
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
 
  protected:
-  store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found, zero_stage stage,
-               const store_options& options, ownership_unit unit, where at)
+  store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found,
+               std::vector<zero_stage> stages, const store_options& options, ownership_unit unit, where at)
       : run_(&run),
         mesh_(&mesh),
-        buckets_(std::move(found.members), families_of(mesh, stage, zero_stage::optimizer_state, options.reduce),
+        parts_(stages.size()),
+        buckets_(std::move(found.members),
+                 families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
                  options.bucket_bytes, 1, unit, at),
-        frozen_(std::move(found.frozen), families_of(mesh, frozen_stage(stage), zero_stage::none, options.reduce),
-                options.bucket_bytes, at) {
+        frozen_(std::move(found.frozen),
+                families_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce), options.bucket_bytes,
+                at) {
     run.keep(buckets_.kept_layout());
-    if (!found.values.empty() && stage >= zero_stage::gradients)
+    if (!found.values.empty() && stages.front() >= zero_stage::gradients)
       throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
     bind(found.values, found.gradients, at);
     if (buckets_.divides_gradients()) {
@@ -173,6 +176,7 @@ class store_memory {
 
   Run* run_;
   const Mesh* mesh_;
+  std::size_t parts_;  // of `holds`
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
   buckets_type buckets_;
   frozen_buckets<value_type, group_type> frozen_;
@@ -211,12 +215,15 @@ class store_memory {
   }
 
   // The numbers of rank `number` of the world in the families.
-  [[nodiscard]] std::array<std::size_t, 4> in_families(int number) const {
+  [[nodiscard]] std::vector<std::size_t> in_families(int number) const {
     const coordinate there = coordinate_of(mesh_->shape(), number);
     const int shard = there.data % mesh_->shape().shards();
     const auto dense_rank = static_cast<std::size_t>(shard * mesh_->shape().expert + there.expert);
     const auto expert_rank = static_cast<std::size_t>(shard);
-    return {dense_rank, expert_rank, dense_rank, expert_rank};
+    std::vector<std::size_t> all;
+    for (std::size_t p = 0; p < parts_; ++p)
+      for (const std::size_t rank : {dense_rank, expert_rank, dense_rank, expert_rank}) all.push_back(rank);
+    return all;
   }
   // Memory of values or gradients: of divided ones each rank has its share.
   template <class T>

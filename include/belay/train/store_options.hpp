@@ -7,9 +7,15 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
@@ -43,6 +49,25 @@ struct store_options {
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
 };
 
+/// Some of a store's parameters, and what ranks divide of them: made by `holds`.
+template <lists_parameters Part>
+struct held_parameters {
+  Part* part;
+  zero_stage stage;
+  where at;
+};
+
+/// The parameters of `part`, such as a layer or a list of one's own, for a store of several such parts. `part` outlives
+/// the store. Throws usage_error for another tier than device.
+template <lists_parameters Part, int Stage>
+requires(!lends_memory<Part>)
+    [[nodiscard]] held_parameters<Part> holds(Part& part, zero<Stage> divided, tier where_it_is = tier::device,
+                                              where at = where::current()) {
+  if (where_it_is != tier::device)
+    throw usage_error(std::string("a store holds parameters in tier device, and not in ") + name(where_it_is), at);
+  return {&part, divided.stage, at};
+}
+
 /// The families of a store: dense parameters, which are replicated over data x expert, those of experts, over data, and
 /// small ones of both kinds, which are divided up to `of_small` at most. What is divided is divided within a shard
 /// group of the mesh, and its shares are replicated over the groups.
@@ -65,6 +90,17 @@ template <class Mesh>
             {mesh.data(), least, reduces}};
   return {over(mesh.replicas(), mesh.dense_shards(), stage), over(mesh.data(), mesh.shards(), stage),
           over(mesh.replicas(), mesh.dense_shards(), least), over(mesh.data(), mesh.shards(), least)};
+}
+/// The same of parts of several stages, one after the other: the families of part `p` begin with the 4 p-th.
+inline constexpr std::size_t families_of_part = 4;
+template <class Mesh, class StageOf>
+[[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(
+    const Mesh& mesh, std::span<const zero_stage> stages, const StageOf& stage_of, zero_stage of_small,
+    reduce_when reduces) {
+  std::vector<bucket_family<typename Mesh::group_type>> all;
+  for (const zero_stage stage : stages)
+    for (auto& one : families_of(mesh, stage_of(stage), of_small, reduces)) all.push_back(std::move(one));
+  return all;
 }
 /// Values that are never trained are divided with the others, or whole.
 [[nodiscard]] constexpr zero_stage frozen_stage(zero_stage stage) noexcept {
