@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "belay/core/error.hpp"
@@ -31,41 +33,65 @@ std::string without_slash(std::string folder) {
   return folder;
 }
 
-// Every tensor of the config must be there as fp32 or bf16 in its shape, and nothing else.
-void check_tensors(const safetensors::folder& in, const model_config& config) {
+bool is_read(safetensors::stored_type type) {
+  return type == safetensors::stored_type::f32 || type == safetensors::stored_type::bf16;
+}
+std::string wrong_type(safetensors::stored_type type) {
+  return " holds " + std::string(safetensors::name(type)) + ", F32 or BF16 is needed";
+}
+
+// Every tensor of the config must be among `names`, and nothing else; `wrong_with(declaration)` says what is wrong
+// with one that is there.
+template <class Wrong>
+void check_tensors(const std::string& path, const std::vector<std::string>& names, const model_config& config,
+                   Wrong&& wrong_with) {
   const std::uint64_t wanted = tensor_count(config);
   const std::string counts = "config.json gives " + std::to_string(wanted) + " tensors (num_hidden_layers " +
                              std::to_string(config.num_hidden_layers) + ", num_local_experts " +
-                             std::to_string(config.num_local_experts) + "), here are " +
-                             std::to_string(in.tensors().size());
+                             std::to_string(config.num_local_experts) + "), here are " + std::to_string(names.size());
   // Names are only made for a config that may have been meant for this file.
   constexpr std::uint64_t most_missing = 4096;
-  if (wanted > in.tensors().size() + most_missing) throw belay::file_error(in.path(), 0, counts);
+  if (wanted > names.size() + most_missing) throw belay::file_error(path, 0, counts);
   constexpr std::size_t most_told = 8;
   std::string wrong;
   std::size_t count = 0;
   const auto complain = [&](const std::string& text) {
     if (++count <= most_told) wrong += (wrong.empty() ? "" : "; ") + text;
   };
-  std::vector<bool> expected(in.tensors().size());
+  std::map<std::string_view, bool> expected;
+  for (const std::string& name : names) expected.emplace(name, false);
   for (const safetensors::declaration& each : tensors_of(config)) {
-    const safetensors::tensor* found = in.find(each.name);
-    if (found == nullptr) {
+    const auto found = expected.find(each.name);
+    if (found == expected.end()) {
       complain("missing " + each.name);
       continue;
     }
-    expected[static_cast<std::size_t>(found - in.tensors().data())] = true;
-    if (found->type != safetensors::stored_type::f32 && found->type != safetensors::stored_type::bf16) {
-      complain(each.name + " holds " + std::string(safetensors::name(found->type)) + ", F32 or BF16 is needed");
-    } else if (found->shape != each.shape) {
-      complain(each.name + " is " + shape_text(found->shape) + ", config.json gives " + shape_text(each.shape));
-    }
+    found->second = true;
+    if (const std::string text = wrong_with(each); !text.empty()) complain(each.name + text);
   }
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (!expected[i]) complain("unexpected " + belay::printable_start(in.tensors()[i].name, 100));
+  for (const std::string& name : names) {
+    if (!expected[name]) complain("unexpected " + belay::printable_start(name, 100));
   }
   if (count > most_told) wrong += "; and " + std::to_string(count - most_told) + " more: " + counts;
-  if (count != 0) throw belay::file_error(in.path(), 0, wrong);
+  if (count != 0) throw belay::file_error(path, 0, wrong);
+}
+
+// The same of files that are open, as fp32 or bf16 in the config's shapes.
+void check_tensors(const safetensors::folder& in, const model_config& config) {
+  std::vector<std::string> names;
+  for (const safetensors::tensor& each : in.tensors()) names.push_back(each.name);
+  check_tensors(in.path(), names, config, [&](const safetensors::declaration& wanted) {
+    const safetensors::tensor& found = *in.find(wanted.name);
+    if (!is_read(found.type)) return wrong_type(found.type);
+    if (found.shape == wanted.shape) return std::string();
+    return " is " + shape_text(found.shape) + ", config.json gives " + shape_text(wanted.shape);
+  });
+}
+
+void check_names(const std::string& index, const model_config& config) {
+  std::vector<std::string> names;
+  for (const auto& [name, lies_in] : safetensors::read_index(index)) names.push_back(name);
+  check_tensors(index, names, config, [](const safetensors::declaration&) { return std::string(); });
 }
 
 bool is_mixtral_config(const std::string& path) {
@@ -149,23 +175,29 @@ void check_export_target(const std::string& folder) {
   }
 }
 
+void check_types(const safetensors::folder& in) {
+  for (const safetensors::tensor& each : in.tensors()) {
+    if (is_read(each.type)) continue;
+    throw belay::file_error(in.path(), 0, each.name + wrong_type(each.type));
+  }
+}
+
 model_import::model_import(const std::string& folder, std::size_t sequence)
-    : config_(load_model(without_slash(folder) + "/config.json", sequence)),
-      tensors_(std::make_unique<safetensors::folder>(without_slash(folder), belay::where{})) {
-  check_tensors(*tensors_, config_);
+    : folder_(without_slash(folder)), config_(load_model(folder_ + "/config.json", sequence)) {
+  const std::string index = safetensors::index_of(folder_);
+  if (index.empty())
+    check_tensors(safetensors::folder(folder_), config_);
+  else
+    check_names(index, config_);
 }
 
 model_export::model_export(const std::string& folder, const model_config& config, std::size_t sequence,
-                           belay::dtype type, std::uint64_t largest)
-    : target_(checked_target(folder)),
-      division_(tensors_of(config, type), largest),
-      folder_(target_, names_of(division_)) {
+                           belay::dtype type, const safetensors::file_division& files)
+    : target_(checked_target(folder)), folder_(target_, names_of(files)) {
   write_text(folder_.path() + "/config.json", config_json(config, sequence, type));
-  writer_ = std::make_unique<safetensors::folder_writer>(folder_.path(), division_);
 }
 
 void model_export::commit() {
-  writer_->commit();
   safetensors::sync_folder(folder_.path());
   check_export_target(target_);  // it may have changed during the run
   folder_.put_in_place();

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,33 +62,35 @@ struct model_config {
 [[nodiscard]] std::vector<belay::safetensors::declaration> tensors_of(const model_config& config,
                                                                       belay::dtype type = belay::dtype::f32);
 
-/// A model folder to read from, of tensors in F32 or BF16. All of it is opened and checked first; ranges are then read
-/// from any thread.
+/// A model folder to read from, of tensors in F32 or BF16, of which a rank opens what it needs.
 class model_import {
  public:
-  /// Opens DIR/config.json, and DIR/model.safetensors or the files of DIR/model.safetensors.index.json. Missing,
+  /// Reads DIR/config.json, and the names of the tensors: of DIR/model.safetensors, whose types and shapes are then
+  /// checked too, or of DIR/model.safetensors.index.json, whose files the ranks check that open them. Missing,
   /// unexpected or misshapen tensors are a belay::file_error that names them.
   model_import(const std::string& folder, std::size_t sequence);
 
   [[nodiscard]] const model_config& config() const noexcept { return config_; }
-  [[nodiscard]] const belay::safetensors::folder& tensors() const noexcept { return *tensors_; }
+  [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
 
  private:
+  std::string folder_;
   model_config config_;
-  std::unique_ptr<belay::safetensors::folder> tensors_;
 };
 
-/// A model folder to write, of tensors of `type`: one file, or where its tensors are more than `largest` bytes several
-/// and their index. It lies beside its final path until commit() renames it.
+/// Throws belay::file_error unless all tensors of the open files are in F32 or BF16.
+void check_types(const belay::safetensors::folder& in);
+
+/// A model folder that is being written, with its config.json; its tensors, as `files` divides them, another writes
+/// into `path()`. It lies beside its final path until commit() renames it.
 class model_export {
  public:
   /// Refuses a `folder` that exists and is no export (belay::input_error) before anything is written. Removes the
   /// leftovers of killed exports to the same path.
-  model_export(const std::string& folder, const model_config& config, std::size_t sequence,
-               belay::dtype type = belay::dtype::f32, std::uint64_t largest = belay::safetensors::largest_file);
+  model_export(const std::string& folder, const model_config& config, std::size_t sequence, belay::dtype type,
+               const belay::safetensors::file_division& files);
 
-  /// The writer of the tensors; thread-safe for different ranges.
-  [[nodiscard]] belay::safetensors::folder_writer& tensors() noexcept { return *writer_; }
+  [[nodiscard]] const std::string& path() const noexcept { return folder_.path(); }
 
   /// Gives the folder its final name. A folder that is not committed is removed by the destructor, and by signals that
   /// end the process (see temporary_folder).
@@ -97,9 +98,7 @@ class model_export {
 
  private:
   std::string target_;
-  belay::safetensors::file_division division_;
   belay::temporary_folder folder_;
-  std::unique_ptr<belay::safetensors::folder_writer> writer_;
 };
 
 /// Throws belay::input_error unless `folder` does not exist, is empty, or holds an export of this program.

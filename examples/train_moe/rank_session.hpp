@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -33,7 +32,7 @@ class rank_session {
   void run() {
     summary end;
     if (run_->rehearsing()) return rehearse();
-    if (prepared_->imported) import_weights(trainer_.model(), *prepared_->imported);
+    if (prepared_->imported) import_weights(trainer_.mesh(), trainer_.model(), *prepared_->imported);
     train(end);
     if (!line().eval.empty()) evaluate(end);
     if (line().run.steps > 0) sample(end);
@@ -100,13 +99,8 @@ class rank_session {
     if (first_) end.sample = belay::printable_lines({text.data(), text.size()});
   }
 
-  // Rank 0 opens, writes what all own, and commits.
   void export_model() {
-    std::unique_ptr<model_export> folder;
-    if (first_)
-      folder = std::make_unique<model_export>(line().export_to, line().config, line().run.sequence, belay::dtype_of<T>);
-    export_weights<T>(trainer_.mesh(), trainer_.model(), folder.get());
-    if (first_) folder->commit();
+    export_weights<T>(trainer_.mesh(), trainer_.model(), line().export_to, line().config, line().run.sequence);
   }
 
   prepared_run* prepared_;

@@ -4,15 +4,14 @@
 // each expert and matrix. A rank reads and writes only its own parts.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "belay/parallel/parameter.hpp"
 #include "belay/parallel/placement.hpp"
+#include "belay/train/parameter_files.hpp"
 #include "train_moe/hugging_face.hpp"
 
 namespace train_moe {
@@ -23,88 +22,57 @@ namespace train_moe {
   return stack.substr(0, dot + 1) + std::to_string(expert) + stack.substr(dot) + ".weight";
 }
 
-/// Calls `visit(tensor name, first element in it, values)` for the parts of tensors that `values` are: those of
-/// `parameter` from element `first` on.
-template <class Parameter, class T, class Visit>
-void each_tensor(const Parameter& parameter, std::size_t first, std::span<T> values, Visit&& visit) {
-  if (!belay::sharded_over<belay::axis::expert>(parameter)) return visit(parameter.name(), first, values);
-  auto stacks = parameter.spec().joins;
-  if (stacks.empty()) stacks.push_back(parameter.name());
-  const std::size_t each = parameter.global_size() / parameter.shape()[0] / stacks.size();
-  while (!values.empty()) {
-    const std::size_t block = first / each, begin = first % each;
-    const std::span<T> part = values.first(std::min(each - begin, values.size()));
-    visit(expert_tensor(stacks[block % stacks.size()], block / stacks.size()), begin, part);
-    first += part.size();
-    values = values.subspan(part.size());
+/// The tensors of a parameter, in the order of its elements.
+struct hugging_face_tensors {
+  template <class Parameter>
+  [[nodiscard]] std::vector<belay::safetensors::declaration> operator()(const Parameter& parameter) const {
+    if (!belay::sharded_over<belay::axis::expert>(parameter)) return belay::one_tensor_each()(parameter);
+    std::vector<std::string> stacks = parameter.spec().joins;
+    if (stacks.empty()) stacks.push_back(parameter.name());
+    std::vector<std::uint64_t> shape(parameter.shape().begin() + 1, parameter.shape().end());
+    shape[0] /= stacks.size();
+    std::vector<belay::safetensors::declaration> out;
+    for (std::size_t expert = 0; expert < parameter.shape()[0]; ++expert)
+      for (const std::string& stack : stacks)
+        out.push_back(
+            {expert_tensor(stack, expert), belay::safetensors::stored_as<typename Parameter::value_type>, shape});
+    return out;
   }
-}
+};
 
-/// Reads what this rank keeps of every tensor, rounded where the file's are wider.
-template <class Model>
-void import_weights(Model& model, const model_import& from) {
-  model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-    parameter.fill([&](std::size_t first, std::span<typename Parameter::value_type> values) {
-      each_tensor(parameter, first, values, [&](const std::string& name, std::size_t begin, auto part) {
-        from.tensors().read_converted(name, begin, part);
-      });
-    });
+/// Reads what this rank keeps of every tensor, rounded where the file's are wider. Collective over the mesh.
+template <class Mesh, class Model>
+void import_weights(const Mesh& mesh, Model& model, const model_import& from) {
+  belay::safetensors::file_agreement problems;
+  problems.attempt([&] {
+    const belay::safetensors::folder in(from.folder(), belay::needed_tensors(model, hugging_face_tensors()));
+    check_types(in);
+    belay::fill_parameters(model, in, hugging_face_tensors());
   });
+  problems.agree(mesh.control());
 }
 
-/// Sends every tensor to rank 0, which writes: what is whole on several ranks from the first of them, and of what is
-/// divided every rank's part. Collective over the world; `to` is that of rank 0.
+/// Writes the model as `folder` with its config: rank 0 makes the folder, every rank writes its own parts. Collective
+/// over the mesh.
 template <class T, class Mesh, class Model>
-void export_weights(const Mesh& mesh, Model& model, model_export* to) {
-  const auto& world = mesh.world();
-  const auto& place = mesh.coordinate();
-  // A part is sent as three numbers, its name and its values. A name of length 0 ends the parts of a rank.
-  const auto send = [&](const std::string& name, std::size_t begin, std::span<const T> values) {
-    const std::uint64_t numbers[] = {name.size(), begin, values.size()};
-    world.send(0, std::span<const std::uint64_t>(numbers));
-    if (name.empty()) return;
-    world.send(0, std::span<const char>(name));
-    world.send(0, values);
-  };
-  // A piece at a time, so that rank 0 needs room for one piece, whatever the model.
-  constexpr std::size_t piece = std::size_t{1} << 20;
-  const auto each_own = [&](auto visit) {
-    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-      const bool first_copy =
-          place.data == 0 && (place.expert == 0 || belay::sharded_over<belay::axis::expert>(parameter));
-      const bool first_share = place.data < mesh.shape().shards();  // shard groups hold the same shares
-      if (parameter.divided() ? !first_share : !first_copy) return;
-      const auto by_pieces = [&](const std::string& name, std::size_t begin, std::span<const T> part) {
-        for (std::size_t done = 0; done < part.size(); done += piece)
-          visit(name, begin + done, part.subspan(done, std::min(piece, part.size() - done)));
-      };
-      parameter.each_held([&](std::size_t first, auto values) {
-        each_tensor(parameter, first, std::span<const T>(values), by_pieces);
-      });
-    });
-  };
-  if (world.rank() != 0) {
-    each_own(send);
-    send("", 0, {});
-    return;
-  }
-  each_own([&](const std::string& name, std::size_t begin, std::span<const T> values) {
-    to->tensors().write(name, begin, values);
+void export_weights(const Mesh& mesh, Model& model, const std::string& folder, const model_config& config,
+                    std::size_t sequence) {
+  const auto& control = mesh.control();
+  const belay::safetensors::file_division files(tensors_of(config, belay::dtype_of<T>),
+                                                belay::safetensors::largest_file);
+  belay::safetensors::file_agreement problems;
+  std::optional<model_export> target;
+  problems.attempt([&] {
+    if (control.rank() == 0) target.emplace(folder, config, sequence, belay::dtype_of<T>, files);
   });
-  std::string name;
-  std::vector<T> values;
-  for (int from = 1; from < world.size(); ++from) {
-    while (true) {
-      std::uint64_t numbers[3] = {};
-      world.receive(from, std::span<std::uint64_t>(numbers));
-      if (numbers[0] == 0) break;
-      name.resize(numbers[0]);
-      values.resize(numbers[2]);
-      world.receive(from, std::span<char>(name));
-      world.receive(from, std::span<T>(values));
-      to->tensors().write(name, numbers[1], std::span<const T>(values));
-    }
-  }
+  problems.agree(control);
+  belay::safetensors::collective_writer out(control, target ? target->path() : "", files);
+  belay::write_parameters(mesh, model, out, hugging_face_tensors());
+  out.commit();
+  problems.attempt([&] {
+    if (target) target->commit();
+  });
+  problems.agree(control);
 }
 
 }  // namespace train_moe

@@ -11,6 +11,7 @@
 #include "belay/train/memory_report.hpp"  // IWYU pragma: export
 #include "belay/train/optimizer.hpp"      // IWYU pragma: export
 #include "belay/train/parameter_list.hpp"  // IWYU pragma: export
+#include "belay/train/parameter_files.hpp"  // IWYU pragma: export
 #include "belay/train/phase_switch.hpp"   // IWYU pragma: export
 #include "belay/train/plan.hpp"           // IWYU pragma: export
 #include "belay/train/plan_table.hpp"     // IWYU pragma: export

@@ -66,17 +66,25 @@ class budget_error : public error {
 
 /// A file could not be read or written, or holds what it should not; `offset` is the byte where, or 0, which is not
 /// named: then it is about the file as such. Path and message may come from outside: `what()` is one line of printable
-/// text, `path()` is as it was given.
+/// text, `path()` and `message()` are as they were given. `rank` is the rank of the world that met it, where all ranks
+/// of a collective are told.
 class file_error : public error {
  public:
-  file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {});
+  file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {},
+             int rank = no_rank);
+
+  static constexpr int no_rank = -1;  // this process
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  [[nodiscard]] const std::string& message() const noexcept { return message_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
 
  private:
   std::string path_;
   std::uint64_t offset_;
+  std::string message_;
+  int rank_;
 };
 
 /// How a group of ranks failed. Every later call on the group reports the same first cause.

@@ -28,10 +28,14 @@ namespace belay::inline BELAY_ABI {
       available_bytes_(available_bytes) {}
 
 [[gnu::cold]] BELAY_DECL file_error::file_error(const std::string& path, std::uint64_t offset,
-                                                const std::string& message, where at)
-    : error(printable(path + ": " + message) + (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"), at),
+                                                const std::string& message, where at, int rank)
+    : error((rank < 0 ? "" : "rank " + std::to_string(rank) + ": ") + printable(path + ": " + message) +
+                (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"),
+            at),
       path_(path),
-      offset_(offset) {}
+      offset_(offset),
+      message_(message),
+      rank_(rank) {}
 
 [[gnu::cold]] BELAY_DECL comm_error::comm_error(details what)
     : error(text(what), what.here), details_(std::move(what)) {}

@@ -44,6 +44,12 @@ TEST_CASE("a file error names the file and the byte") {
   CHECK(contains(damaged.what(), "model.safetensors: the header is not JSON (byte 1234567890123)"));
   // Where it is about the file as such, no byte is named.
   CHECK(std::string(file_error("a.json", 0, "cannot be read").what()) == "belay: a.json: cannot be read");
+  CHECK(damaged.rank() == file_error::no_rank);
+  // Where all ranks are told what one met, it is named, and the parts are as they were given.
+  const file_error told("a\nb", 8, "ends \x1b[m early", {}, 3);
+  CHECK(std::string(told.what()) == "belay: rank 3: a\\nb: ends \\x1b[m early (byte 8)");
+  CHECK(told.rank() == 3);
+  CHECK(told.message() == "ends \x1b[m early");
 }
 
 TEST_CASE("a communication error says which ranks, in which operation, and which line there and here") {

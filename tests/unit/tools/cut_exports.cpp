@@ -28,7 +28,6 @@
 namespace {
 
 using train_moe::model_config;
-using train_moe::model_export;
 
 model_config little() {
   model_config config;
@@ -38,26 +37,41 @@ model_config little() {
   return config;
 }
 
-void fill(model_export& out, float value) {
-  for (const auto& each : train_moe::tensors_of(little())) {
-    std::uint64_t count = 1;
-    for (const std::uint64_t extent : each.shape) count *= extent;
-    out.tensors().write<float>(each.name, 0, std::vector<float>(count, value));
+// An export of one process.
+struct model_export {
+  explicit model_export(const std::string& target)
+      : files(train_moe::tensors_of(little()), belay::safetensors::largest_file),
+        folder(target, little(), 16, belay::dtype::f32, files),
+        tensors(folder.path(), files) {}
+  void fill(float value) {
+    for (const auto& each : train_moe::tensors_of(little())) {
+      std::uint64_t count = 1;
+      for (const std::uint64_t extent : each.shape) count *= extent;
+      tensors.write<float>(each.name, 0, std::vector<float>(count, value));
+    }
   }
-}
+  void commit() {
+    tensors.commit();
+    folder.commit();
+  }
+
+  belay::safetensors::file_division files;
+  train_moe::model_export folder;
+  belay::safetensors::folder_writer tensors;
+};
 
 void export_to(const std::string& target, float value) {
-  model_export out(target, little(), 16);
-  fill(out, value);
+  model_export out(target);
+  out.fill(value);
   out.commit();
 }
 
 // Of a whole export, else -1.
 float value_in(const std::string& target) {
   try {
-    const train_moe::model_import in(target, 16);
+    const belay::safetensors::folder in(train_moe::model_import(target, 16).folder());
     float value = 0;
-    in.tensors().read<float>("model.norm.weight", 1, std::span(&value, 1));
+    in.read<float>("model.norm.weight", 1, std::span(&value, 1));
     return value;
   } catch (const belay::error&) {
     return -1;
@@ -241,7 +255,7 @@ TEST_CASE("signals do afterwards what they did before, and those that came meanw
       ::signal(SIGHUP, number == SIGHUP ? SIG_DFL : SIG_IGN);
       ::signal(SIGQUIT, SIG_DFL);
       {
-        model_export out(here.target, little(), 16);
+        model_export out(here.target);
         if (number != SIGHUP) ::raise(SIGHUP);  // ignored before, as under nohup: ignored
         if (here.temporaries() != 1) return 8;
       }
@@ -271,7 +285,7 @@ TEST_CASE("only what nobody holds and nobody else may have made is swept") {
   std::ofstream(here / "out.tmp-belay-file12") << "a file";
   const int before = here.entries();
   {
-    const model_export living(here.target, little(), 16);
+    const model_export living(here.target);
     CHECK(here.entries() == before + 1);
     const pid_t other = forked([&] {
       export_to(here.target, 5);
@@ -330,7 +344,7 @@ TEST_CASE("what ends the process that forked the ranks is answered by the one th
       belay::host::processes{2}.run([&](belay::host::rank& rank) {
         std::optional<model_export> out;
         if (rank.number() == 0) {
-          out.emplace(here.target, little(), 16);
+          out.emplace(here.target);
           std::ofstream(ready) << ::getpid() << std::endl;
         }
         while (::pause() != 0) {
@@ -354,8 +368,8 @@ TEST_CASE("what ends the process that forked the ranks is answered by the one th
 
 TEST_CASE("a forked child of a process that exports removes nothing") {
   const place here;
-  model_export out(here.target, little(), 16);
-  fill(out, 2);
+  model_export out(here.target);
+  out.fill(2);
   const pid_t child = forked([] {
     ::raise(SIGHUP);
     return 0;
@@ -369,8 +383,8 @@ TEST_CASE("a forked child of a process that exports removes nothing") {
 TEST_CASE("as an exporting rank" * doctest::skip()) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, SIG_DFL);  // not the test framework's
   if (std::string(std::getenv("BELAY_RANK")) == "0") {
-    model_export out(std::getenv("BELAY_TEST_EXPORT"), little(), 16);
-    out.tensors().write<float>("model.norm.weight", 0, std::vector<float>(2, 2.0F));
+    model_export out(std::getenv("BELAY_TEST_EXPORT"));
+    out.tensors.write<float>("model.norm.weight", 0, std::vector<float>(2, 2.0F));
     std::ofstream(std::getenv("BELAY_TEST_READY")) << ::getpid() << std::endl;
     while (true) ::pause();
   }

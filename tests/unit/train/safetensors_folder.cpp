@@ -133,6 +133,8 @@ TEST_CASE("an index that lies, or leaves its folder, is refused with its names")
   const std::string first = "\"model-00001-of-00003.safetensors\"";
   CHECK(contains(with("{\"wte\":\"../other\"}"), "lies in ../other, which is no file beside it"));
   CHECK(contains(with("{\"wte\":\"..\"}"), "which is no file beside it"));
+  // The system would open what is before the NUL.
+  CHECK(contains(with("{\"wte\":\"model-00001-of-00003.safetensors\\u0000.x\"}"), "which is no file beside it"));
   CHECK(contains(with("{\"wte\":\"none.safetensors\"}"), "none.safetensors: cannot be opened"));
   CHECK(contains(with("{\"a\":" + first + "}"), "has no tensor a, as "));
   CHECK(contains(with("{\"wte\":" + first + ",\"wte\":" + first + "}"), "tensor wte is there twice"));
@@ -171,4 +173,40 @@ TEST_CASE("without all bytes nothing gets its name") {
     CHECK_THROWS_AS(out.write("none", 0, std::span<const float>()), belay::usage_error);
   }
   CHECK(dir.entries().empty());
+}
+
+TEST_CASE("several files take the place of one, which would be read in theirs") {
+  const directory dir;
+  write(dir.path, 1000);
+  write(dir.path, 40);
+  check(dir.path);
+  CHECK(st::folder(dir.path).files() == 3);
+  CHECK(dir.entries().size() == 4);
+}
+
+TEST_CASE("for some tensors the files that have them are opened, and the others may be anything") {
+  const directory dir;
+  write(dir.path, 40);
+  put(dir / "model-00002-of-00003.safetensors", "no model");
+  const auto refused = [&](const std::vector<std::string>& needed) -> std::string {
+    try {
+      const st::folder in(dir.path, needed);
+      CHECK(in.find("a") == nullptr);
+      CHECK_THROWS_WITH_AS(in.expect_shape("a", std::vector<std::uint64_t>{4}), doctest::Contains("has no tensor a"),
+                           belay::file_error);
+      return std::to_string(in.files());
+    } catch (const belay::file_error& error) {
+      return error.what();
+    }
+  };
+  CHECK(refused({}) == "0");
+  CHECK(refused({"wte"}) == "1");
+  CHECK(refused({"wte", "head", "wte"}) == "2");
+  CHECK(contains(refused({"wte", "a"}), "model-00002-of-00003.safetensors"));
+  CHECK(contains(refused({"none"}), "model.safetensors.index.json: has no tensor none"));
+  const st::folder in(dir.path, std::vector<std::string>{"head"});
+  in.expect_shape("head", std::vector<std::uint64_t>{2, 2});
+  CHECK_THROWS_WITH_AS(in.expect_shape("head", std::vector<std::uint64_t>{4}),
+                       doctest::Contains("model-00003-of-00003.safetensors: tensor head is 2x2, 4 is needed"),
+                       belay::file_error);
 }

@@ -42,25 +42,41 @@ model_config little() {
   return config;
 }
 
-void fill(train_moe::model_export& out, const model_config& config, float value) {
-  for (const auto& each : train_moe::tensors_of(config)) {
-    std::size_t count = 1;
-    for (std::uint64_t extent : each.shape) count *= extent;
-    const std::vector<float> values(count, value);
-    out.tensors().write<float>(each.name, 0, values);
+// An export of one process.
+struct whole_export {
+  whole_export(const std::string& path, const model_config& config, std::uint64_t largest)
+      : files(train_moe::tensors_of(config), largest),
+        folder(path, config, 16, belay::dtype::f32, files),
+        tensors(folder.path(), files) {}
+  explicit whole_export(const std::string& path) : whole_export(path, little(), belay::safetensors::largest_file) {}
+  void fill(const model_config& config, float value) {
+    for (const auto& each : train_moe::tensors_of(config)) {
+      std::size_t count = 1;
+      for (std::uint64_t extent : each.shape) count *= extent;
+      const std::vector<float> values(count, value);
+      tensors.write<float>(each.name, 0, values);
+    }
   }
-}
+  void commit() {
+    tensors.commit();
+    folder.commit();
+  }
+
+  belay::safetensors::file_division files;
+  train_moe::model_export folder;
+  belay::safetensors::folder_writer tensors;
+};
 
 void export_to(const std::string& path, const model_config& config, float value) {
-  train_moe::model_export out(path, config, 16);
-  fill(out, config, value);
+  whole_export out(path, config, belay::safetensors::largest_file);
+  out.fill(config, value);
   out.commit();
 }
 
 float first_of(const std::string& path) {
-  const train_moe::model_import in(path, 16);
+  const belay::safetensors::folder in(train_moe::model_import(path, 16).folder());
   float value = 0;
-  in.tensors().read<float>("model.norm.weight", 3, std::span(&value, 1));
+  in.read<float>("model.norm.weight", 3, std::span(&value, 1));
   return value;
 }
 
@@ -87,8 +103,8 @@ TEST_CASE("an export that is not committed leaves the old one and nothing beside
   const folder dir;
   export_to(dir / "out", little(), 1.0F);
   {
-    train_moe::model_export out(dir / "out", little(), 16);
-    fill(out, little(), 2.0F);
+    whole_export out(dir / "out");
+    out.fill(little(), 2.0F);
     CHECK(dir.entries() == 2);
     CHECK(first_of(dir / "out") == 1.0F);
   }
@@ -101,7 +117,7 @@ TEST_CASE("a folder that is no export is refused before anything is written") {
   const std::string target = dir / "out";
   const auto refused = [&](const char* why) {
     const std::size_t before = dir.entries();
-    CHECK_THROWS_WITH_AS(train_moe::model_export(target, little(), 16), doctest::Contains(why), belay::input_error);
+    CHECK_THROWS_WITH_AS(whole_export{target}, doctest::Contains(why), belay::input_error);
     CHECK(dir.entries() == before);
   };
   std::ofstream(target) << "a file";
@@ -119,19 +135,18 @@ TEST_CASE("a folder that is no export is refused before anything is written") {
   std::filesystem::create_directory_symlink(dir.path, target);
   refused("exists and is no folder");
   const std::string missing = "cannot be made (there is no folder " + dir.path + "/none)";
-  CHECK_THROWS_WITH_AS(train_moe::model_export(dir / "none/out/", little(), 16), doctest::Contains(missing.c_str()),
-                       belay::input_error);
+  CHECK_THROWS_WITH_AS(whole_export{dir / "none/out/"}, doctest::Contains(missing.c_str()), belay::input_error);
   train_moe::check_export_target(dir / "fresh/");
 }
 
 TEST_CASE("a large model is several files and their index, read and replaced like one") {
   const folder dir;
-  for (const std::uint64_t largest : {std::uint64_t{4096}, std::uint64_t{1}, belay::safetensors::largest_file,
-                                      std::uint64_t{4096}}) {
+  for (const std::uint64_t largest :
+       {std::uint64_t{4096}, std::uint64_t{1}, belay::safetensors::largest_file, std::uint64_t{4096}}) {
     CAPTURE(largest);
-    train_moe::model_export out(dir / "out", little(), 16, belay::dtype::f32, largest);
-    fill(out, little(), 2.0F);
-    const std::size_t files = out.tensors().files();
+    whole_export out(dir / "out", little(), largest);
+    out.fill(little(), 2.0F);
+    const std::size_t files = out.tensors.files();
     CHECK((files == 1) == (largest > 4096));
     out.commit();
     CHECK(first_of(dir / "out") == 2.0F);
@@ -144,8 +159,8 @@ TEST_CASE("a large model is several files and their index, read and replaced lik
 
 TEST_CASE("a folder that gets something else during the run is not replaced") {
   const folder dir;
-  train_moe::model_export out(dir / "out", little(), 16);
-  fill(out, little(), 1.0F);
+  whole_export out(dir / "out");
+  out.fill(little(), 1.0F);
   std::filesystem::create_directory(dir / "out");
   std::ofstream(dir / "out/notes.txt") << "mine";
   CHECK_THROWS_AS(out.commit(), belay::input_error);
@@ -191,6 +206,41 @@ TEST_CASE("missing, unexpected and misshapen tensors are named") {
   std::filesystem::remove(dir / "out/config.json");
   CHECK_THROWS_WITH_AS(train_moe::model_import(dir / "out", 16), doctest::Contains("config.json: cannot be opened"),
                        belay::file_error);
+}
+
+TEST_CASE("of several files the index is compared with the config, and a rank checks what it opens") {
+  const folder dir;
+  whole_export out(dir / "out", little(), 1);
+  out.fill(little(), 1.0F);
+  out.commit();
+  const std::string index = dir / "out/model.safetensors.index.json";
+  const auto refused = [&](const char* why) {
+    CHECK_THROWS_WITH_AS(train_moe::model_import(dir / "out", 16), doctest::Contains(why), belay::file_error);
+  };
+  std::filesystem::remove(dir / "out/model-00001-of-00016.safetensors");  // whoever needs it says so
+  CHECK(train_moe::model_import(dir / "out", 16).folder() == dir / "out");
+  const std::string text = read(index);
+  const auto with = [&](const std::string& was, const std::string& is) {
+    std::string changed = text;
+    changed.replace(changed.find(was), was.size(), is);
+    std::ofstream(index, std::ios::trunc) << changed;
+  };
+  with("lm_head.weight", "lm_head.height");
+  refused("model.safetensors.index.json: missing lm_head.weight; unexpected lm_head.height");
+  with("\"lm_head.weight\":", "\"a\":\"b\",\"lm_head.weight\":");
+  refused("unexpected a");
+  {
+    auto tensors = train_moe::tensors_of(little());
+    tensors[1].type = belay::safetensors::stored_type::f16;
+    std::filesystem::create_directory(dir / "half");
+    belay::safetensors::folder_writer half(dir / "half", {tensors[1]});
+    std::uint64_t bytes = 0;
+    REQUIRE(belay::safetensors::size_in_bytes(tensors[1].type, tensors[1].shape, bytes));
+    half.write(tensors[1].name, 0, std::span<const belay::fp16>(std::vector<belay::fp16>(bytes / 2)));
+    half.commit();
+  }
+  CHECK_THROWS_WITH_AS(train_moe::check_types(belay::safetensors::folder(dir / "half")),
+                       doctest::Contains("holds F16, F32 or BF16 is needed"), belay::file_error);
 }
 
 TEST_CASE("a config that gives far more tensors than the file has is refused by the two numbers") {

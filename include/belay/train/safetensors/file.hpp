@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -111,6 +112,19 @@ class basic_file {
       done += static_cast<std::size_t>(put);
       offset += static_cast<std::uint64_t>(put);
     }
+  }
+
+  /// Makes it `bytes` long, and takes that room on the medium where the file system can, so that a full one is found
+  /// before anything is written.
+  void reserve(std::uint64_t bytes, where at) const {
+    const off_t size = position(bytes, at);
+    int number = 0;
+    do {
+      number = ::fallocate(descriptor_, 0, 0, size) == 0 ? 0 : errno;
+      if (number == EOPNOTSUPP || number == ENOSYS) number = ::ftruncate(descriptor_, size) == 0 ? 0 : errno;
+    } while (number == EINTR);
+    if (number != 0)
+      throw file_error(path_, 0, "cannot be given " + std::to_string(bytes) + " bytes: " + reason(number), at);
   }
 
   /// Sets the permission bits.

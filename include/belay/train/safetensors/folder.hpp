@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A model's tensors wherever they lie: in one file, in a folder's model.safetensors, or in several files that the
-// folder's model.safetensors.index.json names. All of it is opened and checked first; then ranges are read as from one
-// file.
+// folder's model.safetensors.index.json names. All of it, or what holds the tensors that are needed, is opened and
+// checked first; then ranges are read as from one file.
 //
 //   const belay::safetensors::folder in("models/mixtral");
 //   in.read_converted("lm_head.weight", first_element, std::span<float>(part));
@@ -11,6 +11,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,6 +26,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
+#include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/header.hpp"
@@ -66,7 +68,8 @@ inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
       scan.take(':');
       std::string beside = scan.string(255, "a file's name");
       if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
-      if (beside.empty() || beside == "." || beside == ".." || beside.find('/') != std::string::npos)
+      if (beside.empty() || beside == "." || beside == ".." ||
+          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
         scan.fail(place,
                   "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
       out.emplace_back(std::move(name), std::move(beside));
@@ -77,32 +80,59 @@ inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
   return out;
 }
 
+/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors.
+[[nodiscard]] inline std::string index_of(const std::string& path) {
+  const auto exists = [](const std::string& name) {
+    struct stat found = {};
+    return ::stat(name.c_str(), &found) == 0;
+  };
+  const std::string index = path + "/model.safetensors.index.json";
+  return exists(index) && !exists(path + "/model.safetensors") ? index : "";
+}
+
+/// Reads an index. Errors are file_error, as of `parse_index`.
+template <files_policy Files = posix_files>
+[[nodiscard]] weight_map read_index(const std::string& index, where at = where::current()) {
+  const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
+  const std::uint64_t size = in.size(at);
+  if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
+  std::string text(static_cast<std::size_t>(size), '\0');
+  in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
+  return parse_index(text, index, at);
+}
+
 /// Several threads may read at once.
 template <files_policy Files>
 class basic_folder {
  public:
   /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
   /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
-  explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) {
-    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-    const std::string index = path_ + "/model.safetensors.index.json";
-    if (is_folder(path_) && exists(index) && !exists(path_ + "/model.safetensors")) {
-      open_index(index, at);
-    } else {
-      if (is_folder(path_)) path_ += "/model.safetensors";
-      add(path_, at);
-      sort(at);
-    }
+  explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) { open({}, all, at); }
+  /// The same of the files that hold the tensors of these names, and of no others: those are not opened. A name that
+  /// is not there is a file_error.
+  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current())
+      : path_(path) {
+    open(needed, some, at);
   }
 
   /// The file, or that of the index.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// All tensors, file by file; valid as long as the folder.
+  /// All tensors of the files that are open, file by file; valid as long as the folder.
   [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
   /// The tensor called `name`, or null.
   [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
     return find_tensor(tensors_, by_name_, name);
+  }
+
+  /// Throws file_error where tensor `name` is not there, or has another shape.
+  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const {
+    const basic_reader<Files>& in = file_with(name, at);
+    const std::vector<std::uint64_t>& found = find(name)->shape;
+    if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
+    throw file_error(in.path(), 0,
+                     "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
+                     at);
   }
 
   /// As of a `reader`.
@@ -118,38 +148,44 @@ class basic_folder {
   }
 
  private:
-  [[nodiscard]] static bool exists(const std::string& path) noexcept {
-    struct stat found = {};
-    return ::stat(path.c_str(), &found) == 0;
-  }
-  [[nodiscard]] static bool is_folder(const std::string& path) noexcept {
-    struct stat found = {};
-    return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
-  }
+  enum extent { all, some };
 
-  void open_index(const std::string& index, where at) {
+  void open(std::span<const std::string> needed, extent which, where at) {
+    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+    if (const std::string index = index_of(path_); !index.empty()) return open_index(index, needed, which, at);
+    struct stat found = {};
+    if (::stat(path_.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) path_ += "/model.safetensors";
+    add(path_, at);
+    sort(at);
+    for (const std::string& name : needed) static_cast<void>(file_with(name, at));
+  }
+  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at) {
     path_ = index;
-    const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
-    const std::uint64_t size = in.size(at);
-    if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
-    std::string text(static_cast<std::size_t>(size), '\0');
-    in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
-    const weight_map map = parse_index(text, index, at);
-    std::map<std::string, std::size_t, std::less<>> number;
-    for (const auto& [name, lies_in] : map)
-      if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + lies_in, at);
+    const weight_map map = read_index<Files>(index, at);
+    std::map<std::string_view, std::string_view> file_of;
+    for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
+    std::map<std::string_view, std::size_t> number;
+    const auto take = [&](std::string_view lies_in) {
+      if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
+    };
+    if (which == all)
+      for (const auto& [name, lies_in] : map) take(lies_in);
+    for (const std::string& name : needed) {
+      const auto found = file_of.find(name);
+      if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
+      take(found->second);
+    }
     sort(at);
     for (const auto& [name, lies_in] : map) {
+      const auto opened = number.find(lies_in);
+      if (opened == number.end()) continue;
       const tensor* const found = find(name);
-      const std::size_t wanted = number.find(lies_in)->second;
-      if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != wanted)
-        throw file_error(files_[wanted].path(), 0, "has no tensor " + printable(name) + ", as " + index + " says", at);
+      if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
+        throw file_error(files_[opened->second].path(), 0,
+                         "has no tensor " + printable(name) + ", as " + index + " says", at);
     }
-    if (map.size() == tensors_.size()) return;
-    std::map<std::string_view, bool> listed;
-    for (const auto& [name, lies_in] : map) listed.emplace(name, true);
     for (std::size_t i = 0; i < tensors_.size(); ++i)
-      if (!listed.contains(tensors_[i].name))
+      if (!file_of.contains(tensors_[i].name))
         throw file_error(files_[file_of_[i]].path(), 0,
                          "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
   }

@@ -9,6 +9,7 @@
 // IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -96,6 +97,31 @@ class file_division {
   std::uint64_t total_ = 0;
 };
 
+/// Writes the index of the folder `path`, whose files are in their places, as a file that appears in full; until then
+/// its name ends in ".tmp-" and `mark`. A model.safetensors, of an earlier model in one file, would be read in its
+/// place, and is removed.
+template <files_policy Files>
+void publish_index(const std::string& path, const std::string& index, const std::string& mark, where at) {
+  const std::string name = path + "/" + file_division::index_name();
+  const std::string temporary = name + ".tmp-" + mark;
+  const auto out = basic_file<Files>::create_new(temporary, at);
+  if (!out.is_open()) throw file_error(temporary, 0, "is in the way", at);
+  try {
+    out.write(0, std::as_bytes(std::span<const char>(index.data(), index.size())), at);
+    out.permit(0644, at);
+    out.sync(at);
+    if (Files::rename(temporary.c_str(), name.c_str()) != 0)
+      throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
+  } catch (...) {
+    static_cast<void>(Files::remove(temporary.c_str()));
+    throw;
+  }
+  const std::string alone = path + "/model.safetensors";
+  if (Files::remove(alone.c_str()) != 0 && errno != ENOENT)
+    throw file_error(alone, 0, "cannot be removed: " + reason(errno), at);
+  sync_folder<Files>(path, at);
+}
+
 /// `write` may be called from several threads. A folder that must appear whole or not at all is a `temporary_folder`.
 template <files_policy Files>
 class basic_folder_writer {
@@ -128,22 +154,7 @@ class basic_folder_writer {
   void commit(where at = where::current()) {
     for (auto& each : files_) each.finish(at);
     for (auto& each : files_) each.commit(at);
-    if (index_.empty()) return;
-    const std::string name = path_ + "/" + file_division::index_name();
-    const std::string temporary = name + ".tmp-index";
-    const auto out = basic_file<Files>::create_new(temporary, at);
-    if (!out.is_open()) throw file_error(temporary, 0, "is in the way", at);
-    try {
-      out.write(0, std::as_bytes(std::span<const char>(index_.data(), index_.size())), at);
-      out.permit(0644, at);
-      out.sync(at);
-      if (Files::rename(temporary.c_str(), name.c_str()) != 0)
-        throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
-    } catch (...) {
-      static_cast<void>(Files::remove(temporary.c_str()));
-      throw;
-    }
-    sync_folder<Files>(path_, at);
+    if (!index_.empty()) publish_index<Files>(path_, index_, "index", at);
   }
 
  private:

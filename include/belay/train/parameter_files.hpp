@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The parameters of a mesh as safetensors files. Every rank reads the byte ranges of what it keeps, and writes its own:
+// no rank has a whole tensor that it does not keep, and none passes through another. What several ranks hold alike is
+// written once.
+//
+//   belay::export_parameters(mesh, net, "my_model");       // collective; my_model/model.safetensors
+//   belay::import_parameters(mesh, net, "my_model");       // on this mesh or another
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/lists_parameters.hpp"
+#include "belay/parallel/parameter.hpp"
+#include "belay/parallel/placement.hpp"
+#include "belay/train/safetensors/collective_writer.hpp"  // IWYU pragma: export
+#include "belay/train/safetensors/file_agreement.hpp"     // IWYU pragma: export
+#include "belay/train/safetensors/folder.hpp"             // IWYU pragma: export
+#include "belay/train/safetensors/folder_writer.hpp"      // IWYU pragma: export
+#include "belay/train/safetensors/header.hpp"
+#include "belay/train/safetensors/layout.hpp"
+#include "belay/train/safetensors/stored_type.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Which tensors of a file a parameter is: one of its name and shape. Another mapping is a function object of the same
+/// form; the elements of its tensors, one tensor after another, are those of the whole parameter.
+struct one_tensor_each {
+  template <class Parameter>
+  [[nodiscard]] std::vector<safetensors::declaration> operator()(const Parameter& parameter) const {
+    return {{parameter.name(),
+             safetensors::stored_as<typename Parameter::value_type>,
+             {parameter.shape().begin(), parameter.shape().end()}}};
+  }
+};
+
+/// Calls `visit(declaration, first element in that tensor, values)` for the parts of `tensors`, which follow one
+/// another, that `values` are: those from element `first` on.
+template <class T, class Visit>
+void each_tensor_part(std::span<const safetensors::declaration> tensors, std::size_t first, std::span<T> values,
+                      Visit&& visit) {
+  for (const safetensors::declaration& each : tensors) {
+    std::size_t size = 1;
+    for (const std::uint64_t extent : each.shape) size *= static_cast<std::size_t>(extent);
+    if (first >= size) {
+      first -= size;
+      continue;
+    }
+    const std::span<T> part = values.first(std::min(size - first, values.size()));
+    if (part.empty()) return;
+    visit(each, first, part);
+    values = values.subspan(part.size());
+    first = 0;
+  }
+}
+
+/// Where one rank stands among those that hold the same part of a parameter.
+struct holder {
+  std::size_t number = 0;
+  std::size_t holders = 1;
+};
+template <class Mesh, class Parameter>
+[[nodiscard]] holder holder_of(const Mesh& mesh, const Parameter& parameter) {
+  const axes& shape = mesh.shape();
+  const coordinate& here = mesh.layout_coordinate();
+  holder out;
+  const auto along = [&](int number, int count) {
+    out.number = out.number * static_cast<std::size_t>(count) + static_cast<std::size_t>(number);
+    out.holders *= static_cast<std::size_t>(count);
+  };
+  if (parameter.divided())
+    along(here.data / shape.shards(), shape.data / shape.shards());  // shard groups hold the same shares
+  else if (!sharded_over<axis::data>(parameter))
+    along(here.data, shape.data);
+  if (!parameter.divided() && !sharded_over<axis::expert>(parameter)) along(here.expert, shape.expert);
+  if (!sharded_over<axis::tensor>(parameter)) along(here.tensor, shape.tensor);
+  return out;
+}
+
+/// Calls `visit(parameter, global_offset, std::span<const T>)` for what this rank writes of the parameters of `model`:
+/// over all ranks of the mesh, which call it with models that list the same ones, every element once. What several
+/// ranks hold alike is divided among them, in pieces of at least a megabyte, or else goes to each in turn.
+template <class Mesh, lists_parameters Model, class Visit>
+void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
+  std::size_t number = 0;
+  model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+    using element = const typename Parameter::value_type;
+    constexpr std::size_t divided_from = std::size_t{1} << 20;  // bytes
+    const holder here = holder_of(mesh, parameter);
+    std::size_t turn = number++;
+    parameter.each_held([&](std::size_t first, auto held) {
+      const std::span<element> values(held);
+      if (values.size_bytes() >= divided_from * here.holders) {
+        const local_part mine = even_part(values.size(), here.holders, here.number);
+        visit(parameter, first + mine.first, values.subspan(mine.first, mine.count));
+      } else if (turn++ % here.holders == here.number) {
+        visit(parameter, first, values);
+      }
+    });
+  });
+}
+
+/// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
+struct declared_tensors {
+  std::vector<safetensors::declaration> all;
+  std::map<std::string, int, std::less<>> stage_of;
+};
+
+/// Those of the parameters of all stages, in the order of stages and models. A tensor that several stages list, as they
+/// do with tied weights, is there once; of other shapes or types it is a usage_error on all ranks. Collective over the
+/// mesh; a rehearsal knows its own stage's.
+template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
+[[nodiscard]] declared_tensors tensors_of_mesh(const Mesh& mesh, Model& model, const Tensors& tensors_of = {},
+                                               where at = where::current()) {
+  std::vector<safetensors::declaration> own;
+  model.for_each_parameter([&](auto& parameter) {
+    for (safetensors::declaration& each : tensors_of(parameter)) own.push_back(std::move(each));
+  });
+  declared_tensors out;
+  if constexpr (moves_nothing<typename Mesh::control_type>) {
+    out.all = std::move(own);
+    return out;
+  }
+  const auto& control = mesh.control();
+  safetensors::file_agreement problems;
+  safetensors::layout mine;
+  problems.attempt([&] { mine = safetensors::lay_out(own, {}, at); });
+  problems.agree(control, at);
+  for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
+    const int speaks = rank_at(mesh.shape(), {.pipeline = stage});
+    const bool is_it = control.rank() == speaks;
+    const std::string header =
+        safetensors::broadcast_text(control, is_it ? mine.prefix.substr(8) : std::string(), speaks, at);
+    std::uint64_t bytes[] = {mine.data_bytes};
+    control.broadcast(std::span<std::uint64_t>(bytes), speaks, at);
+    const std::string source = "tensors of stage " + std::to_string(stage);
+    for (safetensors::tensor& each : safetensors::parse_header(header, bytes[0], source, at).tensors) {
+      if (out.stage_of.emplace(each.name, stage).second) {
+        out.all.push_back({std::move(each.name), each.type, std::move(each.shape)});
+        continue;
+      }
+      const auto before =
+          std::find_if(out.all.begin(), out.all.end(), [&](const auto& one) { return one.name == each.name; });
+      if (before->type != each.type || before->shape != each.shape)
+        throw usage_error("stages list tensor " + printable(each.name) + " in two shapes or types", at);
+    }
+  }
+  return out;
+}
+
+struct every_tensor {
+  [[nodiscard]] bool operator()(const std::string&) const noexcept { return true; }
+};
+
+/// Gives `out` what this rank writes of the parameters of `model`, of the tensors of which `is_mine(name)` is true.
+template <class Mesh, lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
+void write_parameters(const Mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
+                      const Mine& is_mine = {}, where at = where::current()) {
+  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+    std::vector<safetensors::declaration> tensors;
+    const void* whose = nullptr;
+    each_written(mesh, model, [&](const auto& parameter, std::size_t first, auto values) {
+      if (std::exchange(whose, &parameter) != &parameter) tensors = tensors_of(parameter);
+      each_tensor_part(std::span<const safetensors::declaration>(tensors), first, values,
+                       [&](const safetensors::declaration& to, std::size_t begin, auto part) {
+                         if (is_mine(to.name)) out.write(to.name, begin, part, at);
+                       });
+    });
+  }
+}
+
+struct export_options {
+  std::uint64_t largest = safetensors::largest_file;  // bytes of tensors in one file; above, several and their index
+};
+
+/// Writes the parameters of all ranks' models into `folder`, which is there and which all ranks see: model.safetensors,
+/// or several files and model.safetensors.index.json. Files of these names are replaced when all bytes are on the
+/// medium. Collective over the mesh, outside of a step; what a `collective_writer` throws, all ranks throw.
+template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
+void export_parameters(const Mesh& mesh, Model& model, const std::string& folder, export_options options = {},
+                       const Tensors& tensors_of = {}, where at = where::current()) {
+  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+    const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
+    safetensors::collective_writer out(mesh.control(), folder,
+                                       safetensors::file_division(declared.all, options.largest), at);
+    const int stage = mesh.layout_coordinate().pipeline;
+    write_parameters(
+        mesh, model, out, tensors_of,
+        [&](const std::string& name) { return declared.stage_of.find(name)->second == stage; }, at);
+    out.commit(at);
+  }
+}
+
+/// The names of the tensors of which this rank keeps a part.
+template <lists_parameters Model, class Tensors = one_tensor_each>
+[[nodiscard]] std::vector<std::string> needed_tensors(Model& model, const Tensors& tensors_of = {}) {
+  std::vector<std::string> names;
+  model.for_each_parameter([&](auto& parameter) {
+    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
+    parameter.each_held([&](std::size_t first, auto values) {
+      each_tensor_part(std::span(tensors), first, values, [&](const safetensors::declaration& from, std::size_t, auto) {
+        if (names.empty() || names.back() != from.name) names.push_back(from.name);
+      });
+    });
+  });
+  return names;
+}
+
+/// Fills what this rank keeps of every parameter, rounded where the tensors are wider. Throws file_error with file and
+/// tensor: one that is missing or of another shape, or a file that ends too early.
+template <lists_parameters Model, files_policy Files, class Tensors = one_tensor_each>
+void fill_parameters(Model& model, const safetensors::basic_folder<Files>& in, const Tensors& tensors_of = {},
+                     where at = where::current()) {
+  model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
+    parameter.fill(
+        [&](std::size_t first, std::span<typename Parameter::value_type> values) {
+          each_tensor_part(std::span(tensors), first, values,
+                           [&](const safetensors::declaration& from, std::size_t begin, auto part) {
+                             in.expect_shape(from.name, from.shape, at);
+                             in.read_converted(from.name, begin, part, at);
+                           });
+        },
+        at);
+  });
+}
+
+/// Fills the parameters of all ranks' models from `path`, a file or a folder as of `safetensors::folder`. Every rank
+/// opens the files that hold a part of what it keeps, and reads those bytes alone. Collective over the mesh, outside
+/// of a step: a file_error of one rank is thrown on all, with its number, and parameters are filled in part.
+template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
+void import_parameters(const Mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
+                       where at = where::current()) {
+  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+    safetensors::file_agreement problems;
+    problems.attempt([&] {
+      const safetensors::folder in(path, needed_tensors(model, tensors_of), at);
+      fill_parameters(model, in, tensors_of, at);
+    });
+    problems.agree(mesh.control(), at);
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
