@@ -76,10 +76,7 @@ class basic_collective_writer {
       : group_(group), folder_(std::move(path)) {
     if constexpr (!moves_nothing<Group>) {
       lay_out_all(division, at);
-      if (group_.rank() == 0) {
-        problems_.attempt([&] { create(at); });
-        if (problems_.failed()) mark_.clear();
-      }
+      if (group_.rank() == 0) problems_.attempt([&] { create(at); });
       problems_.agree(group_, at);
       folder_ = broadcast_text(group_, std::move(folder_), 0, at);
       mark_ = broadcast_text(group_, std::move(mark_), 0, at);
