@@ -152,11 +152,11 @@ std::size_t entries_of(const char* folder) {
   return count;
 }
 
-// Every allocation, or with a sample every seventh.
+// Every allocation in a soak; else every third, and with a sample every seventh.
 template <int Stage>
 void check_every_allocation(int ranks) {
-  const char* const sample = std::getenv("BELAY_TEST_SAMPLE");
-  const std::uint64_t stride = sample == nullptr ? 1 : 7;
+  const bool soak = std::getenv("BELAY_TEST_SOAK") != nullptr, sample = std::getenv("BELAY_TEST_SAMPLE") != nullptr;
+  const std::uint64_t stride = soak ? 1 : sample ? 7 : 3;
   static_cast<void>(run_with_failure<Stage>(ranks, 1));  // what is made once in a process
   const std::int64_t live = live_allocations.load();
   const std::size_t descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");

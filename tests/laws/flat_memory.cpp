@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -191,7 +192,8 @@ TEST_CASE("and where evaluations and rollouts stand between the steps") {
   run.zero = belay::zero_stage::parameters;
   run.model.vocab = 256;  // rollouts continue a text
   run.cycle = train_moe::parse_phases("train=3,eval=1,rollout=1");
-  const finding found = run_steps(step_count(), policy::right, {}, run);
+  const bool soak = std::getenv("BELAY_TEST_SOAK") != nullptr;
+  const finding found = run_steps(soak ? 10'000 : 300, policy::right, {}, run);
   CHECK(found.first_difference == 0);
   CHECK(found.as_planned);
   if (!sampled() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
