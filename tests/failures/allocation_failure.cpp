@@ -155,7 +155,7 @@ std::size_t entries_of(const char* folder) {
 // Every allocation in a soak; else every third, and with a sample every seventh.
 template <int Stage>
 void check_every_allocation(int ranks) {
-  const bool soak = std::getenv("BELAY_TEST_SOAK") != nullptr, sample = std::getenv("BELAY_TEST_SAMPLE") != nullptr;
+  const bool soak = std::getenv("BELAY_MODEL_SOAK") != nullptr, sample = std::getenv("BELAY_TEST_SAMPLE") != nullptr;
   const std::uint64_t stride = soak ? 1 : sample ? 7 : 3;
   static_cast<void>(run_with_failure<Stage>(ranks, 1));  // what is made once in a process
   const std::int64_t live = live_allocations.load();

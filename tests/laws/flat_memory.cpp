@@ -192,7 +192,7 @@ TEST_CASE("and where evaluations and rollouts stand between the steps") {
   run.zero = belay::zero_stage::parameters;
   run.model.vocab = 256;  // rollouts continue a text
   run.cycle = train_moe::parse_phases("train=3,eval=1,rollout=1");
-  const bool soak = std::getenv("BELAY_TEST_SOAK") != nullptr;
+  const bool soak = std::getenv("BELAY_MODEL_SOAK") != nullptr;
   const finding found = run_steps(soak ? 10'000 : 300, policy::right, {}, run);
   CHECK(found.first_difference == 0);
   CHECK(found.as_planned);

@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -129,6 +131,31 @@ TEST_CASE("in bf16 too: what ranks send is rounded once in every micro-batch") {
   const record whole = train<belay::bf16>(run_of(how, zero_stage::optimizer_state), source);
   for (std::size_t step = 0; step < 3; ++step)
     CHECK(second.losses[step] == doctest::Approx(whole.losses[step]).epsilon(2e-3));
+}
+
+// Of the order of sums only data and expert ranks are part, and whether ranks or micro-batches are added first.
+TEST_CASE("in a soak: every stage, recompute, mesh and policy") {
+  if (std::getenv("BELAY_MODEL_SOAK") == nullptr) return;
+  const record one_rank = train<float>(small_run(), source);
+  for (const int dp : {1, 2, 3, 4})
+    for (const int ep : {1, 2}) {
+      record micro_batches_first, ranks_first;
+      for (const int pp : {1, 2})
+        for (const auto recompute : {recompute_kind::none, recompute_kind::selective, recompute_kind::full})
+          for (const stream_choice& streams : {stream_choice{}, stream_choice{stream_policy::queued, 0},
+                                               stream_choice{stream_policy::adversarial, std::uint64_t(dp * 7 + pp)}})
+            for (const zero_stage stage :
+                 {zero_stage::none, zero_stage::optimizer_state, zero_stage::gradients, zero_stage::parameters}) {
+              const setting one{{pp, dp, ep, 1}, recompute, streams};
+              INFO(one.mesh.text() << ", recompute " << static_cast<int>(recompute) << ", streams "
+                                   << name(streams.policy) << ", zero " << static_cast<int>(stage));
+              const record got = train<float>(run_of(one, stage), source);
+              check_equal(one_rank, got);
+              record& expected = stage >= zero_stage::gradients ? ranks_first : micro_batches_first;
+              if (expected.losses.empty()) expected = got;
+              CHECK(compare(expected, got).worst == 0);
+            }
+    }
 }
 
 TEST_CASE("selective recompute keeps less than all and more than layers' outputs, changes no bit, and is planned") {
