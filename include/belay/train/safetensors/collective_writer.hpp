@@ -96,8 +96,9 @@ class basic_collective_writer {
   template <class T>
   void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
              where at = where::current()) {
-    static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
-    if constexpr (element<T> && !moves_nothing<Group>) {
+    constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
+    static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
+    if constexpr (has_dtype && !moves_nothing<Group>) {
       const place& to = place_of(name, at);
       const tensor& declared = files_[to.file].content.tensors[to.tensor];
       if (declared.type != stored_as<T>)
