@@ -115,7 +115,7 @@ phase_cycle parse_phases(const std::string& text) {
   std::vector<phase_cycle::entry> entries;
   for (const auto& [name, value] : key_values(text, "--phases")) {
     const auto which = std::find_if(belay::all_phases.begin(), belay::all_phases.end(),
-                                    [&name = name](belay::phase each) { return name == belay::name(each); });
+                                    [&wanted = name](belay::phase each) { return wanted == belay::name(each); });
     if (which == belay::all_phases.end())
       throw input_error("--phases: unknown phase '" + name + "'; the phases are train, eval and rollout");
     std::size_t count = 0;
