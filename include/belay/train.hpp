@@ -4,6 +4,7 @@
 // files.
 #pragma once
 
+#include "belay/train/checkpoint.hpp"     // IWYU pragma: export
 #include "belay/train/clip.hpp"           // IWYU pragma: export
 #include "belay/train/evaluate.hpp"       // IWYU pragma: export
 #include "belay/train/launch.hpp"         // IWYU pragma: export
@@ -17,4 +18,5 @@
 #include "belay/train/plan_table.hpp"     // IWYU pragma: export
 #include "belay/train/run.hpp"            // IWYU pragma: export
 #include "belay/train/safetensors.hpp"    // IWYU pragma: export
+#include "belay/train/stop_request.hpp"   // IWYU pragma: export
 #include "belay/train/store.hpp"          // IWYU pragma: export

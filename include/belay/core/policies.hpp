@@ -95,6 +95,13 @@ concept files_policy = requires(F files, const char* path, int flags, int descri
   { files.remove(path) } -> std::same_as<int>;
 };
 
+/// The same with folders: they are made and removed as files are.
+template <class F>
+concept folders_policy = files_policy<F> && requires(F files, const char* path) {
+  { files.make_folder(path, mode_t{}) } -> std::same_as<int>;
+  { files.remove_folder(path) } -> std::same_as<int>;
+};
+
 /// The machine's files.
 struct posix_files {
   [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
@@ -108,8 +115,10 @@ struct posix_files {
   [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
   [[nodiscard]] static int rename(const char* from, const char* to) noexcept { return ::rename(from, to); }
   [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
+  [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
+  [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
 };
 
-static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && files_policy<posix_files>);
+static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && folders_policy<posix_files>);
 
 }  // namespace belay::inline BELAY_ABI

@@ -169,16 +169,25 @@ class parameter_base {
   /// Of a divided parameter: the local part has memory for the time, or none.
   void place_values(T* values) noexcept { value_ = values; }
 
+  /// Calls `visit(local_offset, std::span<T>)` for every range of the local part that this rank keeps, in order.
+  template <class Visit>
+  void each_kept(Visit&& visit) const {
+    if (!divided_) {
+      if (local_size() > 0) visit(std::size_t{0}, std::span<T>(value_, local_size()));
+      return;
+    }
+    for (const held_range<T>& range : held_)
+      if (range.count > 0) visit(range.first, std::span<T>(range.data, range.count));
+  }
   /// Calls `visit(global_offset, std::span<T>)` for every contiguous run of what this rank keeps, in order.
   template <class Visit>
   void each_held(Visit&& visit) const {
     each_run([&](std::size_t global, std::size_t local, std::size_t count) {
-      if (!divided_) return visit(global, std::span<T>(value_ + local, count));
-      for (const held_range<T>& range : held_) {
-        const std::size_t first = range.first > local ? range.first : local;
-        const std::size_t end = range.first + range.count, last = end < local + count ? end : local + count;
-        if (first < last) visit(global + first - local, std::span<T>(range.data + first - range.first, last - first));
-      }
+      each_kept([&](std::size_t first, std::span<T> kept) {
+        const std::size_t begin = first > local ? first : local;
+        const std::size_t end = first + kept.size(), last = end < local + count ? end : local + count;
+        if (begin < last) visit(global + begin - local, kept.subspan(begin - first, last - begin));
+      });
     });
   }
 

@@ -49,7 +49,8 @@ requires communicator<typename Mesh::control_type>
 [[nodiscard]] ballot vote_over(const Mesh& mesh, const ballot& own, std::uint64_t divisor, where at) {
   const auto& group = mesh.control();
   if (group.size() < 2) return own;
-  std::array<std::uint64_t, 3> sums{own.open_obligations, own.misused_handles, own.non_finite};
+  std::array<std::uint64_t, 6> sums{own.open_obligations, own.misused_handles, own.non_finite,
+                                    own.unwritten,        own.unwritable,      own.asked_to_stop};
   std::array<double, 1> loss{own.loss};
   const bool abstains = divisor == no_divisor;
   std::array<std::uint64_t, 3> largest{own.needed_rows, abstains ? 0 : divisor, abstains ? 0 : ~divisor};
@@ -67,7 +68,7 @@ requires communicator<typename Mesh::control_type>
                         at);
     }
   }
-  return {sums[0], sums[1], sums[2], largest[0], loss[0]};
+  return {sums[0], sums[1], sums[2], largest[0], loss[0], sums[3], sums[4], sums[5]};
 }
 
 /// Two small all_reduces over the group, when `commit` calls it. All ranks must commit at the same point.
@@ -77,11 +78,12 @@ class world_vote {
   explicit world_vote(Group group, where at = where::current()) : group_(std::move(group)), at_(at) {}
 
   [[nodiscard]] ballot operator()(const ballot& own) const {
-    std::array<std::uint64_t, 3> sums{own.open_obligations, own.misused_handles, own.non_finite};
+    std::array<std::uint64_t, 6> sums{own.open_obligations, own.misused_handles, own.non_finite,
+                                      own.unwritten,        own.unwritable,      own.asked_to_stop};
     std::array<std::uint64_t, 1> largest{own.needed_rows};
     group_.all_reduce(std::span<std::uint64_t>(sums), sum, at_);
     group_.all_reduce(std::span<std::uint64_t>(largest), maximum, at_);
-    return {sums[0], sums[1], sums[2], largest[0], own.loss};
+    return {sums[0], sums[1], sums[2], largest[0], own.loss, sums[3], sums[4], sums[5]};
   }
 
  private:

@@ -33,6 +33,10 @@ struct ballot {
   std::uint64_t non_finite = 0;   // gradients that are not finite
   std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
   double loss = 0;
+  // Of a run's checkpoints (train/checkpoint.hpp): nothing is refused for them.
+  std::uint64_t unwritten = 0;  // ranks whose files are not on their medium yet
+  std::uint64_t unwritable = 0;  // ranks whose files could not be written
+  std::uint64_t asked_to_stop = 0;
 };
 
 /// The divisor of a rank that has none: it agrees with every other.

@@ -38,7 +38,8 @@ struct step_start {
 /// nothing waits for peers. `fingerprint()`: equal on all ranks. `finish(mesh, divisor, at)` and `abandon(mesh, at)`,
 /// which are templates, end a step in its commit: the first gives the participant's part of the token, the second joins
 /// the collectives that peers wait in. A participant whose room can overflow has `make_room(rows, at)`, which is called
-/// before `begin` once a step was replayed.
+/// before `begin` once a step was replayed. One that wants to know the vote has `learn(ballot)`, which gets that of all
+/// ranks.
 template <class P>
 concept step_participant = requires(P& participant, const P& same, const step_start& start, where at) {
   typename P::committed_part;

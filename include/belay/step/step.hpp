@@ -171,7 +171,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     expect_agreement(mesh, order(), at);  // before ranks wait for each other in what only some of them take part in
     if (findings_.open_obligations + findings_.misused_handles > 0) {
       each([&](auto& participant) { participant.abandon(mesh, at); });
-      const ballot all = vote_over(mesh, findings_, no_divisor, at);
+      const ballot all = vote(mesh, no_divisor, at);
       end(end_of_step::refused);
       return refuse(all, std::move(list));
     }
@@ -199,7 +199,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     each([&](auto& participant) { add(participant.findings()); });
     if (!engine_->rehearsing() && !__builtin_isfinite(summary.norm)) ++findings_.non_finite;
     findings_.loss += engine_->loss();
-    const ballot all = vote_over(mesh, findings_, summary.divisor, at);
+    const ballot all = vote(mesh, summary.divisor, at);
     summary.loss = all.loss;
     if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
       list = all.non_finite > 0 ? not_finite(summary, parts) : std::string();
@@ -244,9 +244,21 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     std::apply([](auto&... part) { (part.discard(), ...); }, parts);
   }
 
+  template <class Mesh>
+  [[nodiscard]] ballot vote(const Mesh& mesh, std::uint64_t divisor, where at) {
+    const ballot all = vote_over(mesh, findings_, divisor, at);
+    each([&](auto& participant) {
+      if constexpr (requires { participant.learn(all); }) participant.learn(all);
+    });
+    return all;
+  }
+
   void add(const ballot& findings) noexcept {
     findings_.non_finite += findings.non_finite;
     findings_.loss += findings.loss;
+    findings_.unwritten += findings.unwritten;
+    findings_.unwritable += findings.unwritable;
+    findings_.asked_to_stop += findings.asked_to_stop;
     if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
   }
 

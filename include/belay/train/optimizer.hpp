@@ -98,6 +98,7 @@ class adamw {
     kit_ = &store.run().engine().kit();
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
+    before_ = [&store] { store.note_before_update(); };
   }
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
@@ -165,6 +166,31 @@ class adamw {
 
   /// Steps applied so far.
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+  /// Goes on after so many, with the state of that step: the correction of the moments depends on them.
+  void continue_after(std::uint64_t steps) noexcept { steps_ = steps; }
+
+  /// Calls `visit(part, range, state)` for each part of the state, "first_moment", "second_moment" and, where T is
+  /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range.
+  template <class Visit>
+  void each_state(Visit&& visit) const {
+    const std::size_t part = state_.size() / adamw_state_parts<T>;
+    std::size_t done = 0;
+    for (const owned_range<T>& range : buckets_->owned()) {
+      visit("first_moment", range, state_.subspan(done, range.count));
+      visit("second_moment", range, state_.subspan(part + done, range.count));
+      if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
+      done += range.count;
+    }
+  }
+  /// `visit(name, value)` for what the optimizer was made with, and the last learning rate.
+  template <class Visit>
+  void each_setting(Visit&& visit) const {
+    visit("learning_rate", settings_.learning_rate);
+    visit("beta1", settings_.beta1);
+    visit("beta2", settings_.beta2);
+    visit("epsilon", settings_.epsilon);
+    visit("decay", settings_.decay);
+  }
   [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
@@ -182,6 +208,7 @@ class adamw {
       throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
                             " of their buckets, which have begun another since",
                         at);
+    if (before_) before_();
     const reduced_gradients<T> used = std::move(gradients);
     last_token_ = number;
     ++steps_;
@@ -225,6 +252,7 @@ class adamw {
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
   std::function<void(std::uint64_t)> note_;  // tells a store what the last update was made with
+  std::function<void()> before_;             // and that there will be one
 };
 
 template <class Store>

@@ -174,7 +174,7 @@ class run {
     }
   }
 
-  /// The numbers 1 to `count`, each until its step is committed: one that must be replayed comes again, with room for
+  /// The numbers 1 to `count`, or those after `done`, each until its step is committed: one that must be replayed comes again, with room for
   /// what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as `error`. When the next
   /// number is there, all that the step has queued is done. A rehearsal has one step.
   class step_numbers {
@@ -182,7 +182,8 @@ class run {
     struct end_type {};
     class iterator {
      public:
-      iterator(run& owner, std::size_t count) noexcept : owner_(&owner), count_(count) {}
+      iterator(run& owner, std::size_t count, std::size_t done) noexcept
+          : owner_(&owner), count_(count), number_(done + 1) {}
       [[nodiscard]] std::size_t operator*() const noexcept { return number_; }
       iterator& operator++() {
         if (owner_->next() == next_step::another) ++number_;
@@ -193,19 +194,20 @@ class run {
      private:
       run* owner_;
       std::size_t count_;
-      std::size_t number_ = 1;
+      std::size_t number_;
     };
-    [[nodiscard]] iterator begin() const noexcept { return {*owner_, count_}; }
+    [[nodiscard]] iterator begin() const noexcept { return {*owner_, count_, done_}; }
     [[nodiscard]] end_type end() const noexcept { return {}; }
 
    private:
     friend class run;
-    step_numbers(run& owner, std::size_t count) noexcept : owner_(&owner), count_(count) {}
+    step_numbers(run& owner, std::size_t count, std::size_t done) noexcept
+        : owner_(&owner), count_(count), done_(done) {}
     run* owner_;
-    std::size_t count_;
+    std::size_t count_, done_;
   };
-  [[nodiscard]] step_numbers steps(std::size_t count) noexcept {
-    return {*this, rehearsing() && count > 1 ? std::size_t{1} : count};
+  [[nodiscard]] step_numbers steps(std::size_t count, std::size_t done = 0) noexcept {
+    return {*this, rehearsing() && count > done + 1 ? done + 1 : count, done};
   }
 
   /// Whether `number` is a multiple of `count`. In a rehearsal it is, so that what a run does only at times, such as an

@@ -141,6 +141,11 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     return fnv1a().add_text("parameter_store").add(update_).value();
   }
+  /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
+  void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
+  void note_before_update() const {
+    if (before_update_) before_update_();
+  }
   /// A hash of what an optimizer was last applied with; the next vote compares it.
   void note_update(std::uint64_t arguments) noexcept { update_ = fnv1a(update_).add(arguments).value(); }
 
@@ -269,6 +274,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   std::vector<norm_place> norm_places_;
   gradient_norm<value_type> norm_;
   std::vector<std::function<void(std::uint64_t, where)>> fillers_;
+  std::function<void()> before_update_;
   std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
   std::uint64_t update_ = 0;
   bool stepping_ = false;

@@ -41,6 +41,16 @@ struct stored_parameters {
   std::span<Gradient> gradients;  // alike
 };
 
+/// Of `count` ranks that keep the same, the number of this one.
+struct copy_place {
+  std::size_t number = 0;
+  std::size_t count = 1;
+};
+/// Those of a parameter's values, and of its optimizer's state.
+struct stored_copies {
+  copy_place of_values, of_state;
+};
+
 /// What a `parameter_store` has beside its part in steps.
 template <class Run, class Mesh, class Precision>
 class store_memory {
@@ -106,6 +116,28 @@ class store_memory {
   }
   /// A hash of the plan of gathers; 0 without.
   [[nodiscard]] std::uint64_t plan_hash() const noexcept { return gathers_ ? gathers_->fingerprint() : 0; }
+
+  // For checkpoints.
+
+  /// Calls `visit(parameter, copies)` for all parameters, trained ones first, in model order.
+  template <class Visit>
+  void each_stored(Visit&& visit) {
+    for (std::size_t p = 0; p < buckets_.parameters(); ++p) visit(buckets_.parameter(p), copies_of(p));
+    for (const auto& one : frozen_.members()) {
+      const bool divided = frozen_.layout().families()[one.family].divides_values();
+      const copy_place place = place_among_copies(one.family, divided, *one.parameter);
+      visit(*one.parameter, stored_copies{place, place});
+    }
+  }
+  /// Which ranks keep the same state of trained parameter `p`: the same share where that is divided.
+  [[nodiscard]] stored_copies copies_of(std::size_t p) const {
+    const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].family;
+    const family_shape family = buckets_.layout().families()[number];
+    const bool divides_state = family.ranks > 1 && family.stage >= zero_stage::optimizer_state;
+    const auto& parameter = buckets_.parameter(p);
+    return {place_among_copies(number, family.divides_values(), parameter),
+            place_among_copies(number, divides_state, parameter)};
+  }
 
   // For `belay::gathers`.
 
@@ -208,6 +240,24 @@ class store_memory {
     buckets_.bind({values, gradients, reductions, wire}, at);
   }
 
+  // The ranks that keep the same: shard groups where it is divided, else all that replicate the parameter.
+  [[nodiscard]] copy_place place_among_copies(std::size_t family, bool divided,
+                                              const parameter_base<value_type>& parameter) const {
+    const axes& shape = mesh_->shape();
+    const coordinate& here = mesh_->layout_coordinate();
+    const bool of_experts = family % 2 == 1;
+    copy_place out;
+    const auto along = [&](int number, int count) {
+      out.number = out.number * static_cast<std::size_t>(count) + static_cast<std::size_t>(number);
+      out.count *= static_cast<std::size_t>(count);
+    };
+    divided ? along(here.data / shape.shards(), shape.data / shape.shards()) : along(here.data, shape.data);
+    if (!divided && !of_experts) along(here.expert, shape.expert);
+    const std::size_t dimension = parameter.cut_dimension();
+    const bool uncut = parameter.shape().rank() == 0 || parameter.part().count == parameter.shape()[dimension];
+    if (of_experts || uncut) along(here.tensor, shape.tensor);
+    return out;
+  }
   [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
     std::size_t p = 0;
     while (&buckets_.parameter(p) != &parameter) ++p;

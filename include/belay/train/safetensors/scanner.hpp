@@ -5,10 +5,12 @@
 // IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -72,6 +74,18 @@ class header_scanner {
     if (cursor_ < text_.size() && (peek() == '.' || peek() == 'e' || peek() == 'E')) {
       fail(begin, "a number is not an integer");
     }
+    return value;
+  }
+
+  /// A number that a double holds.
+  [[nodiscard]] double number() {
+    const std::size_t begin = next();
+    while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
+    const std::string_view digits = text_.substr(begin, cursor_ - begin);
+    double value = 0;
+    const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (wrong != std::errc{} || end != digits.data() + digits.size() || !(value - value == 0))
+      fail(begin, "expected a number");
     return value;
   }
 

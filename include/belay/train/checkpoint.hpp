@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Checkpoints of a run: stores, optimizers and the user's own state, written beside the training by every rank, and
+// loaded on any mesh, ZeRO stage and type. A crash at any instant leaves the last committed one.
+//
+//   belay::checkpoints saved{run, mesh, {.folder = "runs/a", .every = 50, .keep = 3}};
+//   saved.add(store, optimizer);
+//   saved.add("data", cursor);                                       // has save() and load(text)
+//   const auto from = saved.open(belay::resume_from::newest);
+//   for (const std::size_t number : run.steps(total, from.step)) {
+//     belay::step step{run.engine(), store, saved};                  // "mine is written" joins its vote
+//     ...
+//     if (saved.after(number)) break;                                // somebody asked to stop: see stop_request
+//   }
+//   saved.close();
+#pragma once
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
+#include "belay/comm/reduction.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/hexadecimal.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/step/commit.hpp"
+#include "belay/step/participant.hpp"
+#include "belay/train/checkpoint/added_state.hpp"
+#include "belay/train/checkpoint/checkpoint_folder.hpp"
+#include "belay/train/checkpoint/checkpoint_layout.hpp"
+#include "belay/train/checkpoint/checkpoint_reader.hpp"
+#include "belay/train/checkpoint/checkpoint_writer.hpp"
+#include "belay/train/checkpoint/declared_state.hpp"
+#include "belay/train/checkpoint/manifest.hpp"
+#include "belay/train/safetensors/file_agreement.hpp"
+#include "belay/train/stop_request.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+struct checkpoint_options {
+  std::string folder = {};      // of all checkpoints of the run; empty: none are written
+  std::uint64_t every = 0;      // steps; 0: only when it is asked to stop
+  std::size_t keep = 0;         // so many of the newest; 0: all
+  std::size_t ring_bytes = std::size_t{4} << 20U;  // what an update can copy instead of waiting for a write; tier host
+  const stop_request* stop = nullptr;              // outlives the checkpoints
+};
+
+/// What a run begins with: nothing, for which the folder must have no checkpoint; or the newest checkpoint that is
+/// there, or its weights alone, with a fresh optimizer.
+enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
+
+/// What it was. Step 0: there was none.
+struct resumed_run {
+  std::uint64_t step = 0;
+  std::string folder = {};
+};
+
+/// A store of parameters.
+template <class Store>
+concept saved_store = requires(Store& store, std::function<void()> hook) {
+  typename Store::buckets_type;
+  store.before_update(std::move(hook));
+};
+
+/// An optimizer of a store: `each_state(visit)` and `each_setting(visit)` as adamw has them.
+template <class Optimizer>
+concept saved_optimizer = requires(Optimizer& optimizer, std::uint64_t steps) {
+  { optimizer.steps() } -> std::convertible_to<std::uint64_t>;
+  optimizer.continue_after(steps);
+};
+
+/// State of one's own, equal on all ranks: as UTF-8 text, and back.
+template <class State>
+concept saved_state = requires(State& state, const State& same, std::string_view text) {
+  { same.save() } -> std::convertible_to<std::string>;
+  state.load(text);
+};
+
+/// All ranks of the mesh make one and call it alike. Run, mesh, stores, optimizers and states outlive it. It takes part
+/// in steps. State that is saved changes by `optimizer.apply` alone while a step is trained; whoever changes it
+/// otherwise calls `before_update` first.
+template <class Run, class Mesh, folders_policy Files = posix_files>
+class checkpoints {
+ public:
+  using committed_part = no_committed_part;
+
+  checkpoints(Run& run, const Mesh& mesh, checkpoint_options options, where at = where::current())
+      : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
+    if (!enabled()) return;
+    const std::uint64_t ring = checkpoint_chunks(options_.ring_bytes) + 1;
+    ring_ = run.template lease<std::byte>(tier::host, static_cast<std::size_t>(ring * checkpoint_chunk),
+                                          "checkpoint ring", at);
+  }
+  checkpoints(const checkpoints&) = delete;
+  checkpoints& operator=(const checkpoints&) = delete;
+  ~checkpoints() {
+    for (const auto& detach : detach_) detach();
+  }
+
+  /// Whether there is a folder to write to; without one every call does nothing.
+  [[nodiscard]] bool enabled() const noexcept { return !options_.folder.empty(); }
+  [[nodiscard]] const checkpoint_options& options() const noexcept { return options_; }
+
+  /// The values of a store's parameters.
+  template <saved_store Store>
+  void add(Store& store) {
+    state_.add_values(store);
+    attach(store);
+  }
+  /// The same with the state of their optimizer.
+  template <saved_store Store, saved_optimizer Optimizer>
+  void add(Store& store, Optimizer& optimizer) {
+    state_.add_values(store);
+    state_.add_optimizer(store, optimizer);
+    attach(store);
+  }
+  /// State of one's own, under a name.
+  template <saved_state State>
+  void add(std::string name, State& state) {
+    state_.add_user(std::move(name), state);
+  }
+
+  /// Makes the folder, removes what a run that died has left there, and fills everything that was added from the newest
+  /// checkpoint. Collective over the mesh, before the first step. Throws on all ranks: input_error where there are
+  /// checkpoints and `from` is `nothing`, file_error where another run writes there, or with file, byte and tensor what
+  /// is damaged, missing or does not fit; then state is filled in part.
+  resumed_run open(resume_from from = resume_from::nothing, where at = where::current()) {
+    resumed_run out;
+    if constexpr (!moves_nothing<control_type>) {
+      if (!enabled()) return out;
+      safetensors::file_agreement problems;
+      std::uint64_t newest[] = {0};
+      problems.attempt([&] {
+        if (!speaks()) return;
+        folder_.lock(at);
+        folder_.sweep(0, at);
+        const std::vector<std::uint64_t> all = folder_.committed(at);
+        if (!all.empty()) newest[0] = all.back();
+        if (newest[0] != 0 && from == resume_from::nothing)
+          throw input_error(options_.folder + " has checkpoints, the newest of step " + std::to_string(newest[0]) +
+                                ": resume from it, or name another folder",
+                            at);
+      });
+      problems.agree(control(), at);
+      control().broadcast(std::span<std::uint64_t>(newest), 0, at);
+      if (newest[0] != 0) {
+        out = {newest[0], folder_.path_of(newest[0])};
+        load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
+        run_->engine().continue_after(out.step);
+      }
+      layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
+      writer_.emplace(ring_);
+      last_started_ = out.step;
+    }
+    return out;
+  }
+
+  /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050". Collective, between steps. Errors
+  /// as of `open`.
+  void load(const std::string& folder, state_kinds kinds, where at = where::current()) {
+    if constexpr (!moves_nothing<control_type>) {
+      run_->engine().expect_between_steps(at);
+      before_update();
+      safetensors::file_agreement problems;
+      std::string text;
+      problems.attempt([&] {
+        if (speaks()) text = read_manifest_text<Files>(folder, at);
+      });
+      problems.agree(control(), at);
+      text = safetensors::broadcast_text(control(), std::move(text), 0, at);
+      problems.attempt([&] {
+        checkpoint_reader<Files> in(folder, parse_manifest(text, folder + "/" + std::string(manifest_name), at));
+        state_.load(in, kinds, at);
+      });
+      problems.agree(control(), at);
+    }
+  }
+
+  /// After step `number` of the whole run was applied. Begins a checkpoint where the options want one, and commits the
+  /// one that all ranks have written. True: a stop was asked for, this step's checkpoint is committed, and the loop is
+  /// to end. A checkpoint that could not be written does not end the training; see `take_problem`. Collective. Throws
+  /// file_error where that of a stop could not be written, usage_error before `open`.
+  [[nodiscard]] bool after(std::uint64_t number, where at = where::current()) {
+    if constexpr (moves_nothing<control_type>) {
+      return false;
+    } else {
+      if (!enabled()) return false;
+      if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
+      const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
+      settle(heard, at);
+      const bool stops = heard.asked_to_stop > 0;
+      const bool due = options_.every > 0 && number % options_.every == 0;
+      if ((stops || due) && last_started_ != number) start(number, at);
+      if (!stops) return false;
+      close(at);
+      if (options_.stop != nullptr) options_.stop->note_followed();
+      return true;
+    }
+  }
+
+  /// Returns when what was begun is committed. Collective. Throws file_error on all ranks where it could not be.
+  void close(where at = where::current()) {
+    if constexpr (!moves_nothing<control_type>) {
+      if (!writer_) return;
+      finish(at);
+      writer_->wait_done();
+      safetensors::file_agreement problems;
+      problems.attempt([&] {
+        if (auto late = writer_->take_late_problem()) throw *late;
+        if (problem_) throw *problem_;
+      });
+      problems.agree(control(), at);
+    }
+  }
+
+  /// Why the last checkpoint that failed could not be written; once, alike on all ranks but for a manifest, which rank
+  /// 0 alone writes.
+  [[nodiscard]] std::optional<file_error> take_problem() {
+    if (writer_)
+      if (auto late = writer_->take_late_problem()) return late;
+    return std::exchange(problem_, std::nullopt);
+  }
+  [[nodiscard]] checkpoint_costs costs() const { return writer_ ? writer_->costs() : checkpoint_costs{}; }
+
+  /// The state is about to change: returns when no write reads it any more.
+  void before_update() {
+    if (writer_) writer_->before_update();
+  }
+
+  // What a step asks of its participants.
+
+  void begin(const step_start&, where) const noexcept {}
+  template <class Divisor>
+  [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) const noexcept {
+    return {};
+  }
+  void abandon(const Mesh&, where) const noexcept {}
+  void withdraw() const noexcept {}
+  [[nodiscard]] ballot findings() const {
+    ballot out;
+    if (!enabled()) return out;
+    if (saving_ != 0) {
+      out.unwritten = writer_->done() ? 0 : 1;
+      out.unwritable = writer_->problem() ? 1 : 0;
+    }
+    out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
+    return out;
+  }
+  void learn(const ballot& all) noexcept { heard_ = all; }
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+    return fnv1a().add_text("checkpoints").add(options_.every).add(enabled() ? 1 : 0).value();
+  }
+
+ private:
+  using control_type = typename Mesh::control_type;
+
+  [[nodiscard]] const control_type& control() const noexcept { return mesh_->control(); }
+  [[nodiscard]] bool speaks() const { return control().rank() == 0; }
+
+  template <class Store>
+  void attach(Store& store) {
+    if (!enabled()) return;
+    store.before_update([this] { before_update(); });
+    detach_.push_back([&store] { store.before_update({}); });
+  }
+  [[nodiscard]] declared_state declared() {
+    declared_state out;
+    state_.declare(out);
+    return out;
+  }
+
+  [[nodiscard]] ballot vote(where at) const {
+    const ballot own = findings();
+    std::uint64_t sums[] = {own.unwritten, own.unwritable, own.asked_to_stop};
+    control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+    ballot all;
+    all.unwritten = sums[0];
+    all.unwritable = sums[1];
+    all.asked_to_stop = sums[2];
+    return all;
+  }
+
+  // Commits or gives up what all ranks have finished.
+  void settle(const ballot& all, where at) {
+    if (saving_ == 0 || all.unwritten > 0) return;
+    if (all.unwritable > 0) return give_up(at);
+    const std::vector<std::uint32_t> checksums = layout_.gather_checksums(control(), writer_->files(), at);
+    if (speaks()) {
+      manifest content = layout_.content(*id_, saving_, checksums);
+      content.optimizers = std::move(captured_.optimizers);
+      content.states = std::move(captured_.states);
+      writer_->then([this, text = manifest_text::of(content), step = saving_, at] { publish(text, step, at); });
+    }
+    saving_ = 0;
+  }
+  // All ranks know why, and training goes on.
+  void give_up(where at) {
+    for (const file_to_write& each : writer_->files()) static_cast<void>(Files::remove(each.path.c_str()));
+    safetensors::file_agreement problems;
+    problems.attempt([&] {
+      if (const auto problem = writer_->problem()) throw *problem;
+    });
+    try {
+      problems.agree(control(), at);
+    } catch (const file_error& problem) {
+      problem_ = problem;
+    }
+    saving_ = 0;
+  }
+  void finish(where at) {
+    if (saving_ == 0) return;
+    writer_->wait_done();
+    settle(vote(at), at);
+  }
+
+  void start(std::uint64_t number, where at) {
+    finish(at);
+    run_->engine().compute().synchronize();  // the last update
+    if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_id(at) : "", 0, at);
+    if (speaks()) captured_ = state_.capture();
+    saving_ = last_started_ = number;
+    const std::string folder = folder_.path_of(number);
+    writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);
+  }
+
+  // Rank 0, once all files are on their media.
+  void publish(const std::string& text, std::uint64_t step, where at) const {
+    const std::string folder = folder_.path_of(step);
+    const std::string unfinished = folder + "/" + std::string(unfinished_manifest_name);
+    const std::string final_name = folder + "/" + std::string(manifest_name);
+    static_cast<void>(Files::remove(unfinished.c_str()));
+    {
+      const auto out = safetensors::basic_file<Files>::create_new(unfinished, at);
+      if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
+      out.write(0, std::as_bytes(std::span<const char>(text)), at);
+      out.permit(0644, at);
+      out.sync(at);
+    }
+    safetensors::sync_folder<Files>(options_.folder, at);  // the name of this checkpoint's folder
+    if (Files::rename(unfinished.c_str(), final_name.c_str()) != 0)
+      throw file_error(final_name, 0, "cannot be given its name: " + safetensors::reason(errno), at);
+    safetensors::sync_folder<Files>(folder, at);
+    folder_.keep(options_.keep, at);
+    folder_.sweep(step, at);  // what was given up
+  }
+
+  [[nodiscard]] static std::string random_id(where at) {
+    std::uint64_t random = 0;
+    if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
+      throw file_error("getrandom", 0, "no number can be drawn for a checkpoint", at);
+    std::string out;
+    append_hex(out, random, 16);
+    return out;
+  }
+
+  Run* run_;
+  const Mesh* mesh_;
+  checkpoint_options options_;
+  checkpoint_folder<Files> folder_;
+  std::span<std::byte> ring_;
+  added_state<Files> state_;
+  std::vector<std::function<void()>> detach_;
+  checkpoint_layout layout_;
+  captured_state captured_;          // on rank 0, of the checkpoint that is being written
+  std::optional<std::string> id_;    // of this run, in all its checkpoints
+  std::uint64_t saving_ = 0;         // the step whose checkpoint is being written, or 0
+  std::uint64_t last_started_ = 0;
+  std::optional<ballot> heard_;      // the last vote
+  std::optional<file_error> problem_;
+  std::optional<checkpoint_writer<Files>> writer_;  // the last: its thread uses the others
+};
+
+template <class Run, class Mesh>
+checkpoints(Run&, const Mesh&, checkpoint_options) -> checkpoints<Run, Mesh>;
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What was added to a run's checkpoints, whatever its type: how it is declared, captured and loaded.
+// IWYU pragma: private, include "belay/train/checkpoint.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/parameter.hpp"
+#include "belay/train/checkpoint/checkpoint_reader.hpp"
+#include "belay/train/checkpoint/declared_state.hpp"
+#include "belay/train/checkpoint/manifest.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What is loaded of a checkpoint: everything, or the values of parameters alone.
+enum class state_kinds : std::uint8_t { all, weights };
+
+/// What a manifest says beside its tensors.
+struct captured_state {
+  std::vector<manifest_optimizer> optimizers;
+  std::vector<std::pair<std::string, std::string>> states;
+};
+
+template <folders_policy Files>
+class added_state {
+ public:
+  template <class Store>
+  void add_values(Store& store) {
+    declare_.push_back([&store](declared_state& out) {
+      std::size_t number = 0;
+      store.each_stored([&](auto& parameter, const stored_copies& copies) {
+        parameter.each_kept([&](std::size_t first, auto values) {
+          out.add(parameter, number, value_part, first, values, copies.of_values);
+        });
+        ++number;
+      });
+    });
+    load_.push_back([&store](checkpoint_reader<Files>& in, state_kinds, where at) {
+      store.each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
+    });
+  }
+
+  template <class Store, class Optimizer>
+  void add_optimizer(Store& store, Optimizer& optimizer) {
+    declare_.push_back([&store, &optimizer](declared_state& out) {
+      optimizer.each_state([&](std::string_view part, const auto& range, auto state) {
+        out.add(store.buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
+                store.copies_of(range.parameter).of_state);
+      });
+    });
+    const std::size_t number = optimizers_.size();
+    load_.push_back([&store, &optimizer, number](checkpoint_reader<Files>& in, state_kinds kinds, where at) {
+      optimizer.each_state([&](std::string_view part, const auto& range, auto state) {
+        load_range(store.buckets().parameter(range.parameter), part, range, state, in, kinds, at);
+      });
+      if (kinds == state_kinds::weights) return optimizer.continue_after(0);
+      if (number >= in.content().optimizers.size())
+        throw file_error(in.folder(), 0,
+                         "has the state of " + std::to_string(in.content().optimizers.size()) +
+                             " optimizers, this run has more",
+                         at);
+      optimizer.continue_after(in.content().optimizers[number].steps);
+    });
+    optimizers_.push_back([&optimizer] {
+      manifest_optimizer out{optimizer.steps(), {}};
+      optimizer.each_setting([&](const char* name, double value) { out.settings.emplace_back(name, value); });
+      return out;
+    });
+  }
+
+  template <class State>
+  void add_user(std::string name, State& state) {
+    load_.push_back([&state, name](checkpoint_reader<Files>& in, state_kinds kinds, where at) {
+      if (kinds == state_kinds::weights) return;
+      for (const auto& [known, text] : in.content().states)
+        if (known == name) return state.load(std::string_view(text));
+      throw file_error(in.folder(), 0, "has no state " + printable(name), at);
+    });
+    states_.emplace_back(std::move(name), [&state] { return std::string(state.save()); });
+  }
+
+  void declare(declared_state& out) const {
+    for (const auto& each : declare_) each(out);
+  }
+  [[nodiscard]] captured_state capture() const {
+    captured_state out;
+    for (const auto& each : optimizers_) out.optimizers.push_back(each());
+    for (const auto& [name, save] : states_) out.states.emplace_back(name, save());
+    return out;
+  }
+  void load(checkpoint_reader<Files>& in, state_kinds kinds, where at) const {
+    for (const auto& each : load_) each(in, kinds, at);
+  }
+
+ private:
+  using reader = checkpoint_reader<Files>;
+
+  template <class Parameter>
+  [[nodiscard]] static const manifest_tensor& tensor_of(const Parameter& parameter, const reader& in, where at) {
+    const std::vector<std::uint64_t> shape(parameter.shape().begin(), parameter.shape().end());
+    return in.tensor_named(parameter.name(), shape, at);
+  }
+
+  // Wide values come from the master copy, where a narrow run has left one.
+  template <class Parameter>
+  static void load_values(Parameter& parameter, reader& in, where at) {
+    using element = typename Parameter::value_type;
+    if (parameter.global_size() == 0) return;
+    const manifest_tensor& from = tensor_of(parameter, in, at);
+    const bool wide = std::is_same_v<element, compute_type_t<element>>;
+    const std::string_view part = wide && reader::has_part(from, "master") ? "master" : value_part;
+    parameter.fill([&](std::size_t first, std::span<element> values) { in.read(from, part, first, values, at); }, at);
+  }
+
+  template <class Parameter, class Range, class State>
+  static void load_range(const Parameter& parameter, std::string_view part, const Range& range, std::span<State> state,
+                         reader& in, state_kinds kinds, where at) {
+    if (kinds == state_kinds::weights && part != "master") {
+      for (State& each : state) each = State{};
+      return;
+    }
+    const manifest_tensor& from = tensor_of(parameter, in, at);
+    std::string_view wanted = part;
+    if (part == "master" && !reader::has_part(from, part)) wanted = value_part;
+    if (!reader::has_part(from, wanted))
+      throw file_error(in.folder(), 0,
+                       "has no " + std::string(wanted) + " of tensor " + printable(from.name) +
+                           ", as where it was frozen: its weights alone can be loaded",
+                       at);
+    each_run_of(parameter, range.offset, range.count, [&](std::size_t first, std::size_t in_range, std::size_t count) {
+      in.read(from, wanted, first, state.subspan(in_range, count), at);
+    });
+  }
+
+  std::vector<std::function<void(declared_state&)>> declare_;
+  std::vector<std::function<void(reader&, state_kinds, where)>> load_;
+  std::vector<std::function<manifest_optimizer()>> optimizers_;
+  std::vector<std::pair<std::string, std::function<std::string()>>> states_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where the pieces of all ranks lie in the files of a checkpoint. It is the same for every checkpoint of a run, and is
+// exchanged once.
+// IWYU pragma: private, include "belay/train/checkpoint.hpp"
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/comm/collective.hpp"
+#include "belay/comm/mesh.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/train/checkpoint/checkpoint_folder.hpp"
+#include "belay/train/checkpoint/checkpoint_writer.hpp"
+#include "belay/train/checkpoint/declared_state.hpp"
+#include "belay/train/checkpoint/manifest.hpp"
+#include "belay/train/safetensors/file_agreement.hpp"
+#include "belay/train/safetensors/layout.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// It is made once, by `checkpoints`.
+class checkpoint_layout {
+ public:
+  checkpoint_layout() = default;
+  /// Of what the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline stages list, as
+  /// they do with tied weights, is written by the first. Collective. Throws usage_error on all ranks where stages list
+  /// a tensor in two shapes.
+  template <class Group>
+  checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
+    const std::string own = manifest_text::of(declared.declarations());
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const std::string text = safetensors::broadcast_text(group, rank == group.rank() ? own : "", rank, at);
+      const std::string source = "the state of rank " + std::to_string(rank);
+      add(rank, manifest_parser(text, source, at).parse_tensors(), at);
+      if (rank == group.rank()) keep_own(rank, declared);
+    }
+    lay_out_all(at);
+  }
+
+  /// What this rank writes into `folder` for a checkpoint. Valid until the next call.
+  [[nodiscard]] std::vector<file_to_write> files_of_this_rank(const std::string& folder, std::string_view id,
+                                                              std::uint64_t step) {
+    std::vector<file_to_write> out;
+    for (own_file& each : own_) {
+      const file& of = files_[each.number];
+      each.header = of.prefix;
+      replace(each.header, no_id, id);
+      replace(each.header, padded_step(0), padded_step(step));
+      file_to_write next;
+      next.path = folder + "/" + of.name;
+      next.bytes = of.bytes;
+      next.segments.push_back(std::as_bytes(std::span<const char>(each.header)));
+      next.segments.insert(next.segments.end(), each.memory.begin(), each.memory.end());
+      out.push_back(std::move(next));
+    }
+    return out;
+  }
+
+  /// The checksums of all files' chunks, in the manifest's order. Collective.
+  template <class Group>
+  [[nodiscard]] std::vector<std::uint32_t> gather_checksums(const Group& group, const std::vector<file_to_write>& own,
+                                                            where at) const {
+    const auto ranks = static_cast<std::size_t>(group.size());
+    std::vector<std::size_t> counts(ranks);
+    for (const file& each : files_) counts[static_cast<std::size_t>(each.rank)] += chunks(each);
+    const std::size_t most = *std::max_element(counts.begin(), counts.end());
+    std::vector<std::uint64_t> mine, all(most * ranks);
+    for (const file_to_write& each : own) mine.insert(mine.end(), each.checksums.begin(), each.checksums.end());
+    mine.resize(most);
+    if (most > 0) group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
+    std::vector<std::uint32_t> out;
+    std::vector<std::size_t> next(ranks);
+    for (const file& each : files_)
+      for (std::size_t chunk = 0; chunk < chunks(each); ++chunk) {
+        const auto rank = static_cast<std::size_t>(each.rank);
+        out.push_back(static_cast<std::uint32_t>(all[rank * most + next[rank]++]));
+      }
+    return out;
+  }
+
+  /// The manifest of a checkpoint, but for optimizers and states.
+  [[nodiscard]] manifest content(std::string_view id, std::uint64_t step, std::span<const std::uint32_t> checksums) const {
+    manifest out;
+    out.id = id;
+    out.step = step;
+    out.mesh = shape_;
+    out.tensors = tensors_;
+    for (const file& each : files_) {
+      const auto own = checksums.first(chunks(each));
+      checksums = checksums.subspan(own.size());
+      out.files.push_back({each.name, each.bytes, {own.begin(), own.end()}});
+    }
+    return out;
+  }
+
+ private:
+  static constexpr std::string_view no_id = "0000000000000000";
+
+  struct file {
+    std::string name;
+    int rank;
+    std::vector<safetensors::declaration> declarations;
+    std::vector<std::pair<std::size_t, std::size_t>> places;  // tensor and piece
+    std::string prefix;
+    std::uint64_t bytes = 0;
+  };
+  struct own_file {
+    std::size_t number;
+    std::vector<std::span<const std::byte>> memory;
+    std::string header;
+  };
+
+  [[nodiscard]] static std::size_t chunks(const file& of) noexcept {
+    return static_cast<std::size_t>(checkpoint_chunks(of.bytes));
+  }
+  static void replace(std::string& text, std::string_view from, std::string_view to) {
+    text.replace(text.find(from), from.size(), to);
+  }
+
+  void add(int rank, std::vector<manifest_tensor> declared, where at) {
+    const int stage = coordinate_of(shape_, rank).pipeline;
+    for (manifest_tensor& each : declared) {
+      const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage});
+      if (is_new) tensors_.push_back({each.name, each.shape, {}});
+      manifest_tensor& tensor = tensors_[found->second.tensor];
+      if (tensor.shape != each.shape)
+        throw usage_error("ranks list tensor " + printable(each.name) + " in two shapes", at);
+      if (found->second.stage != stage) continue;
+      manifest_piece& piece = each.pieces.front();
+      piece.file = file_number(rank, piece.file);
+      file& into = files_[piece.file];
+      into.places.emplace_back(found->second.tensor, tensor.pieces.size());
+      into.declarations.push_back(declaration_of(each, piece));
+      tensor.pieces.push_back(std::move(piece));
+    }
+  }
+  [[nodiscard]] std::size_t file_number(int rank, std::size_t group) {
+    const std::string name = checkpoint_file_name(declared_state::group_names[group], rank);
+    for (std::size_t i = files_.size(); i-- > 0 && files_[i].rank == rank;)
+      if (files_[i].name == name) return i;
+    files_.push_back({name, rank, {}, {}, {}, 0});
+    return files_.size() - 1;
+  }
+  // A whole box has its shape, so that other readers of the file see a matrix.
+  [[nodiscard]] static safetensors::declaration declaration_of(const manifest_tensor& tensor,
+                                                               const manifest_piece& piece) {
+    safetensors::declaration out{piece.part == value_part ? tensor.name : piece.part + "." + tensor.name, piece.type, {}};
+    if (piece.count == piece.box.elements())
+      for (const box_side& each : piece.box.sides) out.shape.push_back(each.count());
+    else
+      out.shape.push_back(piece.count);
+    return out;
+  }
+  // In the order in which `add` took them.
+  void keep_own(int rank, const declared_state& declared) {
+    const int stage = coordinate_of(shape_, rank).pipeline;
+    for (std::size_t i = 0; i < files_.size(); ++i)
+      if (files_[i].rank == rank) own_.push_back({i, {}, {}});
+    for (const declared_piece& each : declared.pieces()) {
+      if (number_of_.find(each.tensor)->second.stage != stage) continue;
+      const std::string name = checkpoint_file_name(declared_state::group_names[each.piece.file], rank);
+      for (own_file& into : own_)
+        if (files_[into.number].name == name) into.memory.push_back(each.memory);
+    }
+  }
+  void lay_out_all(where at) {
+    for (file& each : files_) {
+      const safetensors::metadata_list about{{"format", "belay"},
+                                             {"checkpoint", std::string(no_id)},
+                                             {"step", padded_step(0)},
+                                             {"file", each.name}};
+      const safetensors::layout placed = safetensors::lay_out(each.declarations, about, at);
+      for (std::size_t i = 0; i < each.places.size(); ++i)
+        tensors_[each.places[i].first].pieces[each.places[i].second].begin =
+            placed.prefix.size() + placed.tensors[i].begin;
+      each.prefix = placed.prefix;
+      each.bytes = placed.file_bytes();
+    }
+  }
+
+  struct place {
+    std::size_t tensor;
+    int stage;  // of the pipeline, that writes it
+  };
+
+  axes shape_;
+  std::vector<manifest_tensor> tensors_;
+  std::map<std::string, place, std::less<>> number_of_;
+  std::vector<file> files_;  // in the order of ranks
+  std::vector<own_file> own_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a rank keeps of a run's state, and which of it it writes: over all ranks every element once. What several ranks
+// keep alike is divided among them, or goes to each in turn where it is small.
+// IWYU pragma: private, include "belay/train/checkpoint.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/parallel/parameter.hpp"
+#include "belay/parallel/placement.hpp"
+#include "belay/train/checkpoint/boxes.hpp"
+#include "belay/train/checkpoint/manifest.hpp"
+#include "belay/train/safetensors/stored_type.hpp"
+#include "belay/train/store_memory.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A piece that this rank writes, and where it lies in memory.
+struct declared_piece {
+  std::string tensor;
+  std::vector<std::uint64_t> shape;  // of the tensor
+  manifest_piece piece;              // its file is 0 for values, 1 for state of an optimizer
+  std::span<const std::byte> memory;
+};
+
+/// The box of a tensor that this rank holds, which ZeRO divides further.
+template <class T>
+[[nodiscard]] tensor_box box_of(const parameter_base<T>& parameter) {
+  tensor_box out;
+  for (const std::size_t extent : parameter.shape()) out.sides.push_back({0, extent});
+  if (!out.sides.empty()) {
+    const local_part part = parameter.part();
+    out.sides[parameter.cut_dimension()] = {part.first, part.first + part.count};
+  }
+  return out;
+}
+
+class declared_state {
+ public:
+  enum file_group : std::size_t { parameters, optimizer };
+  static constexpr std::string_view group_names[] = {"parameters", "optimizer"};
+
+  /// Elements `first` and on of the local part of `parameter`, number `number` of its model, have the part `state`,
+  /// which is kept alike by as many ranks as `copies` says.
+  template <class T, class State>
+  void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
+           std::span<State> state, copy_place copies) {
+    constexpr std::size_t divided_from = std::size_t{1} << 20U;  // bytes
+    local_part mine{0, state.size()};
+    if (state.size_bytes() >= divided_from * copies.count)
+      mine = even_part(state.size(), copies.count, copies.number);
+    else if (number % copies.count != copies.number)
+      return;
+    if (mine.count == 0) return;
+    const auto values = std::span<const State>(state).subspan(mine.first, mine.count);
+    declared_piece out;
+    out.tensor = parameter.name();
+    for (const std::size_t extent : parameter.shape()) out.shape.push_back(extent);
+    out.piece = {std::string(part), safetensors::stored_as<std::remove_const_t<State>>,
+                 part == value_part ? parameters : optimizer, 0, box_of(parameter), first + mine.first, mine.count};
+    out.memory = std::as_bytes(values);
+    pieces_.push_back(std::move(out));
+  }
+
+  [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
+  /// What they say, without memory: a tensor for each piece.
+  [[nodiscard]] std::vector<manifest_tensor> declarations() const {
+    std::vector<manifest_tensor> out;
+    for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
+    return out;
+  }
+
+ private:
+  std::vector<declared_piece> pieces_;
+};
+
+/// Calls `visit(element of the tensor, element of the range, count)` for the contiguous runs of elements `first` to
+/// `first + count - 1` of the local part of `parameter`.
+template <class T, class Visit>
+void each_run_of(const parameter_base<T>& parameter, std::size_t first, std::size_t count, Visit&& visit) {
+  parameter.each_run([&](std::size_t global, std::size_t local, std::size_t length) {
+    const std::size_t begin = first > local ? first : local;
+    const std::size_t end = first + count < local + length ? first + count : local + length;
+    if (begin < end) visit(global + begin - local, begin - first, end - begin);
+  });
+}
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// SIGTERM as a request: the run writes a checkpoint, then ends with exit code 75, which says "start me again". Ranks
+// that are forked after this was made share it with the process that forked them.
+//
+//   const belay::stop_request stop;                       // before the ranks are started
+//   belay::checkpoints saved{run, mesh, {.folder = "runs/a", .every = 50, .stop = &stop}};
+//   ...
+//   return stop.followed() ? belay::exit_code_of_a_stop : 0;
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <new>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// EX_TEMPFAIL of sysexits.h: the run was stopped as asked, and goes on when it is started again.
+inline constexpr int exit_code_of_a_stop = 75;
+
+/// One in a process at a time. While it lives SIGTERM is noted and does nothing else.
+class stop_request {
+ public:
+  /// Throws usage_error where there is one already, file_error where the system has no page for it.
+  explicit stop_request(where at = where::current()) {
+    void* const page = ::mmap(nullptr, sizeof(state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) throw file_error("mmap", 0, "no page for a request to stop", at);
+    state_ = new (page) state;
+    state* none = nullptr;
+    if (!requested_stop_.compare_exchange_strong(none, state_)) {
+      ::munmap(page, sizeof(state));
+      throw usage_error("there is a stop_request in this process already", at);
+    }
+    struct sigaction action = {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGTERM, &action, &before_);
+  }
+  stop_request(const stop_request&) = delete;
+  stop_request& operator=(const stop_request&) = delete;
+  ~stop_request() {
+    ::sigaction(SIGTERM, &before_, nullptr);
+    requested_stop_.store(nullptr);
+    ::munmap(state_, sizeof(state));
+  }
+
+  /// Whether a SIGTERM came, to this process or to one that shares it.
+  [[nodiscard]] bool asked() const noexcept { return state_->asked.load(std::memory_order_relaxed); }
+  /// As if one had come.
+  void ask() const noexcept { state_->asked.store(true, std::memory_order_relaxed); }
+  /// Whether a run has stopped for it, with its state on the medium.
+  [[nodiscard]] bool followed() const noexcept { return state_->followed.load(std::memory_order_relaxed); }
+  void note_followed() const noexcept { state_->followed.store(true, std::memory_order_relaxed); }
+
+ private:
+  struct state {
+    std::atomic<bool> asked = false, followed = false;
+  };
+  static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<state*>::is_always_lock_free);
+
+  static void note(int) {
+    if (state* const here = requested_stop_.load()) here->asked.store(true, std::memory_order_relaxed);
+  }
+
+  static inline constinit std::atomic<state*> requested_stop_ = nullptr;
+
+  state* state_;
+  struct sigaction before_ = {};
+};
+
+}  // namespace belay::inline BELAY_ABI
