@@ -29,6 +29,7 @@
 #include "belay/backend/host/options.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
+#include "belay/train/stop_request.hpp"
 #include "tools/belay_run/child.hpp"
 #include "tools/belay_run/guard.hpp"
 #include "tools/belay_run/options.hpp"
@@ -79,9 +80,11 @@ class started_world : public world_monitor {
     if (!signals_) throw belay::file_error("signalfd", 0, belay::error_text(errno));
   }
 
-  /// Of the rank that caused the others' failure, where the world knows; else of the first that failed.
+  /// Of the rank that caused the others' failure, where the world knows; else of the first that failed. Where none did
+  /// and some stopped as asked, theirs.
   [[nodiscard]] int exit_code() const {
     if (refused_) return exit_code_;
+    if (exit_code_ == 0 && stopped_) return belay::exit_code_of_a_stop;
     if (const belay::host::world_status* const world = failed()) {
       for (const int rank : world->cause().culprits) {
         const auto place = static_cast<std::size_t>(rank);
@@ -133,6 +136,10 @@ class started_world : public world_monitor {
     after_us_->remove(std::exchange(children_[static_cast<std::size_t>(rank)], 0));
     --living_;
     const int code = how.how == exit_status::kind::signalled ? 128 + how.code : how.code;
+    if (code == belay::exit_code_of_a_stop) {  // no failure
+      stopped_ = true;
+      return;
+    }
     if (code != 0 && exit_code_ == 0) say("rank " + std::to_string(rank) + " " + how.text());
     if (code != 0) fail(rank, code);
   }
@@ -254,6 +261,7 @@ class started_world : public world_monitor {
   outlet out_{STDOUT_FILENO}, error_{STDERR_FILENO};
   std::vector<unique_fd> reports_;  // of those whose program has not begun
   std::deque<line_reader> readers_;
+  bool stopped_ = false;  // a rank has saved its state and ended, as it was asked
   bool refused_ = false;  // the program could not be started
   bool any_joined_ = false;
   std::vector<std::pair<int, exit_status>> gone_before_;

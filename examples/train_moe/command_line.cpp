@@ -195,7 +195,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string dtype = "fp32";
   std::string freeze = "none";
   std::string phases;
-  bool print_plan = false;
+  bool print_plan = false, resume = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
   app.option_defaults()->always_capture_default();
@@ -253,6 +253,14 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->type_name("device=BYTES,host=BYTES");
   app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")->type_name("FILE");
   app.add_flag("--print-plan", print_plan, "print the memory plan, itemised per rank, before training");
+  app.add_option("--checkpoint", run.checkpoint.folder,
+                 "save the run's state in this folder, beside the training; with it SIGTERM saves and ends with code 75")
+      ->type_name("DIR");
+  app.add_option("--checkpoint-every", run.checkpoint.every, "steps between checkpoints; 0: only when asked to stop")
+      ->check(count_of("steps", 0, 1000000000));
+  app.add_option("--keep", run.checkpoint.keep, "so many of the newest checkpoints; 0: all")
+      ->check(count_of("checkpoints", 0, 1000000000));
+  app.add_flag("--resume", resume, "go on from the newest checkpoint; --steps is the total");
   app.add_option("--phases", phases,
                  "repeats: training steps, then passes of evaluation and rollouts, as in train=4,eval=1,rollout=1")
       ->type_name("train=N[,eval=N][,rollout=N]");
@@ -281,6 +289,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.freeze = parse_freeze(freeze);
     if (app.count("--phases") > 0) run.cycle = parse_phases(phases);
     if (!budget.empty()) run.budget = parse_budget(budget);
+    if (resume) run.checkpoint.from = belay::resume_from::newest;
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;
     run.streams = parse_streams(streams, run);
     if (run.streams.policy == belay::stream_policy::adversarial && line.backend != backend_kind::threads)

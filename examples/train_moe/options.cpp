@@ -68,6 +68,9 @@ void check(const options& run) {
   if (run.freeze != freeze_kind::none && run.dtype != belay::dtype::f32)
     throw input_error(std::string("--freeze ") + name(run.freeze) +
                       " is compiled for --dtype fp32 alone: in bf16 the trainer trains all parts");
+  const checkpoint_settings& saved = run.checkpoint;
+  if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
+    throw input_error("--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR");
   if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate)) throw input_error("--lr must be a number >= 0");
 }
 

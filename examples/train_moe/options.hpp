@@ -15,6 +15,7 @@
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/schedule.hpp"
+#include "belay/train/checkpoint.hpp"
 #include "model/mixtral.hpp"
 #include "train_moe/phase_cycle.hpp"
 
@@ -29,6 +30,15 @@ inline constexpr freeze_kind all_freeze_kinds[] = {freeze_kind::none, freeze_kin
 /// The objective: the mean over all targets of the global batch, or the mean of the micro-batches' means. They differ
 /// where micro-batches have different numbers of targets; there is a flag for the first only.
 enum class loss_mean { targets, micro_batches };
+
+/// Where a run saves its state, and what it begins with.
+struct checkpoint_settings {
+  std::string folder;     // empty: none
+  std::size_t every = 0;  // steps; 0: when the run is asked to stop
+  std::size_t keep = 0;   // of the newest; 0: all
+  belay::resume_from from = belay::resume_from::nothing;
+  const belay::stop_request* stop = nullptr;
+};
 
 struct options {
   belay::axes mesh{.pipeline = 2, .data = 1, .expert = 2, .tensor = 1};
@@ -53,6 +63,7 @@ struct options {
   double balance_coefficient = 0.01;  // router_aux_loss_coef
   std::size_t bucket_bytes = std::size_t{1} << 20;
   belay::stream_choice streams;
+  checkpoint_settings checkpoint;
 };
 
 /// As the flag --freeze names it.

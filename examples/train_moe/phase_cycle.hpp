@@ -30,6 +30,13 @@ class phase_cycle {
   [[nodiscard]] bool ends_with(std::size_t number) const noexcept {
     return entries_.size() > 1 && number % entries_.front().count == 0;
   }
+  /// Passes of evaluation, or rollouts, until after step `number`.
+  [[nodiscard]] std::size_t passes_until(std::size_t number, belay::phase which) const noexcept {
+    std::size_t out = 0;
+    for (const entry& each : entries_)
+      if (each.which == which) out += number / entries_.front().count * each.count;
+    return out;
+  }
   [[nodiscard]] bool has(belay::phase which) const noexcept {
     for (const entry& each : entries_)
       if (each.which == which) return true;

@@ -50,6 +50,12 @@ class phase_session {
     enter(belay::phase::train, write);
   }
 
+  /// The run goes on after step `number`: its passes are counted as if it had not ended.
+  void continue_after(std::size_t number) noexcept {
+    evaluations_ = cycle_->passes_until(number, belay::phase::eval);
+    rollouts_ = cycle_->passes_until(number, belay::phase::rollout);
+  }
+
   /// Leases what the largest pass of each phase does.
   void rehearse() {
     const auto silent = [](std::string_view) {};

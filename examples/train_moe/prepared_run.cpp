@@ -49,6 +49,10 @@ nlohmann::ordered_json config_of(const command_line& line) {
       {"json", path(line.json)},
       {"print_plan", line.print_plan == command_line::plan_output::print},
       {"eval", path(line.eval)},
+      {"checkpoint", path(run.checkpoint.folder)},
+      {"checkpoint_every", run.checkpoint.every},
+      {"keep", run.checkpoint.keep},
+      {"resume", run.checkpoint.from != belay::resume_from::nothing},
       {"export", path(line.export_to)},
       {"import", path(line.import_from)}};
 }
@@ -59,9 +63,20 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
 }
 
 corpus read_corpus(const command_line& line) {
+  expect_new_or_resumed(line.run);
   corpus text = line.data.empty() ? corpus::from_repository(BELAY_SOURCE_DIR) : corpus::from_file(line.data);
   if (line.run.steps > 0) text.require(line.run.sequence);
   return text;
+}
+
+// A folder of another run's checkpoints is not written to.
+void expect_new_or_resumed(const options& run) {
+  const checkpoint_settings& saved = run.checkpoint;
+  if (saved.folder.empty() || saved.from != belay::resume_from::nothing) return;
+  const auto found = belay::checkpoint_folder<>(saved.folder).committed();
+  if (!found.empty())
+    throw belay::input_error("--checkpoint " + saved.folder + " has checkpoints, the newest of step " +
+                             std::to_string(found.back()) + ": go on from it with --resume, or name another folder");
 }
 
 // Of --eval, or what training does not read where there are phases of evaluation.
@@ -153,6 +168,8 @@ void prepared_run::finish(const summary& end) {
                                     {"final_loss", or_null(end.final_loss)},
                                     {"eval_loss", or_null(end.eval_loss)},
                                     {"tokens_per_s", or_null(end.tokens_per_s)},
+                                    {"resumed_from", or_null(end.resumed_from)},
+                                    {"stopped", end.stopped},
                                     {"config", config_of(line)}};
   printer.write_json(last.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   char words[256];
@@ -170,7 +187,10 @@ void prepared_run::finish(const summary& end) {
     std::snprintf(words, sizeof words, "eval loss %.6f nats a byte", *end.eval_loss);
     out += words + (" (" + belay::printable(line.eval)) + ")\n";
   }
-  if (!line.export_to.empty()) out += "exported to " + belay::printable(line.export_to) + "\n";
+  if (end.stopped)
+    out += "stopped as asked after step " + std::to_string(end.steps) + "; the same flags with --resume go on\n";
+  else if (!line.export_to.empty())
+    out += "exported to " + belay::printable(line.export_to) + "\n";
   if (!end.sample.empty()) out += "\na sample:\n" + end.sample + "\n";
   printer.say(out);
 }

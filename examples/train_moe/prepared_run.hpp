@@ -42,6 +42,8 @@ struct summary {
   std::optional<double> eval_loss;
   std::optional<double> tokens_per_s;
   std::string sample;
+  std::optional<std::size_t> resumed_from;  // the step, where it was to resume; 0: there was no checkpoint
+  bool stopped = false;                     // as asked, before the last step
 };
 
 /// Whether this process prints what the run does: one of all processes does.

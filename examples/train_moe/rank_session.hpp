@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "train_moe/phase_session.hpp"
 #include "train_moe/prepared_run.hpp"
 #include "train_moe/rollout.hpp"
+#include "train_moe/run_state.hpp"
 #include "train_moe/trainer.hpp"
 #include "train_moe/weights.hpp"
 
@@ -26,17 +29,24 @@ class rank_session {
         first_(!run.rehearsing() && rank.number() == 0),
         run_(&run),
         trainer_(prepared.line.run, rank, run, prepared.source),
-        phases_(trainer_, prepared.line.run.cycle, prepared.eval_text) {}
+        phases_(trainer_, prepared.line.run.cycle, prepared.eval_text),
+        state_(prepared.line, prepared.text) {
+    trainer_.checkpoints().add("train_moe", state_);
+  }
 
   /// The whole run.
   void run() {
     summary end;
     if (run_->rehearsing()) return rehearse();
     if (prepared_->imported) import_weights(trainer_.mesh(), trainer_.model(), *prepared_->imported);
+    resume(end);
     train(end);
-    if (!line().eval.empty()) evaluate(end);
-    if (line().run.steps > 0) sample(end);
-    if (!line().export_to.empty()) export_model();
+    if (!end.stopped) {
+      if (line().run.checkpoint.stop != nullptr) line().run.checkpoint.stop->end();
+      if (!line().eval.empty()) evaluate(end);
+      if (line().run.steps > 0) sample(end);
+      if (!line().export_to.empty()) export_model();
+    }
     control().barrier();  // all ranks have succeeded, which can now be printed
     if (first_) prepared_->finish(end);
   }
@@ -48,12 +58,35 @@ class rank_session {
   [[nodiscard]] const command_line& line() const noexcept { return prepared_->line; }
   [[nodiscard]] const auto& control() { return trainer_.mesh().control(); }
 
+  // From the newest checkpoint, where the flags say so.
+  void resume(summary& end) {
+    const checkpoint_settings& saved = line().run.checkpoint;
+    const belay::resumed_run from = trainer_.checkpoints().open(saved.from);
+    done_ = static_cast<std::size_t>(from.step);
+    state_.set_step(done_);
+    phases_.continue_after(done_);
+    if (!first_ || saved.from == belay::resume_from::nothing) return;
+    end.resumed_from = done_;
+    prepared_->printer.say(done_ > 0 ? "resumed from " + belay::printable(from.folder) + "\n"
+                                     : belay::printable(saved.folder) + " has no checkpoint: the run starts afresh\n");
+  }
+
+  // After a step: true where the run was asked to stop, and is saved.
+  [[nodiscard]] bool save(std::size_t step) {
+    state_.set_step(step);
+    const bool stops = trainer_.checkpoints().after(step);
+    if (const auto problem = first_ ? trainer_.checkpoints().take_problem() : std::nullopt)
+      std::fprintf(stderr, "train_moe: a checkpoint was not written, training goes on: %s\n",
+                   belay::printable_what(*problem).c_str());
+    return stops;
+  }
+
   void train(summary& end) {
     const options& run = line().run;
     double recent[10] = {};
     double timed_seconds = 0;
     auto begin = clock::now();
-    for (const std::size_t step : run_->steps(run.steps)) {
+    for (const std::size_t step : run_->steps(run.steps, done_)) {
       const auto result = trainer_.train(step);
       if (!result) continue;  // it comes again, with more room
       const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
@@ -61,22 +94,25 @@ class rank_session {
         prepared_->printer.print(step, *result, seconds, trainer_.shared(), trainer_.memory());
         recent[step % 10] = result->loss;
         // The first step warms up; where it is the only one, it is all there is to time.
-        if (step > 1 || run.steps == 1) timed_seconds += seconds;
+        if (step > done_ + 1 || run.steps == done_ + 1) timed_seconds += seconds;
         end.steps = step;
         end.final_loss = result->loss;
       }
       phases_.after(step, [this](std::string_view line) {
         if (first_) prepared_->printer.write_json(line);
       });
+      if (end.stopped = save(step); end.stopped) break;
       begin = clock::now();
     }
+    trainer_.checkpoints().close();
     control().barrier();  // what follows allocates, and the last line counts allocations
-    if (!first_ || run.steps == 0) return;
-    const std::size_t timed = run.steps > 1 ? run.steps - 1 : 1;
-    end.tokens_per_s = static_cast<double>(timed * tokens_per_step(run)) / timed_seconds;
+    if (!first_ || end.steps <= done_) return;
+    const std::size_t trained = end.steps - done_;
+    const std::size_t timed = trained > 1 ? trained - 1 : 1;
+    if (timed_seconds > 0) end.tokens_per_s = static_cast<double>(timed * tokens_per_step(run)) / timed_seconds;
     double sum = 0;
     for (double loss : recent) sum += loss;
-    if (run.steps >= 10) end.mean_of_last = sum / 10;
+    if (trained >= 10) end.mean_of_last = sum / 10;
   }
 
   // One step, and the largest pass that can be of each phase.
@@ -108,6 +144,8 @@ class rank_session {
   Run* run_;
   trainer_type trainer_;
   phase_session<trainer_type> phases_;
+  run_state state_;
+  std::size_t done_ = 0;  // steps of the run that this one goes on from
 };
 
 /// The session of a rank with parameters and activations of T, that trains `Parts`.

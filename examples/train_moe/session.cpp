@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -53,8 +54,9 @@ void expect_ranks(const belay::launcher_environment& found, const options& run, 
 
 }  // namespace
 
-int run_session(const command_line& line, char** argv) {
+int run_session(const command_line& given, char** argv) {
   model::one_thread_per_product();
+  command_line line = given;
   const options& run = line.run;
   const int ranks = static_cast<int>(run.mesh.ranks());
   const belay::launcher_environment found = belay::find_launcher();
@@ -62,6 +64,8 @@ int run_session(const command_line& line, char** argv) {
   const bool forks = !threads && !mpi && found.size == 1;
   if (!threads && !forks) expect_ranks(found, run, mpi ? "mpi" : "processes");
   if (forks) start_without_threads(argv);
+  std::optional<belay::stop_request> stop;
+  if (!run.checkpoint.folder.empty()) line.run.checkpoint.stop = &stop.emplace();
   prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent);
   if (threads) {
     run_on(belay::host::world{ranks, host_options(ranks)}, prepared);
@@ -73,7 +77,7 @@ int run_session(const command_line& line, char** argv) {
   } else {
     run_on(belay::host::world::from_env(host_options(ranks)), prepared);
   }
-  return 0;
+  return stop && stop->followed() ? belay::exit_code_of_a_stop : 0;
 }
 
 }  // namespace train_moe

@@ -7,7 +7,8 @@
 
 namespace train_moe {
 
-/// Runs what the flags say, and returns the program's exit code: 0 only if every step was committed. The program may be
+/// Runs what the flags say, and returns the program's exit code: 0 only if every step was committed, 75 where the run
+/// was asked to stop and has saved its state. The program may be
 /// executed again with `argv`.
 [[nodiscard]] int run_session(const command_line& line, char** argv);
 

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "belay/parallel/schedule.hpp"
@@ -56,7 +57,7 @@ class step_printer {
     collect(report, shared);
     report.replayed = result.replays > 0;
     // Allocations count from the end of the first step, or of a replay: its line is the first of this plan.
-    const bool begins = step == 1 || report.replayed;
+    const bool begins = !std::exchange(begun_, true) || report.replayed;
     const belay::allocation_report now{memory.allocations(belay::tier::device), memory.allocations(belay::tier::host),
                                        tools::heap_allocations()};
     if (begins) base_ = now;
@@ -119,6 +120,7 @@ class step_printer {
   belay::step_line line_;
   std::vector<std::uint64_t> expert_tokens_;
   belay::allocation_report base_;
+  bool begun_ = false;
   belay::output terminal_{STDOUT_FILENO, "standard output"};
   std::optional<belay::output> json_;
 };

@@ -19,6 +19,7 @@
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/pipeline.hpp"
 #include "belay/step.hpp"
+#include "belay/train/checkpoint.hpp"
 #include "belay/train/loss.hpp"
 #include "belay/train/memory_report.hpp"
 #include "belay/train/optimizer.hpp"
@@ -79,9 +80,15 @@ class trainer {
         targets_(tensor(run)),
         shared_(run.template lease<double>(belay::tier::host, table_.size(), "report")),
         memory_(run, mesh_),
+        checkpoints_(run, mesh_,
+                     {.folder = settings.checkpoint.folder,
+                      .every = settings.checkpoint.every,
+                      .keep = settings.checkpoint.keep,
+                      .stop = settings.checkpoint.stop}),
         loss_sums_(shape_.micro_batches),
         loss_scales_(shape_.micro_batches, 1.0) {
     if (settings.recompute == recompute_kind::selective) model_.recompute_attention(belay::recomputes::yes);
+    checkpoints_.add(store_, optimizer_);
     exchange_.prepare(model_.part().first_layer, shape_.layers, shape_.micro_batches);
   }
   trainer(const trainer&) = delete;  // the model and its handles point into it
@@ -91,7 +98,7 @@ class trainer {
   std::optional<step_result> train(std::size_t number) {
     step_result result;
     fill_batch(number, result);
-    belay::step step{run_->engine(), store_, exchange_};
+    belay::step step{run_->engine(), store_, exchange_, checkpoints_};
     pipeline_.run(step, stage_, belay::view<const std::int32_t, 3>(tokens_),
                   [this](const auto& scope, logits_view logits) { return this->loss_of(scope, logits); });
     auto outcome = std::move(step).commit(mesh_, belay::target_tokens{result.targets});
@@ -115,6 +122,8 @@ class trainer {
   [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }
   [[nodiscard]] model_type& model() noexcept { return model_; }
   [[nodiscard]] store_type& store() noexcept { return store_; }
+  /// Of store and optimizer; whoever runs the training adds its own state and opens them.
+  [[nodiscard]] auto& checkpoints() noexcept { return checkpoints_; }
   [[nodiscard]] auto& pipeline() noexcept { return pipeline_; }
   [[nodiscard]] auto& stage() noexcept { return stage_; }
   /// The numbers all ranks shared at the end of the last step; see report_table for their places.
@@ -249,6 +258,7 @@ class trainer {
   belay::view<std::int32_t, 3> tokens_, targets_;  // this rank's slice of a step: [micro_batches, sequences, length]
   std::span<double> shared_;
   belay::memory_report memory_;
+  belay::checkpoints<Run, mesh_type> checkpoints_;
   std::vector<double> loss_sums_;  // by micro-batch, where the stage has the head
   std::vector<double> loss_scales_;
   std::size_t replays_ = 0;

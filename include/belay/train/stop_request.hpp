@@ -48,8 +48,7 @@ class stop_request {
   stop_request(const stop_request&) = delete;
   stop_request& operator=(const stop_request&) = delete;
   ~stop_request() {
-    ::sigaction(SIGTERM, &before_, nullptr);
-    requested_stop_.store(nullptr);
+    end();
     ::munmap(state_, sizeof(state));
   }
 
@@ -57,6 +56,11 @@ class stop_request {
   [[nodiscard]] bool asked() const noexcept { return state_->asked.load(std::memory_order_relaxed); }
   /// As if one had come.
   void ask() const noexcept { state_->asked.store(true, std::memory_order_relaxed); }
+  /// From here on SIGTERM does what it did before, in this process.
+  void end() const noexcept {
+    state* own = state_;
+    if (requested_stop_.compare_exchange_strong(own, nullptr)) ::sigaction(SIGTERM, &before_, nullptr);
+  }
   /// Whether a run has stopped for it, with its state on the medium.
   [[nodiscard]] bool followed() const noexcept { return state_->followed.load(std::memory_order_relaxed); }
   void note_followed() const noexcept { state_->followed.store(true, std::memory_order_relaxed); }
