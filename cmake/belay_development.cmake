@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# What tests, examples and benchmarks share and a consumer never sees: warnings, -march=native, BLAS.
+# What tests, examples and benchmarks share and a consumer never sees: warnings, -march=native, BLAS, liburing.
 
 add_library(belay_warnings INTERFACE)
 set(belay_warning_flags -Wall -Wextra -Wconversion -Wshadow -Werror)
@@ -51,4 +51,16 @@ if(belay_use_blas AND BELAY_CBLAS_INCLUDE AND BELAY_OPENBLAS)
   target_compile_definitions(belay_example_blas INTERFACE BELAY_HAS_CBLAS=1)
 else()
   message(STATUS "OpenBLAS: not used; the examples multiply matrices with a blocked loop")
+endif()
+
+# io_uring, which a file tier uses where it is found and the kernel allows it.
+add_library(belay_liburing INTERFACE)
+find_path(BELAY_LIBURING_INCLUDE NAMES liburing.h)
+find_library(BELAY_LIBURING NAMES uring)
+if(BELAY_LIBURING_INCLUDE AND BELAY_LIBURING)
+  target_include_directories(belay_liburing SYSTEM INTERFACE ${BELAY_LIBURING_INCLUDE})
+  target_link_libraries(belay_liburing INTERFACE ${BELAY_LIBURING})
+  target_compile_definitions(belay_liburing INTERFACE BELAY_HAS_LIBURING=1)
+else()
+  message(STATUS "liburing: not found; file tiers use a thread")
 endif()

@@ -38,6 +38,7 @@ present() {
       [ -e "$runtime" ] || [ -e "$(clang++-19 -print-file-name=libclang_rt.asan.a 2>/dev/null)" ]
       ;;
     libopenblas-dev) header cblas.h && [ -e "$(gcc -print-file-name=libopenblas.so 2>/dev/null)" ] ;;
+    liburing-dev) header liburing.h && [ -e "$(gcc -print-file-name=liburing.so 2>/dev/null)" ] ;;
     libcli11-dev) header CLI/CLI.hpp ;;
     nlohmann-json3-dev) header nlohmann/json.hpp ;;
     doctest-dev) header doctest/doctest.h ;;

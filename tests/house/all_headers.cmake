@@ -14,6 +14,7 @@ foreach(header IN LISTS headers)
   file(STRINGS "${root}/${header}" lines REGEX "^[ \t]*#[ \t]*include[ \t]*<")
   list(APPEND standard ${lines})
 endforeach()
+list(FILTER standard EXCLUDE REGEX "<liburing\\.h>")  # only where it is found
 list(REMOVE_DUPLICATES standard)
 list(SORT standard)
 list(JOIN standard "\n" include_standard)

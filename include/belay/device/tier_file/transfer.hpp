@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Transfers under way: a fixed number of slots, and for each transfer a handle that learns what became of it. A slot is
+// free as soon as its bytes have moved, so a handle that nobody waits for holds no one up.
+// IWYU pragma: private, include "belay/device/tier_file.hpp"
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/tier_file/error.hpp"
+#include "belay/device/tier_file/transfer_ring.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+class file_transfers;
+
+/// One started read or write; move-only. Its memory belongs to it until `wait` returns, or it is destroyed: that waits
+/// too, and drops an error that nobody waited for. Used by one thread at a time. It may outlive its file.
+class [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer {
+ public:
+  /// Nothing under way: for a transfer to be moved into.
+  file_transfer() noexcept = default;
+  file_transfer(file_transfer && other) noexcept { take(other); }
+  /// Waits for what this handle held before.
+  file_transfer& operator=(file_transfer&& other) noexcept {
+    if (this == &other) return *this;
+    settle();
+    take(other);
+    return *this;
+  }
+  ~file_transfer() { settle(); }
+
+  /// Returns when all bytes have moved; after that, at once. Throws tier_file_error where they could not; this is about
+  /// this transfer alone.
+  void wait(where at = where::current()) {
+    settle();
+    if (fault_ == tier_file_fault::none) return;
+    throw tier_file_error(*directory_, {call_.operation, fault_, code_, call_.offset, call_.bytes, done_, {}}, at);
+  }
+
+  /// True when `wait` would not block.
+  [[nodiscard]] inline bool ready();
+
+ private:
+  friend class file_transfers;
+  file_transfer(file_transfers & owner, std::shared_ptr<const std::string> directory, const transfer_call& call);
+
+  inline void settle() noexcept;
+  inline void take(file_transfer & other) noexcept;
+  void copy_outcome(const file_transfer& other) noexcept {
+    fault_ = other.fault_;
+    code_ = other.code_;
+    done_ = other.done_;
+  }
+
+  file_transfers* owner_ = nullptr;  // only looked at while under way
+  std::shared_ptr<const std::string> directory_;
+  transfer_call call_;  // all of it
+  std::size_t slot_ = 0;
+  // Written by the owner, under its mutex, before it says that the transfer is over.
+  tier_file_fault fault_ = tier_file_fault::none;
+  int code_ = 0;
+  std::size_t done_ = 0;
+  std::atomic<bool> under_way_{false};
+};
+
+/// What the two ways to transfer share: slots, and what follows from the result of a call. Thread-safe.
+class file_transfers {
+ public:
+  /// What a block device takes at least, or 1 where the file is buffered, is `granularity`.
+  file_transfers(std::string directory, int descriptor, std::size_t slots, std::size_t granularity)
+      : directory_(std::make_shared<const std::string>(std::move(directory))),
+        descriptor_(descriptor),
+        granularity_(granularity),
+        slots_(slots) {
+    free_.reserve(slots);
+    for (std::size_t i = slots; i-- > 0;) free_.push_back(i);
+  }
+  file_transfers(const file_transfers&) = delete;
+  file_transfers& operator=(const file_transfers&) = delete;
+  virtual ~file_transfers() = default;
+
+  [[nodiscard]] file_transfer start(tier_file_operation operation, std::uint64_t offset, std::byte* address,
+                                    std::size_t bytes) {
+    return {*this, directory_, {operation, descriptor_, address, bytes, offset}};
+  }
+
+  [[nodiscard]] std::size_t slots() const noexcept { return slots_.size(); }
+  [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return waits_.load(std::memory_order_relaxed); }
+
+ protected:
+  using guard = std::unique_lock<std::mutex>;
+
+  // Makes the next call of a slot, whose result is later given to `finish_call`.
+  virtual void begin_call(std::size_t slot) noexcept = 0;
+  // Blocks until some transfer may be over; unlocks meanwhile.
+  virtual void await_change(guard& lock) noexcept = 0;
+  // Looks whether some are.
+  virtual void poll(guard&) noexcept {}
+
+  [[nodiscard]] transfer_call next_call(std::size_t index) const noexcept {
+    constexpr std::size_t most = std::size_t{1} << 30;  // Linux moves less than 2 GiB a call
+    const progress& it = slots_[index];
+    transfer_call call = it.transfer->call_;
+    call.address += it.done;
+    call.offset += it.done;
+    call.bytes = std::min(call.bytes - it.done, most);
+    return call;
+  }
+
+  // Takes what a call has returned: bytes, or an error number below 0. True where another one is to be made.
+  [[nodiscard]] bool finish_call(std::size_t index, std::int64_t result) noexcept {
+    if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) return true;  // nothing was said about the file
+    if (result < 0) return finish(index, fault_of(static_cast<int>(-result)), static_cast<int>(-result));
+    progress& it = slots_[index];
+    const std::size_t rest = it.transfer->call_.bytes - it.done;
+    const std::size_t moved = std::min(static_cast<std::size_t>(result), rest);
+    // A direct call begins at a whole block: what was moved of one is moved again.
+    const std::size_t kept = moved == rest ? moved : moved - moved % granularity_;
+    it.done += kept;
+    if (it.done == it.transfer->call_.bytes) return finish(index, tier_file_fault::none, 0);
+    if (kept != 0) return true;
+    it.done += moved;
+    const bool reads = it.transfer->call_.operation == tier_file_operation::read;
+    return finish(index, reads ? tier_file_fault::truncated : tier_file_fault::stalled, 0);
+  }
+
+  [[nodiscard]] bool finish(std::size_t index, tier_file_fault fault, int code) noexcept {
+    const progress it = std::exchange(slots_[index], progress{});
+    free_.push_back(index);
+    it.transfer->fault_ = fault;
+    it.transfer->code_ = code;
+    it.transfer->done_ = it.done;
+    it.transfer->under_way_.store(false, std::memory_order_release);  // from here on the handle may be gone
+    changed_.notify_all();
+    return false;
+  }
+
+  // For destructors of derived classes: nothing may write to a caller's memory any more.
+  void drain() noexcept {
+    guard lock(mutex_);
+    while (free_.size() != slots_.size()) await_change(lock);
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+
+ private:
+  friend class file_transfer;
+
+  struct progress {
+    file_transfer* transfer = nullptr;
+    std::size_t done = 0;
+  };
+
+  void admit(file_transfer& transfer) {
+    guard lock(mutex_);
+    if (free_.empty()) waits_.fetch_add(1, std::memory_order_relaxed);
+    while (free_.empty()) await_change(lock);
+    transfer.slot_ = free_.back();
+    free_.pop_back();
+    transfer.under_way_.store(true, std::memory_order_relaxed);
+    slots_[transfer.slot_] = {&transfer, 0};
+    begin_call(transfer.slot_);
+  }
+  void await(const file_transfer& transfer) noexcept {
+    guard lock(mutex_);
+    while (transfer.under_way_.load(std::memory_order_relaxed)) await_change(lock);
+  }
+  [[nodiscard]] bool over(const file_transfer& transfer) noexcept {
+    guard lock(mutex_);
+    if (transfer.under_way_.load(std::memory_order_relaxed)) poll(lock);
+    return !transfer.under_way_.load(std::memory_order_relaxed);
+  }
+  void move(file_transfer& from, file_transfer& to) noexcept {
+    const guard lock(mutex_);
+    to.slot_ = from.slot_;
+    to.copy_outcome(from);
+    const bool under_way = from.under_way_.load(std::memory_order_relaxed);
+    if (under_way) slots_[to.slot_].transfer = &to;
+    to.under_way_.store(under_way, std::memory_order_relaxed);
+    from.under_way_.store(false, std::memory_order_relaxed);
+  }
+
+  std::shared_ptr<const std::string> directory_;
+  int descriptor_;
+  std::size_t granularity_;
+  std::vector<progress> slots_;
+  std::vector<std::size_t> free_;
+  std::atomic<std::uint64_t> waits_{0};
+};
+
+inline file_transfer::file_transfer(file_transfers& owner, std::shared_ptr<const std::string> directory,
+                                    const transfer_call& call)
+    : owner_(&owner), directory_(std::move(directory)), call_(call) {
+  if (call.bytes != 0) owner.admit(*this);
+}
+
+inline bool file_transfer::ready() { return !under_way_.load(std::memory_order_acquire) || owner_->over(*this); }
+
+inline void file_transfer::settle() noexcept {
+  if (under_way_.load(std::memory_order_acquire)) owner_->await(*this);
+}
+
+inline void file_transfer::take(file_transfer& other) noexcept {
+  owner_ = other.owner_;
+  directory_ = other.directory_;  // a copy: the owner still reads what is under way
+  call_ = other.call_;
+  if (other.under_way_.load(std::memory_order_acquire))
+    owner_->move(other, *this);
+  else
+    copy_outcome(other);
+  other.fault_ = tier_file_fault::none;
+}
+
+}  // namespace belay::inline BELAY_ABI
