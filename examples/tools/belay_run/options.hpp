@@ -36,7 +36,8 @@ inline constexpr char help_text[] =
     "the others have none. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on; Ctrl-Z and fg stop all and let all go "
     "on.\n"
     "The exit code is that of the rank that caused the others' failure, else of the first that failed, or 128 + its\n"
-    "signal; 75: the ranks were stopped by SIGTERM and saved their state; 2: the command line makes no sense; 126, 127: no such program.\n";
+    "signal; 75: the ranks were stopped by SIGTERM and have saved their state; 2: the command line makes no sense;\n"
+    "126, 127: no such program.\n";
 
 [[nodiscard]] inline double seconds(const std::string& flag, const char* text) {
   char* end = nullptr;

@@ -150,7 +150,7 @@ class checkpoints {
       problems.attempt([&] {
         if (!speaks()) return;
         folder_.lock(at);
-        folder_.sweep(0, at);
+        folder_.sweep(~std::uint64_t{0}, at);
         const std::vector<std::uint64_t> all = folder_.committed(at);
         if (!all.empty()) newest[0] = all.back();
         if (newest[0] != 0 && from == resume_from::nothing)
@@ -358,7 +358,7 @@ class checkpoints {
       throw file_error(final_name, 0, "cannot be given its name: " + safetensors::reason(errno), at);
     safetensors::sync_folder<Files>(folder, at);
     folder_.keep(options_.keep, at);
-    folder_.sweep(step, at);  // what was given up
+    folder_.sweep(step, at);  // what was given up; others may write a later one by now
   }
 
   [[nodiscard]] static std::string random_id(where at) {

@@ -83,10 +83,10 @@ class checkpoint_folder {
       throw file_error(path_, 0, "another run writes its checkpoints there", at);
   }
 
-  /// Removes what is not committed, of steps other than `but`.
-  void sweep(std::uint64_t but = 0, where at = where::current()) const {
+  /// Removes what is not committed, of steps before `end`.
+  void sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
     for (const std::uint64_t step : steps(at))
-      if (step != but && !exists(path_of(step) + "/" + std::string(manifest_name))) remove(step, at);
+      if (step < end && !exists(path_of(step) + "/" + std::string(manifest_name))) remove(step, at);
   }
 
   /// Removes the committed checkpoints but for the newest `count`; 0: none is removed.
