@@ -94,9 +94,8 @@ int main(int argc, char** argv) try {
   if (ranks < 1 || micro_batches % static_cast<std::size_t>(ranks) != 0)
     return std::fprintf(stderr, "07_checkpoint: RANKS divides %zu\n", micro_batches), 2;
   const belay::stop_request stop;
-  belay::launch(belay::host::world{ranks}, [&](auto& rank, auto& run) {
-    train(rank, run, argv[1], std::strtoul(argv[3], nullptr, 10), stop);
-  });
+  belay::launch(belay::host::world{ranks},
+                [&](auto& rank, auto& run) { train(rank, run, argv[1], std::strtoul(argv[3], nullptr, 10), stop); });
   return stop.followed() ? belay::exit_code_of_a_stop : 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "07_checkpoint: %s\n", belay::printable_what(error).c_str());

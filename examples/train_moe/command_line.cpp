@@ -54,6 +54,13 @@ CLI::Validator count_of(const char* unit, std::size_t least, std::size_t most) {
       unit);
 }
 
+// An empty name is most often a shell's variable that is not set.
+CLI::Validator a_name() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string { return text.empty() ? "expected a name, got an empty text" : ""; },
+      "");
+}
+
 // The model of --model, or of --import where that flag was not given; both together must agree.
 void resolve_model(command_line& line, bool model_given) {
   options& run = line.run;
@@ -132,7 +139,7 @@ phase_cycle parse_phases(const std::string& text) {
 freeze_kind parse_freeze(const std::string& text) {
   for (const freeze_kind each : all_freeze_kinds)
     if (text == name(each)) return each;
-  throw input_error("--freeze: '" + text + "' is none of none; attention; experts; attention,experts,embedding");
+  throw input_error("--freeze is one of none; attention; experts; attention,experts,embedding; got '" + text + "'");
 }
 
 belay::budget parse_budget(const std::string& text) {
@@ -251,11 +258,14 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->type_name("immediate|queued|adversarial[:SEED]");
   app.add_option("--budget", budget, "bytes one rank may use in a tier; a plan beyond it is refused")
       ->type_name("device=BYTES,host=BYTES");
-  app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")->type_name("FILE");
+  app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")
+      ->type_name("FILE")
+      ->check(a_name());
   app.add_flag("--print-plan", print_plan, "print the memory plan, itemised per rank, before training");
   app.add_option("--checkpoint", run.checkpoint.folder,
                  "save the run's state in this folder, beside the training; with it SIGTERM saves and ends with code 75")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(a_name());
   app.add_option("--checkpoint-every", run.checkpoint.every, "steps between checkpoints; 0: only when asked to stop")
       ->check(count_of("steps", 0, 1000000000));
   app.add_option("--keep", run.checkpoint.keep, "so many of the newest checkpoints; 0: all")
@@ -266,11 +276,15 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->type_name("train=N[,eval=N][,rollout=N]");
   app.add_option("--eval", line.eval,
                  "mean cross-entropy of this file's first 16384 bytes after the last step, and in the eval phase")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(a_name());
   app.add_option("--export", line.export_to,
                  "write the trained model to this folder, as Hugging Face's transformers load it")
-      ->type_name("DIR");
-  app.add_option("--import", line.import_from, "start from an exported model, with zero moments")->type_name("DIR");
+      ->type_name("DIR")
+      ->check(a_name());
+  app.add_option("--import", line.import_from, "start from an exported model, with zero moments")
+      ->type_name("DIR")
+      ->check(a_name());
   try {
     app.parse(argc, argv);
     const int shard_group = run.mesh.shard_group;
@@ -288,7 +302,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
     run.freeze = parse_freeze(freeze);
     if (app.count("--phases") > 0) run.cycle = parse_phases(phases);
-    if (!budget.empty()) run.budget = parse_budget(budget);
+    if (app.count("--budget") > 0) run.budget = parse_budget(budget);
     if (resume) run.checkpoint.from = belay::resume_from::newest;
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;
     run.streams = parse_streams(streams, run);

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "train_moe/hugging_face.hpp"
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -173,6 +177,13 @@ void check_export_target(const std::string& folder) {
     throw belay::input_error(refusal +
                              "is no export (config.json of a mixtral and model.safetensors); nothing is replaced");
   }
+}
+
+void check_export_place(const std::string& folder) {
+  std::string beside = without_slash(folder) + ".tmp-belay-XXXXXX";
+  if (::mkdtemp(beside.data()) == nullptr)
+    throw belay::input_error("--export " + folder + ": no folder can be made beside it: " + safetensors::reason(errno));
+  ::rmdir(beside.c_str());
 }
 
 void check_types(const safetensors::folder& in) {

@@ -103,5 +103,7 @@ class model_export {
 
 /// Throws belay::input_error unless `folder` does not exist, is empty, or holds an export of this program.
 void check_export_target(const std::string& folder);
+/// Throws belay::input_error where no folder can be made beside it, as an export does.
+void check_export_place(const std::string& folder);
 
 }  // namespace train_moe

@@ -60,14 +60,18 @@ void check(const options& run) {
   if (mesh.replicates_shards() && run.zero == belay::zero_stage::none)
     throw input_error("--shard-group " + std::to_string(mesh.shard_group) +
                       " says among how many ranks is divided, and --zero 0 divides nothing: take --zero 1, 2 or 3");
-  if (!(run.expert_capacity >= 1) || !std::isfinite(run.expert_capacity)) {
-    throw input_error("--expert-capacity is a factor over the balanced number of rows and must be at least 1");
+  if (!(run.expert_capacity >= 1) || run.expert_capacity > 1e6) {
+    throw input_error("--expert-capacity is a factor over the balanced number of rows: from 1 to 1000000");
   }
   if (run.dtype != belay::dtype::f32 && run.dtype != belay::dtype::bf16)
     throw input_error(std::string("--dtype is fp32 or bf16, not ") + belay::name(run.dtype));
   if (run.freeze != freeze_kind::none && run.dtype != belay::dtype::f32)
     throw input_error(std::string("--freeze ") + name(run.freeze) +
                       " is compiled for --dtype fp32 alone: in bf16 the trainer trains all parts");
+  if (run.whole_below > 0 && run.zero < belay::zero_stage::gradients)
+    throw input_error("--whole-below says what --zero 2 and 3 do not divide: take one of these");
+  if (run.reshard == belay::reshard_when::after_step && run.zero != belay::zero_stage::parameters)
+    throw input_error("--gathers step says how long --zero 3 keeps what it gathers: take --zero 3");
   const checkpoint_settings& saved = run.checkpoint;
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
     throw input_error("--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR");

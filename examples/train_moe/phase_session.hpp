@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -37,15 +38,16 @@ class phase_session {
         lines_(sequence() + rollout_settings{}.prompt.size(), lengths_.size()) {}
 
   /// After step `number`: the phases that follow it, if it ends a cycle's training. `write(line)` gets the JSON line of
-  /// each pass, rollout and transition. Collective over the world.
-  template <class Write>
-  void after(std::size_t number, Write&& write) {
+  /// each pass, rollout and transition, `say(line)` a line for people of each pass and rollout. Collective over the
+  /// world.
+  template <class Write, class Say>
+  void after(std::size_t number, Write&& write, Say&& say) {
     if (!cycle_->ends_with(number)) return;
     for (const phase_cycle::entry& each : cycle_->entries()) {
       if (each.which == belay::phase::train) continue;
       enter(each.which, write);
       for (std::size_t i = 0; i < each.count; ++i)
-        each.which == belay::phase::eval ? evaluate(number, write) : roll_out(number, write);
+        each.which == belay::phase::eval ? evaluate(number, write, say) : roll_out(number, write, say);
     }
     enter(belay::phase::train, write);
   }
@@ -92,18 +94,24 @@ class phase_session {
         now_);
     if constexpr (!Trainer::rehearsing()) write(lines_.transition(world(), switch_.last()));
   }
-  void evaluate(std::size_t after_step, auto& write) {
+  void evaluate(std::size_t after_step, auto& write, auto& say) {
     const double loss = evaluate();
     const auto counts = trainer_->store().take_gathered(belay::phase::eval);
     write(lines_.evaluation(world(), ++evaluations_, after_step, loss, counts));
+    char words[64];
+    std::snprintf(words, sizeof words, "eval %zu  loss %.4f\n", evaluations_, loss);
+    say(std::string_view(words));
   }
-  void roll_out(std::size_t after_step, auto& write) {
+  void roll_out(std::size_t after_step, auto& write, auto& say) {
     const std::uint64_t seed = corpus::mix(trainer_->settings().seed + ++rollouts_);
     for (std::size_t d = 0; d < lengths_.size(); ++d)
       lengths_[d] = 1 + static_cast<std::size_t>(corpus::mix(seed + d) % sequence());
     const std::span<const char> text = rollout_.run(lengths_, seed);
     const auto counts = trainer_->store().take_gathered(belay::phase::rollout);
     write(lines_.rollout(world(), rollouts_, after_step, lengths_, text, counts));
+    char words[64];
+    std::snprintf(words, sizeof words, "rollout %zu  %zu bytes\n", rollouts_, text.size());
+    say(std::string_view(words));
   }
 
   Trainer* trainer_;

@@ -89,7 +89,10 @@ std::vector<std::int32_t> text_to_evaluate(const command_line& line, corpus& tex
 }
 
 std::optional<model_import> read_import(const command_line& line) {
-  if (!line.export_to.empty()) check_export_target(line.export_to);
+  if (!line.export_to.empty()) {
+    check_export_target(line.export_to);
+    check_export_place(line.export_to);
+  }
   if (line.import_from.empty()) return std::nullopt;
   return model_import(line.import_from, line.run.sequence);
 }

@@ -98,9 +98,14 @@ class rank_session {
         end.steps = step;
         end.final_loss = result->loss;
       }
-      phases_.after(step, [this](std::string_view line) {
-        if (first_) prepared_->printer.write_json(line);
-      });
+      phases_.after(
+          step,
+          [this](std::string_view line) {
+            if (first_) prepared_->printer.write_json(line);
+          },
+          [this](std::string_view line) {
+            if (first_) prepared_->printer.say(line);
+          });
       if (end.stopped = save(step); end.stopped) break;
       begin = clock::now();
     }

@@ -43,15 +43,14 @@ T field(const nlohmann::json& values, const char* name, const std::string& sourc
 std::string run_state::save() const {
   const options& run = line_->run;
   const std::size_t samples = run.micro_batches * run.micro_batch_size;
-  return ordered_json{
-      {"next_sample", step_ * samples},
-      {"global_batch", samples},
-      {"micro_batches", run.micro_batches},
-      {"sequence", run.sequence},
-      {"seed", run.seed},
-      {"corpus_bytes", text_->size()},
-      {"corpus_hash", hash_of(*text_)},
-      {"config", config_json(line_->config, run.sequence, run.dtype)}}
+  return ordered_json{{"next_sample", step_ * samples},
+                      {"global_batch", samples},
+                      {"micro_batches", run.micro_batches},
+                      {"sequence", run.sequence},
+                      {"seed", run.seed},
+                      {"corpus_bytes", text_->size()},
+                      {"corpus_hash", hash_of(*text_)},
+                      {"config", config_json(line_->config, run.sequence, run.dtype)}}
       .dump();
 }
 

@@ -17,6 +17,7 @@ namespace train_moe {
 
 namespace {
 
+using belay::input_error;
 using belay::host::pinning;
 
 // A rank with a core of its own is pinned to it and keeps its cache. Ranks that share cores are not pinned.
@@ -62,6 +63,9 @@ int run_session(const command_line& given, char** argv) {
   const belay::launcher_environment found = belay::find_launcher();
   const bool threads = line.backend == backend_kind::threads, mpi = line.backend == backend_kind::mpi;
   const bool forks = !threads && !mpi && found.size == 1;
+  if (threads && found.size > 1)
+    throw input_error("--backend threads: " + found.text() + ", and each would train for itself: say --backend " +
+                      "processes under belay-run, --backend mpi under mpirun");
   if (!threads && !forks) expect_ranks(found, run, mpi ? "mpi" : "processes");
   if (forks) start_without_threads(argv);
   std::optional<belay::stop_request> stop;

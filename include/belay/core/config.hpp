@@ -65,6 +65,19 @@ namespace belay::inline BELAY_ABI {
 
 enum class check_level : int { release = 0, local = 1, across_ranks = 2 };
 
+// Clang before 20 tells by __has_feature alone.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool sanitized_addresses = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr bool sanitized_addresses = true;
+#else
+inline constexpr bool sanitized_addresses = false;
+#endif
+#else
+inline constexpr bool sanitized_addresses = false;
+#endif
+
 inline constexpr check_level checks = static_cast<check_level>(BELAY_CHECKS);
 
 [[nodiscard]] constexpr bool checked(check_level level) noexcept { return checks >= level; }

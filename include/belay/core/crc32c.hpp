@@ -79,7 +79,7 @@ class crc32c {
   }
 
 #if defined(__x86_64__)
-  __attribute__((target("sse4.2"))) [[nodiscard]] static std::uint32_t with_instruction(
+  [[nodiscard, gnu::target("sse4.2")]] static std::uint32_t with_instruction(
       std::uint32_t state, std::span<const std::byte> bytes) noexcept {
     std::uint64_t word = state;
     std::size_t i = 0;

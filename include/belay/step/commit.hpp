@@ -34,7 +34,7 @@ struct ballot {
   std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
   double loss = 0;
   // Of a run's checkpoints (train/checkpoint.hpp): nothing is refused for them.
-  std::uint64_t unwritten = 0;  // ranks whose files are not on their medium yet
+  std::uint64_t unwritten = 0;   // ranks whose files are not on their medium yet
   std::uint64_t unwritable = 0;  // ranks whose files could not be written
   std::uint64_t asked_to_stop = 0;
 };

@@ -49,15 +49,16 @@
 #include "belay/train/checkpoint/checkpoint_writer.hpp"
 #include "belay/train/checkpoint/declared_state.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
+#include "belay/train/checkpoint/manifest_parser.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/stop_request.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 struct checkpoint_options {
-  std::string folder = {};      // of all checkpoints of the run; empty: none are written
-  std::uint64_t every = 0;      // steps; 0: only when it is asked to stop
-  std::size_t keep = 0;         // so many of the newest; 0: all
+  std::string folder = {};                         // of all checkpoints of the run; empty: none are written
+  std::uint64_t every = 0;                         // steps; 0: only when it is asked to stop
+  std::size_t keep = 0;                            // so many of the newest; 0: all
   std::size_t ring_bytes = std::size_t{4} << 20U;  // what an update can copy instead of waiting for a write; tier host
   const stop_request* stop = nullptr;              // outlives the checkpoints
 };
@@ -378,11 +379,11 @@ class checkpoints {
   added_state<Files> state_;
   std::vector<std::function<void()>> detach_;
   checkpoint_layout layout_;
-  captured_state captured_;          // on rank 0, of the checkpoint that is being written
-  std::optional<std::string> id_;    // of this run, in all its checkpoints
-  std::uint64_t saving_ = 0;         // the step whose checkpoint is being written, or 0
+  captured_state captured_;        // on rank 0, of the checkpoint that is being written
+  std::optional<std::string> id_;  // of this run, in all its checkpoints
+  std::uint64_t saving_ = 0;       // the step whose checkpoint is being written, or 0
   std::uint64_t last_started_ = 0;
-  std::optional<ballot> heard_;      // the last vote
+  std::optional<ballot> heard_;  // the last vote
   std::optional<file_error> problem_;
   std::optional<checkpoint_writer<Files>> writer_;  // the last: its thread uses the others
 };

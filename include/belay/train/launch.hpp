@@ -99,8 +99,9 @@ class rank_rehearsal {
   }
   [[nodiscard]] static run_memory everything() {
     run_memory out;
-    // Every region gets as much; a sanitizer refuses much more, a limit on addresses may refuse even that.
-    out.activations = std::min(std::size_t{1} << 36, left_in_address_space() / 64);
+    // Every region gets as much; a sanitizer refuses much more than 64 GiB, a limit on addresses may refuse even that.
+    constexpr unsigned most = sanitized_addresses ? 36 : 40;
+    out.activations = std::min(std::size_t{1} << most, left_in_address_space() / 64);
     out.persistent.fill(out.activations);
     return out;
   }

@@ -174,9 +174,9 @@ class run {
     }
   }
 
-  /// The numbers 1 to `count`, or those after `done`, each until its step is committed: one that must be replayed comes again, with room for
-  /// what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as `error`. When the next
-  /// number is there, all that the step has queued is done. A rehearsal has one step.
+  /// The numbers 1 to `count`, or those after `done`, each until its step is committed: one that must be replayed comes
+  /// again, with room for what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as
+  /// `error`. When the next number is there, all that the step has queued is done. A rehearsal has one step.
   class step_numbers {
    public:
     struct end_type {};

@@ -2,13 +2,13 @@
 //
 // A run that ends and goes on from its checkpoint is the run that did not end: to the bit on the same ranks, within
 // rounding on others. Damage is named with file, byte and tensor.
+#include "unit/train/support/checkpoint.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
-
-#include "unit/train/support/checkpoint.hpp"
 
 using namespace checkpoint_bench;
 

@@ -99,7 +99,7 @@ class simulated_disk {
     };
     std::map<int, std::string> content;
     std::map<int, std::vector<const change*>> pending;
-    std::map<std::string, int> names;  // 0: a folder
+    std::map<std::string, int> names;                                 // 0: a folder
     std::map<std::string, std::vector<const change*>> pending_names;  // by folder
     std::set<std::uint64_t> committed;
     const auto folder_of = [](const std::string& path) { return path.substr(0, path.rfind('/')); };
@@ -179,7 +179,8 @@ struct simulated_files : belay::posix_files {
     if (disk.refused()) return -1;
     const ssize_t put = posix_files::write_at(fd, from, bytes, offset);
     if (put > 0)
-      disk.note_write(fd, static_cast<std::uint64_t>(offset), {static_cast<const char*>(from), static_cast<std::size_t>(put)});
+      disk.note_write(fd, static_cast<std::uint64_t>(offset),
+                      {static_cast<const char*>(from), static_cast<std::size_t>(put)});
     return put;
   }
   [[nodiscard]] static int sync(int fd) {
@@ -293,8 +294,8 @@ TEST_CASE("after a power cut at any call the newest committed checkpoint is ther
     const std::string folder = dir / ("cut" + std::to_string(call));
     disk.begin(call, EIO, true);
     static_cast<void>(failure_of(run_in(folder), found));
-    for (const auto kind : {simulated_disk::survivors::none, simulated_disk::survivors::all,
-                            simulated_disk::survivors::some}) {
+    for (const auto kind :
+         {simulated_disk::survivors::none, simulated_disk::survivors::all, simulated_disk::survivors::some}) {
       CAPTURE(call);
       CAPTURE(static_cast<int>(kind));
       const std::string image = folder + "-" + std::to_string(static_cast<int>(kind));

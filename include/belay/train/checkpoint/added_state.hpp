@@ -69,10 +69,10 @@ class added_state {
       });
       if (kinds == state_kinds::weights) return optimizer.continue_after(0);
       if (number >= in.content().optimizers.size())
-        throw file_error(in.folder(), 0,
-                         "has the state of " + std::to_string(in.content().optimizers.size()) +
-                             " optimizers, this run has more",
-                         at);
+        throw file_error(
+            in.folder(), 0,
+            "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more",
+            at);
       optimizer.continue_after(in.content().optimizers[number].steps);
     });
     optimizers_.push_back([&optimizer] {

@@ -26,6 +26,7 @@
 #include "belay/train/checkpoint/checkpoint_writer.hpp"
 #include "belay/train/checkpoint/declared_state.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
+#include "belay/train/checkpoint/manifest_parser.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/safetensors/layout.hpp"
 
@@ -92,7 +93,8 @@ class checkpoint_layout {
   }
 
   /// The manifest of a checkpoint, but for optimizers and states.
-  [[nodiscard]] manifest content(std::string_view id, std::uint64_t step, std::span<const std::uint32_t> checksums) const {
+  [[nodiscard]] manifest content(std::string_view id, std::uint64_t step,
+                                 std::span<const std::uint32_t> checksums) const {
     manifest out;
     out.id = id;
     out.step = step;
@@ -157,7 +159,8 @@ class checkpoint_layout {
   // A whole box has its shape, so that other readers of the file see a matrix.
   [[nodiscard]] static safetensors::declaration declaration_of(const manifest_tensor& tensor,
                                                                const manifest_piece& piece) {
-    safetensors::declaration out{piece.part == value_part ? tensor.name : piece.part + "." + tensor.name, piece.type, {}};
+    safetensors::declaration out{
+        piece.part == value_part ? tensor.name : piece.part + "." + tensor.name, piece.type, {}};
     if (piece.count == piece.box.elements())
       for (const box_side& each : piece.box.sides) out.shape.push_back(each.count());
     else
@@ -178,10 +181,8 @@ class checkpoint_layout {
   }
   void lay_out_all(where at) {
     for (file& each : files_) {
-      const safetensors::metadata_list about{{"format", "belay"},
-                                             {"checkpoint", std::string(no_id)},
-                                             {"step", padded_step(0)},
-                                             {"file", each.name}};
+      const safetensors::metadata_list about{
+          {"format", "belay"}, {"checkpoint", std::string(no_id)}, {"step", padded_step(0)}, {"file", each.name}};
       const safetensors::layout placed = safetensors::lay_out(each.declarations, about, at);
       for (std::size_t i = 0; i < each.places.size(); ++i)
         tensors_[each.places[i].first].pieces[each.places[i].second].begin =

@@ -30,6 +30,7 @@
 #include "belay/train/checkpoint/boxes.hpp"
 #include "belay/train/checkpoint/checkpoint_folder.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
+#include "belay/train/checkpoint/manifest_parser.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/reader.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
@@ -110,8 +111,7 @@ class checkpoint_reader {
       const std::uint64_t chunk = begin / checkpoint_chunk;
       const std::uint64_t from = chunk * checkpoint_chunk;
       const std::uint64_t length = std::min(checkpoint_chunk, size - from);
-      const std::size_t taken =
-          static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), from + length - begin));
+      const std::size_t taken = static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), from + length - begin));
       if (taken == length) {  // into place at once
         load(number, chunk, to.first(taken), at);
       } else {
@@ -159,8 +159,8 @@ class checkpoint_reader {
       Stored some[4096];
       for (std::size_t done = 0; done < to.size(); done += std::size(some)) {
         const std::span<T> next = to.subspan(done, std::min(std::size(some), to.size() - done));
-        read_bytes(piece.file, begin + done * sizeof(Stored), std::as_writable_bytes(std::span(some).first(next.size())),
-                   at);
+        read_bytes(piece.file, begin + done * sizeof(Stored),
+                   std::as_writable_bytes(std::span(some).first(next.size())), at);
         for (std::size_t i = 0; i < next.size(); ++i)
           next[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(some[i])));
       }
@@ -177,7 +177,8 @@ class checkpoint_reader {
     bytes_read_ += to.size();
     if (crc32c_of(to) == content_.files[number].checksums[static_cast<std::size_t>(chunk)]) return;
     throw file_error(path_of(number), begin,
-                     "the " + std::to_string(to.size()) + " bytes from here on do not match their checksum; they hold " +
+                     "the " + std::to_string(to.size()) +
+                         " bytes from here on do not match their checksum; they hold " +
                          tensors_in(number, begin, begin + to.size()),
                      at);
   }

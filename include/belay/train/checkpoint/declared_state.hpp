@@ -64,8 +64,13 @@ class declared_state {
     declared_piece out;
     out.tensor = parameter.name();
     for (const std::size_t extent : parameter.shape()) out.shape.push_back(extent);
-    out.piece = {std::string(part), safetensors::stored_as<std::remove_const_t<State>>,
-                 part == value_part ? parameters : optimizer, 0, box_of(parameter), first + mine.first, mine.count};
+    out.piece = {std::string(part),
+                 safetensors::stored_as<std::remove_const_t<State>>,
+                 part == value_part ? parameters : optimizer,
+                 0,
+                 box_of(parameter),
+                 first + mine.first,
+                 mine.count};
     out.memory = std::as_bytes(values);
     pieces_.push_back(std::move(out));
   }

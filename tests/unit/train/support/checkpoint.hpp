@@ -102,7 +102,7 @@ struct cursor {
 // What the ranks had after one step: the loss, and all state that is kept of each element, by part and tensor.
 using whole_state = std::map<std::string, std::vector<float>>;
 struct record {
-  std::vector<double> losses;              // by step, from the first of this run
+  std::vector<double> losses;               // by step, from the first of this run
   std::map<std::uint64_t, whole_state> at;  // by step
   belay::resumed_run from;
   std::size_t next_sample = 0;
