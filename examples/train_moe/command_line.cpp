@@ -142,6 +142,18 @@ freeze_kind parse_freeze(const std::string& text) {
   throw input_error("--freeze is one of none; attention; experts; attention,experts,embedding; got '" + text + "'");
 }
 
+belay::tier parse_offload(const std::string& text, const std::string& otherwise) {
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const std::string what = text.substr(0, colon);
+  const std::string where = colon < text.size() ? text.substr(colon + 1) : otherwise;
+  if (what != "optimizer")
+    throw input_error("--offload " + text +
+                      ": this trainer offloads the optimizer's state alone, as in optimizer:host");
+  if (where == "host") return belay::tier::host;
+  if (where == "pinned") return belay::tier::pinned;
+  throw input_error("--offload " + text + ": the tiers below device are pinned and host, not '" + where + "'");
+}
+
 belay::budget parse_budget(const std::string& text) {
   belay::budget out;
   const std::map<std::string, double> units{
@@ -151,10 +163,12 @@ belay::budget parse_budget(const std::string& text) {
     belay::tier of;
     if (name == "device")
       of = belay::tier::device;
+    else if (name == "pinned")
+      of = belay::tier::pinned;
     else if (name == "host")
       of = belay::tier::host;
     else
-      throw input_error("--budget: unknown tier '" + name + "'; the tiers of this backend are device and host");
+      throw input_error("--budget: unknown tier '" + name + "'; the tiers of this trainer are device, pinned and host");
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     const auto unit = units.find(std::string(end, value.data() + value.size()));
@@ -195,7 +209,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string backend = "threads";
   std::string schedule = "1f1b";
   std::string recompute = "none";
-  std::string budget;
+  std::string budget, offload, offload_tier = "host";
   std::string streams;
   std::string zero = "1";
   std::string gathers = "use";
@@ -256,14 +270,19 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
          "when kernels run: at once, on a thread a stream, or late on purpose, to find a missing event (threads "
          "only); default: queued with 3 cores a rank or more, else immediate")
       ->type_name("immediate|queued|adversarial[:SEED]");
+  app.add_option("--offload", offload, "what lives in a lower tier: the optimizer's state, which is updated there")
+      ->type_name("optimizer[:pinned|host]");
+  app.add_option("--tier", offload_tier, "the tier of an --offload that names none")
+      ->check(CLI::IsMember({"pinned", "host"}));
   app.add_option("--budget", budget, "bytes one rank may use in a tier; a plan beyond it is refused")
-      ->type_name("device=BYTES,host=BYTES");
+      ->type_name("device=BYTES,pinned=BYTES,host=BYTES");
   app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")
       ->type_name("FILE")
       ->check(a_name());
   app.add_flag("--print-plan", print_plan, "print the memory plan, itemised per rank, before training");
-  app.add_option("--checkpoint", run.checkpoint.folder,
-                 "save the run's state in this folder, beside the training; with it SIGTERM saves and ends with code 75")
+  app.add_option(
+         "--checkpoint", run.checkpoint.folder,
+         "save the run's state in this folder, beside the training; with it SIGTERM saves and ends with code 75")
       ->type_name("DIR")
       ->check(a_name());
   app.add_option("--checkpoint-every", run.checkpoint.every, "steps between checkpoints; 0: only when asked to stop")
@@ -302,6 +321,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
     run.freeze = parse_freeze(freeze);
     if (app.count("--phases") > 0) run.cycle = parse_phases(phases);
+    if (app.count("--offload") > 0) run.optimizer_tier = parse_offload(offload, offload_tier);
+    if (app.count("--offload") == 0 && app.count("--tier") > 0)
+      throw input_error("--tier " + offload_tier +
+                        " is the tier of an --offload that names none: say what is offloaded");
     if (app.count("--budget") > 0) run.budget = parse_budget(budget);
     if (resume) run.checkpoint.from = belay::resume_from::newest;
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;

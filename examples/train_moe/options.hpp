@@ -64,6 +64,7 @@ struct options {
   std::size_t bucket_bytes = std::size_t{1} << 20;
   belay::stream_choice streams;
   checkpoint_settings checkpoint;
+  belay::tier optimizer_tier = belay::tier::device;  // where the optimizer's state lives
 };
 
 /// As the flag --freeze names it.

@@ -19,54 +19,52 @@ nlohmann::ordered_json config_of(const command_line& line) {
   const auto bytes = [](std::size_t value) {
     return value == belay::unlimited_bytes ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
   };
-  return {
-      {"mesh", mesh_text(run.mesh)},
-      {"backend", line.backend == backend_kind::mpi         ? "mpi"
-                  : line.backend == backend_kind::processes ? "processes"
-                                                            : "threads"},
-      {"schedule", run.schedule == schedule_kind::gpipe ? "gpipe" : "1f1b"},
-      {"micro_batches", run.micro_batches},
-      {"micro_batch_size", run.micro_batch_size},
-      {"sequence", run.sequence},
-      {"model", line.model},
-      {"expert_capacity", run.expert_capacity},
-      {"steps", run.steps},
-      {"seed", run.seed},
-      {"lr", run.learning_rate},
-      {"data", line.data.empty() ? BELAY_SOURCE_DIR : line.data},
-      {"streams", name(run.streams.policy)},
-      {"zero", static_cast<int>(run.zero)},
-      {"shard_group", run.mesh.shards()},
-      {"whole_below", run.whole_below},
-      {"gathers", run.reshard == belay::reshard_when::after_step ? "step" : "use"},
-      {"recompute", run.recompute == recompute_kind::full        ? "full"
-                    : run.recompute == recompute_kind::selective ? "selective"
-                                                                 : "none"},
-      {"freeze", name(run.freeze)},
-      {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
-      {"phases", path(run.cycle.text())},
-      {"budget", {{"device", bytes(run.budget[belay::tier::device])}, {"host", bytes(run.budget[belay::tier::host])}}},
-      {"json", path(line.json)},
-      {"print_plan", line.print_plan == command_line::plan_output::print},
-      {"eval", path(line.eval)},
-      {"checkpoint", path(run.checkpoint.folder)},
-      {"checkpoint_every", run.checkpoint.every},
-      {"keep", run.checkpoint.keep},
-      {"resume", run.checkpoint.from != belay::resume_from::nothing},
-      {"export", path(line.export_to)},
-      {"import", path(line.import_from)}};
+  return {{"mesh", mesh_text(run.mesh)},
+          {"backend", line.backend == backend_kind::mpi         ? "mpi"
+                      : line.backend == backend_kind::processes ? "processes"
+                                                                : "threads"},
+          {"schedule", run.schedule == schedule_kind::gpipe ? "gpipe" : "1f1b"},
+          {"micro_batches", run.micro_batches},
+          {"micro_batch_size", run.micro_batch_size},
+          {"sequence", run.sequence},
+          {"model", line.model},
+          {"expert_capacity", run.expert_capacity},
+          {"steps", run.steps},
+          {"seed", run.seed},
+          {"lr", run.learning_rate},
+          {"data", line.data.empty() ? BELAY_SOURCE_DIR : line.data},
+          {"streams", name(run.streams.policy)},
+          {"zero", static_cast<int>(run.zero)},
+          {"shard_group", run.mesh.shards()},
+          {"whole_below", run.whole_below},
+          {"gathers", run.reshard == belay::reshard_when::after_step ? "step" : "use"},
+          {"recompute", run.recompute == recompute_kind::full        ? "full"
+                        : run.recompute == recompute_kind::selective ? "selective"
+                                                                     : "none"},
+          {"freeze", name(run.freeze)},
+          {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
+          {"phases", path(run.cycle.text())},
+          {"offload", run.optimizer_tier == belay::tier::device
+                          ? nlohmann::ordered_json()
+                          : nlohmann::ordered_json(std::string("optimizer:") + belay::name(run.optimizer_tier))},
+          {"budget",
+           {{"device", bytes(run.budget[belay::tier::device])},
+            {"pinned", bytes(run.budget[belay::tier::pinned])},
+            {"host", bytes(run.budget[belay::tier::host])}}},
+          {"json", path(line.json)},
+          {"print_plan", line.print_plan == command_line::plan_output::print},
+          {"eval", path(line.eval)},
+          {"checkpoint", path(run.checkpoint.folder)},
+          {"checkpoint_every", run.checkpoint.every},
+          {"keep", run.checkpoint.keep},
+          {"resume", run.checkpoint.from != belay::resume_from::nothing},
+          {"export", path(line.export_to)},
+          {"import", path(line.import_from)}};
 }
 
 template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
-}
-
-corpus read_corpus(const command_line& line) {
-  expect_new_or_resumed(line.run);
-  corpus text = line.data.empty() ? corpus::from_repository(BELAY_SOURCE_DIR) : corpus::from_file(line.data);
-  if (line.run.steps > 0) text.require(line.run.sequence);
-  return text;
 }
 
 // A folder of another run's checkpoints is not written to.
@@ -77,6 +75,13 @@ void expect_new_or_resumed(const options& run) {
   if (!found.empty())
     throw belay::input_error("--checkpoint " + saved.folder + " has checkpoints, the newest of step " +
                              std::to_string(found.back()) + ": go on from it with --resume, or name another folder");
+}
+
+corpus read_corpus(const command_line& line) {
+  expect_new_or_resumed(line.run);
+  corpus text = line.data.empty() ? corpus::from_repository(BELAY_SOURCE_DIR) : corpus::from_file(line.data);
+  if (line.run.steps > 0) text.require(line.run.sequence);
+  return text;
 }
 
 // Of --eval, or what training does not read where there are phases of evaluation.
@@ -106,8 +111,13 @@ std::string streams_of(const options& run) {
 // What would need less memory in a tier, given what the run already does.
 std::vector<std::string> advice(belay::tier of, const options& run) {
   if (of == belay::tier::host)
-    return {"a smaller --micro-batches, --micro-batch-size or --sequence: the host tier holds the step's batch"};
+    return {run.optimizer_tier == belay::tier::host
+                ? "--offload optimizer:pinned, or none: the host tier holds the optimizer's state"
+                : "a smaller --micro-batches, --micro-batch-size or --sequence: the host tier holds the step's batch"};
+  if (of == belay::tier::pinned) return {"--offload optimizer:host, or none: the optimizer's state lives there"};
   std::vector<std::string> out;
+  if (run.optimizer_tier == belay::tier::device)
+    out.emplace_back("--offload optimizer: its state lives in the host tier, and is updated there");
   if (run.recompute == recompute_kind::none)
     out.emplace_back("--recompute selective: of the attention, activations keep only its output");
   if (run.recompute != recompute_kind::full)

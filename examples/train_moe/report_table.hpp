@@ -22,6 +22,8 @@ class report_table {
     prefetch_hits,
     plan_misses,
     gathered_bytes,
+    offloaded_pinned,
+    offloaded_host,
     numbers
   };
 

@@ -88,6 +88,8 @@ class step_printer {
       report.prefetch_hits += of(report_table::prefetch_hits);
       report.plan_misses += of(report_table::plan_misses);
       report.gathered_bytes_peak = std::max(report.gathered_bytes_peak, of(report_table::gathered_bytes));
+      report.offloaded_pinned = std::max(report.offloaded_pinned, of(report_table::offloaded_pinned));
+      report.offloaded_host = std::max(report.offloaded_host, of(report_table::offloaded_host));
     }
     report.bubble_predicted = predicted_bubble(shared);
     for (std::size_t layer = 0; layer < run_.model.layers; ++layer) {

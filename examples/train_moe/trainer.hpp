@@ -72,7 +72,8 @@ class trainer {
                 .whole_below = settings.whole_below,
                 .reshard = settings.reshard}),
         network_(model_, store_),
-        optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1}),
+        optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1},
+                   {.state = settings.optimizer_tier}),
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
         stage_(network_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }),
         table_(settings),
@@ -225,6 +226,11 @@ class trainer {
     put(report_table::prefetch_hits, static_cast<double>(gathered.prefetched));
     put(report_table::plan_misses, static_cast<double>(gathered.missed));
     put(report_table::gathered_bytes, static_cast<double>(gathered.peak_bytes));
+    if (settings_.optimizer_tier != belay::tier::device) {
+      const bool pinned = settings_.optimizer_tier == belay::tier::pinned;
+      put(pinned ? report_table::offloaded_pinned : report_table::offloaded_host,
+          static_cast<double>(optimizer_.state_bytes()));
+    }
     put(report_table::bubble, pipeline_.times().bubble());
     put(report_table::forward_seconds, pipeline_.times().forward / static_cast<double>(shape_.micro_batches));
     put(report_table::backward_seconds, pipeline_.times().backward / static_cast<double>(shape_.micro_batches));

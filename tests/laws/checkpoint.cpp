@@ -137,6 +137,23 @@ TEST_CASE("on another mesh, stage and policy it goes on within the bounds of the
   }
 }
 
+TEST_CASE("state of the optimizer in a lower tier trains to the bit as in device, and is saved from there") {
+  for (const auto lower : {belay::tier::host, belay::tier::pinned}) {
+    for (const std::size_t which : {1U, 3U, 8U}) {
+      options run = run_of(settings[which]);
+      CAPTURE(run.mesh.text());
+      const directory whole, cut;
+      const kept expected = train_on<float>(run, whole.path, after);
+      run.optimizer_tier = lower;
+      train_on<float>(run, cut.path, before);
+      const kept got = train_on<float>(run, cut.path, after);
+      REQUIRE(got.from == before);
+      CHECK(got.losses.back() == expected.losses.back());
+      CHECK(compare(expected.weights, got.weights).worst == 0);
+    }
+  }
+}
+
 TEST_CASE("bf16 goes on to the bit, and as fp32 from its masters") {
   setting one{{1, 2, 2, 1}, zero_stage::parameters, recompute_kind::none, {}};
   const directory whole, cut;

@@ -56,6 +56,9 @@ struct step_report {
   std::uint64_t plan_misses = 0;          // gathers of layers that were not as planned, of all ranks
   std::uint64_t prefetch_hits = 0;        // those that had been started when the layer asked
   std::uint64_t gathered_bytes_peak = 0;  // of the rank with most: parameters that were whole at a time
+  std::uint64_t offloaded_pinned = 0;     // of the rank with most: bytes of state that live in that tier, not in device
+  std::uint64_t offloaded_host = 0;
+  double hidden_copy_share = 0;  // of the copies between tiers, the time that nothing waited for; 0 where there are none
   const char* phase = "train";
 };
 
@@ -99,6 +102,8 @@ class step_line {
     line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
     line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
     line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
+    line.open_object("offloaded_bytes").field("pinned", report.offloaded_pinned);
+    line.field("host", report.offloaded_host).close().field("hidden_copy_share", report.hidden_copy_share);
     line.open_array("expert_tokens");
     for (std::size_t layer = 0; layer < report.expert_tokens.extent(0); ++layer) {
       line.row(std::span<const std::uint64_t>(report.expert_tokens[layer].flat()));

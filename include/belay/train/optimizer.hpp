@@ -72,6 +72,12 @@ struct update {
   double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
 };
 
+/// Where an optimizer keeps its state: the update runs where that lives. A kit of the host computes in all of these
+/// tiers; a file is none of them.
+struct optimizer_memory {
+  tier state = tier::device;
+};
+
 /// A store's part of a committed step.
 template <class Part>
 concept committed_store_part = requires(Part& part) {
@@ -85,14 +91,21 @@ class adamw {
  public:
   using state_type = compute_type_t<T>;
 
-  /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory.
+  /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory. Throws usage_error
+  /// for state in tier file.
   template <class Store>
   requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
   explicit adamw(Store& store, adamw_settings settings = {}, where at = where::current())
+      : adamw(store, settings, optimizer_memory{}, at) {}
+  template <class Store>
+  requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>> adamw(Store& store,
+                                                                                        adamw_settings settings,
+                                                                                        optimizer_memory memory,
+                                                                                        where at = where::current())
       : adamw(settings, store.buckets(),
               store.run().template lease_share<state_type>(
-                  tier::device, [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); },
-                  "optimizer state", at),
+                  addressable(memory.state, at),
+                  [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); }, "optimizer state", at),
               at) {
     own_kit_.reset();
     kit_ = &store.run().engine().kit();
@@ -164,6 +177,8 @@ class adamw {
                   "the optimizer takes what finish(target_tokens) returned, moved in: std::move(gradients)");
   }
 
+  /// Of this rank.
+  [[nodiscard]] std::size_t state_bytes() const noexcept { return state_.size_bytes(); }
   /// Steps applied so far.
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
   /// Goes on after so many, with the state of that step: the correction of the moments depends on them.
@@ -195,6 +210,11 @@ class adamw {
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
  private:
+  [[nodiscard]] static tier addressable(tier wanted, where at) {
+    if (wanted == tier::file)
+      throw usage_error("the optimizer's state cannot be updated in tier file: name tier host or pinned", at);
+    return wanted;
+  }
   [[nodiscard]] static std::uint64_t bits_of(double value) noexcept { return std::bit_cast<std::uint64_t>(value); }
 
   void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at) {
@@ -259,6 +279,9 @@ template <class Store>
 adamw(Store&) -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
 template <class Store>
 adamw(Store&, adamw_settings)
+    -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
+template <class Store>
+adamw(Store&, adamw_settings, optimizer_memory)
     -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
 template <class T, class Group>
 adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<compute_type_t<T>>) -> adamw<T, Group>;
