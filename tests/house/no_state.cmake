@@ -6,8 +6,7 @@
 #
 # But for this: a signal handler is given a number and an address, and can be given nothing else. Which rehearsals the
 # faulting thread has open, which folder is to be removed, who asks whether the run is to stop, and what handled the
-# signal before, it can find in static
-# storage only.
+# signal before, it can find in static storage only.
 set(of_signal_handlers "rehearsing_thread_|fault_handler_|guarded_folder_|requested_stop_")
 include(${CMAKE_CURRENT_LIST_DIR}/all_headers.cmake)
 

@@ -91,6 +91,16 @@ TEST_CASE("the exit code is the first failing rank's, or 128 and its signal") {
   CHECK(shell(2, "ulimit -c 0; kill -SEGV $$").code == 128 + SIGSEGV);
 }
 
+TEST_CASE("ranks that stopped as asked are no failure: nobody is hurried, and the code is theirs") {
+  const outcome stopped = shell(3, "exit 75", "0.1");
+  CHECK(stopped.code == 75);
+  CHECK(stopped.error.empty());
+  CHECK(shell(3, "[ $BELAY_RANK = 1 ] && exit 75; exit 0").code == 75);
+  const outcome failed = shell(3, "[ $BELAY_RANK = 1 ] && exit 4; exit 75");
+  CHECK(failed.code == 4);
+  CHECK(failed.error == "belay-run: rank 1 exited with code 4\n");
+}
+
 TEST_CASE("when one fails the others have some time, then SIGTERM, then SIGKILL; the first one's code stays") {
   const outcome own = shell(3, "[ $BELAY_RANK = 1 ] && exit 3; sleep 0.05; echo ends itself; exit 4");
   CHECK(own.code == 3);
