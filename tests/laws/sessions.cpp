@@ -13,69 +13,9 @@
 #include <vector>
 
 #include "belay/train/plan.hpp"
-#include "train_moe/command_line.hpp"
-#include "train_moe/session.hpp"
+#include "laws/support/session.hpp"
 
-namespace {
-
-namespace files = std::filesystem;
-
-class folder {
- public:
-  folder() {
-    std::string pattern = (files::temp_directory_path() / "belay-sessions-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-    std::ofstream(file("model.json"))
-        << R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 256,
-      "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-      "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 16})";
-    std::ofstream text(file("text"));
-    for (int line = 0; line < 200; ++line) text << "line " << line * line % 97 << " of a text that repeats itself\n";
-  }
-  ~folder() { files::remove_all(path_); }
-  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  files::path path_;
-};
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
-
-struct outcome {
-  int code = 0;
-  std::vector<nlohmann::json> steps, phases;  // of training, and of what stands between
-  nlohmann::json summary;
-};
-
-// Runs the trainer with these flags, after those that every run here has.
-outcome run(const folder& in, std::vector<std::string> flags) {
-  std::vector<std::string> all{"train_moe",          "--sequence", "16",     "--micro-batches", "4",
-                               "--micro-batch-size", "4",          "--data", in.file("text"),   "--json",
-                               in.file("lines")};
-  all.insert(all.end(), flags.begin(), flags.end());
-  std::vector<char*> pointers;
-  for (std::string& flag : all) pointers.push_back(flag.data());
-  outcome out;
-  const auto line = train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), out.code);
-  if (!line) return out;
-  out.code = train_moe::run_session(*line, pointers.data());
-  std::ifstream lines(in.file("lines"));
-  for (std::string text; std::getline(lines, text);) {
-    auto object = nlohmann::json::parse(text);
-    if (object.contains("summary"))
-      out.summary = object;
-    else
-      (object.contains("step") ? out.steps : out.phases).push_back(object);
-  }
-  return out;
-}
-
-}  // namespace
+using namespace sessions_bench;
 
 TEST_CASE("an export imported on any mesh evaluates and trains as the exporter does") {
   const folder in;
@@ -367,71 +307,4 @@ TEST_CASE("evaluation ends and agrees where the capacity holds fewer windows tha
       CHECK(std::abs(evaluate(mesh, capacity) - one) <= 1e-6 * one);
     }
   }
-}
-
-TEST_CASE("a session that is resumed prints the lines of one that did not end, its phases too") {
-  const folder in;
-  const auto train = [&](const char* saved, const char* steps, std::vector<std::string> more) {
-    std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", steps};
-    for (const char* flag : {"--phases", "train=2,eval=1,rollout=1", "--eval"}) flags.emplace_back(flag);
-    flags.push_back(in.file("text"));
-    for (const std::string& flag : {std::string("--checkpoint"), in.file(saved)}) flags.push_back(flag);
-    flags.insert(flags.end(), more.begin(), more.end());
-    return run(in, flags);
-  };
-  const outcome whole = train("a", "6", {"--resume"});
-  CHECK(whole.summary["resumed_from"] == 0);
-  REQUIRE(whole.steps.size() == 6);
-  REQUIRE(train("b", "5", {"--checkpoint-every", "3", "--keep", "1"}).code == 0);
-  CHECK_THROWS_AS(static_cast<void>(train("b", "6", {})), belay::input_error);
-  const outcome rest = train("b", "6", {"--resume", "--export", in.file("of b")});
-  CHECK(rest.summary["resumed_from"] == 3);
-  REQUIRE(rest.steps.size() == 3);
-  for (std::size_t s = 0; s < 3; ++s) {
-    CHECK(rest.steps[s]["step"] == 4 + s);
-    CHECK(rest.steps[s]["loss"] == whole.steps[3 + s]["loss"]);
-    CHECK(rest.steps[s]["grad_norm"] == whole.steps[3 + s]["grad_norm"]);
-  }
-  CHECK(rest.summary["eval_loss"] == whole.summary["eval_loss"]);
-  std::vector<nlohmann::json> expected, got;
-  for (const auto& each : whole.phases)
-    if (each["after_step"] > 3 && each.contains("phase")) expected.push_back(each);
-  for (const auto& each : rest.phases)
-    if (each.contains("phase")) got.push_back(each);
-  CHECK(expected.size() == 4);
-  CHECK(got == expected);
-  // Another batch, text or model is another run.
-  CHECK_THROWS_AS(static_cast<void>(train("b", "7", {"--resume", "--seed", "2"})), belay::input_error);
-  std::ofstream(in.file("text"), std::ios::app) << "and more";
-  CHECK_THROWS_AS(static_cast<void>(train("b", "7", {"--resume"})), belay::input_error);
-}
-
-TEST_CASE("state of the optimizer in a lower tier: the same curve, and budgets of its own") {
-  const folder in;
-  const std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", "dp=2", "--steps", "3"};
-  const outcome resident = run(in, flags);
-  std::vector<std::string> lower = flags;
-  for (const char* flag : {"--offload", "optimizer", "--tier", "pinned", "--budget"}) lower.emplace_back(flag);
-  const std::size_t device = resident.steps[2]["planned_bytes"]["device"][0];
-  lower.push_back("device=" + std::to_string(device));
-  const outcome got = run(in, lower);
-  REQUIRE(got.steps.size() == 3);
-  const std::size_t moved = got.steps[2]["offloaded_bytes"]["pinned"];
-  CHECK(moved > 0);
-  CHECK(resident.steps[2]["offloaded_bytes"]["pinned"] == 0);
-  for (std::size_t s = 0; s < 3; ++s) {
-    CHECK(got.steps[s]["loss"] == resident.steps[s]["loss"]);
-    CHECK(got.steps[s]["peak_bytes"] == got.steps[s]["planned_bytes"]);
-    CHECK(got.steps[s]["hidden_copy_share"] == 0);
-    CHECK(std::size_t(got.steps[s]["planned_bytes"]["device"][0]) + moved <= device + 4096);
-  }
-  // To the byte.
-  const auto with = [&](std::size_t bytes) {
-    std::vector<std::string> limited = lower;
-    limited.back() = "pinned=" + std::to_string(bytes);
-    return run(in, limited).code;
-  };
-  const std::size_t planned = (moved + 63) / 64 * 64;
-  CHECK(with(planned) == 0);
-  CHECK_THROWS_AS(static_cast<void>(with(moved - 1)), belay::plan_refused);
 }

@@ -56,9 +56,9 @@ struct step_report {
   std::uint64_t plan_misses = 0;          // gathers of layers that were not as planned, of all ranks
   std::uint64_t prefetch_hits = 0;        // those that had been started when the layer asked
   std::uint64_t gathered_bytes_peak = 0;  // of the rank with most: parameters that were whole at a time
-  std::uint64_t offloaded_pinned = 0;     // of the rank with most: bytes of state that live in that tier, not in device
+  std::uint64_t offloaded_pinned = 0;     // of the rank with most: bytes that live in that tier, not in device
   std::uint64_t offloaded_host = 0;
-  double hidden_copy_share = 0;  // of the copies between tiers, the time that nothing waited for; 0 where there are none
+  double hidden_copy_share = 0;           // of the copies between tiers: time that nothing waited for; 0 without any
   const char* phase = "train";
 };
 
