@@ -66,7 +66,7 @@ class manifest_parser {
     list('[', ']', [&] { out.files.push_back(file()); });
     scan_.take(',');
     key("tensors");
-    list('[', ']', [&] { out.tensors.push_back(tensor(out.files)); });
+    list('[', ']', [&] { out.tensors.push_back(tensor(&out.files)); });
     scan_.take(',');
     static_cast<void>(text_field("crc32c", 8));
     scan_.take('}');
@@ -76,7 +76,7 @@ class manifest_parser {
   /// The list of tensors alone, whose files are not known yet.
   [[nodiscard]] std::vector<manifest_tensor> parse_tensors() {
     std::vector<manifest_tensor> out;
-    list('[', ']', [&] { out.push_back(tensor({})); });
+    list('[', ']', [&] { out.push_back(tensor(nullptr)); });
     scan_.finish();
     return out;
   }
@@ -169,7 +169,7 @@ class manifest_parser {
     scan_.take('}');
     return out;
   }
-  [[nodiscard]] manifest_tensor tensor(std::span<const manifest_file> files) {
+  [[nodiscard]] manifest_tensor tensor(const std::vector<manifest_file>* files) {
     manifest_tensor out;
     scan_.take('{');
     const std::size_t place = scan_.next();
@@ -186,7 +186,7 @@ class manifest_parser {
     scan_.take('}');
     return out;
   }
-  [[nodiscard]] manifest_piece piece(const manifest_tensor& of, std::span<const manifest_file> files) {
+  [[nodiscard]] manifest_piece piece(const manifest_tensor& of, const std::vector<manifest_file>* files) {
     manifest_piece out;
     scan_.take('{');
     const std::size_t place = scan_.next();
@@ -225,11 +225,11 @@ class manifest_parser {
     scan_.take(',');
     out.begin = number_field("begin");
     scan_.take('}');
-    if (files.empty()) return out;
-    if (out.file >= files.size()) refuse("lies in file number " + std::to_string(out.file));
-    const std::uint64_t size = files[out.file].bytes;
+    if (files == nullptr) return out;
+    if (out.file >= files->size()) refuse("lies in file number " + std::to_string(out.file));
+    const std::uint64_t size = (*files)[out.file].bytes;
     if (out.begin > size || out.bytes() > size - out.begin)
-      refuse("lies beyond the end of " + printable(files[out.file].name));
+      refuse("lies beyond the end of " + printable((*files)[out.file].name));
     return out;
   }
 
