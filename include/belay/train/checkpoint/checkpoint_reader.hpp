@@ -167,12 +167,15 @@ class checkpoint_reader {
     }
   }
 
+  static constexpr std::uint64_t ahead = 4 * checkpoint_chunk;  // while a chunk is summed, these are on their way
+
   [[nodiscard]] std::string path_of(std::size_t number) const { return folder_ + "/" + content_.files[number].name; }
 
   // One chunk, verified.
   void load(std::size_t number, std::uint64_t chunk, std::span<std::byte> to, where at) {
     open(number, at);
     const std::uint64_t begin = chunk * checkpoint_chunk;
+    files_[number].will_read(begin + to.size(), ahead);
     files_[number].read(begin, to, at);
     bytes_read_ += to.size();
     if (crc32c_of(to) == content_.files[number].checksums[static_cast<std::size_t>(chunk)]) return;

@@ -266,6 +266,7 @@ class checkpoint_writer {
     } else {
       write_in_place(of, out, checksum);
     }
+    out.start_sync(of.begin, of.bytes);
     of.file->checksums[of.chunk] = checksum.value();
     const std::lock_guard held(mutex_);
     ++written_;

@@ -156,7 +156,8 @@ class manifest_text {
     out_ += "{\"name\":";
     append_json(out_, each.name);
     out_ += ",\"shape\":[";
-    for (std::size_t d = 0; d < each.shape.size(); ++d) out_ += (d > 0 ? "," : "") + std::to_string(each.shape[d]);
+    for (std::size_t d = 0; d < each.shape.size(); ++d)
+      out_.append(d > 0 ? "," : "").append(std::to_string(each.shape[d]));
     out_ += "],\"pieces\":[";
     list(each.pieces, [&](const manifest_piece& piece) {
       out_ += "{\"part\":";

@@ -114,6 +114,16 @@ class basic_file {
     }
   }
 
+  /// Advice to the system, which may ignore it: these bytes are read soon, or their way to the medium may begin.
+  void will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    static_cast<void>(
+        ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED));
+  }
+  void start_sync(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    static_cast<void>(
+        ::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE));
+  }
+
   /// Makes it `bytes` long, and takes that room on the medium where the file system can, so that a full one is found
   /// before anything is written.
   void reserve(std::uint64_t bytes, where at) const {
