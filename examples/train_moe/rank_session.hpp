@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -47,6 +48,7 @@ class rank_session {
       if (line().run.steps > 0) sample(end);
       if (!line().export_to.empty()) export_model();
     }
+    if (unsaved_) std::rethrow_exception(unsaved_);
     control().barrier();  // all ranks have succeeded, which can now be printed
     if (first_) prepared_->finish(end);
   }
@@ -109,7 +111,12 @@ class rank_session {
       if (end.stopped = save(step); end.stopped) break;
       begin = clock::now();
     }
-    trainer_.checkpoints().close();
+    // What was trained is not lost with its last checkpoint.
+    try {
+      trainer_.checkpoints().close();
+    } catch (const belay::file_error&) {  // on all ranks
+      unsaved_ = std::current_exception();
+    }
     control().barrier();  // what follows allocates, and the last line counts allocations
     if (!first_ || end.steps <= done_) return;
     const std::size_t trained = end.steps - done_;
@@ -150,7 +157,8 @@ class rank_session {
   trainer_type trainer_;
   phase_session<trainer_type> phases_;
   run_state state_;
-  std::size_t done_ = 0;  // steps of the run that this one goes on from
+  std::exception_ptr unsaved_;  // why the last checkpoint is not there
+  std::size_t done_ = 0;        // steps of the run that this one goes on from
 };
 
 /// The session of a rank with parameters and activations of T, that trains `Parts`.

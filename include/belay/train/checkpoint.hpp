@@ -216,10 +216,12 @@ class checkpoints {
     }
   }
 
-  /// Returns when what was begun is committed. Collective. Throws file_error on all ranks where it could not be.
+  /// Returns when what was begun is committed. Collective. Throws file_error on all ranks where it could not be; what
+  /// was given up before is no error here.
   void close(where at = where::current()) {
     if constexpr (!moves_nothing<control_type>) {
       if (!writer_) return;
+      std::optional<file_error> before = std::exchange(problem_, std::nullopt);
       finish(at);
       writer_->wait_done();
       safetensors::file_agreement problems;
@@ -228,6 +230,7 @@ class checkpoints {
         if (problem_) throw *problem_;
       });
       problems.agree(control(), at);
+      problem_ = std::move(before);
     }
   }
 
