@@ -93,7 +93,8 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
         continue;
       }
       const step_result result = trained_once.value();
-      phases.after(step, [](std::string_view) {});
+      const auto silent = [](std::string_view) {};
+      phases.after(step, silent, silent);
       if (how == policy::forgets_a_lease && step % 10 == 0) lease(16);
       const auto as_planned_in = [&](belay::tier of) {
         const auto own = static_cast<std::size_t>(rank.number());

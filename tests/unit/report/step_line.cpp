@@ -54,8 +54,8 @@ TEST_CASE("the JSON line has the fields it promises, and no others, in their ord
   for (const auto& [name, value] : read.items()) names += name + " ";
   CHECK(names ==
         "step loss aux_loss grad_norm tokens tokens_per_s live_bytes peak_bytes planned_bytes allocations "
-        "open_obligations bubble bubble_predicted plan_misses prefetch_hits gathered_bytes_peak phase expert_tokens "
-        "replayed ");
+        "open_obligations bubble bubble_predicted plan_misses prefetch_hits gathered_bytes_peak phase offloaded_bytes "
+        "hidden_copy_share expert_tokens replayed ");
   CHECK(read["step"] == 7);
   CHECK(read["loss"] == 2.34567);
   CHECK(read["grad_norm"] == 0.1);

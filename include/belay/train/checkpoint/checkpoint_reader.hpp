@@ -26,6 +26,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
+#include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/checkpoint/boxes.hpp"
 #include "belay/train/checkpoint/checkpoint_folder.hpp"

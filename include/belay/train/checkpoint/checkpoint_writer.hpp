@@ -138,7 +138,7 @@ class checkpoint_writer {
 
  private:
   static constexpr std::size_t chunk_bytes = checkpoint_chunk;
-  static constexpr std::size_t small = std::size_t{64} << 10U;  // bytes; smaller segments are gathered
+  static constexpr std::size_t gathered_below = std::size_t{64} << 10U;  // bytes of a segment
   enum class stage : std::uint8_t { idle, writing };
 
   template <class Until>
@@ -283,7 +283,7 @@ class checkpoint_writer {
     };
     each_segment(of, [&](std::span<const std::byte> part) {
       checksum.add(part);
-      if (part.size() < small) {
+      if (part.size() < gathered_below) {
         std::memcpy(gathered_.data() + held, part.data(), part.size());
         held += part.size();
         return;
