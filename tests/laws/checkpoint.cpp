@@ -3,7 +3,6 @@
 // A trainer that ends and goes on from its checkpoint trains as one that does not end: on the same mesh to the bit, on
 // any other within the bounds of the other laws.
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <cmath>
 #include <cstddef>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "laws/support/run.hpp"
+#include "unit/train/support/directory.hpp"
 
 using namespace laws;
 using belay::axes;
@@ -24,16 +24,7 @@ namespace {
 
 const uneven_text source(small_run().model.vocab);
 
-struct directory {
-  std::string path = [] {
-    char name[] = "/tmp/belay_checkpoint_law_XXXXXX";
-    return std::string(::mkdtemp(name));
-  }();
-  directory() = default;
-  directory(const directory&) = delete;
-  directory& operator=(const directory&) = delete;
-  ~directory() { std::filesystem::remove_all(path); }
-};
+using train_bench::directory;
 
 struct kept {
   std::size_t from = 0;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,20 +26,11 @@
 #include "belay/backend/host.hpp"
 #include "belay/step.hpp"
 #include "belay/train.hpp"
+#include "unit/train/support/directory.hpp"
 
 namespace checkpoint_bench {
 
-struct directory {
-  std::string path = [] {
-    char name[] = "/tmp/belay_checkpoint_XXXXXX";
-    return std::string(::mkdtemp(name));
-  }();
-  directory() = default;
-  directory(const directory&) = delete;
-  directory& operator=(const directory&) = delete;
-  ~directory() { std::filesystem::remove_all(path); }
-  [[nodiscard]] std::string operator/(const std::string& name) const { return path + "/" + name; }
-};
+using train_bench::directory;
 
 inline std::string text_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

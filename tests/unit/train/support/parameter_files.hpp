@@ -4,7 +4,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <cstddef>
 #include <filesystem>
@@ -21,23 +20,14 @@
 #include "belay/train/launch.hpp"
 #include "belay/train/parameter_files.hpp"
 #include "belay/train/store.hpp"
+#include "unit/train/support/directory.hpp"
 
 namespace parameter_files_bench {
 
 namespace st = belay::safetensors;
 using belay::axes;
 
-struct directory {
-  std::string path = [] {
-    char name[] = "/tmp/belay_parameters_XXXXXX";
-    return std::string(::mkdtemp(name));
-  }();
-  directory() = default;
-  directory(const directory&) = delete;
-  directory& operator=(const directory&) = delete;
-  ~directory() { std::filesystem::remove_all(path); }
-  [[nodiscard]] std::string operator/(const std::string& name) const { return path + "/" + name; }
-};
+using train_bench::directory;
 
 inline std::map<std::string, std::string> contents(const std::string& path) {
   std::map<std::string, std::string> out;
