@@ -2,7 +2,6 @@
 //
 // The built program over checkpoints that the example and the trainer wrote, and over ones that somebody spoilt.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,48 +15,18 @@
 
 #include "belay/train/checkpoint.hpp"
 #include "belay/train/safetensors.hpp"
+#include "unit/tools/program_output.hpp"
+
+using namespace program_output;
 
 namespace {
 
 namespace files = std::filesystem;
 using nlohmann::json;
 
-struct outcome {
-  int code = -1;
-  std::string out;  // both streams
-};
-
-outcome run(const std::string& command) {
-  outcome result;
-  std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[4096];
-  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) result.out.append(buffer, count);
-  const int status = ::pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  return result;
-}
 outcome belay_checkpoint(const std::string& arguments) {
   return run(std::string("'") + BELAY_CHECKPOINT + "' " + arguments);
 }
-
-bool has(const outcome& result, const std::string& part) { return result.out.find(part) != std::string::npos; }
-
-class scratch {
- public:
-  scratch() {
-    std::string name = (files::temp_directory_path() / "belay-checkpoint-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~scratch() { files::remove_all(path_); }
-  scratch(const scratch&) = delete;
-  scratch& operator=(const scratch&) = delete;
-  [[nodiscard]] std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  files::path path_;
-};
 
 std::string content_of(const std::string& path) {
   std::stringstream out;

@@ -3,7 +3,6 @@
 // The built program over files that the library wrote, and over files that somebody spoilt.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -16,45 +15,16 @@
 #include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rendezvous/group_directory.hpp"
+#include "unit/tools/program_output.hpp"
+
+using namespace program_output;
 
 namespace {
 
 namespace host = belay::host;
 using nlohmann::json;
 
-struct outcome {
-  int code = -1;
-  std::string out;  // both streams
-};
-
-outcome belay_fr(const std::string& arguments) {
-  outcome result;
-  std::FILE* pipe = ::popen((std::string("'") + BELAY_FR + "' " + arguments + " 2>&1").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[4096];
-  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) result.out.append(buffer, count);
-  const int status = ::pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  return result;
-}
-
-bool has(const outcome& result, const std::string& part) { return result.out.find(part) != std::string::npos; }
-
-class scratch {
- public:
-  scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "belay-fr-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~scratch() { std::filesystem::remove_all(path_); }
-  scratch(const scratch&) = delete;
-  scratch& operator=(const scratch&) = delete;
-  [[nodiscard]] std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
+outcome belay_fr(const std::string& arguments) { return run(std::string("'") + BELAY_FR + "' " + arguments); }
 
 std::string content_of(const std::string& path) {
   std::stringstream out;
