@@ -42,6 +42,15 @@ void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
   }
 }
 
+/// What a vote sums of a ballot, and the ballot of such sums.
+[[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {
+  return {of.open_obligations, of.misused_handles, of.non_finite, of.unwritten, of.unwritable, of.asked_to_stop};
+}
+[[nodiscard]] constexpr ballot ballot_of(const std::array<std::uint64_t, 6>& sums, std::uint64_t rows,
+                                         double loss) noexcept {
+  return {sums[0], sums[1], sums[2], rows, loss, sums[3], sums[4], sums[5]};
+}
+
 /// The vote of a commit over a mesh: three small all_reduces over all ranks. Losses are added in rank order. Throws
 /// usage_error on every rank where their divisors differ.
 template <class Mesh>
@@ -49,8 +58,7 @@ requires communicator<typename Mesh::control_type>
 [[nodiscard]] ballot vote_over(const Mesh& mesh, const ballot& own, std::uint64_t divisor, where at) {
   const auto& group = mesh.control();
   if (group.size() < 2) return own;
-  std::array<std::uint64_t, 6> sums{own.open_obligations, own.misused_handles, own.non_finite,
-                                    own.unwritten,        own.unwritable,      own.asked_to_stop};
+  auto sums = summed_words(own);
   std::array<double, 1> loss{own.loss};
   const bool abstains = divisor == no_divisor;
   std::array<std::uint64_t, 3> largest{own.needed_rows, abstains ? 0 : divisor, abstains ? 0 : ~divisor};
@@ -68,7 +76,7 @@ requires communicator<typename Mesh::control_type>
                         at);
     }
   }
-  return {sums[0], sums[1], sums[2], largest[0], loss[0], sums[3], sums[4], sums[5]};
+  return ballot_of(sums, largest[0], loss[0]);
 }
 
 /// Two small all_reduces over the group, when `commit` calls it. All ranks must commit at the same point.
@@ -78,12 +86,11 @@ class world_vote {
   explicit world_vote(Group group, where at = where::current()) : group_(std::move(group)), at_(at) {}
 
   [[nodiscard]] ballot operator()(const ballot& own) const {
-    std::array<std::uint64_t, 6> sums{own.open_obligations, own.misused_handles, own.non_finite,
-                                      own.unwritten,        own.unwritable,      own.asked_to_stop};
+    auto sums = summed_words(own);
     std::array<std::uint64_t, 1> largest{own.needed_rows};
     group_.all_reduce(std::span<std::uint64_t>(sums), sum, at_);
     group_.all_reduce(std::span<std::uint64_t>(largest), maximum, at_);
-    return {sums[0], sums[1], sums[2], largest[0], own.loss, sums[3], sums[4], sums[5]};
+    return ballot_of(sums, largest[0], own.loss);
   }
 
  private:
