@@ -27,9 +27,9 @@ class host_stream {
   /// Runs work at once, on the calling thread.
   host_stream() noexcept = default;
   /// Runs it as `how` says: a stream of rank `rank`.
-  explicit host_stream(const stream_settings& how, int rank = 0) {
+  explicit host_stream(const stream_settings& how, int rank = 0, stream_work kind = stream_work::compute) {
     if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>();
-    if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank);
+    if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank, kind);
   }
 
   /// Runs `work()` in this stream's order. It is kept by value until it has run: trivially copyable, at most 288 bytes.

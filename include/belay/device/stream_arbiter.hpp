@@ -19,6 +19,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
+#include "belay/device/stream_policy.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -53,7 +54,8 @@ class arbitrated {
   /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
   [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
 
-  arbitrated(int rank, runner by) noexcept : rank_(rank), by_(by) {}
+  arbitrated(int rank, runner by, stream_work kind = stream_work::compute) noexcept
+      : rank_(rank), by_(by), kind_(kind) {}
   arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
   arbitrated& operator=(const arbitrated&) = delete;
 
@@ -64,6 +66,7 @@ class arbitrated {
   friend class stream_arbiter;
   int rank_;
   runner by_;
+  stream_work kind_;
   bool granted_ = false;
   const stream_meeting* meeting_ = nullptr;  // of what has its turn
   bool in_meeting_ = false;                  // while candidates are found
@@ -73,8 +76,8 @@ class arbitrated {
 /// Shared by all ranks of a world of threads.
 class stream_arbiter {
  public:
-  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations: as late as
-  /// possible for what they read.
+  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations, and
+  /// these to copies between tiers: as late as possible for what they read.
   stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
     streams_.reserve(8 * hosts);  // waiting allocates nothing
     candidates_.reserve(8 * hosts);

@@ -15,7 +15,8 @@ BELAY_DECL void stream_arbiter::add(arbitrated& stream) {
   const std::lock_guard lock(mutex_);
   // Ranks register in any order; the order of candidates must not depend on it.
   const auto after = [](const arbitrated* a, const arbitrated* b) {
-    return a->rank_ != b->rank_ ? a->rank_ < b->rank_ : a->by_ < b->by_;
+    if (a->rank_ != b->rank_) return a->rank_ < b->rank_;
+    return a->by_ != b->by_ ? a->by_ < b->by_ : a->kind_ < b->kind_;
   };
   streams_.insert(std::upper_bound(streams_.begin(), streams_.end(), &stream, after), &stream);
 }
@@ -129,7 +130,9 @@ BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock) {
     return;
   }
   const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
-  const auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
+  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_work::compute; };
+  auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
+  if (late == candidates_.end()) late = std::find_if(candidates_.begin(), candidates_.end(), computes);
   arbitrated& next = seed_ != 0                  ? *candidates_[draw(candidates_.size())]
                      : late != candidates_.end() ? **late
                                                  : *candidates_.front();

@@ -12,6 +12,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/device/arena.hpp"
+#include "belay/device/copy_stream.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream_policy.hpp"
@@ -37,6 +39,9 @@ struct pass_findings {
   std::uint64_t count = 0;        // of targets or samples in `loss`
   double loss = 0;
 };
+
+/// What becomes of copies between tiers that are queued when a step ends.
+enum class copies_at_end : std::uint8_t { skipped, finished };
 
 template <memory_region Memory, compute_kit<float> Kit>
 class engine {
@@ -61,6 +66,8 @@ class engine {
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
         kit_(streams, rank),
+        streams_(streams),
+        rank_(rank),
         poisons_(streams.policy == stream_policy::adversarial) {
     poison();
   }
@@ -72,6 +79,26 @@ class engine {
   [[nodiscard]] Kit& kit() noexcept { return kit_; }
   /// The kit's stream.
   [[nodiscard]] stream_type& compute() noexcept { return kit_.stream(); }
+
+  using copies_type = copy_stream<stream_type>;
+  /// The stream of copies between tiers. The first call makes it: in a body, before its first step.
+  [[nodiscard]] copies_type& copies() {
+    if (copies_ != nullptr) return *copies_;
+    if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
+      copies_ = std::make_unique<copies_type>(streams_, rank_);
+    else
+      copies_ = std::make_unique<copies_type>();
+    return *copies_;
+  }
+  /// Whether something has asked for it.
+  [[nodiscard]] bool has_copies() const noexcept { return copies_ != nullptr; }
+  /// Of the copies so far.
+  [[nodiscard]] copy_times times_of_copies() const noexcept { return has_copies() ? copies_->times() : copy_times{}; }
+  /// Returns when all that the streams have queued is over; throws the first failure of it.
+  void synchronize() {
+    compute().synchronize();
+    if (has_copies()) copies_->synchronize();
+  }
 
   /// Runs `work()` on the calling thread, once all that the kit's stream has queued is over. A rehearsal does not run
   /// it.
@@ -116,7 +143,7 @@ class engine {
   /// Leases come from `activations` from now on, and the region before is freed. Between steps: numbers, epoch and how
   /// the last step ended stay.
   void use(Memory activations) {
-    compute().synchronize();
+    synchronize();
     arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
     poison();
     ++epoch_;
@@ -155,10 +182,13 @@ class engine {
   /// For `step` only. What is queued and has not begun is skipped; returns when what has begun is over.
   void cancel_queued() noexcept {
     if constexpr (requires { compute().cancel(); }) compute().cancel();
+    if (has_copies()) copies_->cancel();
   }
   /// For `step` and `forward_only` only. Ends every lease and every obligation of the step. What it has queued is over
-  /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank.
-  void end_step() noexcept {
+  /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank. Copies of a
+  /// committed step are waited for.
+  void end_step(copies_at_end copies = copies_at_end::skipped) noexcept {
+    if (has_copies() && copies == copies_at_end::finished) copies_->wait_until_idle();
     cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
@@ -200,7 +230,7 @@ class engine {
 
   void begin(where at) {
     expect_between_steps(at);
-    compute().synchronize();  // throws what has failed since the last step
+    synchronize();  // throws what has failed since the last step
     watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
     in_step_ = true;
     ++epoch_;
@@ -211,6 +241,9 @@ class engine {
   arena<Memory> arena_;
   belay::ledger ledger_;
   Kit kit_;
+  stream_settings streams_;  // of `copies_`, with `rank_`
+  int rank_ = 0;
+  std::unique_ptr<copies_type> copies_;
   [[no_unique_address]] watch_type watch_;
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;

@@ -144,7 +144,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     std::string list = close_obligations();
     const std::uint64_t number = engine_->step_number();
     ended_ = true;
-    engine_->end_step();
+    engine_->end_step(copies_at_end::finished);
     expect_no_obligations(list, at);
     const ballot all = std::forward<Vote>(vote)(findings_);
     if (all.open_obligations + all.misused_handles > 0) return refused_step{all, std::move(list)};
@@ -295,7 +295,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
 
   void end(end_of_step how) noexcept {
     ended_ = true;
-    engine_->end_step();
+    engine_->end_step(copies_at_end::finished);
     engine_->note_end(how);
   }
   [[nodiscard]] outcome_type refuse(const ballot& all, std::string list) {

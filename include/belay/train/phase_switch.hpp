@@ -142,7 +142,7 @@ class phase_switch {
                         at);
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
-    engine.compute().synchronize();
+    engine.synchronize();
     transition found{.from = From, .to = To, .after_step = engine.step_number()};
     found.live_before = live_bytes();
     found.resident_before = resident_memory();

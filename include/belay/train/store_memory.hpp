@@ -98,7 +98,7 @@ class store_memory {
   [[nodiscard]] whole_parameter<value_type> read(const Parameter& parameter, where at = where::current()) {
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
-    engine.compute().synchronize();  // the last update
+    engine.synchronize();  // the last update
     if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
     if constexpr (has_gradient<typename Parameter::learning_type>)
       return {*whole_, buckets_.gathered(bucket_of(parameter)), parameter, at};

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The stream on which bytes go from one tier to another, beside the one that computes. An engine makes it when
+// something first asks for it. It knows how long its copies took, and how long others stood still for them.
+//
+//   auto& copies = engine.copies();
+//   copies.wait(engine.compute().record());  // what is copied has been computed
+//   copies.copy(to, from, bytes);
+//   copies.let_wait(engine.compute(), copies.record());  // later work of `compute` finds the copy
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/stream_policy.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Time that copies between tiers took, and time that computing stood still for them, in nanoseconds. Only a stream
+/// with a thread of its own (`queued`) hides copies, and only its times are taken.
+struct copy_times {
+  std::uint64_t copied = 0;
+  std::uint64_t waited = 0;
+
+  /// Of the time of copies, that which nothing stood still for: 0 to 1, and 0 without copies.
+  [[nodiscard]] double hidden_share() const noexcept {
+    if (copied == 0 || waited >= copied) return 0;
+    return 1.0 - static_cast<double>(waited) / static_cast<double>(copied);
+  }
+};
+
+/// One order of copies. It stays where it was made: what is queued points to it.
+template <stream Stream>
+class copy_stream {
+ public:
+  using stream_type = Stream;
+  static constexpr bool runs_nothing = Stream::runs_nothing;
+
+  copy_stream() requires std::default_initializable<Stream>
+  = default;
+  /// Of rank `rank`, whose copies run as `how` says.
+  copy_stream(const stream_settings& how,
+              int rank) requires std::constructible_from<Stream, const stream_settings&, int, stream_work>
+      : stream_(how, rank, stream_work::copy), timed_(how.policy == stream_policy::queued) {}
+  copy_stream(const copy_stream&) = delete;
+  copy_stream& operator=(const copy_stream&) = delete;
+
+  /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
+  void copy(void* to, const void* from, std::size_t bytes) {
+    run([=] { std::memcpy(to, from, bytes); });
+  }
+  /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
+  /// copyable, as work of every stream is.
+  template <std::invocable Work>
+  void run(const Work& work) {
+    if (!timed_) return stream_.run(work);
+    stream_.run([work, times = &times_] {
+      const std::uint64_t begun = now();
+      work();
+      times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
+    });
+  }
+
+  [[nodiscard]] stream_event record() const { return stream_.record(); }
+  /// Later copies begin when `mark` is reached.
+  void wait(const stream_event& mark, where at = where::current()) { wait_of(stream_, mark, at); }
+  /// Later work of `other` begins when `copied`, an event of this stream, is reached. For how long that keeps it is
+  /// counted.
+  template <stream Other>
+  void let_wait(Other& other, const stream_event& copied, where at = where::current()) {
+    if (copied.source() == nullptr || !timed_) return wait_of(other, copied, at);
+    other.run([times = &times_] { times->begun = now(); });
+    wait_of(other, copied, at);
+    other.run([times = &times_] { times->waited.fetch_add(now() - times->begun, std::memory_order_relaxed); });
+  }
+
+  /// Returns when all copies are over; throws the first failure of them.
+  void synchronize() { stream_.synchronize(); }
+  /// The same, and leaves the failure to the next `synchronize`.
+  void wait_until_idle() const noexcept {
+    if constexpr (requires { stream_.wait_until_idle(); }) stream_.wait_until_idle();
+  }
+  /// Skips what has not begun, and returns when what has begun is over.
+  void cancel() noexcept {
+    if constexpr (requires { stream_.cancel(); }) stream_.cancel();
+  }
+
+  /// Since it was made.
+  [[nodiscard]] copy_times times() const noexcept {
+    return {times_.copied.load(std::memory_order_relaxed), times_.waited.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] Stream& stream() noexcept { return stream_; }
+
+ private:
+  struct clocks {
+    std::atomic<std::uint64_t> copied{0}, waited{0};
+    std::uint64_t begun = 0;  // of the wait that `other` is in
+  };
+
+  [[nodiscard]] static std::uint64_t now() noexcept {
+    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  }
+  static constexpr auto wait_of = [](auto& waiting, const stream_event& mark, where at) {
+    if constexpr (requires { waiting.wait(mark, at); })
+      waiting.wait(mark, at);
+    else
+      waiting.wait(mark);
+  };
+
+  clocks times_;
+  Stream stream_;  // after what its work points to
+  bool timed_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
