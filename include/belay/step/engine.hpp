@@ -134,6 +134,8 @@ class engine {
   /// above its last one's.
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
 
+  /// Whether what is free holds nothing that looks like a number: under `adversarial`.
+  [[nodiscard]] bool poisons() const noexcept { return poisons_; }
   /// Treats `other`, from which leases of steps come too, as it treats its own memory.
   void poison(arena<Memory>& other) {
     if constexpr (std::derived_from<stream_type, host_stream>)

@@ -125,9 +125,10 @@ class checkpoints {
     state_.add_values(store);
     attach(store);
   }
-  /// The same with the state of their optimizer.
+  /// The same with the state of their optimizer. Throws usage_error for state in tier file.
   template <saved_store Store, saved_optimizer Optimizer>
-  void add(Store& store, Optimizer& optimizer) {
+  void add(Store& store, Optimizer& optimizer, where at = where::current()) {
+    if (enabled()) expect_in_memory(optimizer, at);
     state_.add_values(store);
     state_.add_optimizer(store, optimizer);
     attach(store);

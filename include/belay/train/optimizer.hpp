@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,11 +36,15 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/device/tier_file.hpp"
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/train/clip.hpp"
+#include "belay/train/optimizer/offloaded_state.hpp"
+#include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {
 
@@ -72,12 +77,6 @@ struct update {
   double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
 };
 
-/// Where an optimizer keeps its state: the update runs where that lives. A kit of the host computes in all of these
-/// tiers; a file is none of them.
-struct optimizer_memory {
-  tier state = tier::device;
-};
-
 /// A store's part of a committed step.
 template <class Part>
 concept committed_store_part = requires(Part& part) {
@@ -85,14 +84,16 @@ concept committed_store_part = requires(Part& part) {
   { part.squares() } -> std::same_as<double>;
 };
 
-/// `Kit` computes: the engine's of a store's run, in the order of its stream, or one of its own.
-template <class T, class Group, class Kit = host_kit<>>
+/// `Kit` computes: the engine's of a store's run, in the order of its stream, or one of its own. `Files` makes the file
+/// of state in tier file.
+template <class T, class Group, class Kit = host_kit<>, tier_file_calls Files = system_tier_file_calls>
 class adamw {
  public:
   using state_type = compute_type_t<T>;
 
-  /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory. Throws usage_error
-  /// for state in tier file.
+  /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory, or a file, in the
+  /// tier that `memory` names. Throws tier_file_error where the file cannot be made, usage_error for chunks that are
+  /// not whole ones of the update (`parameter_chunk`).
   template <class Store>
   requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
   explicit adamw(Store& store, adamw_settings settings = {}, where at = where::current())
@@ -100,18 +101,15 @@ class adamw {
   template <class Store>
   requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>> adamw(Store& store,
                                                                                         adamw_settings settings,
-                                                                                        optimizer_memory memory,
+                                                                                        const optimizer_memory& memory,
                                                                                         where at = where::current())
-      : adamw(settings, store.buckets(),
-              store.run().template lease_share<state_type>(
-                  addressable(memory.state, at),
-                  [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); }, "optimizer state", at),
-              at) {
+      : adamw(settings, store.buckets(), lease_state(store, memory, at)) {
     own_kit_.reset();
     kit_ = &store.run().engine().kit();
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store] { store.note_before_update(); };
+    if (memory.state != tier::device) offload(store, memory, at);
   }
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
@@ -143,15 +141,7 @@ class adamw {
   /// `state` has exactly `state_elements(buckets)` elements, and is zeroed. It and the bound `buckets` outlive this.
   adamw(adamw_settings settings, gradient_buckets<T, Group>& buckets, std::span<state_type> state,
         where at = where::current())
-      : settings_(settings), buckets_(&buckets), state_(state), own_kit_(std::in_place) {
-    if (state.size() != state_elements(buckets))
-      throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
-                            " elements, the memory given has " + std::to_string(state.size()),
-                        at);
-    if constexpr (!moves_nothing<Group>) {
-      for (state_type& each : state) each = 0;
-    }
-  }
+      : adamw(settings, buckets, leased_state{expect_size(state, buckets, at), tier::device}) {}
 
   /// Elements of state for what this rank owns of the bound buckets: `adamw_state_parts` each.
   [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept {
@@ -178,16 +168,21 @@ class adamw {
   }
 
   /// Of this rank.
-  [[nodiscard]] std::size_t state_bytes() const noexcept { return state_.size_bytes(); }
+  [[nodiscard]] std::size_t state_bytes() const noexcept { return state_elements(*buckets_) * sizeof(state_type); }
+  /// Where that is.
+  [[nodiscard]] tier state_tier() const noexcept { return tier_; }
   /// Steps applied so far.
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
   /// Goes on after so many, with the state of that step: the correction of the moments depends on them.
   void continue_after(std::uint64_t steps) noexcept { steps_ = steps; }
 
   /// Calls `visit(part, range, state)` for each part of the state, "first_moment", "second_moment" and, where T is
-  /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range.
+  /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range. Of state in a
+  /// file a range comes in parts, through the ring, and goes back as `visit` leaves it. Between steps. Throws
+  /// tier_file_error where the file cannot be read or written.
   template <class Visit>
-  void each_state(Visit&& visit) const {
+  void each_state(Visit&& visit, where at = where::current()) const {
+    if (offloaded_) return offloaded_->each_state(visit, at);
     const std::size_t part = state_.size() / adamw_state_parts<T>;
     std::size_t done = 0;
     for (const owned_range<T>& range : buckets_->owned()) {
@@ -210,11 +205,71 @@ class adamw {
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
  private:
-  [[nodiscard]] static tier addressable(tier wanted, where at) {
-    if (wanted == tier::file)
-      throw usage_error("the optimizer's state cannot be updated in tier file: name tier host or pinned", at);
-    return wanted;
+  using offloaded_type = offloaded_state<T, Files>;
+  struct leased_state {
+    std::span<state_type> memory;
+    tier where_it_is;
+  };
+
+  adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state)
+      : settings_(settings),
+        buckets_(&buckets),
+        state_(state.memory),
+        tier_(state.where_it_is),
+        own_kit_(std::in_place) {
+    if constexpr (!moves_nothing<Group>) {
+      for (state_type& each : state_) each = 0;
+    }
   }
+  [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
+                                                         const gradient_buckets<T, Group>& buckets, where at) {
+    if (state.size() == state_elements(buckets)) return state;
+    throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
+                          " elements, the memory given has " + std::to_string(state.size()),
+                      at);
+  }
+
+  // State in a file has none of the run's memory.
+  template <class Store>
+  [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at) {
+    if (memory.state == tier::file) return {{}, tier::file};
+    const auto elements_of = [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); };
+    return {store.run().template lease_share<state_type>(memory.state, elements_of, "optimizer state", at),
+            memory.state};
+  }
+  template <class Store>
+  void offload(Store& store, const optimizer_memory& memory, where at) {
+    if (memory.chunk == 0 || memory.chunk % parameter_chunk != 0)
+      throw usage_error("state streams in chunks of " + std::to_string(memory.chunk) +
+                            " elements: these are a multiple of " + std::to_string(parameter_chunk),
+                        at);
+    auto& run = store.run();
+    const bool in_file = memory.state == tier::file;
+    const std::size_t alignment = in_file ? medium_of<Files>(memory.folder, at).alignment : 0;
+    const state_layout sizes(memory.state, memory.chunk, adamw_state_parts<T>, sizeof(state_type), sizeof(T),
+                             alignment);
+    if (in_file)
+      run.charge_share(
+          tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state");
+    const std::span<std::byte> ring = run.template lease_share<std::byte>(
+        in_file ? tier::host : memory.state, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); },
+        "optimizer ring", at);
+    if constexpr (!moves_nothing<Group>) {
+      auto& engine = run.engine();
+      static_cast<void>(engine.copies());  // its thread is there before the first step
+      const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
+      offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
+                                                    memory, sizes, state_, ring, free, at);
+      run.keep(offloaded_);
+      update_offloaded_ = [&engine](adamw& self, const adamw_step<state_type>& scalars, where now) {
+        gradient_buckets<T, Group>& all = *self.buckets_;
+        self.offloaded_->update(
+            engine, scalars, all.layout().buckets().size(),
+            [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); }, now);
+      };
+    }
+  }
+
   [[nodiscard]] static std::uint64_t bits_of(double value) noexcept { return std::bit_cast<std::uint64_t>(value); }
 
   void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at) {
@@ -237,6 +292,10 @@ class adamw {
     plain.decay = 0;
     const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());
     const auto undecayed = kernel::adamw_at_step<state_type>(plain, steps_, clip.value());
+    if (update_offloaded_) {
+      update_offloaded_(*this, {decayed, undecayed}, at);
+      return buckets_->finish_gathers_in(kit_->stream());
+    }
     const std::size_t part = state_.size() / adamw_state_parts<T>;
     state_type* const first = state_.data();
     state_type* const second = first + part;
@@ -267,12 +326,15 @@ class adamw {
   adamw_settings settings_;
   gradient_buckets<T, Group>* buckets_;
   std::span<state_type> state_;
+  tier tier_;
   std::optional<Kit> own_kit_;  // where there is no engine
   Kit* kit_ = nullptr;
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
   std::function<void(std::uint64_t)> note_;  // tells a store what the last update was made with
   std::function<void()> before_;             // and that there will be one
+  std::shared_ptr<offloaded_type> offloaded_;
+  std::function<void(adamw&, const adamw_step<state_type>&, where)> update_offloaded_;
 };
 
 template <class Store>

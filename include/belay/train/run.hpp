@@ -112,15 +112,23 @@ class run {
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
-    if constexpr (rehearsing()) {
-      share all{used_.items().size(), {}};
-      for (int rank = 0; rank < ranks_; ++rank) all.bytes.push_back(leased_size(elements_of(rank) * sizeof(T)));
-      shares_.push_back(std::move(all));
-    }
+    note_share([&](int rank) { return elements_of(rank) * sizeof(T); });
     return lease<T>(where_it_is, elements_of(number_), purpose, at);
   }
 
-  /// Keeps `what` until every body has ended, for peers that read it while a communication of this rank is under way.
+  /// Bytes that something else has taken in a tier for as long as the run, such as those of a file: `bytes_of(rank)`
+  /// for each rank of the world. They are counted, and planned, as leases are.
+  template <std::invocable<int> BytesOf>
+  void charge_share(tier where_it_is, BytesOf&& bytes_of, const char* purpose) {
+    note_share(bytes_of);
+    const std::size_t bytes = leased_size(bytes_of(number_));
+    used_.add(where_it_is, purpose, bytes);
+    meters_[where_it_is].add(bytes);
+    meters_[where_it_is].count_allocation();
+  }
+
+  /// Keeps `what` until every body has ended, for peers that read it while a communication of this rank is under way,
+  /// and for what this rank's streams have queued.
   void keep(std::shared_ptr<const void> what) { kept_.push_back(std::move(what)); }
 
   /// Symmetric memory of `group`, for an expert exchange. Collective. It grows when a step is replayed.
@@ -281,6 +289,15 @@ class run {
   };
   enum class next_step { same, another };
 
+  template <class BytesOf>
+  void note_share([[maybe_unused]] const BytesOf& bytes_of) {
+    if constexpr (rehearsing()) {
+      share all{used_.items().size(), {}};
+      for (int rank = 0; rank < ranks_; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
+      shares_.push_back(std::move(all));
+    }
+  }
+
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];
     one.heap.reset();
@@ -305,11 +322,12 @@ class run {
   lease_chain leases_;
   rank_plan used_;
   std::vector<share> shares_;
+  // These outlive the streams, whose work may point to them.
+  std::vector<std::shared_ptr<const void>> kept_;
+  std::vector<std::unique_ptr<within_steps>> of_steps_;
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<window>> windows_;
-  std::vector<std::unique_ptr<within_steps>> of_steps_;
   std::vector<gather_plan> gathers_;
-  std::vector<std::shared_ptr<const void>> kept_;
 };
 
 }  // namespace belay::inline BELAY_ABI

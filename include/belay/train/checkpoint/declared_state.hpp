@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/placement.hpp"
 #include "belay/train/checkpoint/boxes.hpp"
@@ -41,6 +42,17 @@ template <class T>
     out.sides[parameter.cut_dimension()] = {part.first, part.first + part.count};
   }
   return out;
+}
+
+/// Throws usage_error where the state of `optimizer` is in a file: checkpoints are written from where state lies.
+template <class Optimizer>
+void expect_in_memory(const Optimizer& optimizer, where at) {
+  if constexpr (requires { optimizer.state_tier(); }) {
+    if (optimizer.state_tier() != tier::file) return;
+    throw usage_error(
+        "the state of this optimizer is in tier file, which checkpoints do not read: keep it in tier host or pinned",
+        at);
+  }
 }
 
 class declared_state {

@@ -58,6 +58,7 @@ struct weather {
   std::atomic<int> interruptions = 0;                                             // so many calls end before they begin
   std::atomic<std::int64_t> bad_offset = -1;  // a call that begins there moves nothing and ends with `result`
   std::atomic<std::int64_t> result = 0;
+  std::atomic<bool> spares_reads = false;  // only a write does, of those that a thread makes
   std::atomic<bool> closed_gate = false;  // calls wait
   std::atomic<std::size_t> at_gate = 0;
   // Of opening: error numbers, 0 for none.
@@ -127,6 +128,7 @@ struct faulty_calls : belay::basic_tier_file_calls<Ring> {
     return now.alignment ? *now.alignment : machine::direct_alignment(descriptor);
   }
   static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) {
+    if (now.spares_reads) return machine::read_at(descriptor, to, bytes, offset);
     if (const auto other = now.instead(static_cast<std::uint64_t>(offset))) return said(*other);
     return machine::read_at(descriptor, to, std::min(bytes, now.most_bytes.load()), offset);
   }

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// State of AdamW in a lower tier, and its update where it lives: the gradients and values of a chunk are copied into a
+// slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes into
+// the slot with them, and is written from there.
+// IWYU pragma: private, include "belay/train/optimizer.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/slot_ring.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/tier_file.hpp"
+#include "belay/kernel/optimizer.hpp"
+#include "belay/parallel/bucket/ownership_unit.hpp"
+#include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/parameter.hpp"
+#include "belay/train/optimizer/state_chunks.hpp"
+#include "belay/train/optimizer/state_layout.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The scalars of one update, of parameters with weight decay and without.
+template <class State>
+struct adamw_step {
+  kernel::adamw_scalars<State> decayed, undecayed;
+};
+
+/// What streams have queued points to it: it lives until they are over.
+template <class T, tier_file_calls Files>
+class offloaded_state {
+ public:
+  using state_type = compute_type_t<T>;
+  static constexpr bool has_master = !std::is_same_v<T, state_type>;
+  static constexpr std::size_t parts = has_master ? 3 : 2;
+
+  /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
+  /// are in a file, which is made in `folder`. Throws tier_file_error where it cannot be.
+  offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, const optimizer_memory& memory,
+                  const state_layout& sizes, std::span<state_type> state, std::span<std::byte> ring, slot_contents free,
+                  where at)
+      : owned_(owned),
+        sizes_(sizes),
+        chunks_(owned, memory.chunk),
+        chunk_(sizes.chunk_of(owned_elements)),
+        state_in_slot_(sizes.state_in_slot(owned_elements)),
+        state_(state),
+        part_(owned_elements) {
+    if (owned_elements == 0) return;
+    const std::size_t slots = sizes.slots_of(owned_elements);
+    void* first = ring.data();
+    std::size_t room = ring.size();
+    first = std::align(sizes.alignment(), slots * sizes.slot_bytes(owned_elements), first, room);
+    ring_ = slot_ring({static_cast<std::byte*>(first), slots * sizes.slot_bytes(owned_elements)}, slots,
+                      sizes.alignment(), free);
+    written_.resize(slots);
+    copied_.resize(slots);
+    if (memory.state == tier::file)
+      file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slots, memory.access, at);
+  }
+
+  /// Queues the update of all chunks on the streams of `engine`. `gathers(bucket, event)` is called for each bucket in
+  /// order, when all of its values that this rank owns are queued: they are there at the event.
+  template <class Engine, class Gathers>
+  void update(Engine& engine, const adamw_step<state_type>& scalars, std::size_t buckets, Gathers&& gathers, where at) {
+    ring_.reset();
+    auto& copies = engine.copies();
+    auto& compute = engine.compute();
+    stream_event values = compute.record();
+    copies.wait(values, at);  // gradients are there, and nobody reads the values
+    std::size_t bucket = 0;
+    slot_view before{}, slot{};
+    for (std::size_t k = 0; k <= chunks_.size(); ++k) {
+      if (k < chunks_.size()) slot = load(k, copies, at);
+      if (k > 0) {
+        compute_chunk(k - 1, before, scalars, engine, at);
+        values = store(k - 1, before, engine, at);
+        for (const std::size_t next = first_unfinished(k); bucket < next && bucket < buckets; ++bucket)
+          gathers(bucket, values);
+      }
+      before = slot;
+    }
+    for (; bucket < buckets; ++bucket) gathers(bucket, values);
+    copies.let_wait(compute, values, at);
+    if (file_)
+      for (file_transfer& each : written_) copies.run([&each, at] { each.wait(at); });
+  }
+
+  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
+  /// `visit` writes goes back there. Nothing may be under way.
+  template <class Visit>
+  void each_state(Visit&& visit, where at) {
+    if (!file_) {
+      std::size_t done = 0;
+      for (const owned_range<T>& range : owned_) {
+        for (std::size_t p = 0; p < parts; ++p)
+          visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
+        done += range.count;
+      }
+      return;
+    }
+    ring_.reset();
+    for (std::size_t k = 0; k < chunks_.size(); ++k) {
+      const slot_view slot = view_of(ring_.slot(0), k);
+      const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+      file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
+      state_chunks::each_part(chunks_[k], owned_,
+                              [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                                owned_range<T> part = range;
+                                part.offset += offset;
+                                part.count = n;
+                                for (std::size_t p = 0; p < parts; ++p)
+                                  visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
+                              });
+      file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
+    }
+  }
+
+  [[nodiscard]] bool in_file() const noexcept { return file_.has_value(); }
+  [[nodiscard]] const tier_file<Files>* file() const noexcept { return file_ ? &*file_ : nullptr; }
+
+  static constexpr const char* part_names[] = {"first_moment", "second_moment", "master"};
+
+ private:
+  // A chunk in its slot.
+  struct slot_view {
+    std::byte* all = nullptr;
+    state_type* state[parts] = {};  // there, or where it lives
+    state_type* gradient = nullptr;
+    T* value = nullptr;
+    std::size_t number = 0, count = 0;
+  };
+
+  [[nodiscard]] slot_view view_of(std::span<std::byte> slot, std::size_t chunk) const noexcept {
+    slot_view out;
+    out.all = slot.data();
+    out.count = chunks_[chunk].count;
+    out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
+    out.value = reinterpret_cast<T*>(out.gradient + chunk_);
+    for (std::size_t p = 0; p < parts; ++p)
+      out.state[p] = file_ ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
+                           : state_.data() + p * part_ + chunks_[chunk].first;
+    return out;
+  }
+
+  template <class Copies>
+  [[nodiscard]] slot_view load(std::size_t k, Copies& copies, where at) {
+    const std::size_t number = ring_.next();
+    if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
+    slot_view slot = view_of(ring_.acquire(copies, at), k);
+    slot.number = number;
+    if (file_)
+      copies.run([file = &*file_, offset = sizes_.file_offset(k), to = slot.all,
+                  bytes = sizes_.file_bytes_of_chunk(slot.count), at] {
+        file->start_read(offset, {to, bytes}, at).wait(at);
+      });
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              copies.copy(slot.gradient + in, range.gradient + offset, n * sizeof(state_type));
+                              copies.copy(slot.value + in, range.value + offset, n * sizeof(T));
+                            });
+    copied_[number] = copies.record();
+    return slot;
+  }
+
+  template <class Engine>
+  void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type>& scalars, Engine& engine,
+                     where at) {
+    engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
+    state_chunks::each_part(chunks_[k], owned_, [&](const auto& range, std::size_t, std::size_t in, std::size_t n) {
+      const auto& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
+      for (std::size_t i = in; i < in + n; i += parameter_chunk) {
+        const std::size_t count = in + n - i < parameter_chunk ? in + n - i : parameter_chunk;
+        const auto update = [&](state_type* value) {
+          return kernel::adamw<state_type>{value, slot.gradient + i, slot.state[0] + i, slot.state[1] + i, used};
+        };
+        if constexpr (has_master)
+          engine.kit().each(count, kernel::adamw_of_master<state_type, T>{slot.value + i, update(slot.state[2] + i)});
+        else
+          engine.kit().each(count, update(slot.value + i));
+      }
+    });
+  }
+
+  // Returns when the values are where they live.
+  template <class Engine>
+  [[nodiscard]] stream_event store(std::size_t k, const slot_view& slot, Engine& engine, where at) {
+    auto& copies = engine.copies();
+    copies.wait(engine.compute().record(), at);
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
+                            });
+    const stream_event values = copies.record();
+    if (file_)
+      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from = slot.all,
+                  bytes = sizes_.file_bytes_of_chunk(slot.count), at] {
+        under_way = file->start_write(offset, {from, bytes}, at);
+      });
+    ring_.release(copies.record(), at);
+    return values;
+  }
+
+  // The first bucket that has values in chunk `k` or later.
+  [[nodiscard]] std::size_t first_unfinished(std::size_t k) const noexcept {
+    return k < chunks_.size() ? owned_[chunks_[k].range].bucket : static_cast<std::size_t>(-1);
+  }
+
+  std::span<const owned_range<T>> owned_;
+  state_layout sizes_;
+  state_chunks chunks_;
+  std::size_t chunk_, state_in_slot_;
+  std::span<state_type> state_;
+  std::size_t part_;
+  slot_ring ring_;
+  std::vector<stream_event> copied_;    // by slot: its chunk is there
+  std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
+  std::optional<tier_file<Files>> file_;
+};
+
+}  // namespace belay::inline BELAY_ABI
