@@ -40,6 +40,12 @@ extern template void run_rank_as<float, model::freezes_experts>(prepared_run&, b
 extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::host::rank&, host_run&);
 extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
 
+/// The plan of what all ranks will do.
+[[nodiscard]] inline belay::rehearsal_result rehearsed(prepared_run& rest) {
+  return belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()),
+                         [&](auto& rank, auto& run) { run_rank(rest, rank, run); });
+}
+
 /// Runs what was planned on every rank of `world`; each calls `begin` first.
 template <class World>
 void run_on(

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "belay/core/printable.hpp"
-#include "train_moe/host_trainer.hpp"
+#include "model/products.hpp"
 
 namespace train_moe {
 
@@ -142,24 +142,20 @@ std::vector<std::string> advice(belay::tier of, const options& run) {
   return out;
 }
 
-// Only the rest is read by a rehearsal, so the plan is made before anything is opened for writing.
-belay::rehearsal_result rehearsed(prepared_run& rest) {
-  const options& run = rest.line.run;
-  const auto body = [&](auto& rank, auto& run_of_rank) { run_rank(rest, rank, run_of_rank); };
-  belay::rehearsal_result plan = belay::rehearse(static_cast<int>(run.mesh.ranks()), body);
+belay::rehearsal_result fitting(belay::rehearsal_result plan, const options& run) {
   expect_fits(plan, launch_options_of(run), 1, belay::where{});
   return plan;
 }
 
 }  // namespace
 
-prepared_run::prepared_run(const command_line& given, voice says)
+prepared_run::prepared_run(const command_line& given, voice says, rehearsal_of rehearse)
     : line(given),
       text(read_corpus(given)),
       source(text, given.run.seed),
       eval_text(text_to_evaluate(given, text)),
       imported(read_import(given)),
-      plan(rehearsed(*this)),
+      plan(fitting(rehearse(*this), given.run)),  // it reads the rest, before anything is opened for writing
       printer(given.run, says == voice::speaks ? given.json : "") {
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)));

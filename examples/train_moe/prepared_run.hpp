@@ -50,8 +50,10 @@ struct summary {
 enum class voice { speaks, silent };
 
 struct prepared_run {
-  /// Throws belay::input_error, belay::file_error or belay::plan_refused.
-  prepared_run(const command_line& given, voice says);
+  using rehearsal_of = belay::rehearsal_result (&)(prepared_run& rest);
+
+  /// `rehearse` makes the plan. Throws belay::input_error, belay::file_error or belay::plan_refused.
+  prepared_run(const command_line& given, voice says, rehearsal_of rehearse);
   prepared_run(const prepared_run&) = delete;  // the source reads from the text beside it
   prepared_run& operator=(const prepared_run&) = delete;
 

@@ -70,7 +70,7 @@ int run_session(const command_line& given, char** argv) {
   if (forks) start_without_threads(argv);
   std::optional<belay::stop_request> stop;
   if (!run.checkpoint.folder.empty()) line.run.checkpoint.stop = &stop.emplace();
-  prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent);
+  prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed);
   if (threads) {
     run_on(belay::host::world{ranks, host_options(ranks)}, prepared);
   } else if (mpi) {

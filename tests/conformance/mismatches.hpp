@@ -11,13 +11,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "conformance/communicator_faults.hpp"
 #include "conformance/odd_calls.hpp"
+#include "test_length.hpp"
 
 namespace conformance {
 
@@ -185,9 +185,6 @@ bool is_told(Rank& rank, const mismatch_case& each, int odd_rank) {
       what.message.find("odd.cpp:") != std::string::npos && what.message.find("usual.cpp:") != std::string::npos;
   return ok && what.fault == belay::comm_fault::mismatch && names(what, odd_rank) && sites;
 }
-
-/// A sanitizer takes minutes for all of it; see tests/run.
-[[nodiscard]] inline bool only_a_sample() { return std::getenv("BELAY_TEST_SAMPLE") != nullptr; }
 
 }  // namespace conformance
 

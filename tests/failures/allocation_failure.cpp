@@ -22,6 +22,7 @@
 #include "belay/train/phase_switch.hpp"
 #include "belay/train/store.hpp"
 #include "unit/train/support/network.hpp"
+#include "test_length.hpp"
 
 namespace {
 
@@ -167,8 +168,7 @@ std::size_t entries_of(const char* folder) {
 // Every allocation in a soak; else every third, and with a sample every seventh.
 template <int Stage>
 void check_every_allocation(int ranks) {
-  const bool soak = std::getenv("BELAY_MODEL_SOAK") != nullptr, sample = std::getenv("BELAY_TEST_SAMPLE") != nullptr;
-  const std::uint64_t stride = soak ? 1 : sample ? 7 : 3;
+  const std::uint64_t stride = is_soak() ? 1 : only_a_sample() ? 7 : 3;
   static_cast<void>(run_with_failure<Stage>(ranks, 1));  // what is made once in a process
   const std::int64_t live = live_allocations.load();
   const std::size_t descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");

@@ -9,12 +9,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "unit/train/support/checkpoint.hpp"
+#include "test_length.hpp"
 
 using namespace checkpoint_bench;
 
@@ -72,8 +72,7 @@ void train_and_kill(const std::string& folder, std::size_t steps, std::size_t sp
 }  // namespace
 
 TEST_CASE("killed at random, and resumed on the same and on other ranks") {
-  const char* const soak = std::getenv("BELAY_CHECKPOINT_SOAK");
-  const std::size_t kills = soak != nullptr ? 500 : 24;
+  const std::size_t kills = is_soak() ? 500 : 24;
   std::uint64_t state = 11;
   const auto random = [&](std::size_t below) {
     return static_cast<std::size_t>((state = state * 6364136223846793005U + 1442695040888963407U) >> 33U) % below;

@@ -8,7 +8,7 @@
 # BELAY_STOPS says how often (4; 100 in a soak), BELAY_SEED where the chances begin (printed).
 set -u
 belay_run=$1 train_moe=$2
-stops=${BELAY_STOPS:-$([ -n "${BELAY_MODEL_SOAK:-}" ] && echo 100 || echo 4)}
+stops=${BELAY_STOPS:-$([ -n "${BELAY_TEST_SOAK:-}" ] && echo 100 || echo 4)}
 seed=${BELAY_SEED:-$((RANDOM * 32768 + RANDOM))}
 stall_ms=500 margin_ms=5000
 RANDOM=$((seed % 32768))

@@ -142,7 +142,7 @@ TEST_CASE("and whatever the policy of the streams") {
 
 TEST_CASE("200 steps end at the same loss") {
   options run = small_run();
-  run.steps = sampled() ? 40 : 200;
+  run.steps = only_a_sample() ? 40 : 200;
   run.micro_batches = 4;
   run.learning_rate = 3e-3;
   const uneven_text source(run.model.vocab, uneven_text::endings::equal);

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -18,6 +17,7 @@
 #include "tools/heap_allocations/heap_allocations.hpp"
 #include "train_moe/command_line.hpp"
 #include "train_moe/phase_session.hpp"
+#include "test_length.hpp"
 
 using namespace laws;
 
@@ -127,7 +127,7 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
   return found;
 }
 
-std::size_t step_count() { return sampled() ? 300 : 10'000; }
+std::size_t step_count() { return only_a_sample() ? 300 : 10'000; }
 
 }  // namespace
 
@@ -136,7 +136,7 @@ TEST_CASE("bytes, allocations, descriptors and threads are constant after the fi
   CHECK(found.first_difference == 0);
   CHECK(found.as_planned);
   // A sanitizer keeps what was freed, and shadows of what was touched.
-  if (!sampled() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
+  if (!only_a_sample() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
 }
 
 TEST_CASE("and in bf16, whose wire and master copies are planned") {
@@ -193,11 +193,10 @@ TEST_CASE("and where evaluations and rollouts stand between the steps") {
   run.zero = belay::zero_stage::parameters;
   run.model.vocab = 256;  // rollouts continue a text
   run.cycle = train_moe::parse_phases("train=3,eval=1,rollout=1");
-  const bool soak = std::getenv("BELAY_MODEL_SOAK") != nullptr;
-  const finding found = run_steps(soak ? 10'000 : 300, policy::right, {}, run);
+  const finding found = run_steps(is_soak() ? 10'000 : 300, policy::right, {}, run);
   CHECK(found.first_difference == 0);
   CHECK(found.as_planned);
-  if (!sampled() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
+  if (!only_a_sample() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
 }
 
 TEST_CASE("a lease that is never returned is noticed") {

@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "laws/support/run.hpp"
 #include "unit/train/support/network.hpp"
+#include "test_length.hpp"
 
 using namespace laws;
 using belay::stream_choice;
@@ -47,8 +47,6 @@ std::vector<options> runs_of(grid which) {
   }
   return out;
 }
-
-bool soaks() { return std::getenv("BELAY_MODEL_SOAK") != nullptr; }
 
 // Streams that forget one kind of order.
 enum class forgotten { record, wait, synchronize };
@@ -141,8 +139,8 @@ TEST_CASE("queued and adversarial streams train as immediate ones do, to the bit
   };
   std::size_t number = 0;
   for (const options& run : runs_of(grid::sample))
-    if (!sampled() || number++ % 3 == 2) train_alike(run, soaks() ? 20 : 1);
-  if (!soaks()) return;
+    if (!only_a_sample() || number++ % 3 == 2) train_alike(run, is_soak() ? 20 : 1);
+  if (!is_soak()) return;
   for (const options& run : runs_of(grid::full)) train_alike(run, 1);
 }
 

@@ -6,12 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "laws/support/run.hpp"
+#include "test_length.hpp"
 
 using namespace laws;
 using belay::axes;
@@ -135,7 +135,7 @@ TEST_CASE("in bf16 too: what ranks send is rounded once in every micro-batch") {
 
 // Of the order of sums only data and expert ranks are part, and whether ranks or micro-batches are added first.
 TEST_CASE("in a soak: every stage, recompute, mesh and policy") {
-  if (std::getenv("BELAY_MODEL_SOAK") == nullptr) return;
+  if (!is_soak()) return;
   const record one_rank = train<float>(small_run(), source);
   for (const int dp : {1, 2, 3, 4})
     for (const int ep : {1, 2}) {

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "train_moe/host_trainer.hpp"
+#include "test_length.hpp"
 
 namespace laws {
 
@@ -238,12 +238,6 @@ struct difference {
   const difference weights = compare(expected.weights, got.weights);
   keep(weights.worst, "weights of " + weights.where);
   return out;
-}
-
-/// Under sanitizers a pairwise sample of the settings is enough.
-[[nodiscard]] inline bool sampled() {
-  const char* sample = std::getenv("BELAY_TEST_SAMPLE");
-  return sample != nullptr && std::string_view(sample) == "pairwise";
 }
 
 }  // namespace laws

@@ -17,11 +17,9 @@
 
 #include "model/explorer/execution.hpp"
 #include "model/explorer/types.hpp"
+#include "test_length.hpp"
 
 namespace model {
-
-/// BELAY_MODEL_SOAK=1: longer searches.
-[[nodiscard]] inline bool soaks() { return std::getenv("BELAY_MODEL_SOAK") != nullptr; }
 
 struct bounds {
   int deviations = execution::unlimited;      // preemptions, and loads of a value that is not the last
@@ -31,7 +29,7 @@ struct bounds {
 
 /// So many deviations; one more in a soak.
 [[nodiscard]] inline bounds bound_of(int deviations) {
-  if (!soaks()) return {.deviations = deviations};
+  if (!is_soak()) return {.deviations = deviations};
   return {.deviations = deviations + 1, .by_chance = 500'000, .most_executions = 1'000'000'000};
 }
 
@@ -116,7 +114,7 @@ class study {
                 seconds);
     std::fflush(stdout);
     // Mistakes show in small cases.
-    if (found.states > most_states_for_mistakes && !soaks()) return;
+    if (found.states > most_states_for_mistakes && !is_soak()) return;
     cases_.push_back({found.states, [make, within, this](const mutant& mistake) {
                         return explore<Scenario>(world_, make, within, mistake, nullptr);
                       }});

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "unit/train/support/checkpoint.hpp"
+#include "test_length.hpp"
 
 using namespace checkpoint_bench;
 
@@ -243,7 +244,7 @@ std::optional<std::string> failure_of(const settings& with, record& out) {
 
 // Some calls in the tests, all of them in a soak.
 std::size_t stride(std::size_t calls, std::size_t sample) {
-  return std::getenv("BELAY_CHECKPOINT_SOAK") != nullptr ? 1 : calls / sample + 1;
+  return is_soak() ? 1 : calls / sample + 1;
 }
 
 }  // namespace
