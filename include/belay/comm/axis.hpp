@@ -41,6 +41,10 @@ class axis_set {
   constexpr void add(axis which) noexcept { bits_ = static_cast<std::uint8_t>(bits_ | bit(which)); }
   constexpr void add(axis_set others) noexcept { bits_ = static_cast<std::uint8_t>(bits_ | others.bits_); }
   [[nodiscard]] constexpr bool has(axis which) const noexcept { return (bits_ & bit(which)) != 0; }
+  [[nodiscard]] constexpr bool has_any(axis_set others) const noexcept { return (bits_ & others.bits_) != 0; }
+  [[nodiscard]] constexpr bool has_all(axis_set others) const noexcept {
+    return (others.bits_ & ~unsigned{bits_}) == 0;
+  }
   [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
 
   friend constexpr bool operator==(axis_set, axis_set) = default;
@@ -49,5 +53,16 @@ class axis_set {
   [[nodiscard]] static constexpr unsigned bit(axis which) noexcept { return 1U << static_cast<unsigned>(which); }
   std::uint8_t bits_ = 0;
 };
+
+/// The axes of which `which` is made, none of which is made of others: pipeline, expert, tensor, `shard` (within a
+/// shard group) and `shard_replica` (across them). Two axes with a common one are no two directions of the mesh.
+[[nodiscard]] constexpr axis_set directions_of(axis which) noexcept {
+  switch (which) {
+    case axis::data: return {axis::shard, axis::shard_replica};
+    case axis::replica: return {axis::shard, axis::shard_replica, axis::expert};
+    case axis::dense_shard: return {axis::shard, axis::expert};
+    default: return {which};
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -79,6 +79,30 @@ struct coordinate {
   return place;
 }
 
+/// A number among those of an axis.
+struct axis_place {
+  int number = 0;
+  int count = 1;
+
+  [[nodiscard]] bool operator==(const axis_place&) const = default;
+};
+
+/// Which of the ranks of `ranks_along(shape, place, which)` the one at `place` is, and how many they are.
+[[nodiscard]] constexpr axis_place place_along(const axes& shape, const coordinate& place, axis which) noexcept {
+  const int shards = shape.shards();
+  switch (which) {
+    case axis::pipeline: return {place.pipeline, shape.pipeline};
+    case axis::data: return {place.data, shape.data};
+    case axis::expert: return {place.expert, shape.expert};
+    case axis::tensor: return {place.tensor, shape.tensor};
+    case axis::replica: return {place.data * shape.expert + place.expert, shape.data * shape.expert};
+    case axis::shard: return {place.data % shards, shards};
+    case axis::dense_shard: return {place.data % shards * shape.expert + place.expert, shards * shape.expert};
+    case axis::shard_replica: return {place.data / shards, shape.data / shards};
+  }
+  return {};
+}
+
 /// The ranks of a group of the rank at `place`, in the order of the axis: those that differ from it along that axis
 /// only. Of `axis::replica`, those that replicate its dense parameters: data x expert, data slowest; of
 /// `axis::dense_shard` those of them that divide these.

@@ -8,6 +8,8 @@
 //   belay::parameter<float> whole{{.name = "wte", .shape = {256, 64}, .first_values = belay::initial::normal(0.02)}};
 //   using stacked = belay::shard<0, belay::axis::expert>;  // cut over the ranks of the expert axis
 //   belay::parameter<float, stacked> part{{.name = "up", .shape = {8, 64, 64}}, {2, 2}};  // experts 2 and 3
+//   using both = belay::placed<stacked, belay::shard<1, belay::axis::tensor>>;  // a box: of experts and of their rows
+//   belay::parameter<float, both> box{{.name = "up", .shape = {8, 64, 64}}, mesh};
 //   part.bind(values, grads);  // `part.local_size()` elements each
 //   part.initialise(seed);
 #pragma once
@@ -23,6 +25,8 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/axis.hpp"
+#include "belay/core/box.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
@@ -30,7 +34,8 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/initial.hpp"          // IWYU pragma: export
+#include "belay/parallel/initial.hpp"  // IWYU pragma: export
+#include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter_shape.hpp"  // IWYU pragma: export
 #include "belay/parallel/placement.hpp"
 #include "belay/step/contribution.hpp"
@@ -126,11 +131,11 @@ class parameter_base {
   [[nodiscard]] std::size_t uses() const noexcept { return spec_.uses; }
   [[nodiscard]] std::size_t global_size() const noexcept { return spec_.shape.size(); }
 
-  /// The dimension that is cut, and the entries of it that are held here. A replicated parameter is cut along dimension
-  /// 0 into one part.
-  [[nodiscard]] std::size_t cut_dimension() const noexcept { return dimension_; }
-  [[nodiscard]] local_part part() const noexcept { return part_; }
-  /// The shape of the part that is held here.
+  /// The part of the parameter that is held here, which ZeRO may divide further.
+  [[nodiscard]] const tensor_box& local_box() const noexcept { return box_; }
+  /// Along which directions of the mesh it is cut: ranks along the others hold the same box.
+  [[nodiscard]] axis_set cut_directions() const noexcept { return cut_; }
+  /// The shape of that part.
   [[nodiscard]] const parameter_shape& local_shape() const noexcept { return local_shape_; }
   [[nodiscard]] std::size_t local_size() const noexcept { return local_shape_.size(); }
   /// One extent of that shape.
@@ -141,21 +146,7 @@ class parameter_base {
   /// Calls `visit(global_offset, local_offset, count)` for every contiguous run of the local part, in order.
   template <class Visit>
   void each_run(Visit&& visit) const {
-    if (local_size() == 0) return;
-    const std::size_t rank = spec_.shape.rank();
-    if (rank == 0) {
-      visit(std::size_t{0}, std::size_t{0}, std::size_t{1});
-      return;
-    }
-    const std::size_t outer = spec_.shape.product(0, dimension_);
-    const std::size_t inner = spec_.shape.product(dimension_ + 1, rank);
-    const std::size_t run = part_.count * inner;
-    const std::size_t extent = spec_.shape[dimension_];
-    if (part_.count == extent) {
-      visit(std::size_t{0}, std::size_t{0}, outer * run);
-      return;
-    }
-    for (std::size_t i = 0; i < outer; ++i) visit((i * extent + part_.first) * inner, i * run, run);
+    each_common_run(whole_box(spec_.shape.extents()), box_, visit);
   }
 
   /// Whether this rank keeps ranges of the local part only, the others being on its peers.
@@ -233,30 +224,33 @@ class parameter_base {
   }
 
  protected:
-  parameter_base(parameter_spec spec, std::size_t dimension, local_part part, where at)
-      : spec_(std::move(spec)), dimension_(dimension), part_(part) {
+  /// `box_of(shape)` is the box held here, asked once the entries fit the shape.
+  template <class BoxOf>
+  parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut, const BoxOf& box_of,
+                 where at)
+      : spec_(std::move(spec)), cut_(cut) {
     if (spec_.uses == 0) throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
     const std::size_t rank = spec_.shape.rank();
-    if (rank == 0 ? dimension_ != 0 : dimension_ >= rank)
-      throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
-                            " dimensions cannot be cut along dimension " + std::to_string(dimension_),
-                        at);
+    for (const placement_entry& each : entries)
+      if (each.cuts() && each.dimension >= rank)
+        throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
+                              " dimensions cannot be cut along dimension " + std::to_string(each.dimension),
+                          at);
     const auto words = [&] {
-      const std::span<const std::size_t> extents(spec_.shape.begin(), rank);
-      return "parameter " + name() + ": " + shape_text(extents) + " elements of " + std::to_string(sizeof(T)) +
-             " bytes are";
+      return "parameter " + name() + ": " + shape_text(spec_.shape.extents()) + " elements of " +
+             std::to_string(sizeof(T)) + " bytes are";
     };
     static_cast<void>((checked_size(spec_.shape.size()) * sizeof(T)).value(words, at));
     if (!spec_.joins.empty() && (rank < 2 || spec_.shape[1] % spec_.joins.size() != 0))
       throw usage_error("parameter " + name() + " joins " + std::to_string(spec_.joins.size()) +
                             " tensors, and dimension 1 cannot be cut into as many equal parts",
                         at);
-    const std::size_t extent = rank == 0 ? 1 : spec_.shape[dimension_];
-    if (part_.first > extent || part_.count > extent - part_.first)
-      throw usage_error("parameter " + name() + ": part " + std::to_string(part_.first) + " + " +
-                            std::to_string(part_.count) + " lies outside of extent " + std::to_string(extent),
-                        at);
-    local_shape_ = rank == 0 ? spec_.shape : spec_.shape.with(dimension_, part_.count);
+    const tensor_box whole = whole_box(spec_.shape.extents());
+    box_ = box_of(std::as_const(spec_.shape));
+    if (!lies_in(box_, whole))
+      throw usage_error("parameter " + name() + ": box " + box_.text() + " lies outside of " + whole.text(), at);
+    local_shape_ = spec_.shape;
+    for (std::size_t d = 0; d < rank; ++d) local_shape_ = local_shape_.with(d, box_.sides[d].count());
   }
   ~parameter_base() = default;
   parameter_base(const parameter_base&) = delete;
@@ -264,13 +258,9 @@ class parameter_base {
   parameter_base(parameter_base&&) noexcept = default;
   parameter_base& operator=(parameter_base&&) noexcept = default;
 
-  [[nodiscard]] static local_part everything(const parameter_shape& shape) noexcept {
-    return {0, shape.rank() == 0 ? 1 : shape[0]};
-  }
-
   parameter_spec spec_;
-  std::size_t dimension_ = 0;
-  local_part part_;
+  tensor_box box_;
+  axis_set cut_;
   parameter_shape local_shape_;
   T* value_ = nullptr;
   std::vector<held_range<T>> held_ = {};
@@ -342,38 +332,69 @@ class frozen_parameter : public parameter_base<T> {
 /// it, then `bind` gives it memory. Move-only, because two copies would share that memory.
 template <class T, class Placement = replicate, class Learning = trainable>
 class parameter : public std::conditional_t<has_gradient<Learning>, trainable_parameter<T>, frozen_parameter<T>> {
-  static_assert(placement<Placement>, "a parameter's placement is belay::replicate or belay::shard<Dim, Axis>");
+  static_assert(
+      placement<Placement>,
+      "a parameter's placement is belay::replicate or belay::shard<Dim, Axis>, or belay::placed<...> of these");
+  static_assert(check_placement<Placement>());
   static_assert(!is_partial<Placement>,
                 "a parameter cannot be partial: every rank holds the value itself or a part of it, never a term of it");
   static_assert(learning<Learning>, "a parameter is belay::trainable or belay::frozen");
   using base = std::conditional_t<has_gradient<Learning>, trainable_parameter<T>, frozen_parameter<T>>;
+  static constexpr std::size_t cuts = cuts_of<Placement>();
+  static constexpr bool cut = cuts > 0;
 
  public:
   using placement_type = Placement;
   using learning_type = Learning;
 
   /// A parameter held whole.
-  explicit parameter(parameter_spec spec, where at = where::current()) requires is_replicate<Placement>
-      : parameter(spec.shape, std::move(spec), at) {}
+  explicit parameter(parameter_spec spec, where at = where::current()) requires(!cut)
+      : parameter(
+            std::move(spec), [](const parameter_shape& all) { return whole_box(all.extents()); }, at) {}
 
   /// The same by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its last extent),
   /// which keeps the size of a layer's output, a vector with zeros.
-  parameter(std::string name, const parameter_shape& shape,
-            where at = where::current()) requires is_replicate<Placement>
+  parameter(std::string name, const parameter_shape& shape, where at = where::current()) requires(!cut)
       : parameter(parameter_spec{std::move(name), shape, first_values_of(shape)}, at) {}
 
-  /// A parameter of which `part` of the dimension that its placement names is held here.
-  parameter(parameter_spec spec, local_part part, where at = where::current()) requires is_shard<Placement>
-      : base(std::move(spec), Placement::dimension, part, at) {}
+  /// A parameter of which `part` of the one dimension that its placement cuts is held here.
+  parameter(parameter_spec spec, local_part part, where at = where::current()) requires(cuts == 1)
+      : parameter(
+            std::move(spec),
+            [part](const parameter_shape& all) {
+              tensor_box box = whole_box(all.extents());
+              box.sides[cut_dimension()] = {part.first, part.first + part.count};
+              return box;
+            },
+            at) {}
+
+  /// A parameter of which `box` is held here.
+  parameter(parameter_spec spec, const tensor_box& box, where at = where::current()) requires cut
+      : parameter(
+            std::move(spec), [&](const parameter_shape&) { return box; }, at) {}
+
+  /// A parameter of which this rank of `mesh` holds what the placement gives it, where every cut is even.
+  template <has_place Mesh>
+  parameter(parameter_spec spec, const Mesh& mesh, where at = where::current())
+      : parameter(
+            std::move(spec),
+            [&](const parameter_shape& all) { return belay::local_box<Placement>(all.extents(), mesh); }, at) {}
 
  private:
+  template <class BoxOf>
+  requires std::invocable<const BoxOf&, const parameter_shape&> parameter(parameter_spec spec, const BoxOf& box_of,
+                                                                          where at)
+      : base(std::move(spec), entries_of<Placement>, belay::cut_directions<Placement>(), box_of, at) {}
+
+  [[nodiscard]] static constexpr std::size_t cut_dimension() noexcept {
+    for (const placement_entry& each : entries_of<Placement>)
+      if (each.cuts()) return each.dimension;
+    return 0;
+  }
   [[nodiscard]] static initial first_values_of(const parameter_shape& shape) noexcept {
     if (shape.rank() < 2 || shape.size() == 0) return initial::constant(0);
     return initial::normal(1.0 / __builtin_sqrt(static_cast<double>(shape[shape.rank() - 1])));
   }
-
-  parameter(const parameter_shape& shape, parameter_spec spec, where at)
-      : base(std::move(spec), 0, base::everything(parameter_shape(shape)), at) {}
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <initializer_list>
+#include <span>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -31,6 +32,8 @@ class parameter_shape {
   [[nodiscard]] constexpr std::size_t size() const noexcept { return product(0, rank_); }
   [[nodiscard]] constexpr const std::size_t* begin() const noexcept { return extents_.data(); }
   [[nodiscard]] constexpr const std::size_t* end() const noexcept { return extents_.data() + rank_; }
+
+  [[nodiscard]] constexpr std::span<const std::size_t> extents() const noexcept { return {begin(), rank_}; }
 
   /// Product of the extents of the axes from `first` up to but excluding `last`. It does not wrap around.
   [[nodiscard]] constexpr std::size_t product(std::size_t first, std::size_t last) const noexcept {

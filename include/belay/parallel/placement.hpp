@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How the ranks of one mesh axis hold a tensor, as a type: each the same whole, each a part, or each one operand of a
-// sum. Because the placement is part of the type, a wrong one is a compile error, and `redistribute`
-// (redistribute.hpp) chooses the collective from two types.
+// How the ranks of a mesh hold a tensor, as a type: along each axis the same whole, a part each, or an operand each of
+// a reduction. Because the placement is part of the type, a wrong one is a compile error, and `redistribute`
+// (redistribute.hpp) chooses the collectives from two types.
 //
 //   belay::replicate                                   // every rank holds the whole
 //   belay::shard<0, belay::axis::expert>               // every rank of the expert axis holds some rows
 //   belay::partial<belay::sum, belay::axis::replica>   // the sum over the ranks is the tensor
+//   belay::placed<belay::shard<0, belay::axis::expert>, belay::shard<1, belay::axis::tensor>>  // a box of both
 //   const belay::local_part mine = belay::even_part(rows, ranks, rank);
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 
 #include "belay/comm/axis.hpp"
 #include "belay/core/config.hpp"
@@ -36,6 +39,11 @@ struct partial {
   static constexpr axis over = Axis;
 };
 
+/// One of these for each axis of a mesh. Axes that it does not name replicate the tensor. Two that cut one dimension do
+/// so one after the other: the second cuts each part of the first.
+template <class... Each>
+struct placed {};
+
 /// Each rank holds a part, of whichever dimension and over whichever axis. Which axis is meant, `is_shard_over` asks.
 template <class Placement>
 inline constexpr bool is_shard = false;
@@ -46,17 +54,31 @@ template <class Placement, axis Axis>
 inline constexpr bool is_shard_over = false;
 template <std::size_t Dim, axis Axis>
 inline constexpr bool is_shard_over<shard<Dim, Axis>, Axis> = true;
+template <class... Each, axis Axis>
+inline constexpr bool is_shard_over<placed<Each...>, Axis> = (is_shard_over<Each, Axis> || ...);
 
 template <class Placement>
 inline constexpr bool is_partial = false;
 template <auto Op, axis Axis>
 inline constexpr bool is_partial<partial<Op, Axis>> = true;
+template <class... Each>
+inline constexpr bool is_partial<placed<Each...>> = (is_partial<Each> || ...);
 
 template <class Placement>
 inline constexpr bool is_replicate = std::same_as<Placement, replicate>;
 
+/// What stands for one axis, or for all of them.
 template <class Placement>
-concept placement = is_replicate<Placement> || is_shard<Placement> || is_partial<Placement>;
+concept axis_placement = is_replicate<Placement> || is_shard<Placement> ||
+    (is_partial<Placement>&& requires { Placement::over; });
+
+template <class Placement>
+inline constexpr bool is_placement = axis_placement<Placement>;
+template <class... Each>
+inline constexpr bool is_placement<placed<Each...>> = (axis_placement<Each> && ...);
+
+template <class Placement>
+concept placement = is_placement<Placement>;
 
 /// Two placements that mean the same ranks. `replicate` holds on any axis.
 template <class A, class B>
@@ -68,8 +90,108 @@ requires requires {
 }
 inline constexpr bool on_one_axis<A, B> = A::over == B::over;
 
-/// Whether a parameter, or another tensor with a placement, is cut over the ranks of `Axis`. It sorts parameters into
-/// families: `belay::sharded_over<belay::axis::expert>(parameter)`.
+/// What a placement says of one axis, as a value.
+struct placement_entry {
+  enum class kind : std::uint8_t { replicate, shard, partial };
+
+  kind how = kind::replicate;
+  axis over = axis::data;
+  std::size_t dimension = 0;   // of a shard
+  std::uint8_t operation = 0;  // of a partial: the code of its reduction
+
+  [[nodiscard]] constexpr bool cuts() const noexcept { return how == kind::shard; }
+  friend constexpr bool operator==(placement_entry, placement_entry) = default;
+};
+
+template <class Placement>
+[[nodiscard]] constexpr placement_entry entry_of() noexcept {
+  if constexpr (is_shard<Placement>)
+    return {placement_entry::kind::shard, Placement::over, Placement::dimension};
+  else if constexpr (is_partial<Placement>)
+    return {placement_entry::kind::partial, Placement::over, 0, static_cast<std::uint8_t>(Placement::operation.code)};
+  else
+    return {};
+}
+
+/// The list of a placement.
+template <class Placement>
+inline constexpr std::array<placement_entry, 1> entries_of{entry_of<Placement>()};
+template <class... Each>
+inline constexpr std::array<placement_entry, sizeof...(Each)> entries_of<placed<Each...>>{entry_of<Each>()...};
+
+/// How many axes cut the tensor; none where that is no placement.
+template <class Placement>
+[[nodiscard]] constexpr std::size_t cuts_of() noexcept {
+  std::size_t count = 0;
+  if constexpr (placement<Placement>)
+    for (const placement_entry& each : entries_of<Placement>) count += each.cuts() ? 1 : 0;
+  return count;
+}
+/// Along which directions of the mesh they are (see `directions_of`): along all others every rank has the same.
+template <placement Placement>
+[[nodiscard]] constexpr axis_set cut_directions() noexcept {
+  axis_set out;
+  for (const placement_entry& each : entries_of<Placement>)
+    if (each.cuts()) out.add(directions_of(each.over));
+  return out;
+}
+
+/// What can be wrong with a list of axes.
+template <placement Placement>
+struct placement_faults {
+  static constexpr std::size_t most_dimensions = 4;
+
+  [[nodiscard]] static constexpr bool known_axes() noexcept {
+    for (const placement_entry& each : entries_of<Placement>)
+      if (each.over > axis::shard_replica || each.over == axis::pipeline) return false;
+    return true;
+  }
+  [[nodiscard]] static constexpr bool one_each() noexcept {
+    axis_set seen;
+    for (const placement_entry& each : entries_of<Placement>) {
+      if (each.how == placement_entry::kind::replicate) continue;
+      if (seen.has_any(directions_of(each.over))) return false;
+      seen.add(directions_of(each.over));
+    }
+    return true;
+  }
+  [[nodiscard]] static constexpr bool one_operation() noexcept {
+    for (const placement_entry& one : entries_of<Placement>)
+      for (const placement_entry& other : entries_of<Placement>)
+        if (one.how == placement_entry::kind::partial && other.how == one.how && one.operation != other.operation)
+          return false;
+    return true;
+  }
+  [[nodiscard]] static constexpr bool in_range() noexcept {
+    for (const placement_entry& each : entries_of<Placement>)
+      if (each.dimension >= most_dimensions) return false;
+    return true;
+  }
+};
+
+/// True, or it does not compile and says what is wrong with the list of a placement.
+template <class Placement>
+constexpr bool check_placement() {
+  return true;
+}
+template <placement Placement>
+constexpr bool check_placement() {
+  using faults = placement_faults<Placement>;
+  static_assert(faults::known_axes(),
+                "a placement names an axis of belay::axis whose ranks hold parts of one tensor: data, expert, tensor, "
+                "or a part or a product of these; the ranks of a pipeline hold different layers");
+  if constexpr (faults::known_axes())
+    static_assert(faults::one_each(),
+                  "a placement says once what the ranks of an axis hold: one axis stands in it twice, or two that have "
+                  "ranks in common, such as replica and expert");
+  static_assert(faults::one_operation(),
+                "the partials of one placement have one operation: a sum of maxima is not a maximum of sums");
+  static_assert(faults::in_range(), "a placement shards a dimension that no tensor has: there are at most 4, from 0");
+  return true;
+}
+
+/// Whether a parameter, or another tensor with a placement, is cut over the ranks of `Axis`:
+/// `belay::sharded_over<belay::axis::expert>(parameter)`.
 template <axis Axis, class Tensor>
 requires placement<typename Tensor::placement_type>
 [[nodiscard]] constexpr bool sharded_over(const Tensor&) noexcept {

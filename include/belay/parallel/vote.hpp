@@ -51,6 +51,13 @@ void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
   return {sums[0], sums[1], sums[2], rows, loss, sums[3], sums[4], sums[5]};
 }
 
+/// Whether losses of this rank count: the ranks of a tensor axis compute the same ones, and the first counts.
+template <class Mesh>
+[[nodiscard]] bool counts_losses(const Mesh& mesh) {
+  if constexpr (requires { mesh.layout_coordinate().tensor; }) return mesh.layout_coordinate().tensor == 0;
+  return true;
+}
+
 /// The vote of a commit over a mesh: three small all_reduces over all ranks. Losses are added in rank order. Throws
 /// usage_error on every rank where their divisors differ.
 template <class Mesh>
@@ -59,7 +66,7 @@ requires communicator<typename Mesh::control_type>
   const auto& group = mesh.control();
   if (group.size() < 2) return own;
   auto sums = summed_words(own);
-  std::array<double, 1> loss{own.loss};
+  std::array<double, 1> loss{counts_losses(mesh) ? own.loss : 0};
   const bool abstains = divisor == no_divisor;
   std::array<std::uint64_t, 3> largest{own.needed_rows, abstains ? 0 : divisor, abstains ? 0 : ~divisor};
   group.all_reduce(std::span<std::uint64_t>(sums), sum, at);

@@ -71,6 +71,7 @@ class gradient_norm_value {
 struct norm_place {
   std::size_t parameter = 0;
   std::size_t part = 0;
+  norm_share share = norm_share::counted_here;  // elsewhere: by a rank along another axis that holds the same part
 };
 
 /// Computes the norm. Its memory is given, so that a step allocates nothing.
@@ -110,12 +111,14 @@ class gradient_norm {
   template <class Plane, class Stages>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
     fill(gradients, plane, at);
-    double so_far[1] = {0};
-    for (int stage = 0; stage < stages.size(); ++stage) {
-      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
-      if (stages.size() > 1) stages.broadcast(std::span<double>(so_far), stage, at);
-    }
-    return so_far[0];
+    return fold_along(stages, at);
+  }
+  /// The same over all ranks of a mesh.
+  template <class Mesh>
+  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const Mesh& mesh, where at) {
+    fill(gradients, mesh.replicas(at), at);
+    if (mesh.shape().tensor > 1) mesh.tensor(at).all_reduce(memory_, sum, at);
+    return fold_along(mesh.pipeline(at), at);
   }
 
   /// The norm of one parameter of the table over all its parts, at the last call.
@@ -125,6 +128,16 @@ class gradient_norm {
   [[nodiscard]] const norm_table& table() const noexcept { return table_; }
 
  private:
+  template <class Stages>
+  [[nodiscard]] double fold_along(Stages&& stages, where at) const {
+    double so_far[1] = {0};
+    for (int stage = 0; stage < stages.size(); ++stage) {
+      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
+      if (stages.size() > 1) stages.broadcast(std::span<double>(so_far), stage, at);
+    }
+    return so_far[0];
+  }
+
   // The table of all ranks of `world`.
   template <class Group>
   void fill(const reduced_gradients<T>& gradients, Group&& world, where at) {
@@ -142,6 +155,7 @@ class gradient_norm {
       check_place(range, at);
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
+      if (place.share == norm_share::counted_elsewhere) continue;
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
       for (std::size_t first = 0; first < range.count; first += parameter_chunk) {

@@ -23,6 +23,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/vote.hpp"
 #include "belay/step/forward_only.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -50,7 +51,8 @@ template <class Run, class Mesh, std::invocable Body>
       throw open_obligations("forward-only passes left what is printed above\n",
                              static_cast<std::size_t>(own.open_obligations), at);
     std::array<std::uint64_t, 1> rows{own.needed_rows};
-    std::array<double, 2> sums{own.loss, static_cast<double>(own.count)};
+    std::array<double, 2> sums{};
+    if (counts_losses(mesh)) sums = {own.loss, static_cast<double>(own.count)};
     if (ranks.size() > 1) {
       ranks.all_reduce(std::span<std::uint64_t>(rows), maximum, at);
       ranks.all_reduce(std::span<double>(sums), sum, at);

@@ -27,6 +27,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/lists_parameters.hpp"
+#include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/placement.hpp"
 #include "belay/train/safetensors/collective_writer.hpp"  // IWYU pragma: export
@@ -70,29 +71,6 @@ void each_tensor_part(std::span<const safetensors::declaration> tensors, std::si
   }
 }
 
-/// Where one rank stands among those that hold the same part of a parameter.
-struct holder {
-  std::size_t number = 0;
-  std::size_t holders = 1;
-};
-template <class Mesh, class Parameter>
-[[nodiscard]] holder holder_of(const Mesh& mesh, const Parameter& parameter) {
-  const axes& shape = mesh.shape();
-  const coordinate& here = mesh.layout_coordinate();
-  holder out;
-  const auto along = [&](int number, int count) {
-    out.number = out.number * static_cast<std::size_t>(count) + static_cast<std::size_t>(number);
-    out.holders *= static_cast<std::size_t>(count);
-  };
-  if (parameter.divided())
-    along(here.data / shape.shards(), shape.data / shape.shards());  // shard groups hold the same shares
-  else if (!sharded_over<axis::data>(parameter))
-    along(here.data, shape.data);
-  if (!parameter.divided() && !sharded_over<axis::expert>(parameter)) along(here.expert, shape.expert);
-  if (!sharded_over<axis::tensor>(parameter)) along(here.tensor, shape.tensor);
-  return out;
-}
-
 /// Calls `visit(parameter, global_offset, std::span<const T>)` for what this rank writes of the parameters of `model`:
 /// over all ranks of the mesh, which call it with models that list the same ones, every element once. What several
 /// ranks hold alike is divided among them, in pieces of at least a megabyte, or else goes to each in turn.
@@ -101,17 +79,13 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
   std::size_t number = 0;
   model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
     using element = const typename Parameter::value_type;
-    constexpr std::size_t divided_from = std::size_t{1} << 20;  // bytes
-    const holder here = holder_of(mesh, parameter);
+    const copy_place copies = copies_of(mesh.shape(), mesh.layout_coordinate(), parameter.cut_directions(),
+                                        parameter.divided() ? kept::share : kept::local_part);
     std::size_t turn = number++;
     parameter.each_held([&](std::size_t first, auto held) {
       const std::span<element> values(held);
-      if (values.size_bytes() >= divided_from * here.holders) {
-        const local_part mine = even_part(values.size(), here.holders, here.number);
-        visit(parameter, first + mine.first, values.subspan(mine.first, mine.count));
-      } else if (turn++ % here.holders == here.number) {
-        visit(parameter, first, values);
-      }
+      const local_part mine = copies.written(values.size(), sizeof(element), turn++);
+      if (mine.count > 0) visit(parameter, first + mine.first, values.subspan(mine.first, mine.count));
     });
   });
 }

@@ -22,11 +22,13 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/axis.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/divisor.hpp"
@@ -38,6 +40,7 @@
 #include "belay/parallel/vote.hpp"
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
+#include "belay/train/norm_parts.hpp"
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_memory.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
@@ -117,7 +120,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     end_gathers(at);
     auto reduced = reduce(mesh, divisor, at);
     double squares = 0;
-    if constexpr (!moves_nothing<group_type>) squares = norm_.squares(reduced, mesh.replicas(), mesh.pipeline(), at);
+    if constexpr (!moves_nothing<group_type>) squares = norm_.squares_over(reduced, mesh, at);
     return committed_part{*this, std::move(reduced), squares};
   }
   template <class Divisor>
@@ -177,9 +180,6 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     gathers_->end_step();
     gathers_->retire(at);
   }
-  // Dense parameters are replicated over data x expert, those of experts over data.
-  enum : std::size_t { dense, of_experts, undivided };  // those of either kind that are too small follow
-
   parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<zero_stage> stages, store_options options,
                   where at)
       : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
@@ -189,6 +189,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
     for (const auto& one : frozen_.members()) add_filler(*one.parameter);
     fill(options.seed, at);
+    if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
   }
 
   template <class Model>
@@ -227,34 +228,36 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
       static_assert(fits,
                     "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
                     "to the store's arguments");
-      constexpr bool cut = is_shard_over<typename Parameter::placement_type, axis::expert>;
+      using placement_type = typename Parameter::placement_type;
+      constexpr axis_set cut = cut_directions<placement_type>();
+      constexpr bool is_kept = axis_set{axis::expert, axis::tensor}.has_all(cut);
+      static_assert(is_kept,
+                    "belay: a store's parameters are cut over the expert axis, the tensor axis or both: what the ranks "
+                    "along data keep of them, belay::zero<S> says");
       const bool is_small = parameter.local_size() * sizeof(element) < whole_below;
-      const std::size_t family =
-          families_of_part * number + (cut ? of_experts : dense) + (is_small ? undivided : dense);
-      if constexpr (!fits) {
+      const std::size_t family = families_of_part * number + family_of(cut) + (is_small ? first_small_family : 0);
+      if constexpr (!fits || !is_kept) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
         found.stored.frozen.push_back({&parameter, family, layers.of(parameter)});
       } else {
-        const auto ranks = static_cast<std::size_t>(cut ? mesh.shape().expert : 1);
-        std::vector<std::size_t> parts;
-        for (std::size_t part = 0; part < ranks; ++part) parts.push_back(size_of_part(parameter, ranks, part));
-        const auto mine = static_cast<std::size_t>(cut ? mesh.layout_coordinate().expert : 0);
+        const norm_parts parts =
+            norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
+        expect_even(parameter, parts.elements[parts.mine], at);
         std::size_t first = placed_by_layout;
         if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
         found.stored.members.emplace_back(parameter, family, first, layers.of(parameter));
-        found.places.push_back({found.norm.add(parts, at), mine});
+        found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
     });
   }
-  [[nodiscard]] static std::size_t size_of_part(const parameter_base<value_type>& parameter, std::size_t parts,
-                                                std::size_t part) {
-    if (parts == 1) return parameter.global_size();
-    const std::size_t extent = parameter.shape()[parameter.cut_dimension()];
-    if (extent == 0) return 0;
-    return parameter.global_size() / extent * even_part(extent, parts, part).count;
+  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at) {
+    if (parameter.local_size() == elements) return;
+    throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
+                          std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
+                          std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
+                      at);
   }
-
   template <class Parameter>
   void add_filler(Parameter& parameter) {
     if constexpr (!moves_nothing<group_type>) {

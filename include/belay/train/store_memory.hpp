@@ -23,6 +23,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/parallel/gathers.hpp"
+#include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/precision.hpp"
 #include "belay/parallel/rank_comparison.hpp"
@@ -41,12 +42,7 @@ struct stored_parameters {
   std::span<Gradient> gradients;  // alike
 };
 
-/// Of `count` ranks that keep the same, the number of this one.
-struct copy_place {
-  std::size_t number = 0;
-  std::size_t count = 1;
-};
-/// Those of a parameter's values, and of its optimizer's state.
+/// The copies of a parameter's values, and of its optimizer's state.
 struct stored_copies {
   copy_place of_values, of_state;
 };
@@ -125,7 +121,7 @@ class store_memory {
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) visit(buckets_.parameter(p), copies_of(p));
     for (const auto& one : frozen_.members()) {
       const bool divided = frozen_.layout().families()[one.family].divides_values();
-      const copy_place place = place_among_copies(one.family, divided, *one.parameter);
+      const copy_place place = copies_of_box(*one.parameter, divided);
       visit(*one.parameter, stored_copies{place, place});
     }
   }
@@ -135,8 +131,7 @@ class store_memory {
     const family_shape family = buckets_.layout().families()[number];
     const bool divides_state = family.ranks > 1 && family.stage >= zero_stage::optimizer_state;
     const auto& parameter = buckets_.parameter(p);
-    return {place_among_copies(number, family.divides_values(), parameter),
-            place_among_copies(number, divides_state, parameter)};
+    return {copies_of_box(parameter, family.divides_values()), copies_of_box(parameter, divides_state)};
   }
 
   // For `belay::gathers`.
@@ -240,23 +235,9 @@ class store_memory {
     buckets_.bind({values, gradients, reductions, wire}, at);
   }
 
-  // The ranks that keep the same: shard groups where it is divided, else all that replicate the parameter.
-  [[nodiscard]] copy_place place_among_copies(std::size_t family, bool divided,
-                                              const parameter_base<value_type>& parameter) const {
-    const axes& shape = mesh_->shape();
-    const coordinate& here = mesh_->layout_coordinate();
-    const bool of_experts = family % 2 == 1;
-    copy_place out;
-    const auto along = [&](int number, int count) {
-      out.number = out.number * static_cast<std::size_t>(count) + static_cast<std::size_t>(number);
-      out.count *= static_cast<std::size_t>(count);
-    };
-    divided ? along(here.data / shape.shards(), shape.data / shape.shards()) : along(here.data, shape.data);
-    if (!divided && !of_experts) along(here.expert, shape.expert);
-    const std::size_t dimension = parameter.cut_dimension();
-    const bool uncut = parameter.shape().rank() == 0 || parameter.part().count == parameter.shape()[dimension];
-    if (of_experts || uncut) along(here.tensor, shape.tensor);
-    return out;
+  [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const {
+    return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
+                            divided ? kept::share : kept::local_part);
   }
   [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
     std::size_t p = 0;
@@ -267,12 +248,11 @@ class store_memory {
   // The numbers of rank `number` of the world in the families.
   [[nodiscard]] std::vector<std::size_t> in_families(int number) const {
     const coordinate there = coordinate_of(mesh_->shape(), number);
-    const int shard = there.data % mesh_->shape().shards();
-    const auto dense_rank = static_cast<std::size_t>(shard * mesh_->shape().expert + there.expert);
-    const auto expert_rank = static_cast<std::size_t>(shard);
     std::vector<std::size_t> all;
     for (std::size_t p = 0; p < parts_; ++p)
-      for (const std::size_t rank : {dense_rank, expert_rank, dense_rank, expert_rank}) all.push_back(rank);
+      for (std::size_t kind = 0; kind < families_of_part; ++kind)
+        all.push_back(
+            static_cast<std::size_t>(place_along(mesh_->shape(), there, divided_over(cut_of_family(kind))).number));
     return all;
   }
   // Memory of values or gradients: of divided ones each rank has its share.

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/axis.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -20,6 +21,7 @@
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
 #include "belay/parallel/lists_parameters.hpp"
+#include "belay/parallel/local_box.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -68,31 +70,40 @@ requires(!lends_memory<Part>)
   return {&part, divided.stage, at};
 }
 
-/// The families of a store: dense parameters, which are replicated over data x expert, those of experts, over data, and
-/// small ones of both kinds, which are divided up to `of_small` at most. What is divided is divided within a shard
-/// group of the mesh, and its shares are replicated over the groups.
+/// The families of a part of a store: of parameters that every rank of the expert axis replicates, of those that are
+/// cut over it, and of small ones of both kinds, which are divided up to `of_small` at most.
+inline constexpr std::size_t families_of_part = 4;
+inline constexpr std::size_t first_small_family = 2;
+[[nodiscard]] constexpr std::size_t family_of(axis_set cut) noexcept { return cut.has(axis::expert) ? 1 : 0; }
+/// The directions by which the families differ.
+[[nodiscard]] constexpr axis_set cut_of_family(std::size_t family) noexcept {
+  return family % first_small_family == 0 ? axis_set{} : axis_set{axis::expert};
+}
+
+/// A family has the ranks that reduce its gradients. What is divided is divided within a shard group of the mesh, and
+/// its shares are replicated over the groups.
 template <class Mesh>
 [[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of(const Mesh& mesh, zero_stage stage,
                                                                                 zero_stage of_small,
                                                                                 reduce_when reduces) {
-  using group_type = typename Mesh::group_type;
-  // A group of one rank divides nothing.
-  const auto over = [&](const group_type& all, const group_type& shards, zero_stage divided) {
-    if (divided == zero_stage::none || shards.size() == 1)
-      return bucket_family<group_type>{all, zero_stage::none, reduces};
-    return bucket_family<group_type>{shards, divided, reduces, mesh.shard_replicas()};
-  };
-  const zero_stage least = stage < of_small ? stage : of_small;
-  if (!mesh.shape().replicates_shards())
-    return {{mesh.replicas(), stage, reduces},
-            {mesh.data(), stage, reduces},
-            {mesh.replicas(), least, reduces},
-            {mesh.data(), least, reduces}};
-  return {over(mesh.replicas(), mesh.dense_shards(), stage), over(mesh.data(), mesh.shards(), stage),
-          over(mesh.replicas(), mesh.dense_shards(), least), over(mesh.data(), mesh.shards(), least)};
+  using family = bucket_family<typename Mesh::group_type>;
+  std::vector<family> out;
+  for (std::size_t number = 0; number < families_of_part; ++number) {
+    const zero_stage divided = number < first_small_family || stage < of_small ? stage : of_small;
+    const auto& all = mesh.group(reduced_over(cut_of_family(number)));
+    if (!mesh.shape().replicates_shards()) {
+      out.push_back({all, divided, reduces});
+      continue;
+    }
+    const auto& shards = mesh.group(divided_over(cut_of_family(number)));
+    if (divided == zero_stage::none || shards.size() == 1)  // a group of one rank divides nothing
+      out.push_back({all, zero_stage::none, reduces});
+    else
+      out.push_back({shards, divided, reduces, mesh.shard_replicas()});
+  }
+  return out;
 }
 /// The same of parts of several stages, one after the other: the families of part `p` begin with the 4 p-th.
-inline constexpr std::size_t families_of_part = 4;
 template <class Mesh, class StageOf>
 [[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(
     const Mesh& mesh, std::span<const zero_stage> stages, const StageOf& stage_of, zero_stage of_small,

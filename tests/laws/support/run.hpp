@@ -134,7 +134,7 @@ class recorder {
     std::size_t number = 0;
     trainer.model().for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       if (!belay::has_gradient<typename Parameter::learning_type>) return;  // the buckets do not have it
-      const std::size_t first = parameter.part().first * (parameter.global_size() / parameter.shape()[0]);
+      const std::size_t first = parameter.local_box().sides[0].first * (parameter.global_size() / parameter.shape()[0]);
       for (const auto& range : trainer.store().buckets().owned()) {
         if (range.parameter == number) visit(parameter, range, (is_expert(parameter) ? first : 0) + range.offset);
       }

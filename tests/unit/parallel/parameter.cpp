@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/mesh.hpp"
+#include "belay/comm/rehearsal.hpp"
 #include "belay/core/operand.hpp"
 
 namespace {
@@ -44,6 +46,30 @@ void check_parts(belay::parameter_shape shape, std::size_t ranks) {
   for (int times : seen) CHECK(times == 1);
 }
 
+// The same cut on two dimensions, or twice on one.
+template <class Placement>
+void check_boxes(belay::parameter_shape shape, const belay::axes& mesh) {
+  const std::vector<double> all = whole(shape, 7);
+  std::vector<int> seen(all.size());
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    belay::rehearsal::rank of(rank, static_cast<int>(mesh.ranks()));
+    belay::parameter<double, Placement> p{spec_of(shape), belay::mesh{of, mesh}};
+    std::vector<double> values(p.local_size(), -1);
+    p.bind(values.data(), nullptr);
+    p.initialise(7);
+    CHECK(p.local_box() == belay::local_box<Placement>(shape.extents(), mesh, belay::coordinate_of(mesh, rank)));
+    belay::parameter<double, Placement> same{spec_of(shape), p.local_box()};
+    CHECK(same.local_shape() == p.local_shape());
+    p.each_run([&](std::size_t global, std::size_t local, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) {
+        CHECK(values[local + i] == all[global + i]);
+        ++seen[global + i];
+      }
+    });
+  }
+  for (int times : seen) CHECK(times == 1);
+}
+
 }  // namespace
 
 TEST_CASE("a parameter starts with the same values however it is sharded") {
@@ -54,6 +80,18 @@ TEST_CASE("a parameter starts with the same values however it is sharded") {
     check_parts<2>({7, 3, 4}, ranks);
     check_parts<0>({1}, ranks);
     check_parts<0>({0, 4}, ranks);
+  }
+}
+
+TEST_CASE("also where two axes cut it, evenly or not, into boxes that may be empty") {
+  using belay::axis;
+  using belay::shard;
+  for (const belay::axes& mesh : {belay::axes{}, {.expert = 3}, {.tensor = 2}, {.expert = 2, .tensor = 3}}) {
+    for (const belay::parameter_shape shape : {belay::parameter_shape{5, 3, 2}, {1, 4, 2}, {2, 0, 1}, {4, 4, 1}}) {
+      check_boxes<belay::placed<shard<0, axis::expert>, shard<1, axis::tensor>>>(shape, mesh);
+      check_boxes<belay::placed<shard<2, axis::expert>, shard<1, axis::tensor>>>(shape, mesh);
+      check_boxes<belay::placed<shard<1, axis::expert>, shard<1, axis::tensor>>>(shape, mesh);
+    }
   }
 }
 
@@ -140,6 +178,12 @@ TEST_CASE("a part outside of the parameter is refused") {
   CHECK_THROWS_AS(sharded(spec_of({2, 4}), {1, static_cast<std::size_t>(-1)}), belay::usage_error);
   CHECK_THROWS_AS(sharded(spec_of({2}), {0, 1}), belay::usage_error);
   CHECK(sharded(spec_of({2, 4}), {4, 0}).local_size() == 0);
+  using boxed = belay::parameter<float, belay::placed<belay::shard<0>, belay::shard<1, belay::axis::tensor>>>;
+  CHECK_THROWS_WITH_AS(boxed(spec_of({2, 4}), belay::tensor_box{{{0, 2}, {3, 5}}}),
+                       doctest::Contains("box [0:2, 3:5] lies outside of [0:2, 0:4]"), belay::usage_error);
+  CHECK_THROWS_AS(boxed(spec_of({2, 4}), belay::tensor_box{{{0, 2}}}), belay::usage_error);
+  CHECK_THROWS_WITH_AS(boxed(spec_of({2}), belay::tensor_box{{{0, 2}}}),
+                       doctest::Contains("of 1 dimensions cannot be cut along dimension 1"), belay::usage_error);
 }
 
 TEST_CASE("a frozen parameter is filled like any other and can only be read") {

@@ -23,6 +23,15 @@ static_assert(belay::is_shard_over<stacked, axis::expert> && !belay::is_shard_ov
 static_assert(belay::on_one_axis<belay::partial<belay::sum, axis::expert>, stacked> &&
               belay::on_one_axis<stacked, belay::replicate> && !belay::on_one_axis<stacked, belay::shard<0>>);
 
+using both = belay::placed<stacked, belay::shard<1, axis::tensor>>;
+static_assert(belay::placement<both> && belay::placement<belay::placed<>> && !belay::placement<belay::placed<int>> &&
+              !belay::placement<belay::placed<both>>);
+static_assert(belay::is_shard_over<both, axis::tensor> && !belay::is_shard_over<both, axis::data> &&
+              belay::is_partial<belay::placed<stacked, belay::partial<belay::sum>>> && !belay::is_partial<both>);
+static_assert(belay::cuts_of<both>() == 2 && belay::cuts_of<belay::placed<belay::replicate>>() == 0);
+static_assert(belay::cut_directions<both>() == belay::axis_set{axis::expert, axis::tensor} &&
+              belay::cut_directions<belay::shard<0>>() == belay::axis_set{axis::shard, axis::shard_replica});
+
 }  // namespace
 
 TEST_CASE("parameters are sorted by the axis over which they are cut, not by being cut") {

@@ -23,6 +23,7 @@
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/declared_state.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
+#include "belay/train/store_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 

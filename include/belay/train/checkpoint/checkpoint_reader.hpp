@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/crc32c.hpp"
 #include "belay/core/dtype.hpp"
@@ -28,7 +29,6 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
-#include "belay/train/checkpoint/boxes.hpp"
 #include "belay/train/checkpoint/checkpoint_folder.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/checkpoint/manifest_parser.hpp"

@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/placement.hpp"
-#include "belay/train/checkpoint/boxes.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
-#include "belay/train/store_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -31,18 +31,6 @@ struct declared_piece {
   manifest_piece piece;              // its file is 0 for values, 1 for state of an optimizer
   std::span<const std::byte> memory;
 };
-
-/// The box of a tensor that this rank holds, which ZeRO divides further.
-template <class T>
-[[nodiscard]] tensor_box box_of(const parameter_base<T>& parameter) {
-  tensor_box out;
-  for (const std::size_t extent : parameter.shape()) out.sides.push_back({0, extent});
-  if (!out.sides.empty()) {
-    const local_part part = parameter.part();
-    out.sides[parameter.cut_dimension()] = {part.first, part.first + part.count};
-  }
-  return out;
-}
 
 /// Throws usage_error where the state of `optimizer` is in a file: checkpoints are written from where state lies.
 template <class Optimizer>
@@ -65,12 +53,7 @@ class declared_state {
   template <class T, class State>
   void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
            std::span<State> state, copy_place copies) {
-    constexpr std::size_t divided_from = std::size_t{1} << 20U;  // bytes
-    local_part mine{0, state.size()};
-    if (state.size_bytes() >= divided_from * copies.count)
-      mine = even_part(state.size(), copies.count, copies.number);
-    else if (number % copies.count != copies.number)
-      return;
+    const local_part mine = copies.written(state.size(), sizeof(State), number);
     if (mine.count == 0) return;
     const auto values = std::span<const State>(state).subspan(mine.first, mine.count);
     declared_piece out;
@@ -80,7 +63,7 @@ class declared_state {
                  safetensors::stored_as<std::remove_const_t<State>>,
                  part == value_part ? parameters : optimizer,
                  0,
-                 box_of(parameter),
+                 parameter.local_box(),
                  first + mine.first,
                  mine.count};
     out.memory = std::as_bytes(values);
@@ -103,11 +86,10 @@ class declared_state {
 /// `first + count - 1` of the local part of `parameter`.
 template <class T, class Visit>
 void each_run_of(const parameter_base<T>& parameter, std::size_t first, std::size_t count, Visit&& visit) {
-  parameter.each_run([&](std::size_t global, std::size_t local, std::size_t length) {
-    const std::size_t begin = first > local ? first : local;
-    const std::size_t end = first + count < local + length ? first + count : local + length;
-    if (begin < end) visit(global + begin - local, begin - first, end - begin);
-  });
+  const box_runs runs(parameter.shape().extents(), parameter.local_box());
+  runs.each_common(
+      first, first + count, 0, parameter.global_size(),
+      [&](std::size_t global, std::size_t local, std::size_t length) { visit(global, local - first, length); });
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "belay/comm/mesh.hpp"
+#include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/crc32c.hpp"
 #include "belay/core/hexadecimal.hpp"
 #include "belay/core/json_text.hpp"
-#include "belay/train/checkpoint/boxes.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "belay/comm/mesh.hpp"
+#include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/crc32c.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hexadecimal.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
-#include "belay/train/checkpoint/boxes.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/scanner.hpp"

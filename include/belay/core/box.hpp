@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Boxes of a tensor: a range of each dimension. What a rank holds of a tensor is a box, whatever cuts it; of a box,
+// taken row by row, ZeRO keeps a range. Where two of them meet is what is sent, read or copied.
+//
+//   const belay::tensor_box mine{{{2, 4}, {0, 64}}};                          // rows 2 and 3 of 64 columns
+//   const belay::tensor_box both = belay::intersection(mine, theirs);
+//   belay::each_common_run(mine, theirs, [&](std::size_t in_mine, std::size_t in_theirs, std::size_t count) {...});
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Entries `first` to `end - 1` of one dimension.
+struct box_side {
+  std::size_t first = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] constexpr std::size_t count() const noexcept { return end - first; }
+  friend constexpr bool operator==(const box_side&, const box_side&) = default;
+};
+
+/// A side for each dimension of the tensor. A tensor without dimensions is one element.
+struct tensor_box {
+  std::vector<box_side> sides;
+
+  [[nodiscard]] std::size_t elements() const noexcept {
+    std::size_t out = 1;
+    for (const box_side& each : sides) out *= each.count();
+    return out;
+  }
+  /// "[2:4, 0:64]".
+  [[nodiscard]] std::string text() const {
+    std::string out = "[";
+    for (const box_side& each : sides)
+      out += (out.size() > 1 ? ", " : "") + std::to_string(each.first) + ":" + std::to_string(each.end);
+    return out + "]";
+  }
+  friend bool operator==(const tensor_box&, const tensor_box&) = default;
+};
+
+/// All of a tensor of `shape`.
+[[nodiscard]] inline tensor_box whole_box(std::span<const std::size_t> shape) {
+  tensor_box out;
+  for (const std::size_t extent : shape) out.sides.push_back({0, extent});
+  return out;
+}
+
+/// What two boxes of one tensor have in common. Where that is nothing, a side is empty.
+[[nodiscard]] inline tensor_box intersection(const tensor_box& a, const tensor_box& b) {
+  tensor_box out;
+  for (std::size_t d = 0; d < a.sides.size(); ++d) {
+    const std::size_t first = std::max(a.sides[d].first, b.sides[d].first);
+    out.sides.push_back({first, std::max(first, std::min(a.sides[d].end, b.sides[d].end))});
+  }
+  return out;
+}
+
+/// Whether all of `inner` lies in `outer`.
+[[nodiscard]] inline bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept {
+  if (inner.sides.size() != outer.sides.size()) return false;
+  for (std::size_t d = 0; d < inner.sides.size(); ++d) {
+    const box_side& side = inner.sides[d];
+    if (side.first > side.end || side.first < outer.sides[d].first || side.end > outer.sides[d].end) return false;
+  }
+  return true;
+}
+
+/// Calls `visit(element of a, element of b, count)` for the contiguous runs of what two boxes of one tensor have in
+/// common, in order. Elements of a box are counted row by row.
+template <class Visit>
+void each_common_run(const tensor_box& a, const tensor_box& b, Visit&& visit) {
+  const tensor_box both = intersection(a, b);
+  if (both.elements() == 0) return;
+  std::size_t outer = both.sides.size(), length = 1, runs = 1;
+  while (outer > 0) {
+    --outer;
+    length *= both.sides[outer].count();
+    if (both.sides[outer] != a.sides[outer] || both.sides[outer] != b.sides[outer]) break;
+  }
+  for (std::size_t d = 0; d < outer; ++d) runs *= both.sides[d].count();
+  for (std::size_t run = 0; run < runs; ++run) {
+    std::size_t in_a = 0, in_b = 0, stride_a = 1, stride_b = 1, rest = run;
+    for (std::size_t d = both.sides.size(); d-- > 0;) {
+      std::size_t entry = both.sides[d].first;
+      if (d < outer) {
+        entry += rest % both.sides[d].count();
+        rest /= both.sides[d].count();
+      }
+      in_a += (entry - a.sides[d].first) * stride_a;
+      in_b += (entry - b.sides[d].first) * stride_b;
+      stride_a *= a.sides[d].count();
+      stride_b *= b.sides[d].count();
+    }
+    visit(in_a, in_b, length);
+  }
+}
+
+/// Copies what two boxes have in common from memory of the one, row by row, to memory of the other. The memories do not
+/// overlap.
+template <class T>
+void copy_common(const tensor_box& from, const T* source, const tensor_box& to, T* target) {
+  each_common_run(from, to, [&](std::size_t in_source, std::size_t in_target, std::size_t count) {
+    std::copy_n(source + in_source, count, target + in_target);
+  });
+}
+
+/// The contiguous runs of a box within a tensor of `shape`: `runs` of `length` elements each. The box outlives it.
+class box_runs {
+ public:
+  box_runs(std::span<const std::size_t> shape, const tensor_box& of) : box_(&of), strides_(shape.size()) {
+    std::size_t stride = 1;
+    for (std::size_t d = shape.size(); d-- > 0; stride *= shape[d]) strides_[d] = stride;
+    outer_ = shape.size();
+    while (outer_ > 0) {
+      --outer_;
+      length_ *= of.sides[outer_].count();
+      if (of.sides[outer_].count() != shape[outer_]) break;
+    }
+    for (std::size_t d = 0; d < outer_; ++d) runs_ *= of.sides[d].count();
+    if (length_ == 0) runs_ = 0;
+  }
+
+  [[nodiscard]] std::size_t runs() const noexcept { return runs_; }
+  [[nodiscard]] std::size_t length() const noexcept { return length_; }
+  /// The first element of run `number`, counted in the tensor. It grows with the number.
+  [[nodiscard]] std::size_t begin(std::size_t number) const noexcept {
+    std::size_t out = 0;
+    for (std::size_t d = outer_; d < strides_.size(); ++d) out += box_->sides[d].first * strides_[d];
+    for (std::size_t d = outer_; d-- > 0; number /= box_->sides[d].count())
+      out += (box_->sides[d].first + number % box_->sides[d].count()) * strides_[d];
+    return out;
+  }
+
+  /// Calls `visit(element of the tensor, element of the box, count)` for what elements `first` to `end - 1` of the box
+  /// and elements `from` to `to - 1` of the tensor have in common, run by run.
+  template <class Visit>
+  void each_common(std::size_t first, std::size_t end, std::size_t from, std::size_t to, Visit&& visit) const {
+    if (runs_ == 0 || first >= end || from >= to) return;
+    std::size_t low = first / length_;  // becomes the first run that ends after `from`
+    for (std::size_t high = (end - 1) / length_ + 1; low < high;) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (begin(middle) + length_ > from)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    for (std::size_t run = low; run * length_ < end; ++run) {
+      const std::size_t place = begin(run);
+      if (place >= to) return;
+      const std::size_t in_box = run * length_;
+      std::size_t skip = first > in_box ? first - in_box : 0;
+      if (from > place) skip = std::max(skip, from - place);
+      const std::size_t stop = std::min({length_, end - in_box, to - place});
+      if (skip < stop) visit(place + skip, in_box + skip, stop - skip);
+    }
+  }
+
+ private:
+  const tensor_box* box_;
+  std::vector<std::size_t> strides_;
+  std::size_t outer_ = 0;  // dimensions before those of a run
+  std::size_t runs_ = 1;
+  std::size_t length_ = 1;
+};
+
+}  // namespace belay::inline BELAY_ABI
