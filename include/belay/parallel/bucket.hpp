@@ -94,7 +94,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
   void bind(std::span<T> values, std::span<gradient_type> gradients, where at = where::current()) {
     const std::size_t tail = layout_.gradient_elements() - layout_.elements();
     const std::size_t own = gradients.size() - std::min(gradients.size(), tail);
-    bind(bucket_memory<T>{values, gradients.first(own), gradients.subspan(own)}, at);
+    bind(bucket_memory<T>{tiered_memory<T>(values), tiered_memory<gradient_type>(gradients.first(own)),
+                          gradients.subspan(own)},
+         at);
   }
   /// The same with memory of its own for reductions, and for the wire, which has `wire_elements()`.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
@@ -104,6 +106,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] bool divides_gradients() const noexcept { return shares_.any(); }
   /// Divided gradients are computed in memory that is leased from `source` in every step.
   void use(lease_source& source) noexcept { shares_.use(source); }
+  /// Shares of gradients that lie in a lower tier are brought there by `carry`.
+  void carry_shares(share_carrier<gradient_type> carry) { shares_.carry_with(std::move(carry)); }
   /// Compares parameters, layout and values within each family, once after `bind`; throws usage_error on all ranks of a
   /// family that differ. Collective over all families.
   void compare_replicas(where at = where::current()) {
@@ -118,7 +122,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (shares_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
     if constexpr (!moves_nothing<Group>) {
-      for (gradient_type& gradient : memory_.gradients.first(layout_.elements())) gradient = 0;
+      for (gradient_type& gradient : memory_.gradients[tier::device].first(layout_.elements())) gradient = 0;
     }
     expect(micro_batches, at);
   }

@@ -28,6 +28,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
@@ -258,8 +259,13 @@ class adamw {
       auto& engine = run.engine();
       static_cast<void>(engine.copies());  // its thread is there before the first step
       const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
+      std::vector<bucket_copies> copied;
+      for (std::size_t b = 0; b < buckets_->layout().buckets().size(); ++b) {
+        const bucket_places::place& place = buckets_->places()[b];
+        copied.push_back({place.values_in == tier::device, place.gradients_in == tier::device});
+      }
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
-                                                    memory, sizes, state_, ring, free, at);
+                                                    std::move(copied), memory, sizes, state_, ring, free, at);
       run.keep(offloaded_);
       update_offloaded_ = [&engine](adamw& self, const adamw_step<state_type>& scalars, where now) {
         gradient_buckets<T, Group>& all = *self.buckets_;

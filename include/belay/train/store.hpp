@@ -68,22 +68,25 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), {divided.stage}, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), {divided.stage}, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
   /// The same for a stage that is known when the program runs.
   template <lists_parameters Model>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at), {divided}, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided, tier::device, options, at)}, options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
   requires(sizeof...(Parts) > 0)
       parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...), {parts.stage...}, options,
-                        first_site(parts...)) {}
+      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
+                        {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
   requires(sizeof...(Parts) > 0) parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, store_options{}, parts...) {}
@@ -180,7 +183,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     gathers_->end_step();
     gathers_->retire(at);
   }
-  parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<zero_stage> stages, store_options options,
+  parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
                   where at)
       : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
         norm_places_(found.places),

@@ -4,6 +4,7 @@
 // IWYU pragma: private, include "belay/train/store.hpp"
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,7 +21,10 @@
 #include "belay/core/where.hpp"
 #include "belay/device/arena.hpp"
 #include "belay/device/lease_source.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/local_box.hpp"
@@ -166,7 +170,7 @@ class store_memory {
 
  protected:
   store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found,
-               std::vector<zero_stage> stages, const store_options& options, ownership_unit unit, where at)
+               std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at)
       : run_(&run),
         mesh_(&mesh),
         parts_(stages.size()),
@@ -177,15 +181,23 @@ class store_memory {
                 families_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce), options.bucket_bytes,
                 at) {
     run.keep(buckets_.kept_layout());
-    if (!found.values.empty() && stages.front() >= zero_stage::gradients)
+    if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
       throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
+    const auto lower = [](const held_stage& each) {
+      return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
+    };
+    if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
+      throw usage_error("a shard group of one rank has no shares, which could lie in a lower tier", at);
     bind(found.values, found.gradients, at);
     if (buckets_.divides_gradients()) {
       staging_.emplace(run.step_memory("gradient buckets"));
       buckets_.use(*staging_);
+      if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+        buckets_.carry_shares(carrier());
     }
     if (!frozen_.members().empty())
-      frozen_.bind(lease_of_buckets<value_type>(frozen_, &bucket_places::value_elements, "frozen parameters", at));
+      frozen_.bind(lease_of_buckets<value_type>(frozen_, &bucket_places::value_elements, &family_shape::values,
+                                                "frozen parameters", at));
     run.keep(frozen_.kept());
     if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));
@@ -210,6 +222,24 @@ class store_memory {
   std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
 
  private:
+  // Shares of gradients go to their tier on the stream of copies.
+  [[nodiscard]] share_carrier<gradient_type> carrier() {
+    auto& engine = run_->engine();
+    static_cast<void>(engine.copies());  // its thread is there before the first step
+    return [&engine](const stream_event& reduced, const gradient_type* from, std::span<gradient_type> share,
+                     first_of_step which) {
+      auto& copies = engine.copies();
+      copies.wait(reduced);
+      if (which == first_of_step::yes)
+        copies.copy(share.data(), from, share.size_bytes());
+      else
+        copies.run([from, to = share.data(), count = share.size()] {
+          kernel::for_each_index(count, kernel::axpy<gradient_type, gradient_type>{gradient_type(1), from, to});
+        });
+      return copies.record();
+    };
+  }
+
   void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
     const auto& layout = buckets_.layout();
     const std::size_t own = layout.elements();
@@ -221,18 +251,20 @@ class store_memory {
       wire = run_->template lease<value_type>(tier::device, count, "gradients on the wire", at);
     if (values.size() >= own && !values.empty()) {
       const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
-      return buckets_.bind({values.first(own), gradients.first(own), reductions, wire}, at);
+      return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
     }
-    values = lease_of_buckets<value_type>(buckets_, &bucket_places::value_elements, "parameters", at);
+    const auto all_values =
+        lease_of_buckets<value_type>(buckets_, &bucket_places::value_elements, &family_shape::values, "parameters", at);
     if (!buckets_.places().divided()) {
       const auto all = lease_gradients(layout.gradient_elements(), "gradients");
-      return buckets_.bind({values, all.first(own), all.subspan(own), wire}, at);
+      return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
     }
-    gradients = lease_of_buckets<gradient_type>(buckets_, &bucket_places::gradient_elements, "gradients", at);
+    const auto all_gradients = lease_of_buckets<gradient_type>(buckets_, &bucket_places::gradient_elements,
+                                                               &family_shape::gradients, "gradients", at);
     std::span<gradient_type> reductions;
     if (const std::size_t count = layout.gradient_elements() - own; count > 0)
       reductions = lease_gradients(count, "reductions");
-    buckets_.bind({values, gradients, reductions, wire}, at);
+    buckets_.bind({all_values, all_gradients, reductions, wire}, at);
   }
 
   [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const {
@@ -255,14 +287,21 @@ class store_memory {
             static_cast<std::size_t>(place_along(mesh_->shape(), there, divided_over(cut_of_family(kind))).number));
     return all;
   }
-  // Memory of values or gradients: of divided ones each rank has its share.
+  // Memory of values or gradients: of divided ones each rank has its share, in its tier.
   template <class T>
-  [[nodiscard]] std::span<T> lease_of_buckets(const auto& all, std::size_t (bucket_places::*elements)() const noexcept,
-                                              const char* purpose, where at) {
-    if (!all.places().divided()) return run_->template lease<T>(tier::device, (all.places().*elements)(), purpose, at);
-    return run_->template lease_share<T>(
-        tier::device, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(); }, purpose,
-        at);
+  [[nodiscard]] tiered_memory<T> lease_of_buckets(const auto& all,
+                                                  std::size_t (bucket_places::*elements)(tier) const noexcept,
+                                                  tier family_shape::*its_tier, const char* purpose, where at) {
+    if (!all.places().divided())
+      return run_->template lease<T>(tier::device, (all.places().*elements)(tier::device), purpose, at);
+    tiered_memory<T> out;
+    for (const tier in : {tier::device, tier::pinned, tier::host}) {
+      const auto lies_there = [&](const family_shape& each) { return each.*its_tier == in; };
+      if (in != tier::device && std::ranges::none_of(all.layout().families(), lies_there)) continue;
+      out[in] = run_->template lease_share<T>(
+          in, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(in); }, purpose, at);
+    }
+    return out;
   }
 
   std::size_t gathers_number_ = 0;

@@ -49,6 +49,25 @@ struct store_options {
   std::size_t whole_below = 0;                      // bytes: ZeRO 2 and 3 divide only the state of smaller parameters
   reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
+  tier parameters = tier::device;                      // where shares of ZeRO 3 lie: device, pinned or host,
+  tier gradients = tier::device;                       // and shares of ZeRO 2 and 3
+};
+
+/// Throws usage_error where shares of `what`, which `from` and higher stages have, cannot lie in `in`.
+inline void expect_shares_in(tier in, zero_stage stage, zero_stage from, const char* what, where at) {
+  if (in == tier::file)
+    throw usage_error(std::string(what) + " of a store lie in tier device, pinned or host, and not in a file", at);
+  if (in != tier::device && stage < from)
+    throw usage_error(std::string("shares of ") + what + " lie in tier " + name(in) + ", but belay::zero<" +
+                          std::to_string(static_cast<int>(stage)) + "> has no shares of them: zero<" +
+                          std::to_string(static_cast<int>(from)) + "> has",
+                      at);
+}
+
+/// Where shares of a part lie.
+struct share_tiers {
+  tier values = tier::device;
+  tier gradients = tier::device;
 };
 
 /// Some of a store's parameters, and what ranks divide of them: made by `holds`.
@@ -56,18 +75,32 @@ template <lists_parameters Part>
 struct held_parameters {
   Part* part;
   zero_stage stage;
+  tier values;
   where at;
 };
 
 /// The parameters of `part`, such as a layer or a list of one's own, for a store of several such parts. `part` outlives
-/// the store. Throws usage_error for another tier than device.
+/// the store. Of ZeRO 3 shares of parameters lie in `where_it_is`, or where that is device, in the store's tier of
+/// parameters. Throws usage_error for tier file, and for a lower tier of what is not divided.
 template <lists_parameters Part, int Stage>
 requires(!lends_memory<Part>)
     [[nodiscard]] held_parameters<Part> holds(Part& part, zero<Stage> divided, tier where_it_is = tier::device,
                                               where at = where::current()) {
-  if (where_it_is != tier::device)
-    throw usage_error(std::string("a store holds parameters in tier device, and not in ") + name(where_it_is), at);
-  return {&part, divided.stage, at};
+  expect_shares_in(where_it_is, divided.stage, zero_stage::parameters, "parameters", at);
+  return {&part, divided.stage, where_it_is, at};
+}
+
+/// What is divided of a part, and where the shares lie.
+struct held_stage {
+  zero_stage stage = zero_stage::none;
+  share_tiers tiers = {};
+};
+/// Of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
+[[nodiscard]] inline held_stage stage_in(zero_stage stage, tier values, const store_options& options, where at) {
+  held_stage out{stage, {values == tier::device ? options.parameters : values, options.gradients}};
+  expect_shares_in(out.tiers.values, stage, zero_stage::parameters, "parameters", at);
+  expect_shares_in(out.tiers.gradients, stage, zero_stage::gradients, "gradients", at);
+  return out;
 }
 
 /// The families of a part of a store: of parameters that every rank of the expert axis replicates, of those that are
@@ -85,7 +118,8 @@ inline constexpr std::size_t first_small_family = 2;
 template <class Mesh>
 [[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of(const Mesh& mesh, zero_stage stage,
                                                                                 zero_stage of_small,
-                                                                                reduce_when reduces) {
+                                                                                reduce_when reduces,
+                                                                                share_tiers tiers = {}) {
   using family = bucket_family<typename Mesh::group_type>;
   std::vector<family> out;
   for (std::size_t number = 0; number < families_of_part; ++number) {
@@ -101,16 +135,23 @@ template <class Mesh>
     else
       out.push_back({shards, divided, reduces, mesh.shard_replicas()});
   }
+  for (family& each : out) {
+    if (each.stage >= zero_stage::parameters) each.values = tiers.values;
+    if (each.stage >= zero_stage::gradients) each.gradients = tiers.gradients;
+  }
   return out;
 }
 /// The same of parts of several stages, one after the other: the families of part `p` begin with the 4 p-th.
 template <class Mesh, class StageOf>
-[[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(
-    const Mesh& mesh, std::span<const zero_stage> stages, const StageOf& stage_of, zero_stage of_small,
-    reduce_when reduces) {
+[[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(const Mesh& mesh,
+                                                                                      std::span<const held_stage> parts,
+                                                                                      const StageOf& stage_of,
+                                                                                      zero_stage of_small,
+                                                                                      reduce_when reduces) {
   std::vector<bucket_family<typename Mesh::group_type>> all;
-  for (const zero_stage stage : stages)
-    for (auto& one : families_of(mesh, stage_of(stage), of_small, reduces)) all.push_back(std::move(one));
+  for (const held_stage& part : parts)
+    for (auto& one : families_of(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
+      all.push_back(std::move(one));
   return all;
 }
 /// Values that are never trained are divided with the others, or whole.

@@ -70,15 +70,21 @@ struct setting {
   stream_choice streams = {};
   belay::optimizer_memory memory = {.chunk = belay::parameter_chunk};
   std::size_t steps = 3;
+  tier parameters = tier::device, gradients = tier::device;
+  int shard_group = 0;
+  std::size_t micro_batches = 1;
 };
 
 template <int Stage, class Files = belay::system_tier_file_calls, class Before>
 trained train(const setting& how, const Before& before) {
   trained out;
   const auto body = [&](auto& rank, auto& run) {
-    belay::mesh mesh{rank, {.data = rank.size()}};
+    belay::mesh mesh{rank, {.data = rank.size(), .shard_group = how.shard_group}};
     network net;
-    belay::parameter_store store{run, mesh, net, belay::zero<Stage>{}, {.seed = 5, .bucket_bytes = 20000}};
+    belay::parameter_store store{
+        run, mesh, net, belay::zero<Stage>{},
+        belay::store_options{
+            .seed = 5, .bucket_bytes = 20000, .parameters = how.parameters, .gradients = how.gradients}};
     belay::gathers first{net.first, store}, second{net.second, store}, last{net.last, store};
     using store_type = decltype(store);
     belay::adamw<float, typename store_type::group_type, typename store_type::kit_type, Files> optimizer{
@@ -92,16 +98,18 @@ trained train(const setting& how, const Before& before) {
           for (float& x : *values) x = static_cast<float>(random() % 100) / 100;
       }
       belay::step step{run.engine(), store};
-      step.micro_batches(1);
+      step.micro_batches(how.micro_batches);
       const belay::view<const float, 2> x{inputs.data(), {4, 64}}, t{targets.data(), {4, 11}};
-      const auto scope = step.micro_batch(0);
-      auto h = belay::forward(scope, first, belay::constant(x));
-      auto g = belay::forward(scope, second, h.out());
-      auto y = belay::forward(scope, last, g.out());
-      auto [loss, grad] = belay::squared_error(scope, y.out(), t);
-      grad = std::move(y).backward(grad);
-      grad = std::move(g).backward(grad);
-      std::move(h).backward(grad);
+      for (std::size_t m = 0; m < how.micro_batches; ++m) {
+        const auto scope = step.micro_batch(m);
+        auto h = belay::forward(scope, first, belay::constant(x));
+        auto g = belay::forward(scope, second, h.out());
+        auto y = belay::forward(scope, last, g.out());
+        auto [loss, grad] = belay::squared_error(scope, y.out(), t);
+        grad = std::move(y).backward(grad);
+        grad = std::move(g).backward(grad);
+        std::move(h).backward(grad);
+      }
       auto outcome = std::move(step).commit(mesh, belay::samples{4 * static_cast<std::uint64_t>(rank.size())});
       if (auto* ok = belay::committed(outcome)) {
         run.report(*ok, [&](double mean) { out.losses.push_back(mean); });
@@ -174,6 +182,55 @@ TEST_CASE("state in a lower tier trains to the bit as in device, and takes there
   expect_alike<1>(2, {});
   expect_alike<2>(3, {});
   expect_alike<3>(2, {});
+}
+
+TEST_CASE("shares of parameters and gradients in a lower tier train to the bit, and leave device what is gathered") {
+  const auto of = [](tier which) { return static_cast<std::size_t>(which); };
+  for (const int ranks : {1, 2, 3})
+    for (const stream_choice& streams : policies)
+      for (const tier lower : {tier::pinned, tier::host}) {
+        INFO(ranks << " ranks, " << name(lower) << ", " << name(streams.policy) << ", seed " << streams.seed);
+        setting how{.ranks = ranks, .streams = streams, .micro_batches = 2};
+        const trained resident = train<3>(how);
+        how.parameters = lower;
+        const trained parameters = train<3>(how);
+        how.gradients = lower;
+        const trained both = train<3>(how);
+        how.memory.state = tier::host;
+        const trained all = train<3>(how);
+        for (const trained* got : {&parameters, &both, &all}) {
+          CHECK(got->losses == resident.losses);
+          CHECK(got->values == resident.values);
+          CHECK(got->state == resident.state);
+          CHECK(got->as_planned);
+        }
+        if (ranks == 1) continue;  // one rank has no gathers in device when nothing is offloaded
+        CHECK(parameters.peaks[of(tier::device)] < resident.peaks[of(tier::device)]);
+        CHECK(both.peaks[of(tier::device)] < parameters.peaks[of(tier::device)]);
+        CHECK(all.peaks[of(tier::device)] < both.peaks[of(tier::device)]);
+      }
+  setting how{.ranks = 2};
+  const trained resident = train<2>(how);
+  how.gradients = tier::pinned;
+  CHECK(train<2>(how).values == resident.values);
+  how = {.ranks = 4, .shard_group = 2, .micro_batches = 2};
+  const trained replicated = train<3>(how);
+  how.parameters = how.gradients = how.memory.state = tier::pinned;
+  CHECK(train<3>(how).values == replicated.values);
+}
+
+TEST_CASE("shares that are not there cannot lie in a lower tier, and none lies in a file") {
+  setting how{.ranks = 2, .parameters = tier::pinned};
+  CHECK_THROWS_WITH_AS(train<2>(how), doctest::Contains("shares of parameters lie in tier pinned, but belay::zero<2>"),
+                       belay::usage_error);
+  how = {.ranks = 2, .gradients = tier::host};
+  CHECK_THROWS_WITH_AS(train<1>(how), doctest::Contains("shares of gradients lie in tier host, but belay::zero<1>"),
+                       belay::usage_error);
+  how = {.ranks = 2, .parameters = tier::file};
+  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("parameters of a store lie in tier device, pinned or host"),
+                       belay::usage_error);
+  how = {.ranks = 2, .parameters = tier::host, .shard_group = 1};
+  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("a shard group of one rank has no shares"), belay::usage_error);
 }
 
 TEST_CASE("ranks that own nothing, and chunks larger than all, are planned alike") {

@@ -64,7 +64,8 @@ class bound_buckets {
   /// Of a bucket of divided values: what gathers need to know.
   [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
     const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
-    return gathered_of<T>(layout_, number, families_, memory_.places, memory_.values, kept_layout(), parameter_at);
+    return gathered_of<T>(layout_, number, families_, memory_.places, memory_.values[memory_.places[number].values_in],
+                          kept_layout(), parameter_at);
   }
 
   /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same

@@ -144,10 +144,10 @@ struct bucket_reduction {
 };
 
 /// The reduction of bucket `number`, which `computed` holds for some micro-batches, into this rank's `share` of it: the
-/// first of a step writes, others add.
+/// first of a step writes, others add. A share in a lower tier is carried there afterwards.
 template <class T>
 struct share_reduction {
-  enum class into : std::uint8_t { written, added };
+  enum class into : std::uint8_t { written, added, left };  // left: it stays in what it was computed in
   using gradient_type = compute_type_t<T>;
 
   bucket_reductions<T>* with;
@@ -173,6 +173,7 @@ struct share_reduction {
     else
       group.reduce_scatter_v(computed, with->layout.buckets()[number].counts, sum, at);
     const gradient_type* const own = computed.data() + before;
+    if (how == into::left) return;
     if (how == into::written)
       std::copy_n(own, share.size(), share.data());
     else

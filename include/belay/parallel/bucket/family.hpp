@@ -13,6 +13,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -49,6 +50,8 @@ struct bucket_family {
   zero_stage stage;
   reduce_when reduces;
   std::shared_ptr<const Group> copies;  // null: none
+  tier values = tier::device;           // of shares of these,
+  tier gradients = tier::device;        // and of those
 
   bucket_family(Group among, zero_stage divided = zero_stage::none, reduce_when when = reduce_when::each_micro_batch)
       : group(std::move(among)), stage(divided), reduces(when) {}
@@ -62,7 +65,9 @@ struct bucket_family {
     if (copies && copies->size() > 1) visit(*copies);
   }
 
-  operator family_shape() const noexcept { return {static_cast<std::size_t>(group.size()), stage, reduces}; }
+  operator family_shape() const noexcept {
+    return {static_cast<std::size_t>(group.size()), stage, reduces, values, gradients};
+  }
 };
 
 }  // namespace belay::inline BELAY_ABI

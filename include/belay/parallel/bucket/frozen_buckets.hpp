@@ -75,12 +75,13 @@ class frozen_buckets {
   [[nodiscard]] std::shared_ptr<const void> kept() const noexcept { return layout_; }
   [[nodiscard]] std::span<const frozen_member<T>> members() const noexcept { return members_; }
 
-  /// Gives every parameter its memory: `places().value_elements()` in all.
-  void bind(std::span<T> values) {
-    values_ = values;
+  /// Gives every parameter its memory: `places().value_elements(tier)` in each tier.
+  void bind(const tiered_memory<T>& memory) {
+    values_ = memory;
     for (std::size_t b = 0; b < layout_->buckets().size(); ++b) {
       const auto& bucket = layout_->buckets()[b];
       const bucket_places::place& place = places_[b];
+      const std::span<T> values = memory[place.values_in];
       const bool divides = layout_->family_of(bucket).divides_values();
       for (std::size_t p : bucket.members) {
         const std::size_t in_bucket = layout_->offset(p) - bucket.first;
@@ -107,7 +108,8 @@ class frozen_buckets {
   /// For gathers.
   [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
     const auto parameter_at = [this](std::size_t p) { return members_[p].parameter; };
-    return gathered_of<T>(*layout_, number, families_, places_, values_, layout_, parameter_at);
+    return gathered_of<T>(*layout_, number, families_, places_, values_[places_[number].values_in], layout_,
+                          parameter_at);
   }
 
  private:
@@ -115,7 +117,7 @@ class frozen_buckets {
   std::vector<bucket_family<Group>> families_;
   std::shared_ptr<bucket_layout> layout_;
   bucket_places places_;
-  std::span<T> values_;
+  tiered_memory<T> values_;
 };
 
 }  // namespace belay::inline BELAY_ABI

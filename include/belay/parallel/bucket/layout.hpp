@@ -23,6 +23,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/even_shares.hpp"
 #include "belay/parallel/bucket/ownership_unit.hpp"
 
@@ -55,11 +56,17 @@ struct family_shape {
   std::size_t ranks = 1;
   zero_stage stage = zero_stage::none;
   reduce_when reduces = reduce_when::each_micro_batch;
+  tier values = tier::device;  // where shares of them lie
+  tier gradients = tier::device;
 
+  /// One rank has a share too where it lies in a lower tier: all of it.
   [[nodiscard]] constexpr bool divides_gradients() const noexcept {
-    return ranks > 1 && stage >= zero_stage::gradients && reduces == reduce_when::each_micro_batch;
+    return (ranks > 1 || gradients != tier::device) && stage >= zero_stage::gradients &&
+           reduces == reduce_when::each_micro_batch;
   }
-  [[nodiscard]] constexpr bool divides_values() const noexcept { return ranks > 1 && stage >= zero_stage::parameters; }
+  [[nodiscard]] constexpr bool divides_values() const noexcept {
+    return (ranks > 1 || values != tier::device) && stage >= zero_stage::parameters;
+  }
 };
 
 /// A list of `Element`s, or of types that convert to it: members of buckets, families.

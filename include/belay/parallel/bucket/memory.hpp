@@ -12,6 +12,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/places.hpp"
 
@@ -24,8 +25,8 @@ template <class T>
 struct bucket_memory {
   using gradient_type = compute_type_t<T>;
 
-  std::span<T> values = {};
-  std::span<gradient_type> gradients = {};
+  tiered_memory<T> values = {};
+  tiered_memory<gradient_type> gradients = {};
   std::span<gradient_type> reductions = {};
   std::span<T> wire = {};
   bucket_places places = {};
@@ -33,11 +34,12 @@ struct bucket_memory {
   /// Throws usage_error where it is not what `layout` needs, with `wire_elements` for the wire.
   void expect(const bucket_layout& layout, std::size_t wire_elements, where at) const {
     const std::size_t all = gradients.size() + reductions.size(), needed = all_gradients(layout);
-    if (values.size() != places.value_elements() || all != needed)
-      throw usage_error("the buckets need layout().elements() = " + std::to_string(places.value_elements()) +
-                            " values and layout().gradient_elements() = " + std::to_string(needed) +
-                            " gradients, got " + std::to_string(values.size()) + " and " + std::to_string(all),
-                        at);
+    if (values.size() != elements(&bucket_places::value_elements) || all != needed)
+      throw usage_error(
+          "the buckets need layout().elements() = " + std::to_string(elements(&bucket_places::value_elements)) +
+              " values and layout().gradient_elements() = " + std::to_string(needed) + " gradients, got " +
+              std::to_string(values.size()) + " and " + std::to_string(all),
+          at);
     if (wire.size() != wire_elements)
       throw usage_error("the buckets need wire_elements() = " + std::to_string(wire_elements) +
                             " elements for the wire, got " + std::to_string(wire.size()),
@@ -51,13 +53,14 @@ struct bucket_memory {
   [[nodiscard]] std::span<T> values_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
-    return values.subspan(place.values, layout.family_of(b).divides_values() ? place.own : b.count);
+    return values[place.values_in].subspan(place.values, layout.family_of(b).divides_values() ? place.own : b.count);
   }
   /// What is kept of a bucket's gradients: all of them, or this rank's share.
   [[nodiscard]] std::span<gradient_type> gradients_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
-    return gradients.subspan(place.gradients, layout.family_of(b).divides_gradients() ? place.own : b.count);
+    return gradients[place.gradients_in].subspan(place.gradients,
+                                                 layout.family_of(b).divides_gradients() ? place.own : b.count);
   }
   /// Where a bucket of whole gradients is reduced.
   [[nodiscard]] std::span<gradient_type> reduction_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
@@ -67,8 +70,14 @@ struct bucket_memory {
   }
 
  private:
+  // In all tiers.
+  [[nodiscard]] std::size_t elements(std::size_t (bucket_places::*of)(tier) const noexcept) const noexcept {
+    std::size_t all = 0;
+    for (std::size_t t = 0; t < tier_count; ++t) all += (places.*of)(static_cast<tier>(t));
+    return all;
+  }
   [[nodiscard]] std::size_t all_gradients(const bucket_layout& layout) const noexcept {
-    return places.gradient_elements() + layout.gradient_elements() - layout.elements();
+    return elements(&bucket_places::gradient_elements) + layout.gradient_elements() - layout.elements();
   }
 };
 

@@ -39,8 +39,9 @@ template <class T, class Group>
       const std::size_t in_bucket = layout.offset(range.parameter) - bucket.first + range.offset;
       const std::size_t value = place.values + in_bucket - (family.divides_values() ? place.before : 0);
       const std::size_t gradient = place.gradients + in_bucket - (family.divides_gradients() ? place.before : 0);
-      out.push_back({range.parameter, range.offset, range.count, b, memory.values.data() + value,
-                     memory.gradients.data() + gradient, members[range.parameter].parameter().decay(), share});
+      out.push_back({range.parameter, range.offset, range.count, b, memory.values[place.values_in].data() + value,
+                     memory.gradients[place.gradients_in].data() + gradient,
+                     members[range.parameter].parameter().decay(), share});
     });
   }
   return out;
@@ -57,9 +58,10 @@ void bind_members(const bucket_layout& layout, const std::vector<bucket_member<T
     const bucket_places::place& place = memory.places[b];
     for (std::size_t p : bucket.members) {
       const std::size_t in_bucket = layout.offset(p) - bucket.first;
-      auto* const value = family.divides_values() ? nullptr : memory.values.data() + place.values + in_bucket;
+      auto* const value =
+          family.divides_values() ? nullptr : memory.values[tier::device].data() + place.values + in_bucket;
       auto* const gradient =
-          family.divides_gradients() ? nullptr : memory.gradients.data() + place.gradients + in_bucket;
+          family.divides_gradients() ? nullptr : memory.gradients[tier::device].data() + place.gradients + in_bucket;
       members[p].parameter().bind(value, gradient, &contributors[p]);
       contributors[p].note_memory(family.divides_gradients() ? contribution_target::memory::needed
                                                              : contribution_target::memory::given);

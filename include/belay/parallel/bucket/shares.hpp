@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "belay/core/where.hpp"
 #include "belay/device/lease_source.hpp"
 #include "belay/device/stream_event.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/bucket_reduction.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/family.hpp"
@@ -31,6 +33,15 @@
 #include "belay/parallel/bucket/staging.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Whether a reduction is the first into its share in a step: it writes what others add to.
+enum class first_of_step : std::uint8_t { no, yes };
+
+/// Copies reduced gradients from `from` on to a share in a lower tier, or adds them to it, once `reduced` is reached.
+/// Returns when they are there.
+template <class Gradient>
+using share_carrier = std::function<stream_event(const stream_event& reduced, const Gradient* from,
+                                                 std::span<Gradient> share, first_of_step which)>;
 
 template <class T, class Group>
 class gradient_shares {
@@ -56,6 +67,7 @@ class gradient_shares {
   [[nodiscard]] bool any() const noexcept { return any_; }
   /// Buckets take the memory that gradients are computed in from `source`.
   void use(lease_source& source) noexcept { staging_.use(source); }
+  void carry_with(share_carrier<gradient_type> carry) { carry_ = std::move(carry); }
 
   /// Begins a step. What a step that was withdrawn has started is waited for first.
   void begin(std::size_t micro_batches, const contribution_map& contributions, where at) {
@@ -111,21 +123,21 @@ class gradient_shares {
     using into = typename share_reduction<T>::into;
     const auto& b = layout().buckets()[bucket];
     divided_bucket& one = buckets_[bucket];
-    const auto how = one.reductions++ == 0 ? into::written : into::added;
+    const bucket_places::place& place = memory_->places[bucket];
+    const bool carried = place.gradients_in != tier::device;
+    const auto which = one.reductions++ == 0 ? first_of_step::yes : first_of_step::no;
+    const auto how = carried ? into::left : which == first_of_step::yes ? into::written : into::added;
     const start_order order = start_order(after(computed, at)).keeping(keep);
     stream_event over;
     if constexpr (starts_composites) {
-      const share_reduction<T> work{kept_,
-                                    bucket,
-                                    staging_.of(bucket),
-                                    memory_->gradients_of(layout(), bucket),
-                                    memory_->places[bucket].before,
-                                    memory_->wire,
-                                    how,
-                                    at};
+      const share_reduction<T> work{
+          kept_, bucket, staging_.of(bucket), memory_->gradients_of(layout(), bucket), place.before, memory_->wire,
+          how,   at};
       pending started = work.start(families_[b.family].group, order);
       over = started.event();
-      staging_.close(bucket, std::move(started));
+      if (carried)
+        over = carry_(over, staging_.of(bucket).data() + place.before, memory_->gradients_of(layout(), bucket), which);
+      staging_.close(bucket, std::move(started), over);
     }
     for (std::size_t p : b.members) {
       members_[p].parameter().place_gradient(nullptr);
@@ -177,6 +189,7 @@ class gradient_shares {
   std::vector<divided_bucket> buckets_;
   std::vector<std::uint8_t> begun_;  // by bucket and micro-batch
   std::size_t micro_batches_ = 0;
+  share_carrier<gradient_type> carry_;
   bool any_ = false;
 };
 

@@ -39,9 +39,8 @@ class gradient_staging {
 
   /// What the compute stream waits for before `open`: the reductions whose memory that frees.
   [[nodiscard]] stream_event before_open() const noexcept {
-    return started_.size() > released_ + most_in_reduction
-               ? started_[started_.size() - 1 - most_in_reduction].over.event()
-               : stream_event{};
+    return started_.size() > released_ + most_in_reduction ? started_[started_.size() - 1 - most_in_reduction].free
+                                                           : stream_event{};
   }
   /// Gives a bucket memory for `count` elements, not zeroed, which the compute stream may write.
   void open(std::size_t bucket, std::size_t count, where at) {
@@ -50,9 +49,9 @@ class gradient_staging {
     one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at));
     one.count = count;
   }
-  /// The bucket's memory belongs to the reduction `over` from here on.
-  void close(std::size_t bucket, pending&& over) {
-    started_.push_back({std::move(over), std::exchange(open_[bucket].chain, {})});
+  /// The bucket's memory belongs to the reduction `over` from here on, and to what follows it up to `free`.
+  void close(std::size_t bucket, pending&& over, const stream_event& free) {
+    started_.push_back({std::move(over), free, std::exchange(open_[bucket].chain, {})});
     open_[bucket] = {};
   }
 
@@ -62,8 +61,10 @@ class gradient_staging {
       gradient_staging* self;
       ~releases() { self->release_all(); }
     } const finally{this};
-    for (reduction& one : started_)
+    for (reduction& one : started_) {
       if (one.over.open()) std::move(one.over).wait(at);
+      one.free.synchronize(at);
+    }
   }
 
  private:
@@ -76,6 +77,7 @@ class gradient_staging {
   };
   struct reduction {
     pending over;
+    stream_event free;
     lease_chain lease;
   };
 

@@ -38,6 +38,12 @@ struct adamw_step {
   kernel::adamw_scalars<State> decayed, undecayed;
 };
 
+/// Whether values and gradients of a bucket are copied to where they are updated. What lies in a lower tier is not.
+struct bucket_copies {
+  bool values = true;
+  bool gradients = true;
+};
+
 /// What streams have queued points to it: it lives until they are over.
 template <class T, tier_file_calls Files>
 class offloaded_state {
@@ -48,16 +54,17 @@ class offloaded_state {
 
   /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
   /// are in a file, which is made in `folder`. Throws tier_file_error where it cannot be.
-  offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, const optimizer_memory& memory,
-                  const state_layout& sizes, std::span<state_type> state, std::span<std::byte> ring, slot_contents free,
-                  where at)
+  offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
+                  const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
+                  std::span<std::byte> ring, slot_contents free, where at)
       : owned_(owned),
         sizes_(sizes),
         chunks_(owned, memory.chunk),
         chunk_(sizes.chunk_of(owned_elements)),
         state_in_slot_(sizes.state_in_slot(owned_elements)),
         state_(state),
-        part_(owned_elements) {
+        part_(owned_elements),
+        copies_of_(std::move(copied)) {
     if (owned_elements == 0) return;
     const std::size_t slots = sizes.slots_of(owned_elements);
     void* first = ring.data();
@@ -168,8 +175,10 @@ class offloaded_state {
       });
     state_chunks::each_part(chunks_[k], owned_,
                             [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              copies.copy(slot.gradient + in, range.gradient + offset, n * sizeof(state_type));
-                              copies.copy(slot.value + in, range.value + offset, n * sizeof(T));
+                              if (copies_of_[range.bucket].gradients)
+                                copies.copy(slot.gradient + in, range.gradient + offset, n * sizeof(state_type));
+                              if (copies_of_[range.bucket].values)
+                                copies.copy(slot.value + in, range.value + offset, n * sizeof(T));
                             });
     copied_[number] = copies.record();
     return slot;
@@ -179,19 +188,25 @@ class offloaded_state {
   void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type>& scalars, Engine& engine,
                      where at) {
     engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
-    state_chunks::each_part(chunks_[k], owned_, [&](const auto& range, std::size_t, std::size_t in, std::size_t n) {
-      const auto& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
-      for (std::size_t i = in; i < in + n; i += parameter_chunk) {
-        const std::size_t count = in + n - i < parameter_chunk ? in + n - i : parameter_chunk;
-        const auto update = [&](state_type* value) {
-          return kernel::adamw<state_type>{value, slot.gradient + i, slot.state[0] + i, slot.state[1] + i, used};
-        };
-        if constexpr (has_master)
-          engine.kit().each(count, kernel::adamw_of_master<state_type, T>{slot.value + i, update(slot.state[2] + i)});
-        else
-          engine.kit().each(count, update(slot.value + i));
-      }
-    });
+    state_chunks::each_part(
+        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+          const auto& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
+          T* const value = copies_of_[range.bucket].values ? slot.value + in : range.value + offset;
+          const state_type* const gradient =
+              copies_of_[range.bucket].gradients ? slot.gradient + in : range.gradient + offset;
+          for (std::size_t i = 0; i < n; i += parameter_chunk) {
+            const std::size_t count = n - i < parameter_chunk ? n - i : parameter_chunk;
+            const auto update = [&](state_type* master) {
+              return kernel::adamw<state_type>{master, gradient + i, slot.state[0] + in + i, slot.state[1] + in + i,
+                                               used};
+            };
+            if constexpr (has_master)
+              engine.kit().each(count,
+                                kernel::adamw_of_master<state_type, T>{value + i, update(slot.state[2] + in + i)});
+            else
+              engine.kit().each(count, update(value + i));
+          }
+        });
   }
 
   // Returns when the values are where they live.
@@ -201,7 +216,8 @@ class offloaded_state {
     copies.wait(engine.compute().record(), at);
     state_chunks::each_part(chunks_[k], owned_,
                             [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
+                              if (copies_of_[range.bucket].values)
+                                copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
                             });
     const stream_event values = copies.record();
     if (file_)
@@ -224,6 +240,7 @@ class offloaded_state {
   std::size_t chunk_, state_in_slot_;
   std::span<state_type> state_;
   std::size_t part_;
+  std::vector<bucket_copies> copies_of_;  // by bucket
   slot_ring ring_;
   std::vector<stream_event> copied_;    // by slot: its chunk is there
   std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
