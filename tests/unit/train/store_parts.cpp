@@ -121,13 +121,25 @@ TEST_CASE("and in shard groups") {
   check_alike(one, train_parts<2, 3>(6, 3));
 }
 
+TEST_CASE("parts of one store lie in tiers of their own") {
+  const result one = train_parts<0, 0>(1);
+  for (const int ranks : {1, 2, 3})
+    check_alike(one, train(ranks, 0, [](auto& run, const auto& mesh, two_layers& net) {
+                  return belay::parameter_store{run, mesh, belay::store_options{.seed = 3, .bucket_bytes = 128},
+                                                belay::holds(net.first, zero<3>{}, belay::tier::pinned),
+                                                belay::holds(net.second, zero<3>{}, belay::tier::host)};
+                }));
+}
+
 TEST_CASE("a part of another tier, and one that is held twice, are refused") {
   belay::launch(belay::host::world{1}, [](auto& rank, auto& run) {
     if (run.rehearsing()) return;
     belay::mesh mesh{rank, {.data = 1}};
     two_layers net;
     CHECK_THROWS_WITH_AS(static_cast<void>(belay::holds(net.first, zero<1>{}, belay::tier::pinned)),
-                         doctest::Contains("holds parameters in tier device, and not in pinned"), belay::usage_error);
+                         doctest::Contains("belay::zero<1> has no shares of them"), belay::usage_error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(belay::holds(net.first, zero<3>{}, belay::tier::file)),
+                         doctest::Contains("and not in a file"), belay::usage_error);
     CHECK_THROWS_AS(
         (belay::parameter_store{run, mesh, belay::holds(net.first, zero<1>{}), belay::holds(net.first, zero<2>{})}),
         belay::usage_error);
