@@ -4,3 +4,4 @@
 #include "conformance/host_threads.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_experts, conformance::host_threads, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_experts_host, conformance::host_threads, conformance::host_processes);

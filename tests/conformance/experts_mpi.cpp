@@ -3,3 +3,4 @@
 #include "conformance/mpi_ranks.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_experts, conformance::mpi_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_experts_host, conformance::mpi_ranks);

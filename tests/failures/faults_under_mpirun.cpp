@@ -87,6 +87,28 @@ TEST_CASE("and where work is in flight on streams") {
   CHECK(stopped.says("stopped"));
 }
 
+TEST_CASE("and where tokens are on their way to experts and back") {
+  const job all = run("experts-nothing", "", "60 30");
+  CAPTURE(all.output);
+  CHECK(all.exit_code == 0);
+  for (int rank = 0; rank < 3; ++rank) CHECK(all.says("rank " + std::to_string(rank) + " is done"));
+  for (const std::string mode : {"throw", "return", "kill", "abort", "exit"}) {
+    const job failed = run("experts-" + mode, "--enable-recovery", "40 30");
+    CAPTURE(mode);
+    CAPTURE(failed.output);
+    CHECK(failed.seconds < 20);
+    CHECK(failed.says("rank 0 is told: peer_failed by 1:"));
+    CHECK(failed.says("rank 2 is told: peer_failed by 1:"));
+    CHECK(failed.says("mpi_victim.cpp:"));  // the line of the dispatch, or of another move
+    CHECK(failed.says("peer_failed in exchange"));
+  }
+  const job stopped = run("experts-stop", "--enable-recovery", "1.5 0.2");
+  CAPTURE(stopped.output);
+  CHECK(stopped.seconds < 30);
+  CHECK(stopped.says("peer_failed in "));
+  CHECK(stopped.says("stopped"));
+}
+
 TEST_CASE("under plain mpirun a rank that dies ends the job with a report that names it") {
   for (const std::string mode : {"kill", "segv"}) {
     const job failed = run(mode, "", "40 30");

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # The trainer over threads, processes and MPI: the same loss, gradient norm and final weights, bit for bit, with 2, 3
-# and 4 ranks. And a run that is interrupted, or loses a rank, ends with one report and leaves nothing.
+# and 4 ranks; over MPI also with queued streams. And a run that is interrupted, or loses a rank, ends with one report and leaves nothing.
 cmake_minimum_required(VERSION 3.25)
 if(NOT train_moe)
   message("skipped: there is no train_moe")
@@ -59,6 +59,12 @@ foreach(mesh pp=1,ep=2 dp=3 pp=2,ep=2)
       message(FATAL_ERROR "${mesh}: threads\n  ${threads}\nmpi\n  ${mpi}")
     endif()
     string(APPEND compared " = mpi")
+    train(mpi_queued_${name} queued COMMAND
+      ${mpirun} -np ${ranks} ${train_moe} ${flags} --steps 2 --mesh ${mesh} --backend mpi --streams queued)
+    if(NOT threads STREQUAL queued)
+      message(FATAL_ERROR "${mesh}: threads\n  ${threads}\nmpi, queued\n  ${queued}")
+    endif()
+    string(APPEND compared " = mpi, queued")
   else()
     string(APPEND compared ", no MPI in this build")
   endif()

@@ -96,6 +96,7 @@ class symmetric_heap {
       : group_(std::move(group)),
         region_(make_region(group_, options.bytes, site_of(options, at))),
         post_(direct ? 0 : group_.size()),
+        others_(direct ? std::vector<int>{} : others_in(group_)),
         offsets_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots) {
     for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
@@ -156,23 +157,13 @@ class symmetric_heap {
   /// that peer has been received. Until then it may not be put by another rank.
   void put(int peer, const slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
     expect_range(to, peer, offset, bytes, at);
-    if constexpr (!direct) {
-      if (peer != layout_rank(group_)) {
-        const std::size_t place = to.offset_ + offset;
-        post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
-      }
-    }
+    put_bytes(peer, to.offset_ + offset, bytes);
   }
   /// A range of this rank's own slot has been written and is to be read by `peer` through `at` this rank: it is there
   /// when the next signal to that peer has been received.
   void give(int peer, const slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
     expect_range(from, peer, offset, bytes, at);
-    if constexpr (!direct) {
-      if (peer != layout_rank(group_)) {
-        const std::size_t place = from.offset_ + offset;
-        post_.push(peer, mirror_side::mirror, place, region_.at(layout_rank(group_)) + place, bytes);
-      }
-    }
+    give_bytes(peer, from.offset_ + offset, bytes);
   }
   /// Tells the ranks `to` that what this rank has put and given to them is there, and returns when the ranks `from`
   /// have told the same; each of those calls it with this rank on its other list. Throws `comm_error` like an exchange.
@@ -189,16 +180,27 @@ class symmetric_heap {
     }
   }
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
-  void synchronize(where at = where::current()) {
-    if constexpr (direct) {
-      group_.barrier(at);
-    } else {
-      std::vector<int> others;
-      for (int peer = 0; peer < group_.size(); ++peer) {
-        if (peer != layout_rank(group_)) others.push_back(peer);
-      }
-      post_.signal(group_, region_, offsets_.capacity_bytes(), others, others, at);
+  void synchronize(where at = where::current()) { synchronize_in(group_, at); }
+
+  // What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
+  // of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
+  void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
+    if constexpr (!direct) {
+      if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
     }
+  }
+  void give_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
+    const int me = layout_rank(group_);
+    if constexpr (!direct) {
+      if (peer != me) post_.push(peer, mirror_side::mirror, place, region_.at(me) + place, bytes);
+    }
+  }
+  template <class Calls>
+  void synchronize_in(const Calls& calls, where at) {
+    if constexpr (direct)
+      calls.barrier(at);
+    else
+      post_.signal(calls, region_, offsets_.capacity_bytes(), others_, others_, at);
   }
 
   /// Compares the live slots of all ranks where BELAY_CHECKS is 2, and does nothing elsewhere. Collective;
@@ -265,6 +267,13 @@ class symmetric_heap {
   static where site_of(const symmetric_heap_options& options, where at) noexcept {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
+  }
+  static std::vector<int> others_in(const Group& group) {
+    std::vector<int> out;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (peer != layout_rank(group)) out.push_back(peer);
+    }
+    return out;
   }
   static symmetric_region make_region(const Group& group, std::size_t bytes, where at) {
     if constexpr (direct) {
@@ -337,6 +346,7 @@ class symmetric_heap {
   Group group_;
   symmetric_region region_;
   put_queue post_;
+  std::vector<int> others_;  // the peers; where they are mirrored
   offset_allocator offsets_;
   std::vector<record> records_;
   std::uint32_t free_ = none;

@@ -40,31 +40,31 @@ class put_queue {
   template <class Group>
   void signal(const Group& group, const symmetric_region& memory, std::size_t capacity, std::span<const int> to,
               std::span<const int> from, where at) {
-    std::vector<std::uint64_t> sent, received(from.size());
-    sent.reserve(to.size());
-    std::vector<p2p> transfers;
+    transfers_.clear();
     for (int peer : to) {
-      sent.push_back(queues_[static_cast<std::size_t>(peer)].bytes.size());
-      transfers.push_back(p2p::send(peer, std::span(&sent.back(), 1), lengths_tag));
+      queue& out = queue_of(peer);
+      out.sent = out.bytes.size();
+      transfers_.push_back(p2p::send(peer, std::span(&out.sent, 1), lengths_tag));
     }
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      transfers.push_back(p2p::receive(from[i], std::span(&received[i], 1), lengths_tag));
-    }
-    group.exchange(transfers, at);
+    for (int peer : from) transfers_.push_back(p2p::receive(peer, std::span(&queue_of(peer).received, 1), lengths_tag));
+    group.exchange(transfers_, at);
 
-    transfers.clear();
-    std::vector<std::vector<std::byte>> arrived(from.size());
+    transfers_.clear();
     for (int peer : to) {
-      const std::vector<std::byte>& bytes = queues_[static_cast<std::size_t>(peer)].bytes;
-      if (!bytes.empty()) transfers.push_back(p2p::send(peer, std::span(bytes), ranges_tag));
+      const queue& out = queue_of(peer);
+      if (out.sent > 0) transfers_.push_back(p2p::send(peer, std::span(out.bytes), ranges_tag));
     }
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      arrived[i].resize(static_cast<std::size_t>(received[i]));
-      if (received[i] > 0) transfers.push_back(p2p::receive(from[i], std::span(arrived[i]), ranges_tag));
+    for (int peer : from) {
+      queue& in = queue_of(peer);
+      if (in.received > in.arrived.size()) in.arrived.resize(static_cast<std::size_t>(in.received));
+      if (in.received > 0) transfers_.push_back(p2p::receive(peer, in.message(), ranges_tag));
     }
-    group.exchange(transfers, at);
-    for (int peer : to) queues_[static_cast<std::size_t>(peer)] = queue{};
-    for (std::size_t i = 0; i < from.size(); ++i) store(group, memory, capacity, from[i], arrived[i], at);
+    group.exchange(transfers_, at);
+    for (int peer : to) {
+      queue_of(peer).bytes.clear();
+      queue_of(peer).last = nowhere;
+    }
+    for (int peer : from) store(group, memory, capacity, peer, queue_of(peer).message(), at);
   }
 
  private:
@@ -77,10 +77,17 @@ class put_queue {
     std::uint64_t offset;
     std::uint64_t bytes;
   };
+  // To and from one peer. Its memory stays as large as its longest message.
   struct queue {
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes, arrived;
     std::size_t last = nowhere;  // where the head of the last range is
+    std::uint64_t sent = 0, received = 0;
+
+    [[nodiscard]] std::span<std::byte> message() noexcept {
+      return std::span(arrived).first(static_cast<std::size_t>(received));
+    }
   };
+  [[nodiscard]] queue& queue_of(int peer) noexcept { return queues_[static_cast<std::size_t>(peer)]; }
 
   static range read(const std::byte* from) noexcept {
     range out;
@@ -106,6 +113,7 @@ class put_queue {
   }
 
   std::vector<queue> queues_;
+  std::vector<p2p> transfers_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // mpi_victim MODE TIMEOUT STALL: a job whose rank 1 fails as MODE says in the middle of its work; the others print the
-// error that they get. With "queued-MODE" the work is in flight: kernels and started operations on streams.
+// error that they get. With "queued-MODE" the work is in flight: kernels and started operations on streams; with
+// "experts-MODE" tokens on their way to experts and back.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/mpi.hpp"
 #include "belay/device/host_stream.hpp"
+#include "belay/parallel/experts.hpp"
+#include "belay/step/engine.hpp"
+#include "belay/step/frame.hpp"
 
 namespace {
 
@@ -31,19 +40,70 @@ bool fail(const std::string& mode, belay::mpi::rank& rank) {
   return true;
 }
 
+// What the moves of an exchange use, which outlives the world: some are under way when a body is left.
+struct exchange_memory {
+  static constexpr std::size_t rows = 40, hidden = 300, experts = 6, k = 2;
+  using exchange_type = belay::expert_exchange<float, belay::mpi::group>;
+
+  belay::tier_meter meter;
+  belay::symmetric_heap<belay::mpi::group> heap;
+  belay::host_engine engine;
+  exchange_type exchange;
+  belay::invocation call{"experts", 0, 0, belay::where::current()};
+  belay::invocation_memory memory;
+  std::vector<float> x, logits, dweights;
+
+  explicit exchange_memory(const belay::mpi::group& ranks)
+      : heap(ranks, {8 << 20, 64, &meter}),
+        engine(belay::host_pages(16 << 20), meter, {belay::stream_policy::queued}, ranks.rank()),
+        exchange(ranks, heap, {experts, k, hidden, 3 * rows * k}),
+        x(rows * hidden, 1.0F),
+        logits(rows * experts),
+        dweights(rows * k) {
+    for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 7 % 11);
+  }
+
+  // Tokens to the experts and back, and their gradients; the host waits for nothing.
+  void queue() {
+    belay::frame<belay::host_engine> frame{engine, call, belay::frame_mode::owing, memory};
+    const belay::view<const float, 2> in{x.data(), {rows, hidden}};
+    const belay::view<float, 2> out{x.data(), {rows, hidden}};
+    const auto routed = belay::route<float>(frame, {logits.data(), {rows, experts}}, k);
+    auto there = exchange.dispatch(frame, in, routed);
+    frame.run([from = there.rows(), to = there.outputs()] { std::copy_n(from.data(), from.size(), to.data()); });
+    auto merged = std::move(there).combine(frame, out);
+    auto back = std::move(merged).backward(frame, in, {dweights.data(), {rows, k}});
+    frame.run([from = back.output_gradients(), to = back.row_gradients()] {
+      std::copy_n(from.data(), from.size(), to.data());
+    });
+    std::move(back).finish(frame, out);
+  }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
   const std::string queued = "queued-";
   const bool in_flight = std::string(argv[1]).rfind(queued, 0) == 0;
-  const std::string mode = in_flight ? argv[1] + queued.size() : argv[1];
+  const std::string experts = "experts-";
+  const bool exchanges = std::string(argv[1]).rfind(experts, 0) == 0;
+  const std::string mode = in_flight || exchanges ? std::strchr(argv[1], '-') + 1 : argv[1];
+  std::optional<exchange_memory> rows;
   using seconds = std::chrono::duration<double>;
   belay::mpi::world world({.timeout = seconds(std::atof(argv[2])), .stall = seconds(std::atof(argv[3]))});
   try {
     world.run([&](belay::mpi::rank& rank) {
       const auto values = std::make_shared<std::vector<float>>(100'000, 1.0F);
       std::vector<float>& x = *values;
+      if (exchanges) {
+        rows.emplace(rank.world());
+        for (int step = 0; step < 10; ++step) {
+          rows->queue();
+          if (step == 5 && rank.number() == 1 && !fail(mode, rank)) return;
+        }
+        return rows->engine.compute().synchronize();
+      }
       belay::host_stream compute({in_flight ? belay::stream_policy::queued : belay::stream_policy::immediate},
                                  rank.number());
       for (int step = 0; step < 10; ++step) {

@@ -19,7 +19,8 @@
 // backward. These are five synchronisations a layer; on one rank there are none.
 //
 // Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots: pushed rows are
-// put into the owners' slots, owners send rows to the mirrors of who pulls them, and `heap.synchronize` carries them.
+// put into the owners' slots, owners send rows to the mirrors of who pulls them, and `heap.synchronize_in` carries
+// them.
 // IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
@@ -118,7 +119,9 @@ class expert_exchange {
     state_type state;
     state.exchange = this, state.routed = routed;
     state.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});
-    state.offsets = frame.template keep<std::size_t>(extents<1>{shape_.local() + 1});
+    const view<std::size_t, 1> bounds = frame.template keep<std::size_t>(extents<1>{shape_.local() * shape_.ranks + 1});
+    state.offsets = {bounds.data(), {shape_.local() + 1}};
+    state.cuts = {bounds.data() + shape_.local() + 1, {shape_.local(), shape_.ranks - 1}};
     state.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
     state.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
     state.obligation = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
@@ -131,7 +134,7 @@ class expert_exchange {
       moves->count(group, now, at);
       if (counted) moves->statistics.record(layer, micro_batch, now.routed, at);
       moves->push(now, x);
-      moves->put_rows(now, at);
+      moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
     communicate(frame, move, at);
@@ -225,14 +228,13 @@ class expert_exchange {
   friend class merged<expert_exchange>;
   friend class returning<expert_exchange>;
   using state_type = dispatch_state<expert_exchange>;
-  static constexpr bool mirrored = mirrored_by_messages<Group>;
 
   template <class Frame, class Y>
   void combine(Frame& frame, state_type& state, view<Y, 2> y, where at) {
     expect_rows(y, state.routed.rows, shape_.hidden, "combine: y", at);
     settle(frame, state, at);
     const auto move = [moves = moves_.get(), now = moved(state, state.outputs), y = y.data(), at](const auto& group) {
-      moves->give_rows(now, at);
+      moves->give_rows(now);
       moves->synchronize(group, now, at);
       for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
@@ -259,7 +261,7 @@ class expert_exchange {
                        dweights = dweights.data(), at](const auto& group) {
       const auto weights = now.routed.weights.data();
       for_each_token(exchange_gradients<T>{moves->slots(now), weights, dy, dweights}, now.routed.rows);
-      moves->put_rows(now, at);
+      moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
     communicate(frame, move, at);
@@ -271,7 +273,7 @@ class expert_exchange {
     settle(frame, state, at);
     const auto move = [moves = moves_.get(), now = moved(state, state.gradients), dx = dx.data(),
                        at](const auto& group) {
-      moves->give_rows(now, at);
+      moves->give_rows(now);
       moves->synchronize(group, now, at);
       for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
     };
@@ -298,9 +300,8 @@ class expert_exchange {
 
   using moves_type = row_moves<T, Group, Heap>;
   using rows_type = moved_rows<T, Heap>;
-  [[nodiscard]] rows_type moved(state_type& state, const slot_type& slot) const {
-    return {state.routed, state.places,        state.offsets, shape_.capacity,
-            heap_,        slot.offset_bytes(), &slot,         &state.segments};
+  [[nodiscard]] rows_type moved(const state_type& state, const slot_type& slot) const {
+    return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes()};
   }
 
   // The compute stream goes on when `move(group)` is over: one communication of the group, after what it has queued. On
@@ -309,7 +310,7 @@ class expert_exchange {
   void communicate(Frame& frame, const Move& move, where at) {
     auto& stream = frame.engine().compute();
     if (shape_.ranks == 1) return frame.run([move] { move(alone{}); });
-    if constexpr (!mirrored && can_start_composite<Group, Move> && requires { stream.immediate(); }) {
+    if constexpr (can_start_composite<Group, Move> && requires { stream.immediate(); }) {
       if (!stream.immediate()) {
         const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
         pending under_way = group_.start_composite(operation::exchange, move, how);

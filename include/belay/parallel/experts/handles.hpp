@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
@@ -34,11 +33,11 @@ struct dispatch_state {
   routing<compute_type_t<value_type>> routed;
   view<std::int32_t, 2> places;
   view<std::size_t, 1> offsets;
+  view<std::size_t, 2> cuts;
   slot_type inputs;     // rows received
   slot_type outputs;    // the experts' outputs; in the backward the gradients of these
   slot_type gradients;  // leased by the backward: the experts' row gradients
   obligation_id obligation;
-  std::vector<std::size_t> segments;  // where slots are mirrored: the rows of each source and expert
 
   dispatch_state() = default;
   dispatch_state(dispatch_state&& other) noexcept
@@ -46,11 +45,11 @@ struct dispatch_state {
         routed(other.routed),
         places(other.places),
         offsets(other.offsets),
+        cuts(other.cuts),
         inputs(std::move(other.inputs)),
         outputs(std::move(other.outputs)),
         gradients(std::move(other.gradients)),
-        obligation(std::exchange(other.obligation, {})),
-        segments(std::move(other.segments)) {}
+        obligation(std::exchange(other.obligation, {})) {}
   dispatch_state& operator=(dispatch_state&&) = delete;
   ~dispatch_state() = default;
 

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "belay/core/checked_size.hpp"
@@ -98,20 +97,29 @@ inline void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2
   }
 }
 
-/// Writes `segments` [ranks, local, 2]: the rows of this rank's slot that came from `source` for its local expert i are
-/// [first, end). Never beyond the capacity.
-inline void expert_segments(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                            std::span<std::size_t> segments) noexcept {
+/// Writes `cuts` [local, ranks - 1]: where the rows of the next source begin among those of this rank's local expert i.
+/// Never beyond the capacity.
+inline void expert_cuts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                        view<std::size_t, 2> cuts) noexcept {
   std::size_t row = 0;
-  const auto within = [&](std::size_t place) { return place < shape.capacity ? place : shape.capacity; };
   for (std::size_t i = 0; i < shape.local(); ++i) {
     for (std::size_t source = 0; source < shape.ranks; ++source) {
-      const std::size_t place = (source * shape.local() + i) * 2;
-      segments[place] = within(row);
       row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-      segments[place + 1] = within(row);
+      if (source + 1 < shape.ranks) cuts(i, source) = row < shape.capacity ? row : shape.capacity;
     }
   }
+}
+
+/// Rows [first, end) of a slot.
+struct row_range {
+  std::size_t first, end;
+};
+/// The rows of this rank's slot that came from `source` for its local expert i, from what `expert_offsets` and
+/// `expert_cuts` have written.
+[[nodiscard]] inline row_range rows_from(std::size_t source, std::size_t i, view<const std::size_t, 1> offsets,
+                                         view<const std::size_t, 2> cuts) noexcept {
+  const std::size_t last = cuts.extent(1);
+  return {source == 0 ? offsets[i] : cuts(i, source - 1), source == last ? offsets[i + 1] : cuts(i, source)};
 }
 
 /// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`

@@ -30,11 +30,10 @@ struct moved_rows {
   routing<compute_type_t<T>> routed;
   view<std::int32_t, 2> places;
   view<std::size_t, 1> offsets;
+  view<std::size_t, 2> cuts;
   std::size_t capacity;
   Heap* heap;
-  std::size_t first_byte;           // of the slot, from the region's begin
-  const typename Heap::slot* slot;  // these two where slots are mirrored: such moves run at once
-  std::vector<std::size_t>* segments;
+  std::size_t first_byte;  // of the slot, from the region's begin
 };
 
 /// The group of a rank that is alone: nothing to call.
@@ -75,22 +74,15 @@ class row_moves {
     const std::size_t most = rows_needed(shape_, all);
     needed = most > needed ? most : needed;
     expert_offsets(shape_, all, rows.offsets);
-    if constexpr (mirrored) {
-      rows.segments->resize(2 * shape_.ranks * shape_.local());
-      expert_segments(shape_, all, *rows.segments);
-    }
+    if constexpr (mirrored) expert_cuts(shape_, all, rows.cuts);
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
   }
 
+  /// What all ranks have moved before is there.
   template <class Ranks>
   void synchronize([[maybe_unused]] const Ranks& group, [[maybe_unused]] const rows_type& rows,
                    [[maybe_unused]] where at) {
-    if constexpr (std::is_same_v<Ranks, alone>)
-      return;
-    else if constexpr (mirrored)
-      rows.heap->synchronize(at);
-    else
-      group.barrier(at);
+    if constexpr (!std::is_same_v<Ranks, alone>) rows.heap->synchronize_in(group, at);
   }
 
   /// This rank's rows of `x` to their places.
@@ -100,7 +92,7 @@ class row_moves {
     if (large) kernel::finish_non_temporal();
   }
   /// This rank's rows, from its mirrors to their owners' slots.
-  void put_rows(const rows_type& rows, where at) {
+  void put_rows([[maybe_unused]] const rows_type& rows) {
     if constexpr (mirrored) {
       if (shape_.ranks == 1) return;
       const std::size_t bytes = shape_.hidden * sizeof(T);
@@ -108,18 +100,20 @@ class row_moves {
         const std::int32_t place = rows.places.data()[i];
         if (place == no_place) continue;
         const auto owner = static_cast<std::size_t>(rows.routed.choices.data()[i]) / shape_.local();
-        rows.heap->put(static_cast<int>(owner), *rows.slot, static_cast<std::size_t>(place) * bytes, bytes, at);
+        rows.heap->put_bytes(static_cast<int>(owner), rows.first_byte + static_cast<std::size_t>(place) * bytes, bytes);
       }
     }
   }
   /// The rows of this rank's experts, to the mirrors on the ranks that own the tokens.
-  void give_rows(const rows_type& rows, where at) {
+  void give_rows([[maybe_unused]] const rows_type& rows) {
     if constexpr (mirrored) {
       if (shape_.ranks == 1) return;
       const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t i = 0; 2 * i < rows.segments->size(); ++i) {
-        const std::size_t first = (*rows.segments)[2 * i], end = (*rows.segments)[2 * i + 1];
-        rows.heap->give(static_cast<int>(i / shape_.local()), *rows.slot, first * bytes, (end - first) * bytes, at);
+      for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
+        for (std::size_t i = 0; i < shape_.local(); ++i) {
+          const auto [first, end] = rows_from(peer, i, rows.offsets, rows.cuts);
+          rows.heap->give_bytes(static_cast<int>(peer), rows.first_byte + first * bytes, (end - first) * bytes);
+        }
       }
     }
   }

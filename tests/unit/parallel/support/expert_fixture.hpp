@@ -24,13 +24,15 @@ template <class T, class Group = group>
 struct expert_fixture {
   belay::tier_meter meter;
   belay::symmetric_heap<Group> heap;
-  belay::host_engine engine{belay::host_pages(8 << 20), meter};
+  belay::host_engine engine;
   exchange_type<T, Group> exchange;
   belay::invocation call;
   belay::invocation_memory memory;
 
-  expert_fixture(const Group& ranks, const belay::expert_settings& settings)
-      : heap(ranks, {4 << 20, 64, &meter}), exchange(ranks, heap, settings) {}
+  expert_fixture(const Group& ranks, const belay::expert_settings& settings, const belay::stream_settings& streams = {})
+      : heap(ranks, {4 << 20, 64, &meter}),
+        engine(belay::host_pages(8 << 20), meter, streams, ranks.rank()),
+        exchange(ranks, heap, settings) {}
 
   [[nodiscard]] test_frame begin(belay::frame_mode mode, std::size_t micro_batch = 0) {
     call = {"experts", 0, micro_batch, belay::where::current()};

@@ -86,11 +86,11 @@ struct layer {
     const std::size_t rows = x.extent(0);
     const std::size_t hidden = weights.hidden;
     auto logits = frame.template scratch<T>(belay::extents<2>{rows, weights.experts});
-    frame.run([&] {
+    frame.run([=, all = &weights] {
       for (std::size_t row = 0; row < rows; ++row) {
-        for (std::size_t e = 0; e < weights.experts; ++e) {
+        for (std::size_t e = 0; e < all->experts; ++e) {
           T sum = 0;
-          for (std::size_t i = 0; i < hidden; ++i) sum += weights.router[e * hidden + i] * x(row, i);
+          for (std::size_t i = 0; i < hidden; ++i) sum += all->router[e * hidden + i] * x(row, i);
           logits(row, e) = sum;
         }
       }
@@ -98,11 +98,12 @@ struct layer {
     auto routed = belay::route<T>(frame, logits, k);
     auto sent = exchange.dispatch(frame, x, routed);
     auto outputs = frame.template keep<T>(sent.rows().shape());
-    frame.run([&] {
-      for (std::size_t e = 0; e < exchange.local_experts(); ++e) {
-        for (std::size_t row = sent.offsets()[e]; row < sent.offsets()[e + 1]; ++row) {
-          weights.expert(exchange.first_local_expert() + e, &sent.rows()(row, 0), &outputs(row, 0));
-          for (std::size_t i = 0; i < hidden; ++i) sent.outputs()(row, i) = outputs(row, i);
+    frame.run([=, all = &weights, in = sent.rows(), out = sent.outputs(), ends = sent.offsets(),
+               first = exchange.first_local_expert()] {
+      for (std::size_t e = 0; e + 1 < ends.size(); ++e) {
+        for (std::size_t row = ends[e]; row < ends[e + 1]; ++row) {
+          all->expert(first + e, &in(row, 0), &outputs(row, 0));
+          for (std::size_t i = 0; i < hidden; ++i) out(row, i) = outputs(row, i);
         }
       }
     });
@@ -118,22 +119,21 @@ struct layer {
     auto dweights = frame.template scratch<T>(belay::extents<2>{rows, k});
     auto dlogits = frame.template scratch<T>(belay::extents<2>{rows, weights.experts});
     auto back = std::move(saved.tokens).backward(frame, dy, dweights);
-    frame.run([&] {
-      for (std::size_t e = 0; e < exchange.local_experts(); ++e) {
-        for (std::size_t row = back.offsets()[e]; row < back.offsets()[e + 1]; ++row) {
-          weights.expert_backward(exchange.first_local_expert() + e, &back.rows()(row, 0), &saved.outputs(row, 0),
-                                  &back.output_gradients()(row, 0), &back.row_gradients()(row, 0));
-        }
+    frame.run([all = &weights, in = back.rows(), out = saved.outputs, dout = back.output_gradients(),
+               din = back.row_gradients(), ends = back.offsets(), first = exchange.first_local_expert()] {
+      for (std::size_t e = 0; e + 1 < ends.size(); ++e) {
+        for (std::size_t row = ends[e]; row < ends[e + 1]; ++row)
+          all->expert_backward(first + e, &in(row, 0), &out(row, 0), &dout(row, 0), &din(row, 0));
       }
     });
     std::move(back).finish(frame, dx);
     belay::route_backward(frame, saved.routed, dweights, balance_scale, dlogits);
-    frame.run([&] {
+    frame.run([=, all = &weights] {
       for (std::size_t row = 0; row < rows; ++row) {
-        for (std::size_t e = 0; e < weights.experts; ++e) {
+        for (std::size_t e = 0; e < all->experts; ++e) {
           for (std::size_t i = 0; i < hidden; ++i) {
-            weights.router_gradient[e * hidden + i] += dlogits(row, e) * x[row * hidden + i];
-            dx(row, i) += dlogits(row, e) * weights.router[e * hidden + i];
+            all->router_gradient[e * hidden + i] += dlogits(row, e) * x[row * hidden + i];
+            dx(row, i) += dlogits(row, e) * all->router[e * hidden + i];
           }
         }
       }
