@@ -12,6 +12,7 @@
 #include "collectives/launch.hpp"
 #include "collectives/options.hpp"
 #include "collectives/under_mpi.hpp"
+#include "support/mpirun.hpp"
 
 namespace {
 
@@ -36,7 +37,8 @@ int run(const bench::options& what, char** argv) {
     for (const std::string& note : what.notes) std::fprintf(stderr, "# %s\n", note.c_str());
   }
   if (needs_mpirun && !bench::under_mpirun()) {
-    bench::become_mpirun(what, argv);
+    bench::become_mpirun(what.ranks, what.oversubscribed() ? bench::cores::fewer_than_ranks : bench::cores::one_each,
+                         argv);
     return 2;
   }
   const bench::shared_outcome shared;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// MPI's own collectives in the same processes as ours, on private buffers in huge pages, which suit MPI best. Without
-// MPI at build time `mpi_available` is false.
+// MPI's own collectives in the same processes as ours, on private buffers in huge pages, which suit MPI best.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "collectives/options.hpp"
 #include "collectives/pattern.hpp"
 #include "collectives/probe.hpp"
+#include "support/mpirun.hpp"
 
 #if defined(BELAY_BENCH_MPI)
 #include <mpi.h>
@@ -22,41 +21,7 @@
 
 namespace bench {
 
-/// How many processes mpirun started; 0 where it did not start this one.
-[[nodiscard]] inline int mpirun_processes() noexcept {
-  const char* const text = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return text == nullptr ? 0 : std::atoi(text);
-}
-/// Whether this process is one that mpirun started.
-[[nodiscard]] inline bool under_mpirun() noexcept { return mpirun_processes() > 0; }
-
 #if defined(BELAY_BENCH_MPI)
-inline constexpr bool mpi_available = true;
-
-/// MPI_Init to MPI_Finalize, where mpirun started this process.
-class mpi_session {
- public:
-  explicit mpi_session(bool wanted) : on_(wanted) {
-    if (on_) MPI_Init(nullptr, nullptr);
-  }
-  mpi_session(const mpi_session&) = delete;
-  mpi_session& operator=(const mpi_session&) = delete;
-  ~mpi_session() {
-    if (on_) MPI_Finalize();
-  }
-
- private:
-  bool on_;
-};
-
-[[nodiscard]] inline std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string all(text, static_cast<std::size_t>(length));
-  return all.substr(0, all.find_first_of(",\n"));
-}
-
 class mpi_peer {
  public:
   mpi_peer(const options& what, std::size_t bytes, int rank)
@@ -170,15 +135,6 @@ class mpi_peer {
   return std::make_unique<mpi_peer>(what, bytes, rank);
 }
 #else
-inline constexpr bool mpi_available = false;
-
-class mpi_session {
- public:
-  explicit mpi_session(bool) {}
-};
-
-[[nodiscard]] inline std::string mpi_version() { return {}; }
-
 class mpi_peer {
  public:
   [[nodiscard]] bool can(op) const { return false; }
