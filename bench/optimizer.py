@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""AdamW on the shares of a store against the machine's read-modify-write limit: a kernel that reads and writes the same
-streams and only adds. On one core and on two, in turn, medians. Beside it torch's fused AdamW and DeepSpeed's CPUAdam,
+"""AdamW on the shares of a store against the machine's read-modify-write limit: the fastest of some kernels by hand that
+read and write the same streams and only add. On one core and on two, in turn, medians. Beside it torch's fused AdamW and DeepSpeed's CPUAdam,
 where they are installed; BELAY_PYTHON=/path/to/python bench/run optimizer takes another interpreter."""
 import argparse
 import json
@@ -86,7 +86,8 @@ def main():
         middle = {key: statistics.median(each[key] for each in rounds) for key in ("adamw_ns", "limit_ns", "ratio")}
         cores = f"{ranks} core{'s' if ranks > 1 else ''}"
         print(f"optimizer: {cores}: AdamW {middle['adamw_ns']:.3f} ns a parameter, read-modify-write "
-              f"{middle['limit_ns']:.3f}: {middle['ratio']:.3f} of the limit's speed (limit {LIMIT}, goal {GOAL})")
+              f"{middle['limit_ns']:.3f} ({rounds[-1]['limit']}): {middle['ratio']:.3f} of the limit's speed "
+              f"(limit {LIMIT}, goal {GOAL})", flush=True)
         for name, found in peers.items():
             print(f"    {name}: " + ("not installed" if found is None else
                   f"{statistics.median(found):.3f} ns a parameter, {statistics.median(found) / middle['adamw_ns']:.2f} times ours"),

@@ -80,6 +80,14 @@ struct adamw {
     second_moment[i] = v;
     value[i] = at.keep * value[i] - at.step_size * m / (square_root(v) * at.root_correction + at.epsilon);
   }
+
+  static constexpr std::size_t indices_of_line = 64 / sizeof(T);
+  BELAY_HD void prefetch(std::size_t i) const noexcept {
+    kernel::prefetch(value, i);
+    kernel::prefetch(gradient, i);
+    kernel::prefetch(first_moment, i);
+    kernel::prefetch(second_moment, i);
+  }
 };
 
 /// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
@@ -95,6 +103,12 @@ struct adamw_of_master {
     master.value[i] = before == static_cast<Value>(kept) ? kept : widened(before);
     master(i);
     value[i] = static_cast<Value>(master.value[i]);
+  }
+
+  static constexpr std::size_t indices_of_line = adamw<T>::indices_of_line;
+  BELAY_HD void prefetch(std::size_t i) const noexcept {
+    kernel::prefetch(value, i);
+    master.prefetch(i);
   }
 };
 

@@ -58,6 +58,29 @@ TEST_CASE("the update of an element does not depend on how the range was cut ove
   CHECK(std::memcmp(v.data(), v2.data(), n * sizeof(float)) == 0);
 }
 
+TEST_CASE("an update that asks for lines ahead has the bits of one that does not") {
+  struct update {
+    adamw<float> one;
+    void operator()(std::size_t i) const noexcept { one(i); }
+  };
+  static_assert(prefetching<adamw<float>> && !prefetching<update>);
+  for (std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{15}, std::size_t{16}, std::size_t{4097}}) {
+    CAPTURE(n);
+    std::vector<float> value(n), gradient(n), m(n, 0.01F), v(n, 0.001F);
+    for (std::size_t i = 0; i < n; ++i) {
+      value[i] = std::cos(static_cast<float>(i));
+      gradient[i] = std::sin(static_cast<float>(i));
+    }
+    auto value2 = value, m2 = m, v2 = v;
+    const auto at = adamw_at_step<float>({}, 7, 0.3);
+    for_each_index(n, adamw<float>{value.data(), gradient.data(), m.data(), v.data(), at});
+    for_each_index(n, update{{value2.data(), gradient.data(), m2.data(), v2.data(), at}});
+    CHECK(value == value2);
+    CHECK(m == m2);
+    CHECK(v == v2);
+  }
+}
+
 TEST_CASE("the bias corrections of a late step are those of the powers") {
   const auto at = adamw_at_step<double>({.learning_rate = 1, .beta1 = 0.9, .beta2 = 0.95}, 77);
   CHECK(at.step_size == doctest::Approx(1 / (1 - std::pow(0.9, 77))).epsilon(1e-14));
