@@ -30,7 +30,7 @@ inline constexpr std::size_t sum_lanes = 16;
 
 // The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether the
 // compiler fuses them with the addition.
-template <class Sum, real T>
+template <class Sum, stored_real T>
 struct values_of {
   const T* x;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
@@ -179,21 +179,24 @@ template <real T, class Term>
   return lane[0];
 }
 
-/// The largest element; minus infinity for an empty range. NaNs are ignored.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr T maximum_of(const T* x, std::size_t count) noexcept {
-  return maximum_in_lanes(values_of<T, T>{x}, count, -static_cast<T>(__builtin_huge_val()));
+/// The largest element, as a number; minus infinity for an empty range. NaNs are ignored.
+template <stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const T* x, std::size_t count) noexcept {
+  using number = compute_type_t<T>;
+  return maximum_in_lanes(values_of<number, T>{x}, count, -static_cast<number>(__builtin_huge_val()));
 }
 
-template <team Team, real T>
-[[nodiscard]] BELAY_HD constexpr T maximum_of(const Team& team, const T* x, std::size_t count) noexcept {
+template <team Team, stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const Team& team, const T* x,
+                                                              std::size_t count) noexcept {
+  using number = compute_type_t<T>;
   if constexpr (Team::lanes == 1) {
     return maximum_of(x, count);
   } else {
-    T mine = -static_cast<T>(__builtin_huge_val());
-    for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = x[i] > mine ? x[i] : mine;
+    number mine = -static_cast<number>(__builtin_huge_val());
+    for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = widened(x[i]) > mine ? widened(x[i]) : mine;
     for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
-      const T other = team.from((team.lane + width) % Team::lanes, mine);
+      const number other = team.from((team.lane + width) % Team::lanes, mine);
       mine = other > mine ? other : mine;
     }
     return team.from(0, mine);

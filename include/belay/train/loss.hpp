@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Losses: the sum over a micro-batch, which becomes a finding of its step, and its gradient. The commit sums the losses
-// of all ranks and divides the gradients, once, by samples or target tokens.
+// of all ranks and divides the gradients, once, by samples or target tokens. Outputs of a narrower format, such as
+// bf16, are computed with as numbers, and their gradient is rounded once.
 //
 //   auto y = belay::forward(step, net.last, h.out());
 //   auto [loss, grad] = belay::squared_error(step, y.out(), targets);
 //   grad = std::move(y).backward(grad);
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/math.hpp"
 #include "belay/kernel/rows.hpp"
 #include "belay/kernel/team.hpp"
 #include "belay/step/forward_only.hpp"
@@ -38,7 +40,7 @@ struct loss_and_gradient {
 };
 
 template <class T, std::size_t Rank>
-void expect_same_shape(view<const T, Rank> output, view<const T, Rank> target, where at) {
+void expect_same_shape(view<const T, Rank> output, view<const compute_type_t<T>, Rank> target, where at) {
   if (output.shape() == target.shape()) return;
   throw usage_error(
       "squared_error: the output is " + shape_text(output.shape()) + ", the targets are " + shape_text(target.shape()),
@@ -55,21 +57,23 @@ template <class T, std::size_t Rank>
       "cross_entropy: " + std::to_string(rows) + " rows of logits and " + std::to_string(targets.size()) + " targets",
       at);
 }
-/// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape. The step notes the
-/// sum; divided by `samples{n}` it is the mean of a sample's summed errors.
-template <step_scope Scope, std::floating_point T, std::size_t Rank>
+/// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape; targets are numbers of
+/// the type that is computed with. The step notes the sum; divided by `samples{n}` it is the mean of a sample's summed
+/// errors.
+template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
 [[nodiscard]] auto squared_error(const Scope& scope, view<const T, Rank> output,
-                                 std::type_identity_t<view<const T, Rank>> target, where at = where::current()) {
+                                 std::type_identity_t<view<const compute_type_t<T>, Rank>> target,
+                                 where at = where::current()) {
   using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  expect_same_shape(output, target, at);
+  expect_same_shape<T>(output, target, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
   engine_type& engine = scope.engine();
   engine.compute().run([&engine, output, target, gradient = out.gradient.values()] {
     double sum_of_squares = 0;
     for (std::size_t i = 0; i < output.size(); ++i) {
-      const T difference = output.data()[i] - target.data()[i];
+      const auto difference = kernel::widened(output.data()[i]) - target.data()[i];
       sum_of_squares += static_cast<double>(difference) * static_cast<double>(difference);
-      gradient.data()[i] = 2 * difference;
+      gradient.data()[i] = static_cast<T>(2 * difference);
     }
     engine.add_loss(sum_of_squares);
   });
@@ -79,7 +83,7 @@ template <step_scope Scope, std::floating_point T, std::size_t Rank>
 /// The sum of the cross-entropies of rows of logits (the last axis), and its gradient softmax - one-hot. `targets` has
 /// an entry a row; `kernel::ignored_target` does not count. The step notes the sum; divided by `target_tokens{n}` it is
 /// nats a token. The gradient is scaled by `scale`.
-template <step_scope Scope, std::floating_point T, std::size_t Rank>
+template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
 requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<const T, Rank> logits,
                                                     view<const std::int32_t, Rank - 1> targets, double scale = 1,
                                                     where at = where::current()) {
@@ -98,14 +102,14 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
 }
 
 /// The same sum in a forward-only pass, over the samples of the first axis, without a gradient. Added to its loss.
-template <class Engine, class... Participants, std::floating_point T, std::size_t Rank>
+template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
 void squared_error(const forward_only<Engine, Participants...>& pass, view<const T, Rank> output,
-                   std::type_identity_t<view<const T, Rank>> target, where at = where::current()) {
-  expect_same_shape(output, target, at);
+                   std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
+  expect_same_shape<T>(output, target, at);
   pass.engine().compute().run([&pass, output, target] {
     double sum_of_squares = 0;
     for (std::size_t i = 0; i < output.size(); ++i) {
-      const auto difference = static_cast<double>(output.data()[i] - target.data()[i]);
+      const auto difference = static_cast<double>(kernel::widened(output.data()[i]) - target.data()[i]);
       sum_of_squares += difference * difference;
     }
     pass.add_loss(sum_of_squares, output.extent(0));
@@ -113,7 +117,7 @@ void squared_error(const forward_only<Engine, Participants...>& pass, view<const
 }
 
 /// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
-template <class Engine, class... Participants, std::floating_point T, std::size_t Rank>
+template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
 requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...>& pass, view<const T, Rank> logits,
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
   const std::size_t rows = expect_target_rows(logits, targets, at);

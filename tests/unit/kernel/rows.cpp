@@ -9,6 +9,8 @@
 #include <random>
 #include <vector>
 
+#include "belay/core/dtype.hpp"
+
 namespace {
 
 using namespace belay::kernel;
@@ -234,6 +236,31 @@ TEST_CASE("the cross-entropy is minus the logarithm of the target's probability;
     };
     check_near(gradient, differences(logits, {0.5, 0.5, 0.5}, half_of_all), 1e-8);
   }
+}
+
+TEST_CASE("cross-entropy of bf16 logits is computed in float, also in place") {
+  using belay::bf16;
+  constexpr std::size_t rows = 3, width = 67;
+  std::vector<bf16> logits(rows * width), gradient(rows * width);
+  std::vector<float> wide(rows * width), wide_gradient(rows * width);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = bf16(5 * std::sin(static_cast<float>(i)));
+    wide[i] = static_cast<float>(logits[i]);
+  }
+  const std::vector<std::int32_t> targets = {66, ignored_target, 3};
+  std::vector<double> losses(rows, 7), alone(rows, 7), wide_losses(rows, 7);
+  for_each_row(rows, cross_entropy_rows<bf16>{logits.data(), targets.data(), alone.data(), nullptr, width});
+  for_each_row(rows,
+               cross_entropy_rows<bf16>{logits.data(), targets.data(), losses.data(), gradient.data(), width, 0.5});
+  for_each_row(rows, cross_entropy_rows<float>{wide.data(), targets.data(), wide_losses.data(), wide_gradient.data(),
+                                               width, 0.5});
+  CHECK(alone == losses);
+  for (std::size_t r = 0; r < rows; ++r) CHECK(losses[r] == doctest::Approx(wide_losses[r]).epsilon(1e-6));
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    CHECK(static_cast<float>(gradient[i]) == doctest::Approx(wide_gradient[i]).epsilon(0x1p-8));
+  for_each_row(rows, cross_entropy_rows<bf16>{logits.data(), targets.data(), losses.data(), logits.data(), width, 0.5});
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    CHECK(static_cast<float>(logits[i]) == static_cast<float>(gradient[i]));
 }
 
 TEST_CASE("rows that are not in use are not touched") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Cross-entropy of a row of logits and a target: log(sum of e^x) - x[target], and its gradient, softmax - one-hot.
+// Logits of a narrower format are computed with as numbers; their gradient is rounded once.
 // IWYU pragma: private, include "belay/kernel/rows.hpp"
 #pragma once
 
@@ -21,17 +22,28 @@ namespace belay::inline BELAY_ABI::kernel {
 inline constexpr std::int32_t ignored_target = -1;
 
 /// The term e^(x[i] - largest).
-template <real T>
+template <stored_real T>
 struct exponential_of {
   const T* x;
-  T largest;
-  BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return exponential(x[i] - largest); }
+  compute_type_t<T> largest;
+  BELAY_HD constexpr compute_type_t<T> operator()(std::size_t i) const noexcept {
+    return exponential(widened(x[i]) - largest);
+  }
+};
+
+/// out[i] = factor * e^(x[i] - largest), rounded; `out` may be `x`.
+template <stored_real T>
+struct rounded_exponential {
+  exponential_of<T> term;
+  T* out;
+  compute_type_t<T> factor;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<T>(factor * term(i)); }
 };
 
 /// losses[r] = the cross-entropy of row r, 0 where its target is ignored. Unless it is null, `gradient` gets scale *
 /// (softmax - one-hot), zeros where the target is ignored; it may be `logits`. Every other target is below
 /// `vocabulary`.
-template <real T>
+template <stored_real T>
 struct cross_entropy_rows {
   const T* logits;
   const std::int32_t* targets;
@@ -49,19 +61,26 @@ struct cross_entropy_rows {
   /// The same, with the loss as result.
   template <team Team>
   [[nodiscard]] BELAY_HD constexpr double row_loss(const Team& team, std::size_t row) const noexcept {
+    using number = compute_type_t<T>;
     const T* const x = logits + row * vocabulary;
     T* const dx = gradient == nullptr ? nullptr : gradient + row * vocabulary;
     const std::int32_t target = targets[row];
     if (target == ignored_target) {
-      if (dx != nullptr) for_each_index(team, vocabulary, fill<T>{dx, T(0)});
+      if (dx != nullptr) for_each_index(team, vocabulary, fill<T>{dx, static_cast<T>(number(0))});
       return 0;
     }
     const auto chosen = static_cast<std::size_t>(target);
-    const T chosen_logit = x[chosen];
-    const T largest = maximum_of(team, x, vocabulary);
-    T sum = 0;
+    const number chosen_logit = widened(x[chosen]);
+    const number largest = maximum_of(team, x, vocabulary);
+    number sum = 0;
+    if (!real<T> || dx == nullptr) sum = sum_in_lanes<number>(team, exponential_of<T>{x, largest}, vocabulary);
     if (dx == nullptr) {
-      sum = sum_in_lanes<T>(team, exponential_of<T>{x, largest}, vocabulary);
+      // The loss alone.
+    } else if constexpr (!real<T>) {
+      const auto factor = static_cast<number>(scale / static_cast<double>(sum));
+      for_each_index(team, vocabulary, rounded_exponential<T>{{x, largest}, dx, factor});
+      if (team.lane == 0)
+        dx[chosen] = static_cast<T>(factor * exponential(chosen_logit - largest) - static_cast<number>(scale));
     } else {
       for_each_index(team, vocabulary, shifted_exponential<T>{x, dx, largest, T(1)});
       sum = row_sum(team, dx, vocabulary);
