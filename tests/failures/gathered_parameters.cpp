@@ -69,12 +69,12 @@ struct found {
 
 // Two layers, trained for `steps` steps as `what` says. `Gathers` is what gives layers their parameters.
 template <template <class, class> class Gathers>
-found train(int ranks, how what, std::size_t steps) {
+found train(int ranks, how what, std::size_t steps, belay::tier parameters = belay::tier::device) {
   found out;
   const auto body = [&](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.data = rank.size()}};
     two_layers net;
-    belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
+    belay::parameter_store store{run, mesh, net, belay::zero<3>{}, belay::store_options{.parameters = parameters}};
     Gathers<listed, decltype(store)> first{net.first, store}, second{net.second, store};
     belay::recompute again{first};
     belay::adamw optimizer{store};
@@ -137,6 +137,19 @@ TEST_CASE("whole parameters end with the calls that gathered them, whatever is c
       CHECK(result.other_live == 0);
       CHECK(result.as_planned);
     }
+}
+
+TEST_CASE("and where they are offloaded to pinned memory") {
+  for (const int ranks : {2, 4})
+    for (const how what : {how::plain_and_observed, how::recomputed, how::two_in_flight}) {
+      CAPTURE(ranks);
+      CAPTURE(static_cast<int>(what));
+      const found result = train<belay::gathers>(ranks, what, 50, belay::tier::pinned);
+      CHECK(result.after_use == 0);
+      CHECK(result.other_live == 0);
+      CHECK(result.as_planned);
+    }
+  CHECK(train<gathers_by_counter>(2, how::recomputed, 2, belay::tier::pinned).after_use > 0);
 }
 
 TEST_CASE("a counter of owed backwards keeps them: under recompute, and where a forward owes nothing") {
