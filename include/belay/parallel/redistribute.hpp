@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// From one placement to another. The two types choose the collective, and a pair without one is refused with a
-// sentence. Both placements name one axis, whose ranks are the tensor's group. The source is consumed, because the
-// result lies in its memory.
+// From one placement to another. The two types choose the collectives, and a pair without one is refused with a
+// sentence. The source is consumed, because the result may lie in its memory. A tensor over one group has placements of
+// one axis, whose ranks are that group; one over a mesh has a list, and each axis that changes takes its collective.
 //
 //   partial   -> replicate   all_reduce            shard     -> replicate   all_gather_v
 //   partial   -> shard<0>    reduce_scatter_v      replicate -> shard<0>    the local slice
 //
 //   auto mine = belay::redistribute<belay::shard<0>>(std::move(grad));
 //   auto whole = belay::redistribute<belay::replicate>(std::move(mine), storage);
+//   auto rows = belay::redistribute<belay::shard<0, belay::axis::expert>>(std::move(box), storage);  // of a mesh
 #pragma once
 
 #include <concepts>
@@ -25,7 +26,9 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/local_box.hpp"
 #include "belay/parallel/placement.hpp"
+#include "belay/parallel/redistribute/over_mesh.hpp"  // IWYU pragma: export
 #include "belay/parallel/sharded.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -79,8 +82,8 @@ constexpr void check_redistribution() {
 /// The same tensor with placement `To`, in the memory of `from`: the result's `local()` lies inside of `from.local()`.
 /// Collective over the group, whose errors it throws.
 template <class To, class T, class From, class Group>
-requires placement<To>
-[[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
+requires(placement<To> && !tensor_mesh<Group>)
+    [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
   check_redistribution<T, From, To, Group>();
   static_assert(redistributable_in_place<From, To> || !redistributable<From, To>,
                 "from shard to replicate the whole needs memory of its own: redistribute<To>(from, storage)");
@@ -107,9 +110,9 @@ requires placement<To>
 /// The same tensor with placement `To`, in `storage`: from shard to replicate, where the whole needs memory of its own.
 /// The local part is copied to its position in `storage` unless it lies there already.
 template <class To, class T, class From, class Group>
-requires placement<To>
-[[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,
-                                                 where at = where::current()) {
+requires(placement<To> && !tensor_mesh<Group>)
+    [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,
+                                                     where at = where::current()) {
   check_redistribution<T, From, To, Group>();
   static_assert((is_shard<From> && is_replicate<To>) || !redistributable<From, To>,
                 "this redistribution happens in the memory of its source: leave the storage out");
@@ -131,7 +134,7 @@ requires placement<To>
 
 /// A redistribution consumes its source: a named one must be moved.
 template <class To, class T, class From, class Group, class... Rest>
-void redistribute(sharded<T, From, Group>&, Rest&&...) {
+requires(!tensor_mesh<Group>) void redistribute(sharded<T, From, Group>&, Rest&&...) {
   static_assert(!placement<To>, "redistribute uses its source up: write redistribute<To>(std::move(from))");
 }
 

@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A tensor over a group of ranks: the part held here, the group, and how the other ranks hold the rest. The placement
-// is part of the type. It is a view: memory, counts and the group belong to the caller and outlive it. Uneven splits
-// are exact: there are counts for each rank, never padding.
+// A tensor over a group of ranks, or over the axes of a mesh: the part held here, and how the other ranks hold the
+// rest. The placement is part of the type. It is a view: memory, counts, group and mesh belong to the caller and
+// outlive it. Uneven splits are exact: there are counts for each rank, never padding.
 //
 //   std::vector<std::size_t> counts(ranks);
 //   const belay::shard_counts split = belay::even_counts(rows, width, counts);
 //   belay::sharded<float, belay::partial<belay::sum>, group> grad{mesh.data(), memory, split};
 //   auto mine = belay::redistribute<belay::shard<0>>(std::move(grad));  // a reduce_scatter_v
 //   use(mine.local());
+//
+//   using both = belay::placed<belay::shard<0, belay::axis::expert>, belay::shard<1, belay::axis::tensor>>;
+//   belay::sharded<float, both, mesh_type> box{mesh, {8, 64, 32}, memory};  // evenly cut
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <string>
 
+#include "belay/core/box.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/local_box.hpp"
+#include "belay/parallel/parameter_shape.hpp"
 #include "belay/parallel/placement.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -61,9 +68,10 @@ inline shard_counts even_counts(std::size_t total, std::size_t row_elements, std
 /// wrong.
 template <class T, class Placement, class Group>
 class sharded {
-  static_assert(placement<Placement>,
+  static_assert(axis_placement<Placement>,
                 "the placement of a sharded tensor is belay::replicate, belay::shard<Dim, Axis> or "
-                "belay::partial<Op, Axis>");
+                "belay::partial<Op, Axis>; a belay::placed<...> of these is over a mesh and not over a group");
+  static_assert(check_placement<Placement>());
 
  public:
   using value_type = T;
@@ -102,6 +110,52 @@ class sharded {
   Group group_;
   std::span<T> local_;
   shard_counts counts_;
+};
+
+/// A tensor of which each rank of a mesh holds the box that `Placement` gives it, row by row, every cut even. A view:
+/// the memory and the mesh outlive it. Move-only, as a redistribution consumes it.
+template <class T, class Placement, tensor_mesh Mesh>
+class sharded<T, Placement, Mesh> {
+  static_assert(placement<Placement>,
+                "the placement of a sharded tensor is belay::replicate, belay::shard<Dim, Axis> or "
+                "belay::partial<Op, Axis>, or belay::placed<...> of these");
+  static_assert(check_placement<Placement>());
+
+ public:
+  using value_type = T;
+  using placement_type = Placement;
+  using mesh_type = Mesh;
+
+  /// `shape` is that of the whole tensor. Throws usage_error where the memory is not the box's, or a dimension is cut
+  /// that the tensor does not have.
+  sharded(const Mesh& mesh, const parameter_shape& shape, std::span<T> local, where at = where::current())
+      : mesh_(&mesh), shape_(shape), local_(local) {
+    for (const placement_entry& each : entries_of<Placement>)
+      if (each.cuts() && each.dimension >= shape.rank())
+        throw usage_error("a tensor of " + std::to_string(shape.rank()) + " dimensions cannot be cut along dimension " +
+                              std::to_string(each.dimension),
+                          at);
+    const auto words = [&] { return shape_text(shape.extents()) + " elements are"; };
+    static_cast<void>((checked_size(shape.size()) * sizeof(T)).value(words, at));
+    const tensor_box box = this->box();
+    if (local.size() != box.elements())
+      throw usage_error("this rank's box " + box.text() + " has " + std::to_string(box.elements()) +
+                            " elements, the memory given has " + std::to_string(local.size()),
+                        at);
+  }
+  sharded(sharded&&) noexcept = default;
+  sharded& operator=(sharded&&) noexcept = default;
+
+  [[nodiscard]] const Mesh& mesh() const noexcept { return *mesh_; }
+  [[nodiscard]] const parameter_shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] std::span<T> local() const noexcept { return local_; }
+  /// The part of the tensor that is held here; of a partial, an operand of it.
+  [[nodiscard]] tensor_box box() const { return local_box<Placement>(shape_.extents(), *mesh_); }
+
+ private:
+  const Mesh* mesh_;
+  parameter_shape shape_;
+  std::span<T> local_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Tensors over the axes of a mesh, from every list of placements to every other: what a rank then has is its box of the
+// whole tensor.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "belay/parallel/redistribute.hpp"
+
+namespace {
+
+using belay::axes;
+using belay::axis;
+using belay::partial;
+using belay::placed;
+using belay::replicate;
+using belay::shard;
+
+using mesh_type = belay::mesh<belay::host::rank>;
+template <class Placement>
+using tensor = belay::sharded<float, Placement, mesh_type>;
+
+using experts = shard<0, axis::expert>;
+using columns = shard<1, axis::tensor>;
+using both = placed<experts, columns>;
+using turned = placed<columns, experts>;
+using inner = placed<shard<2, axis::expert>, shard<1, axis::tensor>>;
+using twice = placed<shard<1, axis::data>, shard<1, axis::tensor>>;
+using three = placed<shard<0, axis::tensor>, shard<1, axis::data>, shard<2, axis::expert>>;
+using sums = partial<belay::sum, axis::tensor>;
+using sums_of_experts = placed<experts, sums>;
+using sums_of_all = placed<partial<belay::sum, axis::data>, sums>;
+
+// Whole numbers, so that the order of a sum changes nothing.
+float element(std::size_t i) { return static_cast<float>((i * 37) % 101); }
+
+// An operand of each sum is the element times a weight of the rank; the weights of an axis add to one.
+template <class Placement>
+float operand(std::size_t i, const axes& mesh, const belay::coordinate& here) {
+  float out = element(i);
+  for (const belay::placement_entry& each : belay::entries_of<Placement>) {
+    if (each.how != belay::placement_entry::kind::partial) continue;
+    const belay::axis_place place = belay::place_along(mesh, here, each.over);
+    int weight = place.number + 1;
+    if (place.number == 0)
+      for (int other = 1; other < place.count; ++other) weight -= other + 1;
+    out *= static_cast<float>(weight);
+  }
+  return out;
+}
+
+template <class Placement>
+std::vector<float> held(const belay::parameter_shape& shape, const mesh_type& mesh) {
+  const belay::tensor_box box = belay::local_box<Placement>(shape.extents(), mesh);
+  std::vector<float> out(box.elements());
+  belay::each_common_run(belay::whole_box(shape.extents()), box,
+                         [&](std::size_t in_whole, std::size_t in_box, std::size_t count) {
+                           for (std::size_t i = 0; i < count; ++i)
+                             out[in_box + i] = operand<Placement>(in_whole + i, mesh.shape(), mesh.coordinate());
+                         });
+  return out;
+}
+
+template <class From, class To>
+void check(const belay::parameter_shape& shape, const mesh_type& mesh) {
+  std::vector<float> memory = held<From>(shape, mesh);
+  tensor<From> from{mesh, shape, memory};
+  const std::size_t needed = belay::redistribution_elements<To>(from);
+  std::vector<float> storage(needed + 2, -7);  // of which the ends stay
+  const auto to = belay::redistribute<To>(std::move(from), std::span(storage).subspan(1, needed));
+  CHECK(to.box() == belay::local_box<To>(shape.extents(), mesh));
+  CHECK(std::vector<float>(to.local().begin(), to.local().end()) == held<To>(shape, mesh));
+  CHECK(storage.front() == -7);
+  CHECK(storage.back() == -7);
+}
+
+const std::vector<axes> meshes{{},
+                               {.tensor = 3},
+                               {.expert = 3},
+                               {.data = 2, .tensor = 2},
+                               {.expert = 2, .tensor = 3},
+                               {.data = 2, .expert = 2, .tensor = 2}};
+
+template <class Body>
+void on_meshes(Body body) {
+  for (const axes& shape : meshes)
+    static_cast<void>(belay::host::world{static_cast<int>(shape.ranks())}.run([&](belay::host::rank& rank) {
+      const mesh_type mesh{rank, shape};
+      for (const belay::parameter_shape of :
+           {belay::parameter_shape{5, 3, 2}, {1, 4, 4}, {0, 2, 3}, {2, 0, 1}, {7, 2, 3}})
+        body(of, mesh);
+      return 0;
+    }));
+}
+
+template <class From, class... To>
+void check_all(const belay::parameter_shape& shape, const mesh_type& mesh) {
+  (check<From, To>(shape, mesh), ...);
+}
+
+}  // namespace
+
+TEST_CASE("parts become wholes and wholes parts, each axis by itself, evenly cut or not") {
+  on_meshes([](const belay::parameter_shape& shape, const mesh_type& mesh) {
+    check_all<replicate, replicate, experts, columns, both, turned, inner, twice, three>(shape, mesh);
+    check_all<both, replicate, experts, columns, both, turned>(shape, mesh);
+    check_all<turned, both, columns, placed<>>(shape, mesh);
+    check_all<inner, replicate, shard<1, axis::tensor>, shard<2, axis::expert>>(shape, mesh);
+    check_all<twice, replicate, shard<1, axis::data>>(shape, mesh);
+    check_all<three, replicate, placed<shard<1, axis::data>>, placed<shard<2, axis::expert>, shard<0, axis::tensor>>>(
+        shape, mesh);
+    check_all<experts, both, columns>(shape, mesh);  // the last gathers one axis and cuts by the other
+  });
+}
+
+TEST_CASE("operands of a sum become the whole or a part of it, and stay where the other axes change") {
+  on_meshes([](const belay::parameter_shape& shape, const mesh_type& mesh) {
+    check_all<sums, replicate, columns, shard<0, axis::tensor>, shard<2, axis::tensor>, sums>(shape, mesh);
+    check_all<sums_of_experts, experts, both, sums, replicate, placed<experts, shard<0, axis::tensor>>, columns>(shape,
+                                                                                                                 mesh);
+    check_all<sums_of_all, replicate, twice, sums, placed<sums, shard<0, axis::data>>, shard<0, axis::tensor>>(shape,
+                                                                                                               mesh);
+  });
+}
+
+TEST_CASE("each change is one collective, and what stays takes none") {
+  using belay::steps_between;
+  using kind = belay::redistribution_step::kind;
+  static_assert(steps_between<both, both>.size() == 0 && steps_between<both, turned>.size() == 0);
+  static_assert(steps_between<both, experts>.size() == 1 && steps_between<both, experts>[0].over == axis::tensor &&
+                steps_between<both, experts>[0].what == kind::gather);
+  static_assert(steps_between<sums_of_experts, both>.size() == 1 &&
+                steps_between<sums_of_experts, both>[0].what == kind::reduce_scatter);
+  static_assert(steps_between<sums_of_experts, placed<shard<0, axis::tensor>, shard<1, axis::expert>>>[0].what ==
+                kind::reduce);                                             // dimension 0 is still cut by experts
+  static_assert(steps_between<twice, replicate>[0].over == axis::tensor);  // the inner cut first
+  static_assert(steps_between<replicate, twice>[0].over == axis::data);    // and the outer one first
+}
+
+TEST_CASE("the maximum of integers and of floats is one whatever the order") {
+  static_cast<void>(belay::host::world{3}.run([](belay::host::rank& rank) {
+    const mesh_type mesh{rank, {.tensor = 3}};
+    std::vector<float> memory{static_cast<float>(rank.number()), static_cast<float>(-rank.number())}, storage;
+    tensor<partial<belay::maximum, axis::tensor>> from{mesh, {2}, memory};
+    const auto to = belay::redistribute<replicate>(std::move(from));
+    CHECK(to.local()[0] == 2);
+    CHECK(to.local()[1] == 0);
+    return 0;
+  }));
+}
+
+TEST_CASE("memory that is not the box's, too little storage and a dimension too many are refused") {
+  static_cast<void>(belay::host::world{2}.run([](belay::host::rank& rank) {
+    const mesh_type mesh{rank, {.tensor = 2}};
+    std::vector<float> memory(6), storage(23);
+    CHECK_THROWS_WITH_AS((tensor<columns>{mesh, {3, 6}, memory}), doctest::Contains("the memory given has 6"),
+                         belay::usage_error);
+    CHECK_THROWS_WITH_AS((tensor<columns>{mesh, {6}, memory}), doctest::Contains("of 1 dimensions cannot be cut"),
+                         belay::usage_error);
+    CHECK_THROWS_AS((tensor<replicate>{mesh, {std::size_t{1} << 40, std::size_t{1} << 40}, memory}), belay::size_error);
+    tensor<columns> from{mesh, {3, 4}, memory};
+    CHECK(belay::redistribution_elements<replicate>(from) == 24);
+    CHECK_THROWS_WITH_AS(static_cast<void>(belay::redistribute<replicate>(std::move(from), std::span(storage))),
+                         doctest::Contains("needs storage for 24 elements, was given 23"), belay::usage_error);
+    return 0;
+  }));
+}
