@@ -52,34 +52,34 @@ class rollout {
     bytes_.reserve(text_.capacity());
   }
 
-  /// Pipeline d continues the prompt by `lengths[d]` tokens, whose draws depend on `seed` and d alone. Ranks whose text
-  /// is done take part until all are, without sequences. Collective over the world, between steps. Returns the text of
-  /// this rank's pipeline on its first stage, where it is the first rank of its expert group; it holds until the next
-  /// call. Other ranks' bytes mean nothing.
+  /// Pipeline d continues the prompt by `lengths[d]` tokens, whose draws depend on `seed` and d alone. Where a pass is
+  /// of several ranks, those whose text is done take part until all are, without sequences. Collective over the world,
+  /// between steps. Returns the text of this rank's pipeline on its first stage, where it is the first rank of its
+  /// expert group; it holds until the next call. Other ranks' bytes mean nothing.
   std::span<const char> run(std::span<const std::size_t> lengths, std::uint64_t seed) {
     const auto& mesh = trainer_->mesh();
     const auto own = static_cast<std::size_t>(mesh.coordinate().data);
     const bool draws = mesh.coordinate().expert == 0;
-    text_.clear();
-    for (char c : settings_.prompt) text_.push_back(static_cast<unsigned char>(c));
-    const std::size_t most = *std::max_element(lengths.begin(), lengths.end());
-    for (std::size_t i = 0; i < most; ++i) {
-      const bool goes_on = i < lengths[own];
-      const std::size_t context = std::min(settings_.context, text_.size());
-      const belay::view<const std::int32_t, 2> input{text_.data() + (text_.size() - context),
-                                                     {draws && goes_on ? std::size_t{1} : 0, context}};
-      std::int32_t next = 0;
-      const std::uint64_t random = corpus::mix(seed + own * 0xd1b54a32d192ed03U + i * 0x9e3779b97f4a7c15U);
+    const auto seed_of = [&](std::size_t i) {
+      return corpus::mix(seed + own * 0xd1b54a32d192ed03U + i * 0x9e3779b97f4a7c15U);
+    };
+    begin_text();
+    if (passes_alone()) {
       static_cast<void>(belay::evaluate(trainer_->run(), mesh, [&] {
-        observe(*trainer_, input, [&]<class T>(belay::view<const T, 3> logits) {
-          if (logits.extent(0) > 0)
-            next = draw_byte(std::span<const T>(&logits(0, context - 1, 0), logits.extent(2)), settings_.temperature,
-                             random);
-        });
+        begin_text();
+        for (std::size_t i = 0; i < lengths[own]; ++i) text_.push_back(drawn(1, seed_of(i)));
       }));
-      if (!goes_on) continue;
-      if (draws) send_to_first_stage(next);
-      text_.push_back(next);
+    } else {
+      const std::size_t most = *std::max_element(lengths.begin(), lengths.end());
+      for (std::size_t i = 0; i < most; ++i) {
+        const bool goes_on = i < lengths[own];
+        std::int32_t next = 0;
+        static_cast<void>(
+            belay::evaluate(trainer_->run(), mesh, [&] { next = drawn(draws && goes_on ? 1 : 0, seed_of(i)); }));
+        if (!goes_on) continue;
+        if (draws) send_to_first_stage(next);
+        text_.push_back(next);
+      }
     }
     bytes_.assign(text_.size(), ' ');
     std::transform(text_.begin(), text_.end(), bytes_.begin(), [](std::int32_t t) { return static_cast<char>(t); });
@@ -93,6 +93,27 @@ class rollout {
   }
 
  private:
+  void begin_text() {
+    text_.clear();
+    for (char c : settings_.prompt) text_.push_back(static_cast<unsigned char>(c));
+  }
+  // Whether no other rank takes part in a pass of this one.
+  [[nodiscard]] bool passes_alone() const {
+    const auto& shape = trainer_->mesh().shape();
+    return shape.pipeline == 1 && shape.expert == 1 && shape.tensor == 1 && trainer_->store().gathers_alone();
+  }
+  // The token after this rank's text, where it has a sequence: one pass.
+  [[nodiscard]] std::int32_t drawn(std::size_t sequences, std::uint64_t random) {
+    const std::size_t context = std::min(settings_.context, text_.size());
+    const belay::view<const std::int32_t, 2> input{text_.data() + (text_.size() - context), {sequences, context}};
+    std::int32_t next = 0;
+    observe(*trainer_, input, [&]<class T>(belay::view<const T, 3> logits) {
+      if (logits.extent(0) > 0)
+        next =
+            draw_byte(std::span<const T>(&logits(0, context - 1, 0), logits.extent(2)), settings_.temperature, random);
+    });
+    return next;
+  }
   // The first stage alone reads tokens.
   void send_to_first_stage(std::int32_t& token) const {
     const auto& stages = trainer_->mesh().pipeline();

@@ -23,6 +23,7 @@
 #include "unit/train/support/network.hpp"
 
 using namespace network_bench;
+using belay::gather_by;
 using belay::gather_counts;
 
 namespace {
@@ -40,23 +41,36 @@ constexpr int step_end = -1;
 
 struct found {
   std::vector<gather_counts> steps, passes;  // by round
+  std::vector<double> losses;
   std::vector<int> calls;
 };
 
 // What stands between two training steps, and what one of them does otherwise.
 enum class between { nothing, evaluation, generation };
-enum class otherwise { never, one_extra_call, another_layer_on_rank_1 };
+enum class otherwise {
+  never,
+  one_extra_call,
+  one_extra_call_on_rank_1,
+  another_layer_on_rank_1,
+  one_call_less_on_rank_1,  // of steps that end with a call without gradient
+  passes_on_rank_1,         // after the step
+};
+
+// How steps end, of all ranks but one that does otherwise.
+enum class ending { with_backward, with_observed_call };
 
 template <class Mesh, class Run>
 class rounds {
  public:
-  rounds(const Mesh& mesh, Run& run, found& out)
-      : mesh_(&mesh), run_(&run), out_(&out), store_(run, mesh, net_, belay::zero<3>{}) {}
+  rounds(const Mesh& mesh, Run& run, found& out, gather_by how)
+      : mesh_(&mesh), run_(&run), out_(&out), store_(run, mesh, net_, belay::zero<3>{}, {.gathers = how}) {}
 
-  void step(std::size_t number, otherwise what) {
+  void step(otherwise what, ending ends) {
     belay::step step{run_->engine(), store_};
+    const bool is_rank_1 = what != otherwise::never && mesh_->control().rank() == 1;
     if (what == otherwise::one_extra_call) observe(step, 0);
-    if (what == otherwise::another_layer_on_rank_1) observe(step, mesh_->control().rank() == 1 ? 1 : 2);
+    if (what == otherwise::one_extra_call_on_rank_1 && is_rank_1) observe(step, 2);
+    if (what == otherwise::another_layer_on_rank_1) observe(step, is_rank_1 ? 1 : 2);
     const auto x = data_.inputs();
     auto h = belay::forward(step, first_, belay::constant(x));
     auto g = belay::forward(step, second_, h.out());
@@ -65,10 +79,13 @@ class rounds {
     grad = std::move(y).backward(grad);
     grad = std::move(g).backward(grad);
     std::move(h).backward(grad);
+    if (ends == ending::with_observed_call && !is_rank_1) observe(step, 2);
     for (const int layer : {0, 1, 2, 2, 1, 0, step_end}) out_->calls.push_back(layer);
     auto outcome = std::move(step).commit(*mesh_, belay::samples{rows});
-    if (auto* ok = belay::committed(outcome)) optimizer_.apply(std::move(*ok), {.learning_rate = 1e-3});
-    static_cast<void>(number);
+    if (auto* ok = belay::committed(outcome)) {
+      run_->report(*ok, [&](double mean) { out_->losses.push_back(mean); });
+      optimizer_.apply(std::move(*ok), {.learning_rate = 1e-1});
+    }
     out_->steps.push_back(store_.take_gathered());
   }
   // The layers in another order than a step's.
@@ -98,14 +115,20 @@ class rounds {
   data data_{1, 0};
 };
 
-auto body(found& out, between what, otherwise third) {
-  return [&out, what, third](auto& rank, auto& run) {
+// What a rank finds goes to its place in `out`.
+auto body(std::vector<found>& out, between what, otherwise third, gather_by how = gather_by::reach) {
+  return [&out, what, third, how](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.data = rank.size()}};
     found own;
-    rounds all{mesh, run, own};
+    rounds all{mesh, run, own, how};
+    const ending ends =
+        third == otherwise::one_call_less_on_rank_1 ? ending::with_observed_call : ending::with_backward;
     std::uint32_t random = 1;  // the same on all ranks
     for (auto number : run.steps(20)) {
-      all.step(number, !run.rehearsing() && number == 3 ? third : otherwise::never);
+      const otherwise now = !run.rehearsing() && number == 3 ? third : otherwise::never;
+      all.step(now, ends);
+      if (now == otherwise::passes_on_rank_1 && rank.number() == 1)
+        for (int pass = 0; pass < 5; ++pass) all.pass();
       random = random * 1664525 + 1013904223;
       const std::size_t passes = what == between::nothing      ? 0
                                  : what == between::evaluation ? 1
@@ -113,8 +136,14 @@ auto body(found& out, between what, otherwise third) {
       for (std::size_t i = 0; i < passes; ++i) all.pass();
       all.end_of_passes();
     }
-    if (!run.rehearsing() && rank.number() == 0) out = std::move(own);
+    if (!run.rehearsing()) out[static_cast<std::size_t>(rank.number())] = std::move(own);
   };
+}
+
+std::vector<found> run_on(int ranks, between what, otherwise third, const belay::stream_choice& streams = {}) {
+  std::vector<found> out(static_cast<std::size_t>(ranks));
+  belay::launch(belay::host::world{ranks}, body(out, what, third), {.streams = streams});
+  return out;
 }
 
 // The wrong one: a trace of one step or pass, which is cleared by what it did not expect, and then recorded again. What
@@ -143,8 +172,7 @@ std::size_t hits_of_one_trace(const std::vector<int>& calls) {
 }  // namespace
 
 TEST_CASE("two phases of different orders alternate, and every gather was started before its layer asked") {
-  found out;
-  belay::launch(belay::host::world{2}, body(out, between::evaluation, otherwise::never));
+  const found out = run_on(2, between::evaluation, otherwise::never)[0];
   REQUIRE(out.steps.size() == 20);
   for (const gather_counts& step : out.steps) {
     CHECK(step.prefetched == 6);
@@ -159,8 +187,7 @@ TEST_CASE("two phases of different orders alternate, and every gather was starte
 }
 
 TEST_CASE("one call too many in a step is one miss, and the next step is as planned") {
-  found out;
-  belay::launch(belay::host::world{2}, body(out, between::nothing, otherwise::one_extra_call));
+  const found out = run_on(2, between::nothing, otherwise::one_extra_call)[0];
   REQUIRE(out.steps.size() == 20);
   for (std::size_t i = 0; i < out.steps.size(); ++i) {
     CHECK(out.steps[i].missed == (i == 2 ? 1 : 0));
@@ -169,28 +196,70 @@ TEST_CASE("one call too many in a step is one miss, and the next step is as plan
 }
 
 TEST_CASE("generation of any length between the steps leaves them as planned") {
-  found out;
-  belay::launch(belay::host::world{3}, body(out, between::generation, otherwise::never));
+  const found out = run_on(3, between::generation, otherwise::never)[0];
   for (const gather_counts& step : out.steps) CHECK(step.prefetched == 6);
   for (const gather_counts& passes : out.passes) CHECK(passes.missed == 0);
   CHECK(hits_of_one_trace(out.calls) == 0);
 }
 
-TEST_CASE("an order that depends on the rank is named on all ranks, in that step") {
-  for (const int ranks : {2, 3}) {
-    std::vector<std::string> told(static_cast<std::size_t>(ranks));
-    std::vector<std::size_t> steps(told.size());
-    found out;
-    const auto guarded = [&](auto& rank, auto& run) {
-      if (run.rehearsing()) return body(out, between::nothing, otherwise::another_layer_on_rank_1)(rank, run);
-      try {
-        body(out, between::nothing, otherwise::another_layer_on_rank_1)(rank, run);
-      } catch (const std::exception& error) {
-        told[static_cast<std::size_t>(rank.number())] = error.what();
-        throw;
+TEST_CASE("a rank that departs from the plan gathers alone: its misses, and nobody else's") {
+  const belay::stream_choice policies[] = {
+      {}, {belay::stream_policy::queued, 0}, {belay::stream_policy::adversarial, 0}};
+  for (const int ranks : {2, 3})
+    for (const belay::stream_choice& streams : policies) {
+      const std::vector<found> plain = run_on(ranks, between::nothing, otherwise::never, streams);
+      for (const otherwise what : {otherwise::one_extra_call_on_rank_1, otherwise::another_layer_on_rank_1,
+                                   otherwise::one_call_less_on_rank_1, otherwise::passes_on_rank_1}) {
+        CAPTURE(static_cast<int>(what));
+        const std::vector<found> all = run_on(ranks, between::nothing, what, streams);
+        for (std::size_t rank = 0; rank < all.size(); ++rank) {
+          CAPTURE(rank);
+          REQUIRE(all[rank].steps.size() == 20);
+          const std::size_t planned = what == otherwise::one_call_less_on_rank_1 ? 7 : 6;
+          for (std::size_t i = 0; i < 20; ++i) {
+            const gather_counts& step = all[rank].steps[i];
+            const bool departs = i == 2 && (rank == 1 || what == otherwise::another_layer_on_rank_1) &&
+                                 what != otherwise::passes_on_rank_1;
+            if (departs && what != otherwise::one_call_less_on_rank_1)
+              CHECK(step.missed == 1);
+            else
+              CHECK(step.missed == 0);
+            if (!departs) CHECK(step.prefetched == planned);
+            if (departs) CHECK(step.prefetched + step.in_order >= 6);
+          }
+          // Five passes of three layers, of which the plan has none.
+          CHECK(all[rank].passes[2].missed == (what == otherwise::passes_on_rank_1 && rank == 1 ? 15 : 0));
+        }
+        CHECK(all[0].losses == plain[0].losses);  // to the bit
       }
-    };
-    CHECK_THROWS(belay::launch(belay::host::world{ranks}, guarded));
-    for (const std::string& each : told) CHECK(contains(each, "ranks gather different layers"));
-  }
+    }
+}
+
+TEST_CASE("where gathers are collective, an order that depends on the rank is named on all ranks, in that step") {
+  const struct {
+    otherwise what;
+    const char* words;
+  } departures[] = {
+      {otherwise::one_extra_call_on_rank_1, "all_gather_v"},  // which its peers call, and not what it does
+      {otherwise::another_layer_on_rank_1, "ranks gather different layers"},
+      {otherwise::one_call_less_on_rank_1, "have gathered layers in different orders in this step"},
+  };
+  for (const auto& [what, words] : departures)
+    for (const int ranks : {2, 3}) {
+      CAPTURE(words);
+      std::vector<std::string> told(static_cast<std::size_t>(ranks));
+      std::vector<found> out(told.size());
+      const auto guarded = [&](auto& rank, auto& run) {
+        const auto all = body(out, between::nothing, what, gather_by::collectives);
+        if (run.rehearsing()) return all(rank, run);
+        try {
+          all(rank, run);
+        } catch (const std::exception& error) {
+          told[static_cast<std::size_t>(rank.number())] = error.what();
+          throw;
+        }
+      };
+      CHECK_THROWS(belay::launch(belay::host::world{ranks}, guarded));
+      for (const std::string& each : told) CHECK(contains(each, words));
+    }
 }

@@ -157,3 +157,76 @@ TEST_CASE("a counter of owed backwards keeps them: under recompute, and where a 
   CHECK(train<gathers_by_counter>(2, how::plain_and_observed, 2).after_use > 0);
   CHECK(train<gathers_by_counter>(2, how::two_in_flight, 2).after_use == 0);
 }
+
+namespace {
+
+struct bad_batch {};
+enum class thrown { between_calls, in_forward, in_backward };
+
+// Throws on all ranks where it is told to.
+struct failing : listed {
+  thrown where = thrown::between_calls;
+  bool fails = false;
+  residue forward(auto& frame, matrix x) {
+    if (fails && where == thrown::in_forward) throw bad_batch{};
+    return listed::forward(frame, x);
+  }
+  void backward(auto& frame, residue&& r, matrix dy, belay::view<float, 2> dx) {
+    if (fails && where == thrown::in_backward) throw bad_batch{};
+    listed::backward(frame, std::move(r), dy, dx);
+  }
+};
+struct failing_layers {
+  listed first{{{"first.weight", {7, 7}}}};
+  failing second{{{{"second.weight", {3, 7}}}}};
+  void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
+};
+
+}  // namespace
+
+TEST_CASE("what an exception has left gathered ends with its step, and the next one is as planned") {
+  for (const belay::gather_by how : {belay::gather_by::reach, belay::gather_by::collectives})
+    for (const belay::stream_policy policy : {belay::stream_policy::immediate, belay::stream_policy::queued})
+      for (const thrown where : {thrown::between_calls, thrown::in_forward, thrown::in_backward}) {
+        CAPTURE(static_cast<int>(how));
+        CAPTURE(static_cast<int>(where));
+        const auto body = [&](auto& rank, auto& run) {
+          belay::mesh mesh{rank, {.data = rank.size()}};
+          failing_layers net;
+          net.second.where = where;
+          belay::parameter_store store{run, mesh, net, belay::zero<3>{}, {.gathers = how}};
+          belay::gathers first{net.first, store};
+          belay::gathers second{net.second, store};
+          belay::adamw optimizer{store};
+          const data batch(1, 0);
+          std::size_t peak = 0;
+          for (auto number : run.steps(4)) {
+            net.second.fails = !run.rehearsing() && number == 2;
+            try {
+              belay::step step{run.engine(), store};
+              if (!run.rehearsing()) CHECK(store.gathered_bytes() == store.bytes_of(0));  // the first one's, started
+              auto h = belay::forward(step, first, belay::constant(batch.inputs()));
+              if (net.second.fails && where == thrown::between_calls) throw bad_batch{};
+              auto y = belay::forward(step, second, h.out());
+              auto [loss, grad] = belay::squared_error(step, y.out(), batch.targets());
+              grad = std::move(y).backward(grad);
+              std::move(h).backward(grad);
+              auto outcome = std::move(step).commit(mesh, belay::samples{rows});
+              if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
+            } catch (const bad_batch&) {
+              CHECK(store.take_gathered().missed == 0);
+              continue;
+            }
+            if (run.rehearsing()) continue;
+            CHECK(store.gathered_bytes() == 0);
+            const belay::gather_counts counts = store.take_gathered();
+            CHECK(counts.prefetched == 4);
+            CHECK(counts.missed + counts.in_order == 0);
+            if (number == 1) peak = counts.peak_bytes;
+            CHECK(counts.peak_bytes == peak);
+            CHECK(run.meters()[belay::tier::device].peak_bytes() == run.planned().peak_bytes(belay::tier::device));
+          }
+        };
+        belay::launch(belay::host::world{3}, body, {.streams = {policy, 0}});
+      }
+}

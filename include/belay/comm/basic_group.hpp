@@ -116,6 +116,18 @@ class basic_group : public group_operations<Group> {
     return noted(stream_->launch(what, state_, run, {}, how, limit_, meeting_in_stream()));
   }
 
+  /// Starts `work()`: host work of this rank alone, which its stream runs in its turn. No other rank takes part. Once
+  /// the world has failed it is skipped, and fails as a call does. `work` is small and trivially copyable; `what` names
+  /// it in messages.
+  template <std::invocable Work>
+  [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
+    const auto run = [work, what, at = how.at](typename Backend::world_type& world) {
+      if (world.aborted()) world.raise({what, 0, 0, 0, at});
+      work();
+    };
+    return stream_->launch(what, stream_->world(), run, {}, how, limit_);
+  }
+
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
     return {stream_->guard(), what, at};

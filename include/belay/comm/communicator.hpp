@@ -123,6 +123,12 @@ concept can_start_composite = requires(const C& c, const Work& work, const start
   { c.start_composite(operation::none, work, at) } -> std::same_as<pending>;
 };
 
+/// Host work of one rank alone can be started, in the order of all that the rank starts.
+template <class C, class Work>
+concept can_start_local = requires(const C& c, const Work& work, const start_order& at) {
+  { c.start_local(operation::none, work, at) } -> std::same_as<pending>;
+};
+
 /// Peers' memory can be loaded and stored: the group makes memory that every rank sees (see symmetric.hpp).
 template <class C>
 concept directly_addressable = communicator<C> && requires(const C& c, std::size_t bytes, where at) {

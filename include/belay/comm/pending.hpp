@@ -104,6 +104,12 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     else
       stream.wait(event());
   }
+  /// What this rank starts later comes after it, as it does anyway: nothing else waits. Its failure is theirs too.
+  BELAY_DISCHARGES void in_start_order(where at = where::current())&& {
+    if (!open_) throw usage_error("this communication was already waited for or moved away", at);
+    open_ = false;
+    if (source_ != nullptr) source_->hand_to_stream(number_, what_, at);
+  }
   /// Its end, for a stream that waits beside the one that `then` names.
   [[nodiscard]] stream_event event() const noexcept { return {source_, number_}; }
 

@@ -130,6 +130,12 @@ class group : public group_operations<group> {
     return pending(nullptr, 0, what, how.at);
   }
 
+  /// The same.
+  template <class Work>
+  [[nodiscard]] pending start_local(operation what, const Work&, const start_order& how = where::current()) const {
+    return pending(nullptr, 0, what, how.at);
+  }
+
   /// Distinct addresses for every rank that must not be read or written.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     return symmetric_region::map(size(), bytes, backing::addresses_only, at);

@@ -116,6 +116,43 @@ class run {
     return lease<T>(where_it_is, elements_of(number_), purpose, at);
   }
 
+  /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
+  /// begin with each one's lease, in group order. In a rehearsal, elsewhere, and where nobody has any, there are none.
+  /// Collective over the group.
+  template <class T>
+  struct reached_lease {
+    std::span<T> own;
+    std::vector<const T*> ranks;
+  };
+  template <class T, std::invocable<int> ElementsOf>
+  [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const group_type& group, ElementsOf&& elements_of,
+                                               const char* purpose, where at = where::current()) {
+    std::size_t most = 0;  // each rank has as much address space
+    for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, leased_size(elements_of(rank) * sizeof(T)));
+    if (most == 0) return {lease_share<T>(where_it_is, elements_of, purpose, at), {}};
+    const std::size_t elements = elements_of(number_);
+    if constexpr (rehearsing()) {
+      const std::span<T> own = lease_share<T>(where_it_is, elements_of, purpose, at);
+      shares_.back().reached = most;
+      return {own, {}};
+    } else if constexpr (directly_addressable<group_type>) {
+      used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)), most);
+      const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
+      reached_.push_back(std::make_unique<heap_type>(group, options, at));
+      const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
+      reached_lease<T> out{{reinterpret_cast<T*>(slot.local()), elements}, {}};
+      for (int peer = 0; peer < group.size(); ++peer) out.ranks.push_back(reinterpret_cast<const T*>(slot.at(peer)));
+      return out;
+    } else {
+      const std::size_t bytes = leased_size(elements * sizeof(T));
+      used_.add(where_it_is, purpose, bytes, most);
+      unreached_.push_back(
+          std::make_unique<arena<memory_type>>(where_it_is, memory_type{bytes}, std::size_t{1}, meters_[where_it_is]));
+      const auto memory = unreached_.back()->template lease<T>(extents<1>{elements}, leases_, at);
+      return {{memory.data(), elements}, {}};
+    }
+  }
+
   /// Bytes that something else has taken in a tier for as long as the run, such as those of a file: `bytes_of(rank)`
   /// for each rank of the world. They are counted, and planned, as leases are.
   template <std::invocable<int> BytesOf>
@@ -246,10 +283,14 @@ class run {
     planned_run out;
     for (std::size_t i = 0; i < used_.items().size(); ++i) {
       plan_item item = used_.items()[i];
-      for (const share& each : shares_)
-        if (each.item == i) item.bytes = each.bytes[static_cast<std::size_t>(rank)];
-      out.plan.add(item.where_it_is, item.purpose, item.bytes);
-      out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
+      std::size_t reached = 0;
+      for (const share& each : shares_) {
+        if (each.item != i) continue;
+        item.bytes = each.bytes[static_cast<std::size_t>(rank)];
+        reached = each.reached;
+      }
+      out.plan.add(item.where_it_is, item.purpose, item.bytes, std::max(item.bytes, reached));
+      if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
     }
     std::size_t window_peak = 0, window_extent = 0;
     for (const auto& one : windows_) {
@@ -286,13 +327,14 @@ class run {
   struct share {
     std::size_t item;                // its number in what is used
     std::vector<std::size_t> bytes;  // of each rank of the world
+    std::size_t reached;             // address space in symmetric memory; 0: it is not there
   };
   enum class next_step { same, another };
 
   template <class BytesOf>
   void note_share([[maybe_unused]] const BytesOf& bytes_of) {
     if constexpr (rehearsing()) {
-      share all{used_.items().size(), {}};
+      share all{used_.items().size(), {}, 0};
       for (int rank = 0; rank < ranks_; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
       shares_.push_back(std::move(all));
     }
@@ -325,6 +367,8 @@ class run {
   // These outlive the streams, whose work may point to them.
   std::vector<std::shared_ptr<const void>> kept_;
   std::vector<std::unique_ptr<within_steps>> of_steps_;
+  std::vector<std::unique_ptr<heap_type>> reached_;
+  std::vector<std::unique_ptr<arena<memory_type>>> unreached_;  // what a rank without reach has instead
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<window>> windows_;
   std::vector<gather_plan> gathers_;

@@ -93,9 +93,9 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
 
-  /// Writes the first values again, of another seed.
+  /// Writes the first values again, of another seed. Collective over the ranks that divide parameters, between steps.
   void fill(std::uint64_t seed, where at = where::current()) {
-    for (const auto& write : fillers_) write(seed, at);
+    this->rewrite([&] { write_first_values(seed, at); }, at);
   }
 
   /// The norm of one parameter at the last commit, by its number in model order.
@@ -120,7 +120,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
   template <step_divisor Divisor>
   [[nodiscard]] committed_part finish(const Mesh& mesh, const Divisor& divisor, where at) {
-    end_gathers(at);
+    end_gathers(order_of_step::executed, at);
     auto reduced = reduce(mesh, divisor, at);
     double squares = 0;
     if constexpr (!moves_nothing<group_type>) squares = norm_.squares_over(reduced, mesh, at);
@@ -136,7 +136,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
 
   /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
   void abandon(const Mesh& mesh, where at) {
-    end_gathers(at);
+    end_gathers(order_of_step::abandoned, at);
     buckets_.abandon(mesh.replicas(), at);
   }
   void withdraw() noexcept {
@@ -177,11 +177,12 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     }
   }
 
-  void end_gathers(where at) {
+  void end_gathers(order_of_step own, where at) {
     stepping_ = false;
     if (!gathers_) return;
     gathers_->end_step();
     gathers_->retire(at);
+    gathers_->expect_one_order(own, at);
   }
   parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
                   where at)
@@ -191,8 +192,12 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
               run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
     for (const auto& one : frozen_.members()) add_filler(*one.parameter);
-    fill(options.seed, at);
+    write_first_values(options.seed, at);
+    if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
     if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
+  }
+  void write_first_values(std::uint64_t seed, where at) {
+    for (const auto& write : fillers_) write(seed, at);
   }
 
   template <class Model>

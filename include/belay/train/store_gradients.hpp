@@ -35,7 +35,9 @@ class [[nodiscard]] store_gradients {
         summary_(other.summary_) {}
   store_gradients& operator=(store_gradients&&) = delete;
   ~store_gradients() {
-    if (store_ != nullptr) store_->note_unapplied(summary_.number);
+    if (store_ == nullptr) return;
+    store_->note_settled();
+    store_->note_unapplied(summary_.number);
   }
 
   /// What this rank owns, in the order of memory.
@@ -69,12 +71,17 @@ class [[nodiscard]] store_gradients {
 
   /// For optimizers: the gradients, which are no longer owed.
   [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
-    store_ = nullptr;
+    discard();
     return std::move(reduced_);
   }
-  void discard() noexcept { store_ = nullptr; }
+  void discard() noexcept {
+    if (Store* const store = std::exchange(store_, nullptr)) store->note_settled();
+  }
   /// For `committed_gradients`: the step that was committed.
-  void note(const step_summary& summary) noexcept { summary_ = summary; }
+  void note(const step_summary& summary) noexcept {
+    summary_ = summary;
+    store_->note_unsettled();
+  }
 
  private:
   friend Store;

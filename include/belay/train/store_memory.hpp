@@ -91,19 +91,37 @@ class store_memory {
   /// Bytes of parameters that are whole now, or on their way.
   [[nodiscard]] std::size_t gathered_bytes() const noexcept { return gathers_ ? gathers_->live_bytes() : 0; }
 
+  /// Whether a rank that gathers does so by itself: it reaches its peers' shares, or nothing is divided. Else all ranks
+  /// that divide a layer's parameters gather them together.
+  [[nodiscard]] bool gathers_alone() const noexcept { return !gathers_ || reaches_; }
+
+  /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shares
+  /// before it is done on all ranks. Collective over the ranks that divide parameters, between steps. Throws
+  /// usage_error where a step or pass is open.
+  template <std::invocable Write>
+  void rewrite(Write&& write, where at = where::current()) {
+    run_->engine().expect_between_steps(at);
+    if (gathers_) gathers_->retire(at);
+    if (reaches_) dividing().barrier(at);
+    write();
+    if (reaches_) dividing().barrier(at);
+  }
+
   /// All values of `parameter`, one of the store's, as long as the result lives. Where they are divided they are
   /// gathered into memory of the row "gathered parameters", with the others of their bucket, so a rehearsal must come
-  /// by here. Collective over the ranks that divide it, between steps. Throws usage_error where a step or pass is open.
+  /// by here. Between steps; collective over the ranks that divide it, unless the store `gathers_alone()`. Throws
+  /// usage_error where a step or pass is open, and between a commit and its update.
   template <class Parameter>
   [[nodiscard]] whole_parameter<value_type> read(const Parameter& parameter, where at = where::current()) {
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
     engine.synchronize();  // the last update
     if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
+    expect_settled(at);
     if constexpr (has_gradient<typename Parameter::learning_type>)
-      return {*whole_, buckets_.gathered(bucket_of(parameter)), parameter, at};
+      return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, at};
     else
-      return {*whole_, frozen_.gathered(frozen_.bucket_of(parameter)), parameter, at};
+      return {*whole_, gathered_bucket_of(frozen_, reached_frozen_, frozen_.bucket_of(parameter)), parameter, at};
   }
 
   // For `phase_switch`.
@@ -155,12 +173,13 @@ class store_memory {
         never_trained.insert(frozen_.bucket_of(parameter));
     });
     std::vector<gathered_bucket<value_type, group_type>> all;
-    for (std::size_t b : trained) all.push_back(buckets_.gathered(b));
-    for (std::size_t b : never_trained) all.push_back(frozen_.gathered(b));
+    for (std::size_t b : trained) all.push_back(gathered_bucket_of(buckets_, reached_, b));
+    for (std::size_t b : never_trained) all.push_back(gathered_bucket_of(frozen_, reached_frozen_, b));
     return all.empty() ? whole : gathers_->add_layer(std::move(all));
   }
   void hold(std::uint32_t layer, auto& engine, where at) {
     expect_plan_compared(at);
+    expect_settled(at);
     gathers_->hold(layer, engine, at);
     if constexpr (moves_nothing<group_type>)
       for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
@@ -168,12 +187,17 @@ class store_memory {
   void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
 
+  // For `store_gradients`: gradients are committed that are to be applied, or are no longer.
+  void note_unsettled() noexcept { settled_ = false; }
+  void note_settled() noexcept { settled_ = true; }
+
  protected:
   store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found,
                std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at)
       : run_(&run),
         mesh_(&mesh),
         parts_(stages.size()),
+        gathers_by_(options.gathers),
         buckets_(std::move(found.members),
                  families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
                  options.bucket_bytes, 1, unit, at),
@@ -195,9 +219,7 @@ class store_memory {
       if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
         buckets_.carry_shares(carrier());
     }
-    if (!frozen_.members().empty())
-      frozen_.bind(lease_of_buckets<value_type>(frozen_, &bucket_places::value_elements, &family_shape::values,
-                                                "frozen parameters", at));
+    if (!frozen_.members().empty()) frozen_.bind(lease_values(frozen_, reached_frozen_, "frozen parameters", at));
     run.keep(frozen_.kept());
     if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));
@@ -213,9 +235,22 @@ class store_memory {
     expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at);
   }
 
+  /// Peers may write what a gather reads until all of them have updated what they own.
+  void expect_settled(where at) const {
+    if (!gathers_ || settled_) return;
+    throw usage_error(
+        "parameters that ranks divide are gathered between a commit and its update: "
+        "optimizer.apply(std::move(*ok), {...}), or std::move(*ok).discard(), comes first",
+        at);
+  }
+
   Run* run_;
   const Mesh* mesh_;
   std::size_t parts_;  // of `holds`
+  gather_by gathers_by_;
+  bool reaches_ = false;  // its peers' shares
+  bool settled_ = true;
+  std::optional<reached_values<value_type>> reached_, reached_frozen_;
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
   buckets_type buckets_;
   frozen_buckets<value_type, group_type> frozen_;
@@ -253,8 +288,8 @@ class store_memory {
       const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
       return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
     }
-    const auto all_values =
-        lease_of_buckets<value_type>(buckets_, &bucket_places::value_elements, &family_shape::values, "parameters", at);
+    const tiered_memory<value_type> all_values = lease_values(buckets_, reached_, "parameters", at);
+    if (reached_) buckets_.reach_shares_of(dividing());
     if (!buckets_.places().divided()) {
       const auto all = lease_gradients(layout.gradient_elements(), "gradients");
       return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
@@ -302,6 +337,41 @@ class store_memory {
           in, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(in); }, purpose, at);
     }
     return out;
+  }
+
+  // Values: where they are divided, and addresses reach, each rank of those that divide any can read the others'.
+  template <class Buckets>
+  [[nodiscard]] tiered_memory<value_type> lease_values(const Buckets& all,
+                                                       std::optional<reached_values<value_type>>& reached,
+                                                       const char* purpose, where at) {
+    if (gathers_by_ == gather_by::collectives || !all.divides_values() || dividing().size() < 2)
+      return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &family_shape::values, purpose, at);
+    reaches_ = directly_addressable<group_type>;
+    if constexpr (directly_addressable<group_type> && !moves_nothing<group_type>) {
+      std::vector<bucket_places> places;
+      for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_families(rank));
+      reached.emplace(dividing().members(), std::move(places));
+    }
+    tiered_memory<value_type> out;
+    for (const tier in : {tier::device, tier::pinned, tier::host}) {
+      const auto lies_there = [&](const family_shape& each) { return each.values == in; };
+      if (in != tier::device && std::ranges::none_of(all.layout().families(), lies_there)) continue;
+      const auto elements = [&](int rank) { return bucket_places(all.layout(), in_families(rank)).value_elements(in); };
+      auto lease = run_->template lease_reached<value_type>(in, dividing(), elements, purpose, at);
+      out[in] = lease.own;
+      if (reached) reached->lies(in, std::move(lease.ranks));
+    }
+    return out;
+  }
+  [[nodiscard]] static gathered_bucket<value_type, group_type> gathered_bucket_of(
+      const auto& all, const std::optional<reached_values<value_type>>& reached, std::size_t number) {
+    gathered_bucket<value_type, group_type> out = all.gathered(number);
+    if (reached) out.reached = reached->of(number, out.group->members(), out.kept);
+    return out;
+  }
+  // The ranks that divide parameters, in any family.
+  [[nodiscard]] decltype(auto) dividing() const {
+    return mesh_->shape().replicates_shards() ? mesh_->dense_shards() : mesh_->replicas();
   }
 
   std::size_t gathers_number_ = 0;

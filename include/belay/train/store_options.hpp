@@ -20,6 +20,7 @@
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
+#include "belay/parallel/gathers/reached_values.hpp"
 #include "belay/parallel/lists_parameters.hpp"
 #include "belay/parallel/local_box.hpp"
 
@@ -49,6 +50,7 @@ struct store_options {
   std::size_t whole_below = 0;                      // bytes: ZeRO 2 and 3 divide only the state of smaller parameters
   reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
+  gather_by gathers = gather_by::reach;                // of ZeRO 3; `collectives` even where ranks reach each other
   tier parameters = tier::device;                      // where shares of ZeRO 3 lie: device, pinned or host,
   tier gradients = tier::device;                       // and shares of ZeRO 2 and 3
 };

@@ -28,7 +28,8 @@ class [[nodiscard]] whole_parameter {
  public:
   /// Of a parameter that this rank has whole.
   explicit whole_parameter(std::span<const T> values) noexcept : values_(values) {}
-  /// Gathers `bucket`, which has `parameter`, into memory of `source`. Collective over the bucket's ranks.
+  /// Gathers `bucket`, which has `parameter`, into memory of `source`. Collective over the bucket's ranks, unless this
+  /// one reaches their shares.
   template <class Group>
   whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
                   where at)
@@ -40,6 +41,14 @@ class [[nodiscard]] whole_parameter {
     values_ = whole.subspan(place->offset, parameter.local_size());
     if constexpr (moves_nothing<Group>) return;
     try {
+      if constexpr (can_start_local<Group, bucket_pull<T>>) {
+        if (bucket.reached != nullptr) {  // after the update, which the communication stream waits for
+          const bucket_pull<T> work{first, bucket.reached->first, bucket.counts};
+          const start_order order = start_order(at).keeping(bucket.reached);
+          bucket.group->start_local(operation::all_gather_v, work, order).wait(at);
+          return;
+        }
+      }
       std::copy_n(bucket.share.data(), bucket.share.size(), first + bucket.before);
       bucket.group->all_gather_v(whole, bucket.counts, at);
     } catch (...) {

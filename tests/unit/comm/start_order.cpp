@@ -60,6 +60,36 @@ TEST_CASE("a composite is host work and operations of its group as one, in the o
   }
 }
 
+TEST_CASE("host work of one rank alone runs in the order of what it has started, and needs no peer") {
+  for (int ranks : {1, 3}) {
+    belay::host::world(ranks).run([&](belay::host::rank& rank) {
+      std::array<float, 2> values{1, 2};
+      float seen = 0;
+      rank.world().start_all_reduce(std::span<float>(values), belay::sum).in_start_order();
+      const auto look = [&values, &seen] { seen = values[0]; };
+      for (int more = 0; more < rank.number(); ++more)  // other ranks do so less often
+        rank.world().start_local(belay::operation::all_gather_v, look).wait();
+      CHECK(seen == (rank.number() == 0 ? 0.0F : static_cast<float>(ranks)));
+      rank.world().barrier();
+      CHECK(values[1] == 2.0F * static_cast<float>(ranks));
+    });
+  }
+}
+
+TEST_CASE("host work that is started once the world has failed is skipped, and the cause is told") {
+  bool ran = false;
+  const auto late = [&] {
+    belay::host::world(2).run([&](belay::host::rank& rank) {
+      if (rank.number() == 1) throw std::runtime_error("rank 1 has had enough");
+      CHECK_THROWS_AS(rank.world().barrier(), belay::comm_error);
+      CHECK_THROWS_AS(rank.world().start_local(belay::operation::all_gather_v, [&ran] { ran = true; }).wait(),
+                      belay::comm_error);
+    });
+  };
+  CHECK_THROWS_WITH_AS(late(), "rank 1 has had enough", std::runtime_error);
+  CHECK(!ran);
+}
+
 TEST_CASE("an event that fails ends the communication for all ranks, with its cause") {
   const auto fail = [] {
     belay::host::world(2).run([&](belay::host::rank& rank) {

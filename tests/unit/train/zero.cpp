@@ -103,6 +103,8 @@ result train(World&& world, const stream_choice& streams = {}, extra what = extr
   return out;
 }
 
+const belay::store_options together{.seed = 3, .bucket_bytes = 128, .gathers = belay::gather_by::collectives};
+
 const stream_choice policies[] = {
     {}, {stream_policy::queued, 0}, {stream_policy::adversarial, 0}, {stream_policy::adversarial, 7}};
 
@@ -118,6 +120,9 @@ TEST_CASE("gradients and parameters that are divided train alike, under every po
       for (std::size_t step = 0; step < 4; ++step)
         CHECK(second.losses[step] == doctest::Approx(whole.losses[step]).epsilon(1e-6));
       CHECK(second.losses == third.losses);
+      const result collective = train<3>(belay::host::world{ranks}, how, extra::none, together);
+      CHECK(second.losses == collective.losses);
+      CHECK(collective.as_planned);
       CHECK(second.as_planned);
       CHECK(third.as_planned);
       if (ranks == 1) CHECK(second.losses == whole.losses);
@@ -176,11 +181,11 @@ TEST_CASE("what a step does beside the plan is counted once, and the plan stays"
   CHECK(found.counts[2].prefetched + found.counts[2].in_order == 18);
 }
 
-TEST_CASE("ranks that gather different layers beside the plan are told, in that step") {
+TEST_CASE("ranks that gather together, and different layers beside the plan, are told, in that step") {
   result out;
   std::string told;
   try {
-    belay::launch(belay::host::world{2}, body<3>(out, extra::another_layer_on_rank_1));
+    belay::launch(belay::host::world{2}, body<3>(out, extra::another_layer_on_rank_1, together));
   } catch (const std::exception& error) {
     told = error.what();
   }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -76,9 +77,19 @@ class bound_buckets {
     const std::span<T> values = memory_.values_of(layout_, bucket);
     gathers_[bucket] = families_[b.family].group.start_all_gather_v(values, b.counts, how.keeping(kept_));
   }
-  void finish_gathers() { wait_all(gathers_); }
+  void finish_gathers() {
+    wait_all(gathers_);
+    publish(where::current());
+  }
   /// The same for `stream`, whose later work reads the values.
-  void finish_gathers_in(auto& stream) { all_then(gathers_, stream); }
+  void finish_gathers_in(auto& stream) {
+    all_then(gathers_, stream);
+    publish(after(stream.record()));
+  }
+
+  /// Ranks reach each other's shares of values: `all` are those that divide them, in whatever family. Then what
+  /// `finish_gathers` ends is an update on all of them before any reads another's share.
+  void reach_shares_of(Group all) { reaching_.emplace(std::move(all)); }
 
  protected:
   using kept_state = bucket_reductions<T>;
@@ -129,8 +140,13 @@ class bound_buckets {
 
  private:
   [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
+  // Of the communication stream, as are the copies that come after it: nobody else waits.
+  void publish(const start_order& how) {
+    if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
+  }
 
   std::vector<pending> gathers_;
+  std::optional<Group> reaching_;
 };
 
 }  // namespace belay::inline BELAY_ABI

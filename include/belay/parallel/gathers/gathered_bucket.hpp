@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/parallel/gathers/reached_values.hpp"
 #include "belay/parallel/parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -28,7 +29,8 @@ struct gathered_bucket {
   std::span<const std::size_t> counts;
   std::size_t count = 0;  // of the whole bucket
   std::vector<place> parameters;
-  std::shared_ptr<const void> kept;  // while a gather is under way
+  std::shared_ptr<const void> kept;                            // while a gather is under way
+  std::shared_ptr<const reached_shares<T>> reached = nullptr;  // null: its ranks gather together
 };
 
 }  // namespace belay::inline BELAY_ABI

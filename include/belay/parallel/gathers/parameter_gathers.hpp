@@ -26,8 +26,10 @@
 #include "belay/core/where.hpp"
 #include "belay/device/lease_source.hpp"
 #include "belay/device/stream.hpp"
+#include "belay/parallel/gathers/executed_orders.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/gathers/order.hpp"
+#include "belay/parallel/gathers/reached_values.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
 
@@ -99,7 +101,11 @@ class parameter_gathers {
   /// The layer that reads these buckets gets the next number.
   [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets) {
     layer made;
-    for (bucket_type& b : buckets) made.slots.push_back({std::move(b), nullptr, {}, {}});
+    for (bucket_type& b : buckets) {
+      if constexpr (!moves_nothing<Group>)
+        if (b.reached == nullptr) add_unique(made.groups, executed_.add(*b.group));
+      made.slots.push_back({std::move(b), nullptr, {}, {}});
+    }
     layers_.push_back(std::move(made));
     return static_cast<std::uint32_t>(layers_.size() - 1);
   }
@@ -109,9 +115,13 @@ class parameter_gathers {
   void begin_step(auto& engine, where at) {
     begin(phase::train, engine.epoch());
     in_step_ = true;
+    executed_.begin();
     start_next(engine.compute(), at);
   }
   void end_step() noexcept { in_step_ = false; }
+  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step, or in
+  /// another order. Collective over them; does nothing where each rank gathers by itself.
+  void expect_one_order(order_of_step own, where at) { executed_.expect_equal(own, at); }
 
   /// Later work of the engine's stream finds the layer's parameters whole, until as many calls of `give_back`.
   void hold(std::uint32_t number, auto& engine, where at) {
@@ -124,6 +134,8 @@ class parameter_gathers {
     if (one.holders++ > 0) return;
     const bool in_order = expected().advance(number);
     if constexpr (std::remove_cvref_t<decltype(stream)>::runs_nothing) noted_[index(phase_)].note(number);
+    if (in_step_)
+      for (const std::size_t group : one.groups) executed_.note(group, number);
     if (one.resident) {  // it was kept
       ++counts().prefetched;
       return start_next(stream, at);
@@ -192,6 +204,7 @@ class parameter_gathers {
   };
   struct layer {
     std::vector<slot> slots;
+    std::vector<std::size_t> groups;  // that gather it together, by their number in `executed_`
     std::size_t holders = 0;
     bool started = false, resident = false;
   };
@@ -200,6 +213,9 @@ class parameter_gathers {
   [[nodiscard]] gather_order& expected() noexcept { return expected_[index(phase_)]; }
   [[nodiscard]] gather_counts& counts() noexcept { return counts_[index(phase_)]; }
 
+  static void add_unique(std::vector<std::size_t>& all, std::size_t number) {
+    if (std::find(all.begin(), all.end(), number) == all.end()) all.push_back(number);
+  }
   void begin(phase now, std::uint64_t epoch) noexcept {
     phase_ = now;
     epoch_ = epoch;
@@ -218,14 +234,23 @@ class parameter_gathers {
     for (slot& each : one.slots) {
       const bucket_type& b = each.of;
       each.first = reinterpret_cast<T*>(source_->lease_bytes(b.count * sizeof(T), each.lease, at));
-      const bucket_gather<T> work{{each.first, b.count}, b.share, b.before, b.counts, number, says, at};
-      // What the memory held before is used up, and the last update is in the shares.
-      const start_order order = start_order(after(stream.record(), at)).keeping(b.kept);
-      each.over = b.group->start_composite(operation::all_gather_v, work, order);
+      // What the memory held before is used up, and this rank's last update is in its share.
+      each.over = gather(b, each.first, number, says, start_order(after(stream.record(), at)));
     }
     one.started = true;
     live_ += bytes_of(number);
     counts().peak_bytes = std::max(counts().peak_bytes, live_);
+  }
+  [[nodiscard]] static pending gather(const bucket_type& b, T* whole, std::uint32_t number, plan_says says,
+                                      const start_order& order) {
+    if constexpr (can_start_local<Group, bucket_pull<T>>) {
+      const std::span<const std::size_t> counts = b.counts;
+      if (b.reached != nullptr)
+        return b.group->start_local(operation::all_gather_v, bucket_pull<T>{whole, b.reached->first, counts},
+                                    order.keeping(b.reached));
+    }
+    const bucket_gather<T> work{{whole, b.count}, b.share, b.before, b.counts, number, says, order.at};
+    return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
   }
   void take_back(layer& one, auto& stream, where at) {
     for (slot& each : one.slots) std::move(each.over).then(stream, at);
@@ -249,6 +274,7 @@ class parameter_gathers {
   reshard_when reshards_;
   gather_plan expected_, noted_;
   std::vector<layer> layers_;
+  executed_orders<Group> executed_;
   std::uint32_t started_ = gather_order::nothing;
   std::array<gather_counts, phase_count> counts_;
   std::size_t live_ = 0;

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where the values lie that ranks divide, of all ranks that this one reaches by address: a gather then is a copy that
+// no peer takes part in.
+// IWYU pragma: private, include "belay/parallel/gathers.hpp"
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/parallel/bucket/places.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// How layers get what ranks divide: each rank copies its peers' shares where it reaches their memory, or all ranks
+/// gather together, as they always do where none reaches another's.
+enum class gather_by : std::uint8_t { reach, collectives };
+
+/// The shares of one bucket, as this rank addresses them: of each rank of the bucket's group. Kept alive by a gather
+/// that is under way.
+template <class T>
+struct reached_shares {
+  std::vector<const T*> first;
+  std::shared_ptr<const void> layout;
+};
+
+/// One rank's copy of a bucket: its peers' shares and its own, `counts[r]` elements of rank r, into `whole`.
+template <class T>
+struct bucket_pull {
+  T* whole;
+  std::span<const T* const> shares;
+  std::span<const std::size_t> counts;
+
+  void operator()() const noexcept {
+    T* next = whole;
+    for (std::size_t r = 0; r < shares.size(); next += counts[r++]) std::copy_n(shares[r], counts[r], next);
+  }
+};
+
+/// The memory of values of all ranks that divide them, in any of a layout's families.
+template <class T>
+class reached_values {
+ public:
+  /// Rank i of them is rank `members[i]` of the world, with the buckets at `places[i]`.
+  reached_values(std::span<const int> members, std::vector<bucket_places> places)
+      : members_(members.begin(), members.end()), places_(std::move(places)) {}
+
+  /// What rank i has in tier `in` begins at `first[i]`; `first` is empty where no rank has anything there.
+  void lies(tier in, std::vector<const T*> first) { first_[static_cast<std::size_t>(in)] = std::move(first); }
+
+  /// The shares of a bucket that the ranks `group` of the world divide, who are among these.
+  [[nodiscard]] std::shared_ptr<const reached_shares<T>> of(std::size_t bucket, std::span<const int> group,
+                                                            std::shared_ptr<const void> layout) const {
+    auto out = std::make_shared<reached_shares<T>>();
+    for (const int member : group) {
+      const auto found = std::find(members_.begin(), members_.end(), member);
+      const auto number = static_cast<std::size_t>(found - members_.begin());
+      const bucket_places::place& place = places_[number][bucket];
+      const std::vector<const T*>& first = first_[static_cast<std::size_t>(place.values_in)];
+      out->first.push_back(first.empty() ? nullptr : first[number] + place.values);
+    }
+    out->layout = std::move(layout);
+    return out;
+  }
+
+ private:
+  std::vector<int> members_;
+  std::vector<bucket_places> places_;
+  std::array<std::vector<const T*>, tier_count> first_;
+};
+
+}  // namespace belay::inline BELAY_ABI
