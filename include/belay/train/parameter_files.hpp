@@ -222,6 +222,7 @@ template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
 void import_parameters(const Mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
                        where at = where::current()) {
   if constexpr (!moves_nothing<typename Mesh::group_type>) {
+    mesh.control().barrier(at);  // nobody reads what is here, and is to be filled
     safetensors::file_agreement problems;
     problems.attempt([&] {
       const safetensors::folder in(path, needed_tensors(model, tensors_of), at);
