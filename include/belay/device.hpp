@@ -12,6 +12,7 @@
 #include "belay/device/queue_stream.hpp"      // IWYU pragma: export
 #include "belay/device/stream.hpp"            // IWYU pragma: export
 #include "belay/device/stream_arbiter.hpp"    // IWYU pragma: export
+#include "belay/device/stream_clock.hpp"      // IWYU pragma: export
 #include "belay/device/stream_event.hpp"      // IWYU pragma: export
 #include "belay/device/stream_policy.hpp"     // IWYU pragma: export
 #include "belay/device/tier.hpp"              // IWYU pragma: export

@@ -53,11 +53,13 @@ enum class forgotten { record, wait, synchronize };
 template <forgotten What>
 struct forgetful_stream : belay::host_stream {
   using host_stream::host_stream;
-  [[nodiscard]] belay::stream_event record() const {
-    return What == forgotten::record ? belay::stream_event{} : host_stream::record();
+  // Its clock goes on, as if it had not forgotten: memory is where it was planned.
+  [[nodiscard]] belay::stream_event record() {
+    const belay::stream_event mark = host_stream::record();
+    return What == forgotten::record ? belay::stream_event().at(mark.clock()) : mark;
   }
   void wait(const belay::stream_event& mark, belay::where at = belay::where::current()) {
-    if (What != forgotten::wait) host_stream::wait(mark, at);
+    host_stream::wait(What == forgotten::wait ? belay::stream_event().at(mark.clock()) : mark, at);
   }
   void synchronize() {
     // Of the three of a step (its begin, its commit, the next number), that of the commit.

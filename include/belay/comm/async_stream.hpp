@@ -36,6 +36,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_arbiter.hpp"
+#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -81,6 +82,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     command& slot = next_slot(what, how.at);
     slot.state = state;
     slot.after = how.event;
+    clock_.join(how.event.clock());
     slot.kept = how.kept;
     slot.what = what;
     slot.at = how.at;
@@ -265,7 +267,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
       in_flight_.add(number, buffers, what, at);
     }
     queue_.launch(number);
-    return pending(this->shared_from_this(), number, what, at);
+    return pending(this->shared_from_this(), number, what, at, clock_.mark(stream_kind::communication));
   }
 
   // Every launched operation completes: one that fails lets all later ones fail, in the first cause.
@@ -328,6 +330,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   std::shared_ptr<World> world_;
   int rank_;
+  stream_clock clock_{stream_kind::communication, 1};
   mutable std::mutex notes_;  // of what is in flight and of lost handles
   call_guard guard_;
   std::thread thread_;

@@ -19,6 +19,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream.hpp"
+#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -44,13 +45,15 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
  public:
   /// Owes nothing: for a pending to be moved into.
   pending() noexcept {}
-  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t number, operation what,
-                      where at) noexcept
-      : source_(std::move(source)), number_(number), what_(what), at_(at), open_(true) {}
+  /// `clock` is that of its stream, which has started it.
+  BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t number, operation what, where at,
+                      const stream_clock& clock = stream_clock()) noexcept
+      : source_(std::move(source)), number_(number), clock_(clock), what_(what), at_(at), open_(true) {}
 
   pending(pending && other) noexcept
       : source_(std::move(other.source_)),
         number_(other.number_),
+        clock_(other.clock_),
         what_(other.what_),
         at_(other.at_),
         open_(std::exchange(other.open_, false)) {}
@@ -60,6 +63,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
       abandon();
       source_ = std::move(other.source_);
       number_ = other.number_;
+      clock_ = other.clock_;
       what_ = other.what_;
       at_ = other.at_;
       open_ = std::exchange(other.open_, false);
@@ -93,16 +97,19 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
   template <stream Stream>
   BELAY_DISCHARGES void then(Stream & stream, where at = where::current())&& {
     if (!open_) throw usage_error("this communication was already waited for or moved away", at);
+    const stream_event over = event();
     if constexpr (requires { stream.immediate(); }) {
-      if (stream.immediate()) return std::move(*this).wait(at);
+      if (stream.immediate()) {
+        std::move(*this).wait(at);
+        return stream.wait(over, at);
+      }
     }
     open_ = false;
-    if (source_ == nullptr) return;
-    source_->hand_to_stream(number_, what_, at);
-    if constexpr (requires { stream.wait(event(), at); })
-      stream.wait(event(), at);
+    if (source_ != nullptr) source_->hand_to_stream(number_, what_, at);
+    if constexpr (requires { stream.wait(over, at); })
+      stream.wait(over, at);
     else
-      stream.wait(event());
+      stream.wait(over);
   }
   /// What this rank starts later comes after it, as it does anyway: nothing else waits. Its failure is theirs too.
   BELAY_DISCHARGES void in_start_order(where at = where::current())&& {
@@ -111,7 +118,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     if (source_ != nullptr) source_->hand_to_stream(number_, what_, at);
   }
   /// Its end, for a stream that waits beside the one that `then` names.
-  [[nodiscard]] stream_event event() const noexcept { return {source_, number_}; }
+  [[nodiscard]] stream_event event() const noexcept { return {source_, number_, clock_}; }
 
   /// True when `wait()` would not block.
   [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->over(number_); }
@@ -121,15 +128,15 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
 
   /// Hands the obligation on, as in `return std::move(p).hand_over();`.
   BELAY_DISCHARGES pending hand_over()&& noexcept {
-    return pending(std::move(source_), number_, what_, at_, std::exchange(open_, false));
+    return pending(std::move(source_), number_, what_, at_, clock_, std::exchange(open_, false));
   }
 
   [[nodiscard]] where started_at() const noexcept { return at_; }
 
  private:
   BELAY_OPENS pending(std::shared_ptr<completion_source> source, std::uint64_t number, operation what, where at,
-                      bool open) noexcept
-      : source_(std::move(source)), number_(number), what_(what), at_(at), open_(open) {}
+                      const stream_clock& clock, bool open) noexcept
+      : source_(std::move(source)), number_(number), clock_(clock), what_(what), at_(at), open_(open) {}
 
   void abandon() noexcept {
     if (std::exchange(open_, false) && source_ != nullptr) source_->abandon(number_, at_);
@@ -137,6 +144,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
 
   std::shared_ptr<completion_source> source_;
   std::uint64_t number_ = 0;
+  stream_clock clock_;
   operation what_ = operation::none;
   where at_;
   bool open_ = false;

@@ -26,10 +26,12 @@
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_clock.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
@@ -127,7 +129,7 @@ class group : public group_operations<group> {
   /// Nothing of `work` is done.
   template <class Work>
   [[nodiscard]] pending start_composite(operation what, const Work&, const start_order& how = where::current()) const {
-    return pending(nullptr, 0, what, how.at);
+    return started(what, how);
   }
 
   /// The same.
@@ -148,7 +150,13 @@ class group : public group_operations<group> {
   void run(const buffer_use&, const where&, const Arguments&...) const noexcept {}
   template <operation What, class... Arguments>
   [[nodiscard]] pending start(const buffer_use&, const start_order& how, const Arguments&...) const noexcept {
-    return pending(nullptr, 0, What, how.at);
+    return started(What, how);
+  }
+  // It comes after what it would come after in a run.
+  [[nodiscard]] pending started(operation what, const start_order& how) const noexcept {
+    if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);
+    clock_->join(how.event.clock());
+    return pending(nullptr, 0, what, how.at, clock_->mark(stream_kind::communication));
   }
 
   friend class rank;
@@ -156,7 +164,8 @@ class group : public group_operations<group> {
   std::vector<int> members_;
   int rank_;
   std::shared_ptr<rank_questions> asked_;
-  axes shape_;                 // of the mesh that it is a group of
+  std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
+  axes shape_;                           // of the mesh that it is a group of
   std::optional<axis> along_;  // the mesh's axis; nothing: its ranks are those of the world, or a program's choice
 };
 
@@ -216,12 +225,14 @@ class rank {
  private:
   [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept {
     made.asked_ = asked_;
+    made.clock_ = clock_;
     return made;
   }
 
   int number_;
   int size_;
   std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
+  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
   std::vector<int> all_ranks_;
   mesh_record meshes_;
 };

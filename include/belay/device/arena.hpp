@@ -4,6 +4,9 @@
 // together: what one invocation keeps, or what one call uses as scratch. A lease beyond the capacity is a
 // budget_error; an arena never grows.
 //
+// A lease is for the compute stream of its engine, or for another stream: for work that begins after an event. What is
+// released is free for that stream at once, and for another one when that has queued a wait for a later event.
+//
 //   belay::tier_meters meters;
 //   belay::arena arena(belay::tier::device, belay::host_pages(1 << 20), 64, meters[belay::tier::device]);
 //   belay::lease_chain chain;
@@ -13,6 +16,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -22,7 +27,10 @@
 #include "belay/device/host_stream.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/offset_allocator.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/device/uses_in_flight.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -37,6 +45,10 @@ class arena {
   arena(arena&&) noexcept = default;
   arena& operator=(arena&&) noexcept = default;
 
+  /// From here on leases are the stream's whose clock this is, and end in its order. Until then they are those of a
+  /// stream that waits for no other.
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+
   /// Memory for `shape` elements of T until `chain` is released. It is not zeroed: it holds what an earlier lease
   /// wrote.
   template <class T, std::size_t Rank>
@@ -46,16 +58,51 @@ class arena {
   }
 
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current()) {
-    const auto offset = offsets_.allocate(bytes, chain);
+    const auto offset = offsets_.allocate(bytes, chain, *clock_);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
     return memory_.data() + *offset;
   }
 
+  /// The same for work of the stream `user` that begins after `ready`, an event of this arena's stream: that work is
+  /// said by `used_until`.
+  template <class T, std::size_t Rank>
+  [[nodiscard]] view<T, Rank> lease_for(stream_kind user, const stream_event& ready, extents<Rank> shape,
+                                        lease_chain& chain, where at = where::current()) {
+    const auto owner = [&] { return std::string(name(tier_)) + " tier"; };
+    return {reinterpret_cast<T*>(lease_bytes_for(user, ready, tensor_bytes<T>(shape, owner, at), chain, at)), shape};
+  }
+  [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
+                                           lease_chain& chain, where at = where::current()) {
+    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user));
+    if (!offset) [[unlikely]]
+      refuse(bytes, at);
+    if (bytes > 0) in_flight_.add(*offset, bytes, stream_clock::unknown(), *clock_);
+    return memory_.data() + *offset;
+  }
+  /// Work of another stream uses the bytes until `over`. Their lease may end before: nobody gets them who does not come
+  /// after that. Bytes that are not the arena's are not looked at.
+  void used_until(const stream_event& over, const void* first, std::size_t bytes) {
+    const auto* byte = static_cast<const std::byte*>(first);
+    if (bytes == 0 || std::less<>()(byte, memory_.data()) ||
+        !std::less<>()(byte, memory_.data() + memory_.size_bytes()))
+      return;
+    in_flight_.add(static_cast<std::size_t>(byte - memory_.data()), bytes, over.clock(), *clock_);
+  }
+  /// The host has waited for `over` itself: so what it queues from here on comes after it.
+  void host_waited(const stream_event& over) noexcept { clock_->join(over.clock()); }
+
+  /// Ends all leases of the chain, in the order of the arena's stream.
   void release(lease_chain& chain) noexcept {
+    if (!in_flight_.empty()) [[unlikely]]
+      in_flight_.forget(*clock_);
     if (poisoned_in_ != nullptr) [[unlikely]]
-      offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) { poison(offset, bytes); });
-    offsets_.release(chain);
+      offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
+        if (!in_flight_.within(offset, bytes)) poison(offset, bytes);
+      });
+    if (in_flight_.empty()) [[likely]]
+      return offsets_.release(chain, *clock_);
+    release_used(chain);
   }
 
   /// Overwrites what is released from here on, in the order of `stream`, and all that there is: with a word that is NaN
@@ -72,7 +119,12 @@ class arena {
   }
 
   /// Ends every lease. Chains that still name one must not be released.
-  void reclaim() noexcept { offsets_.clear(); }
+  void reclaim() noexcept {
+    in_flight_.forget(*clock_);
+    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
+    in_flight_.join_known(used);
+    offsets_.clear(used);
+  }
 
   [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
   [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
@@ -85,6 +137,17 @@ class arena {
     });
   }
 
+  // Something is used by another stream.
+  [[gnu::noinline]] void release_used(lease_chain& chain) noexcept {
+    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
+    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
+      stream_clock used = here;
+      in_flight_.join(offset, bytes, used);
+      return used;
+    };
+    offsets_.release(chain, used_by, *clock_);
+  }
+
   // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
     throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
@@ -94,6 +157,8 @@ class arena {
   offset_allocator offsets_;
   tier tier_;
   host_stream* poisoned_in_ = nullptr;
+  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
+  uses_in_flight in_flight_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -19,6 +19,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream.hpp"
+#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/stream_policy.hpp"
 
@@ -44,12 +45,11 @@ class copy_stream {
   using stream_type = Stream;
   static constexpr bool runs_nothing = Stream::runs_nothing;
 
-  copy_stream() requires std::default_initializable<Stream>
-  = default;
+  copy_stream() requires std::default_initializable<Stream> : stream_(made()) {}
   /// Of rank `rank`, whose copies run as `how` says.
   copy_stream(const stream_settings& how,
-              int rank) requires std::constructible_from<Stream, const stream_settings&, int, stream_work>
-      : stream_(how, rank, stream_work::copy), timed_(how.policy == stream_policy::queued) {}
+              int rank) requires std::constructible_from<Stream, const stream_settings&, int, stream_kind>
+      : stream_(how, rank, stream_kind::copy), timed_(how.policy == stream_policy::queued) {}
   copy_stream(const copy_stream&) = delete;
   copy_stream& operator=(const copy_stream&) = delete;
 
@@ -69,7 +69,7 @@ class copy_stream {
     });
   }
 
-  [[nodiscard]] stream_event record() const { return stream_.record(); }
+  [[nodiscard]] stream_event record() { return stream_.record(); }
   /// Later copies begin when `mark` is reached.
   void wait(const stream_event& mark, where at = where::current()) { wait_of(stream_, mark, at); }
   /// Later work of `other` begins when `copied`, an event of this stream, is reached. For how long that keeps it is
@@ -105,6 +105,12 @@ class copy_stream {
     std::uint64_t begun = 0;  // of the wait that `other` is in
   };
 
+  [[nodiscard]] static Stream made() {
+    if constexpr (std::constructible_from<Stream, stream_kind>)
+      return Stream(stream_kind::copy);
+    else
+      return Stream();
+  }
   [[nodiscard]] static std::uint64_t now() noexcept {
     return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   }

@@ -20,14 +20,15 @@
 
 namespace belay::inline BELAY_ABI {
 
-class host_stream {
+class host_stream : public counted_stream {
  public:
   static constexpr bool runs_nothing = false;
 
   /// Runs work at once, on the calling thread.
-  host_stream() noexcept = default;
+  explicit host_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
   /// Runs it as `how` says: a stream of rank `rank`.
-  explicit host_stream(const stream_settings& how, int rank = 0, stream_work kind = stream_work::compute) {
+  explicit host_stream(const stream_settings& how, int rank = 0, stream_kind kind = stream_kind::compute)
+      : counted_stream(kind) {
     if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>();
     if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank, kind);
   }
@@ -40,13 +41,16 @@ class host_stream {
     else
       queue_->run(work);
   }
-  [[nodiscard]] stream_event record() const { return queue_ == nullptr ? stream_event{} : queue_->record(); }
+  [[nodiscard]] stream_event record() {
+    return (queue_ == nullptr ? stream_event{} : queue_->record()).at(counted_stream::mark());
+  }
   /// Later work begins when `mark` is reached; a stream that runs at once blocks its caller until then.
   void wait(const stream_event& mark, where at = where::current()) {
     if (queue_ == nullptr)
       mark.synchronize(at);
     else
       queue_->wait(mark, at);
+    join(mark);
   }
   /// Returns when all work is over; rethrows the first exception of it.
   void synchronize() {
@@ -67,6 +71,6 @@ class host_stream {
   std::unique_ptr<queue_stream> queue_;
 };
 
-static_assert(stream<host_stream>);
+static_assert(clocked_stream<host_stream>);
 
 }  // namespace belay::inline BELAY_ABI

@@ -14,6 +14,8 @@
 #include "belay/core/where.hpp"
 #include "belay/device/arena.hpp"
 #include "belay/device/offset_allocator.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -21,6 +23,11 @@ class lease_source {
  public:
   /// `bytes` until `chain` is released; not zeroed. Throws budget_error where the arena has no room.
   [[nodiscard]] virtual std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at) = 0;
+  // As those of `arena`.
+  [[nodiscard]] virtual std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
+                                                   lease_chain& chain, where at) = 0;
+  virtual void used_until(const stream_event& over, const void* first, std::size_t bytes) = 0;
+  virtual void host_waited(const stream_event& over) noexcept = 0;
   virtual void release(lease_chain& chain) noexcept = 0;
 
  protected:
@@ -36,6 +43,14 @@ class lease_source_of final : public lease_source {
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at) override {
     return arena_->lease_bytes(bytes, chain, at);
   }
+  [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
+                                           lease_chain& chain, where at) override {
+    return arena_->lease_bytes_for(user, ready, bytes, chain, at);
+  }
+  void used_until(const stream_event& over, const void* first, std::size_t bytes) override {
+    arena_->used_until(over, first, bytes);
+  }
+  void host_waited(const stream_event& over) noexcept override { arena_->host_waited(over); }
   void release(lease_chain& chain) noexcept override { arena_->release(chain); }
 
  private:

@@ -3,7 +3,8 @@
 // Hands out byte ranges of a region that it never touches. The same sequence of requests gives the same offsets, on
 // every rank and in the rehearsal that sizes the region: the extent that the rehearsal reached is the size of the
 // arena, and no fragmentation is discovered at run time. It is an address-ordered first-fit allocator with coalescing.
-// All nodes exist from the start, so it allocates nothing later.
+// A free range remembers what has used it, and is given only to what comes after that (device/stream_clock.hpp). All
+// nodes exist from the start, so it allocates nothing later.
 //
 //   belay::offset_allocator offsets(std::size_t{1} << 20, 64);
 //   belay::lease_chain chain;
@@ -11,6 +12,7 @@
 //   offsets.release(chain);                                               // ends all leases of the chain
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,6 +23,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_clock.hpp"
 #include "belay/device/tier.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -51,15 +54,17 @@ class offset_allocator {
     clear();
   }
 
-  /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`. The lease is added to
-  /// `chain`. Nothing where the region has no room or all leases are in use. Zero bytes are a range of size zero at
-  /// offset 0.
-  [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain) {
+  /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`, whose former users come
+  /// before what `user` comes after. The lease is added to `chain`. Nothing where the region has no such room or all
+  /// leases are in use. Zero bytes are a range of size zero at offset 0.
+  [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain,
+                                                    const stream_clock& user = {}) {
     const std::size_t size = leased_size(bytes);
     if (size == 0) return 0;
     node* const nodes = nodes_.data();
     std::uint32_t at = nodes[edge].next_free;
-    while (nodes[at].size < size) at = nodes[at].next_free;  // ends: no request is larger than the edge
+    // Ends: no request is larger than the edge, which nobody has used.
+    while (!nodes[at].free_for(user) || (nodes[at].size < size && !widen(at, size, user))) at = nodes[at].next_free;
     if (at == edge) return std::nullopt;
     if (nodes[at].size == size) {
       unlink_free(at);
@@ -68,7 +73,7 @@ class offset_allocator {
       if (at == edge) return std::nullopt;
     }
     node& taken = nodes[at];
-    taken.used = true;
+    taken.leased = true;
     taken.chained = chain.head;
     chain.head = at;
     live_ += size;
@@ -92,20 +97,23 @@ class offset_allocator {
     return out;
   }
 
-  /// Ends every lease of the chain.
-  void release(lease_chain& chain) noexcept {
-    std::uint32_t at = chain.head;
-    if (at == none) return;
-    chain.head = none;
-    std::size_t bytes = 0;
-    do {
-      const std::uint32_t next = nodes_[at].chained;
-      bytes += nodes_[at].size;
-      free_node(at);
-      at = next;
-    } while (at != none);
-    live_ -= bytes;
-    if (meter_ != nullptr) meter_->remove(bytes);
+  /// Ends every lease of the chain, which its compute stream has used up to `now`, the clock of that stream.
+  void release(lease_chain& chain, const stream_clock& now = {}) noexcept {
+    const std::uint64_t place = now.place(stream_kind::compute);
+    const auto used_by_compute = [&](node& freed) {
+      freed.used_by.set(stream_kind::compute, place);
+      freed.awaited = false;
+    };
+    release_with(chain, used_by_compute, now);
+  }
+  /// The same with `used_by(offset, bytes)` for each lease: a clock of all that has used it.
+  template <std::invocable<std::size_t, std::size_t> UsedBy>
+  void release(lease_chain& chain, const UsedBy& used_by, const stream_clock& now) noexcept {
+    const auto used_by_others = [&](node& freed) {
+      freed.used_by = used_by(freed.offset, freed.size);
+      freed.awaited = !now.covers(freed.used_by);
+    };
+    release_with(chain, used_by_others, now);
   }
 
   /// Calls visit(offset, bytes) for every lease of the chain.
@@ -132,17 +140,17 @@ class offset_allocator {
     return false;
   }
 
-  /// Ends every lease: a step reclaims with it what lost handles held.
-  void clear() noexcept {
+  /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
+  void clear(const stream_clock& used = {}) noexcept {
     if (meter_ != nullptr) meter_->remove(live_);
     live_ = 0;
     spare_ = edge;
     for (std::uint32_t i = static_cast<std::uint32_t>(nodes_.size()); i-- > 2;) recycle(i);
     constexpr std::uint32_t whole = 1;
     const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-    nodes_[edge] = {0, unlimited_bytes, whole, whole, first_free, first_free, none, true};
-    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, edge, edge, edge, edge, none, false};
-    nodes_[whole].used = first_free == edge;  // an empty region
+    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false};
+    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true};
+    nodes_[whole].leased = first_free == edge;  // an empty region
   }
 
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
@@ -153,7 +161,7 @@ class offset_allocator {
   /// Leases that have not ended. Linear in the number of ranges.
   [[nodiscard]] std::size_t lease_count() const noexcept {
     std::size_t count = 0;
-    for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].used ? 1 : 0;
+    for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].leased ? 1 : 0;
     return count;
   }
 
@@ -165,12 +173,19 @@ class offset_allocator {
   struct node {
     std::size_t offset = 0;
     std::size_t size = 0;
+    stream_clock used_by;           // of a free range
     std::uint32_t previous = edge;  // in address order
     std::uint32_t next = edge;
     std::uint32_t previous_free = edge;  // free ranges only, in address order
     std::uint32_t next_free = edge;
     std::uint32_t chained = none;  // a lease: the next of its chain; a spare node: the next spare, or edge
-    bool used = false;
+    bool leased = false;
+    bool awaited = false;  // a free range that another stream than that of the compute may use
+
+    [[nodiscard]] bool free_for(const stream_clock& user) const noexcept {
+      return used_by.place(stream_kind::compute) <= user.place(stream_kind::compute) &&
+             (!awaited || user.covers(used_by));
+    }
   };
 
   [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at) {
@@ -179,6 +194,23 @@ class offset_allocator {
           "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
     }
     return 2 * max_leases + 2;
+  }
+
+  template <class Note>
+  void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept {
+    std::uint32_t at = chain.head;
+    if (at == none) return;
+    chain.head = none;
+    std::size_t bytes = 0;
+    do {
+      const std::uint32_t next = nodes_[at].chained;
+      bytes += nodes_[at].size;
+      note(nodes_[at]);
+      free_node(at, now);
+      at = next;
+    } while (at != none);
+    live_ -= bytes;
+    if (meter_ != nullptr) meter_->remove(bytes);
   }
 
   void recycle(std::uint32_t at) noexcept {
@@ -215,6 +247,30 @@ class offset_allocator {
     nodes[after].previous_free = before;
   }
 
+  // Makes the free node `at` larger, to `size` bytes, by what follows it and is free for `user` too.
+  bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept {
+    node* const nodes = nodes_.data();
+    std::size_t have = nodes[at].size;
+    for (std::uint32_t next = nodes[at].next; have < size; next = nodes[next].next) {
+      if (nodes[next].leased || !nodes[next].free_for(user)) return false;
+      have += nodes[next].size;
+    }
+    while (nodes[at].size < size) {
+      const std::uint32_t next = nodes[at].next;
+      const std::size_t lacks = size - nodes[at].size;
+      if (nodes[next].size > lacks) {
+        nodes[at].size = size;
+        nodes[next].offset += lacks;
+        nodes[next].size -= lacks;
+      } else {
+        nodes[at].size += nodes[next].size;
+        unlink_free(next);
+        unlink(next);
+      }
+    }
+    return true;
+  }
+
   // Removes a node that was merged into a neighbour from the address order.
   void unlink(std::uint32_t at) noexcept {
     node* const nodes = nodes_.data();
@@ -225,28 +281,46 @@ class offset_allocator {
     recycle(at);
   }
 
-  // A range that becomes free is merged with its free neighbours. Only one between two leases enters the free list.
-  void free_node(std::uint32_t at) noexcept {
+  // Whether two free ranges are one: both have had users, which come before `now`, or none. What nobody has used stays
+  // apart, and so does what is awaited, so that neither is taken for the other.
+  [[nodiscard]] static bool alike(node& one, node& other, const stream_clock& now) noexcept {
+    if (one.awaited) one.awaited = !now.covers(one.used_by);
+    if (other.awaited) other.awaited = !now.covers(other.used_by);
+    if (one.awaited || other.awaited) return false;
+    return (one.used_by.place(stream_kind::compute) == 0) == (other.used_by.place(stream_kind::compute) == 0);
+  }
+  // All users of `other` are users of `into`, which is like it.
+  static void join(node& into, const node& other) noexcept {
+    const std::uint64_t place = other.used_by.place(stream_kind::compute);
+    if (into.used_by.place(stream_kind::compute) < place) into.used_by.set(stream_kind::compute, place);
+  }
+
+  // A range that becomes free is merged with free neighbours like it, and has all their users.
+  void free_node(std::uint32_t at, const stream_clock& now) noexcept {
     node* const nodes = nodes_.data();
     node& freed = nodes[at];
     const std::size_t size = freed.size;
     const std::uint32_t before = freed.previous;
     const std::uint32_t after = freed.next;
-    if (!nodes[after].used) {
+    const bool joins_before = !nodes[before].leased && alike(nodes[before], freed, now);
+    if (!nodes[after].leased && alike(nodes[after], freed, now)) {
       nodes[after].offset = freed.offset;
       nodes[after].size += size;
+      join(nodes[after], freed);
       unlink(at);
-      if (!nodes[before].used) {
+      if (joins_before) {
         nodes[after].offset = nodes[before].offset;
         nodes[after].size += nodes[before].size;
+        join(nodes[after], nodes[before]);
         unlink_free(before);
         unlink(before);
       }
-    } else if (!nodes[before].used) {
+    } else if (joins_before) {
       nodes[before].size += size;
+      join(nodes[before], freed);
       unlink(at);
     } else {
-      freed.used = false;
+      freed.leased = false;
       link_free(at);
     }
   }
@@ -254,7 +328,7 @@ class offset_allocator {
   void link_free(std::uint32_t at) noexcept {
     node* const nodes = nodes_.data();
     std::uint32_t after = nodes[at].next;
-    while (nodes[after].used && after != edge) after = nodes[after].next;
+    while (nodes[after].leased && after != edge) after = nodes[after].next;
     const std::uint32_t before = nodes[after].previous_free;
     nodes[at].next_free = after;
     nodes[at].previous_free = before;

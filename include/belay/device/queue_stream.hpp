@@ -27,8 +27,8 @@
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream.hpp"
+#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
-#include "belay/device/stream_policy.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -46,7 +46,7 @@ class queue_stream {
   /// With a thread of its own.
   queue_stream();
   /// Runs when `arbiter` says so: a stream of `rank`, whose host thread waits through the arbiter alone.
-  queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_work kind = stream_work::compute);
+  queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind = stream_kind::compute);
   queue_stream(const queue_stream&) = delete;  // a stream is one order
   queue_stream& operator=(const queue_stream&) = delete;
   /// Runs what is queued, then ends the thread. An exception that nobody fetched by `synchronize` is dropped.

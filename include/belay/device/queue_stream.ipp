@@ -98,7 +98,7 @@ class queue_stream::progress final : public event_source {
 
 class queue_stream::turns final : public arbitrated {
  public:
-  turns(queue_stream& owner, int rank, stream_work kind) noexcept
+  turns(queue_stream& owner, int rank, stream_kind kind) noexcept
       : arbitrated(rank, runner::waiting_host, kind), owner_(&owner) {}
 
   [[nodiscard]] bool can_run() const noexcept override {
@@ -117,7 +117,7 @@ BELAY_DECL queue_stream::queue_stream()
       ring_(std::make_unique<closure[]>(capacity)),
       thread_([this] { serve(); }) {}
 
-BELAY_DECL queue_stream::queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_work kind)
+BELAY_DECL queue_stream::queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind)
     : progress_(std::make_shared<progress>(std::move(arbiter))),
       ring_(std::make_unique<closure[]>(capacity)),
       turns_(std::make_unique<turns>(*this, rank, kind)) {

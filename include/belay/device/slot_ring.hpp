@@ -49,7 +49,7 @@ class slot_ring {
     if (acquired_ - released_ == slots_.size()) [[unlikely]]
       refuse(at);
     const std::size_t number = acquired_++ % slots_.size();
-    if (const stream_event& free = slots_[number]; free.source() != nullptr) stream.wait(free, at);
+    stream.wait(slots_[number], at);
     const std::span<std::byte> memory = slot(number);
     if (found_ == slot_contents::poisoned) [[unlikely]]
       stream.run([first = reinterpret_cast<std::uint32_t*>(memory.data()), words = memory.size() / 4] {

@@ -12,8 +12,10 @@
 
 #include <concepts>
 #include <cstddef>
+#include <memory>
 
 #include "belay/core/config.hpp"
+#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -29,32 +31,62 @@ concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.synchronize();
 };
 
+/// A stream that counts what its later work comes after: `record()` marks its clock, `wait(event)` joins the event's.
+/// Memory of an engine goes from one stream to another by these clocks (device/arena.hpp).
+template <class S>
+concept clocked_stream = stream<S> && requires(const S& s) {
+  { s.clock() } -> std::same_as<const std::shared_ptr<stream_clock>&>;
+};
+
+/// The clock of a stream that has no order with others but by events. A moved-from stream has none.
+class counted_stream {
+ public:
+  explicit counted_stream(stream_kind kind) : kind_(kind), clock_(std::make_shared<stream_clock>(kind, 1)) {}
+
+  [[nodiscard]] const std::shared_ptr<stream_clock>& clock() const noexcept { return clock_; }
+
+ protected:
+  [[nodiscard]] stream_clock mark() noexcept { return clock_->mark(kind_); }
+  void join(const stream_event& mark) noexcept { clock_->join(mark.clock()); }
+
+ private:
+  stream_kind kind_;
+  std::shared_ptr<stream_clock> clock_;
+};
+
 /// Runs work at once, on the calling thread.
-class immediate_stream {
+class immediate_stream : public counted_stream {
  public:
   static constexpr bool runs_nothing = false;
+
+  explicit immediate_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
   template <std::invocable Work>
   void run(Work&& work) {
     work();
   }
-  [[nodiscard]] stream_event record() const noexcept { return {}; }
-  void wait(const stream_event& mark) const { mark.synchronize(); }
+  [[nodiscard]] stream_event record() noexcept { return stream_event().at(mark()); }
+  void wait(const stream_event& mark) {
+    mark.synchronize();
+    join(mark);
+  }
   void synchronize() const noexcept {}
 };
 
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
-class rehearsal_stream {
+class rehearsal_stream : public counted_stream {
  public:
   static constexpr bool runs_nothing = true;
 
+  explicit rehearsal_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
+
   template <std::invocable Work>
   void run(Work&&) const noexcept {}
-  [[nodiscard]] stream_event record() const noexcept { return {}; }
-  void wait(const stream_event&) const noexcept {}
+  [[nodiscard]] stream_event record() noexcept { return stream_event().at(mark()); }
+  void wait(const stream_event& mark) noexcept { join(mark); }
   void synchronize() const noexcept {}
 };
 
-static_assert(stream<immediate_stream> && stream<rehearsal_stream>);
+static_assert(clocked_stream<immediate_stream> && clocked_stream<rehearsal_stream>);
 
 }  // namespace belay::inline BELAY_ABI

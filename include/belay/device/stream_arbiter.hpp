@@ -19,7 +19,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
-#include "belay/device/stream_policy.hpp"
+#include "belay/device/stream_clock.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -54,7 +54,7 @@ class arbitrated {
   /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
   [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
 
-  arbitrated(int rank, runner by, stream_work kind = stream_work::compute) noexcept
+  arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
       : rank_(rank), by_(by), kind_(kind) {}
   arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
   arbitrated& operator=(const arbitrated&) = delete;
@@ -66,7 +66,7 @@ class arbitrated {
   friend class stream_arbiter;
   int rank_;
   runner by_;
-  stream_work kind_;
+  stream_kind kind_;
   bool granted_ = false;
   const stream_meeting* meeting_ = nullptr;  // of what has its turn
   bool in_meeting_ = false;                  // while candidates are found

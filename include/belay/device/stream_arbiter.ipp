@@ -130,7 +130,7 @@ BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock) {
     return;
   }
   const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
-  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_work::compute; };
+  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_kind::compute; };
   auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
   if (late == candidates_.end()) late = std::find_if(candidates_.begin(), candidates_.end(), computes);
   arbitrated& next = seed_ != 0                  ? *candidates_[draw(candidates_.size())]

@@ -15,6 +15,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_clock.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -32,13 +33,14 @@ class event_source {
   ~event_source() = default;
 };
 
-/// A place in a stream's order. A plain handle that may outlive its stream; without a stream it is reached from the
-/// start.
+/// A place in a stream's order. A plain handle that may outlive its stream; without a source it is reached from the
+/// start. `clock()` says what comes before it in the order of the program.
 class stream_event {
  public:
   stream_event() = default;
-  stream_event(std::shared_ptr<const event_source> source, std::uint64_t place) noexcept
-      : source_(std::move(source)), place_(place) {}
+  stream_event(std::shared_ptr<const event_source> source, std::uint64_t place,
+               const stream_clock& clock = stream_clock()) noexcept
+      : source_(std::move(source)), place_(place), clock_(clock) {}
 
   /// True when `synchronize` would not block.
   [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->over(place_); }
@@ -59,10 +61,14 @@ class stream_event {
   }
 
   [[nodiscard]] const event_source* source() const noexcept { return source_.get(); }
+  [[nodiscard]] const stream_clock& clock() const noexcept { return clock_; }
+  /// The same place, with the clock of the stream that has recorded it.
+  [[nodiscard]] stream_event at(const stream_clock& clock) && noexcept { return {std::move(source_), place_, clock}; }
 
  private:
   std::shared_ptr<const event_source> source_;
   std::uint64_t place_ = 0;
+  stream_clock clock_;
 };
 
 }  // namespace belay::inline BELAY_ABI

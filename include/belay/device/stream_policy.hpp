@@ -28,9 +28,6 @@ enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
   return "unknown";
 }
 
-/// What the work of a stream is: an arbiter with seed 0 lets copies run last.
-enum class stream_work : std::uint8_t { compute, copy };
-
 /// What a program chooses. `seed` is that of `adversarial`.
 struct stream_choice {
   stream_policy policy = stream_policy::immediate;

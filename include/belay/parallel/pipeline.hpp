@@ -270,13 +270,17 @@ class pipeline {
   // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
   template <class Engine, class Stage>
   void exchange(Engine& engine, Stage& stage, const schedule::action& next, transfer_list& transfers, where at) {
+    auto& memory = engine.activations();
+    // Later work of the stream may not overtake it, nor it what the stream has queued.
+    const stream_event ready = engine.compute().record();
     std::size_t count = 0;
     for (const schedule::transfer& one : next.transfers()) {
       const int peer = static_cast<int>(one.peer);
       const int tag = static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
       if (one.direction == schedule::transfer_direction::receive) {
         tensor& incoming = received(one.what, one.micro_batch);
-        incoming.values = engine.activations().template lease<T>(boundary_, incoming.memory, at);
+        incoming.values =
+            memory.template lease_for<T>(stream_kind::communication, ready, boundary_, incoming.memory, at);
         transfers[count++] = p2p::receive(peer, incoming.values.flat(), tag);
       } else {
         const view<const T, Rank> outgoing = one.what == schedule::payload::activation
@@ -285,7 +289,7 @@ class pipeline {
         transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
       }
     }
-    exchange_in_order(engine.compute(), {transfers.data(), count}, at);
+    exchange_in_order(engine, ready, {transfers.data(), count}, at);
     for (const schedule::transfer& one : next.transfers()) {
       if (one.direction == schedule::transfer_direction::send && one.what == schedule::payload::gradient)
         stage.release(one.micro_batch);
@@ -293,15 +297,22 @@ class pipeline {
   }
 
   // A received tensor's memory, and that of a sent one after it, may still be read by what the stream has queued.
-  template <stream Stream>
-  void exchange_in_order(Stream& stream, std::span<const p2p> transfers, where at) {
+  template <class Engine>
+  void exchange_in_order(Engine& engine, const stream_event& ready, std::span<const p2p> transfers, where at) {
+    auto& stream = engine.compute();
+    const auto used_until = [&](const stream_event& over) {
+      for (const p2p& one : transfers) engine.activations().used_until(over, one.data, one.bytes);
+    };
     if constexpr (can_start_exchange<Group> && requires { stream.immediate(); }) {
-      if (!stream.immediate())
-        return group_.start_exchange(transfers, start_order(after(stream.record(), at)).keeping(transfers_))
-            .then(stream, at);
+      if (!stream.immediate()) {
+        pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(transfers_));
+        used_until(under_way.event());
+        return std::move(under_way).then(stream, at);
+      }
     }
     stream.synchronize();
     belay::exchange(group_, transfers, at);
+    used_until(ready);
   }
 
   template <class Engine>

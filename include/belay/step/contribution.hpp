@@ -71,6 +71,7 @@ class contribution_list {
     end_ = &target.next_;
   }
 
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
   /// Tells every target, and empties the list.
   void contribute(std::size_t micro_batch, const stream_event& added, where at) {
     while (first_ != nullptr) take_first().contribute(micro_batch, added, at);

@@ -24,6 +24,7 @@
 #include "belay/device/copy_stream.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/commit.hpp"
@@ -56,7 +57,9 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations) {}
+        ledger_(max_obligations) {
+    adopt(arena_);
+  }
   /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
   engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
          std::size_t max_leases = 16384,
@@ -69,7 +72,7 @@ class engine {
         streams_(streams),
         rank_(rank),
         poisons_(streams.policy == stream_policy::adversarial) {
-    poison();
+    adopt(arena_);
   }
 
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
@@ -136,8 +139,10 @@ class engine {
 
   /// Whether what is free holds nothing that looks like a number: under `adversarial`.
   [[nodiscard]] bool poisons() const noexcept { return poisons_; }
-  /// Treats `other`, from which leases of steps come too, as it treats its own memory.
-  void poison(arena<Memory>& other) {
+  /// Treats `other`, from which leases of steps come too, as it treats its own memory: leases are the compute
+  /// stream's.
+  void adopt(arena<Memory>& other) {
+    if constexpr (clocked_stream<stream_type>) other.follow(compute().clock());
     if constexpr (std::derived_from<stream_type, host_stream>)
       if (poisons_) other.poison_in(kit_.stream());
   }
@@ -147,7 +152,7 @@ class engine {
   void use(Memory activations) {
     synchronize();
     arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
-    poison();
+    adopt(arena_);
     ++epoch_;
   }
 
@@ -227,9 +232,6 @@ class engine {
   }
 
  private:
-  // Under `adversarial`, what is free holds nothing that looks like a number.
-  void poison() { poison(arena_); }
-
   void begin(where at) {
     expect_between_steps(at);
     synchronize();  // throws what has failed since the last step

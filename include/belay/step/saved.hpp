@@ -73,7 +73,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         contribution_list contributions;
         call.begin_backward(contributions);
         layer_->backward(call, std::move(residue_), dout, dx.values());
-        contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
+        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
       settle(at);
       return dx;
@@ -89,7 +89,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
           const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
           layer_->backward(call, std::move(residue_), dout, unused.values());
         }
-        contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
+        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
       settle(at);
     }

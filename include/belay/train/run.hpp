@@ -183,7 +183,7 @@ class run {
     const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(index);
     of_steps_.push_back(std::make_unique<within_steps>(
         within_steps{purpose, {tier::device, memory_type{bytes}, std::size_t{4096}, meters_[tier::device]}}));
-    engine_->poison(of_steps_.back()->leases);
+    engine_->adopt(of_steps_.back()->leases);
     return of_steps_.back()->leases;
   }
 

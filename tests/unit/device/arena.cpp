@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -137,4 +138,143 @@ TEST_CASE("bytes near the end of the address space are refused, not rounded up t
                        belay::size_error);
   CHECK(chain.empty());
   CHECK_THROWS_AS(belay::host_pages{SIZE_MAX}, belay::budget_error);
+}
+
+namespace {
+
+using belay::stream_kind;
+
+struct streamed {
+  belay::tier_meter meter;
+  belay::arena<belay::host_pages> memory{belay::tier::device, belay::host_pages{1 << 16}, 32, meter};
+};
+
+// What a communication of a rank gives: an event of its own, after `ready`.
+struct communications {
+  belay::stream_clock clock{stream_kind::communication, 1};
+  belay::stream_event start(const belay::stream_event& ready) {
+    clock.join(ready.clock());
+    return belay::stream_event().at(clock.mark(stream_kind::communication));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a freed range is free for its own stream at once, for another one after an event recorded since") {
+  streamed s;
+  belay::host_stream compute;
+  s.memory.follow(compute.clock());
+  belay::lease_chain first, second, third;
+  const auto used = s.memory.lease<float>(belay::extents<1>{64}, first);
+  const belay::stream_event early = compute.record();
+  s.memory.release(first);
+  const auto elsewhere = s.memory.lease_for<float>(stream_kind::communication, early, belay::extents<1>{64}, second);
+  CHECK(elsewhere.data() != used.data());
+  CHECK(s.memory.lease<float>(belay::extents<1>{64}, first).data() == used.data());
+  s.memory.release(first);
+  const belay::stream_event late = compute.record();
+  CHECK(s.memory.lease_for<float>(stream_kind::communication, late, belay::extents<1>{64}, third).data() ==
+        used.data());
+}
+
+TEST_CASE("what a communication uses is free for the stream that has queued a wait for it") {
+  streamed s;
+  belay::host_stream compute;
+  communications started;
+  s.memory.follow(compute.clock());
+  belay::lease_chain first, second;
+  const auto sent = s.memory.lease<float>(belay::extents<1>{64}, first);
+  const belay::stream_event over = started.start(compute.record());
+  s.memory.used_until(over, sent.data(), 4);  // a part of it is a use
+  s.memory.release(first);
+  const auto elsewhere = s.memory.lease<float>(belay::extents<1>{64}, second);
+  CHECK(elsewhere.data() != sent.data());
+  CHECK(s.memory.lease_for<float>(stream_kind::communication, compute.record(), belay::extents<1>{64}, first).data() ==
+        sent.data());  // its own stream
+  s.memory.used_until(over, sent.data(), 256);
+  s.memory.release(first);
+  SUBCASE("a stream waits") { compute.wait(over); }
+  SUBCASE("the host waits") { s.memory.host_waited(over); }
+  CHECK(s.memory.lease<float>(belay::extents<1>{64}, first).data() == sent.data());
+}
+
+TEST_CASE("a range whose use has no end goes to no other stream, until all is reclaimed") {
+  streamed s;
+  belay::host_stream compute;
+  s.memory.follow(compute.clock());
+  belay::lease_chain chain;
+  const auto received =
+      s.memory.lease_for<float>(stream_kind::communication, compute.record(), belay::extents<1>{64}, chain);
+  s.memory.release(chain);
+  CHECK(s.memory.lease<float>(belay::extents<1>{64}, chain).data() != received.data());
+  s.memory.reclaim();
+  chain = {};
+  CHECK(s.memory.lease<float>(belay::extents<1>{64}, chain).data() == received.data());
+}
+
+TEST_CASE("bytes of other memory have no uses here, and a stream without a clock gets what no other has used") {
+  streamed s;
+  belay::host_stream compute;
+  float outside = 0;
+  belay::lease_chain first, second;
+  s.memory.used_until(compute.record(), &outside, sizeof outside);
+  const auto used = s.memory.lease<float>(belay::extents<1>{64}, first);
+  s.memory.release(first);
+  CHECK(s.memory.lease_for<float>(stream_kind::copy, {}, belay::extents<1>{64}, second).data() != used.data());
+}
+
+TEST_CASE("what is in use does not take its neighbours with it, and is one range with them afterwards") {
+  belay::offset_allocator offsets(4096, 8);
+  const belay::stream_clock copying(stream_kind::copy, 5), early(stream_kind::compute, 1),
+      later(stream_kind::compute, 2);
+  belay::stream_clock now = later;
+  belay::lease_chain low, high, wide, chain;
+  CHECK(offsets.allocate(64, low) == 0);
+  CHECK(offsets.allocate(64, high) == 64);
+  const auto copied = [&](std::size_t, std::size_t) { return copying; };
+  offsets.release(low, copied, now);
+  offsets.release(high, now);
+  CHECK(offsets.allocate(128, chain, now) == 64);   // with what nobody has used
+  CHECK(offsets.allocate(64, wide, early) == 192);  // what was used before is left
+  offsets.release(chain, now);
+  CHECK(offsets.allocate(64, chain, copying) == 0);
+  offsets.release(chain, copied, now);
+  now.join(copying);
+  CHECK(offsets.allocate(192, chain, now) == 0);
+  offsets.release(chain, now);
+  offsets.release(wide, now);
+  CHECK(offsets.lease_count() == 0);
+  CHECK(offsets.allocate(4096, chain, now) == 0);
+  CHECK(!offsets.allocate(64, wide, now));
+}
+
+TEST_CASE("ranges are where the rehearsal has found them, whatever the policy of the streams") {
+  const auto play = [](auto& compute) {
+    streamed s;
+    communications started;
+    s.memory.follow(compute.clock());
+    std::mt19937 random(5);
+    std::vector<belay::lease_chain> chains(8);
+    std::vector<std::ptrdiff_t> given;
+    std::vector<belay::stream_event> events{compute.record()};
+    for (int i = 0; i < 300; ++i) {
+      belay::lease_chain& chain = chains[random() % chains.size()];
+      if (!chain.empty()) s.memory.release(chain);
+      const belay::extents<1> shape{1 + random() % 40};
+      const auto some = events[random() % events.size()];
+      const auto at = random() % 2 == 0 ? s.memory.lease<float>(shape, chain)
+                                        : s.memory.lease_for<float>(stream_kind::communication, some, shape, chain);
+      given.push_back(reinterpret_cast<const std::byte*>(at.data()) - s.memory.memory().data());
+      if (random() % 2 == 0) events.push_back(compute.record());
+      const belay::stream_event over = started.start(some);
+      s.memory.used_until(over, at.data(), at.size() * sizeof(float));
+      if (random() % 2 == 0) compute.wait(over);
+    }
+    return given;
+  };
+  belay::rehearsal_stream rehearsed;
+  belay::host_stream immediate, queued({belay::stream_policy::queued});
+  const auto planned = play(rehearsed);
+  CHECK(play(immediate) == planned);
+  CHECK(play(queued) == planned);
 }

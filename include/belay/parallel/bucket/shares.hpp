@@ -153,6 +153,7 @@ class gradient_shares {
     for (std::size_t m = 0; m < micro_batches_; ++m)
       for (std::size_t b = 0; b < buckets_.size(); ++b) {
         if (!divides(b) || buckets_[b].reductions > m) continue;
+        staging_.wait_before_open(at);
         open(b, contributors, at);
         copies.reduced(b, reduce(b, contributors, computed, keep, at));
       }

@@ -21,7 +21,7 @@
 namespace belay::inline BELAY_ABI {
 
 /// Memory of gradients of type T, by bucket. The source outlives it. A lease is released when the compute stream waits
-/// for what used it.
+/// for what used it: the source gives its memory away no earlier.
 template <class T>
 class gradient_staging {
  public:
@@ -49,8 +49,14 @@ class gradient_staging {
     one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at));
     one.count = count;
   }
+  /// Where the compute stream does not wait before `open`, the host does.
+  void wait_before_open(where at) {
+    if (started_.size() <= released_ + most_in_reduction) return;
+    for (std::size_t i = released_; i < started_.size() - most_in_reduction; ++i) wait(started_[i], at);
+  }
   /// The bucket's memory belongs to the reduction `over` from here on, and to what follows it up to `free`.
   void close(std::size_t bucket, pending&& over, const stream_event& free) {
+    source_->used_until(free, open_[bucket].first, open_[bucket].count * sizeof(T));
     started_.push_back({std::move(over), free, std::exchange(open_[bucket].chain, {})});
     open_[bucket] = {};
   }
@@ -61,10 +67,7 @@ class gradient_staging {
       gradient_staging* self;
       ~releases() { self->release_all(); }
     } const finally{this};
-    for (reduction& one : started_) {
-      if (one.over.open()) std::move(one.over).wait(at);
-      one.free.synchronize(at);
-    }
+    for (reduction& one : started_) wait(one, at);
   }
 
  private:
@@ -81,6 +84,11 @@ class gradient_staging {
     lease_chain lease;
   };
 
+  void wait(reduction& one, where at) {
+    if (one.over.open()) std::move(one.over).wait(at);
+    one.free.synchronize(at);
+    source_->host_waited(one.free);
+  }
   void release_all() noexcept {
     for (; released_ < started_.size(); ++released_) source_->release(started_[released_].lease);
     started_.clear();

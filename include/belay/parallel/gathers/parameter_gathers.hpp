@@ -26,6 +26,8 @@
 #include "belay/core/where.hpp"
 #include "belay/device/lease_source.hpp"
 #include "belay/device/stream.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/parallel/gathers/executed_orders.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/gathers/order.hpp"
@@ -168,7 +170,11 @@ class parameter_gathers {
   void retire(where at) {
     for (layer& one : layers_) {
       for (slot& each : one.slots)
-        if (each.over.open()) std::move(each.over).wait(at);
+        if (each.over.open()) {
+          const stream_event over = each.over.event();
+          std::move(each.over).wait(at);
+          source_->host_waited(over);
+        }
       if (one.started || one.resident) release(one);
       one.holders = 0;
     }
@@ -231,11 +237,15 @@ class parameter_gathers {
   }
   void start(std::uint32_t number, plan_says says, auto& stream, where at) {
     layer& one = layers_[number];
+    // What the memory held before is used up then, and this rank's last update is in its share.
+    const stream_event ready = stream.record();
     for (slot& each : one.slots) {
       const bucket_type& b = each.of;
-      each.first = reinterpret_cast<T*>(source_->lease_bytes(b.count * sizeof(T), each.lease, at));
-      // What the memory held before is used up, and this rank's last update is in its share.
-      each.over = gather(b, each.first, number, says, start_order(after(stream.record(), at)));
+      const std::size_t bytes = b.count * sizeof(T);
+      each.first =
+          reinterpret_cast<T*>(source_->lease_bytes_for(stream_kind::communication, ready, bytes, each.lease, at));
+      each.over = gather(b, each.first, number, says, start_order(after(ready, at)));
+      source_->used_until(each.over.event(), each.first, bytes);
     }
     one.started = true;
     live_ += bytes_of(number);
