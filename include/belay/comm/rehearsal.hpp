@@ -135,7 +135,7 @@ class group : public group_operations<group> {
   /// The same.
   template <class Work>
   [[nodiscard]] pending start_local(operation what, const Work&, const start_order& how = where::current()) const {
-    return pending(nullptr, 0, what, how.at);
+    return started(what, how);
   }
 
   /// Distinct addresses for every rank that must not be read or written.
