@@ -44,6 +44,7 @@
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_memory.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
+#include "belay/train/tensor_copies.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -111,7 +112,10 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
     if (gathers_) gathers_->retire(at);
     // A store that one rank forgets would be waited for in the comparison of another.
-    if (!std::exchange(compared_, true)) expect_agreement(*mesh_, start.participants, at);
+    if (!std::exchange(compared_, true)) {
+      expect_agreement(*mesh_, start.participants, at);
+      compare_along_tensor(at);
+    }
     this->expect_plan_compared(at);
     buckets_.begin_unwritten(start.micro_batches, at);
     if (gathers_) gathers_->begin_step(run_->engine(), at);
@@ -258,6 +262,14 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
         found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
     });
+  }
+  void compare_along_tensor(where at) {
+    if constexpr (moves_nothing<group_type>) return;
+    if (mesh_->shape().tensor == 1) return;
+    tensor_copies<value_type> own;
+    for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
+    for (const auto& one : frozen_.members()) own.add(*one.parameter);
+    own.expect_equal(mesh_->tensor(at), at);
   }
   static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at) {
     if (parameter.local_size() == elements) return;

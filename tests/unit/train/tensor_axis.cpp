@@ -185,6 +185,32 @@ TEST_CASE("matrices cut over a tensor axis train as whole ones do, beside any da
     }
 }
 
+TEST_CASE("copies that begin with other values, and other lists, are named on all ranks of the axis") {
+  const auto heard = [](float of_rank_1) {
+    std::vector<std::string> out(2);
+    const auto body = [&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.tensor = 2}};
+      divided_layer<typename decltype(mesh)::group_type> net(mesh, 4);
+      belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+      if (run.rehearsing()) return;
+      if (rank.number() == 1) net.scale.fill([&](std::size_t, std::span<float> all) { all[1] = of_rank_1; });
+      try {
+        belay::step step{run.engine(), store};
+        step.micro_batches(1);
+        step.cut_off();
+      } catch (const belay::usage_error& problem) {
+        out[static_cast<std::size_t>(rank.number())] = problem.what();
+      }
+    };
+    belay::launch(belay::host::world{2}, body);
+    return out;
+  };
+  CHECK(heard(1) == std::vector<std::string>(2));
+  for (const std::string& each : heard(7))
+    CHECK(each.find("rank 0 and rank 1 along the tensor axis begin with different values of parameter scale") !=
+          std::string::npos);
+}
+
 TEST_CASE("with fewer rows than ranks, where some parts are empty, and with one") {
   for (const std::size_t hidden : {1U, 2U}) {
     const result one = train({{}, belay::zero_stage::none, hidden});
