@@ -67,6 +67,15 @@ template <placement Placement, has_place Mesh>
   return local_box<Placement>(shape, mesh.shape(), mesh.layout_coordinate());
 }
 
+/// Whether the boxes of all ranks along the expert axis have as many elements, so that their memory is laid out alike.
+template <placement Placement>
+[[nodiscard]] bool alike_along_experts(std::span<const std::size_t> shape, const axes& mesh, coordinate here) {
+  const std::size_t own = local_box<Placement>(shape, mesh, here).elements();
+  for (here.expert = 0; here.expert < mesh.expert; ++here.expert)
+    if (local_box<Placement>(shape, mesh, here).elements() != own) return false;
+  return true;
+}
+
 /// Of `count` ranks that keep the same, the number of this one.
 struct copy_place {
   std::size_t number = 0;

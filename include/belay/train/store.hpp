@@ -246,6 +246,8 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
       static_assert(is_kept,
                     "belay: a store's parameters are cut over the expert axis, the tensor axis or both: what the ranks "
                     "along data keep of them, belay::zero<S> says");
+      if (!alike_along_experts<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate()))
+        found.stored.gathers = gather_by::collectives;
       const bool is_small = parameter.local_size() * sizeof(element) < whole_below;
       const std::size_t family = families_of_part * number + family_of(cut) + (is_small ? first_small_family : 0);
       if constexpr (!fits || !is_kept) {

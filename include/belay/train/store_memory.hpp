@@ -44,6 +44,8 @@ struct stored_parameters {
   std::vector<frozen_member<T>> frozen;
   std::span<T> values;            // borrowed, or empty
   std::span<Gradient> gradients;  // alike
+  // Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shares lie.
+  gather_by gathers = gather_by::reach;
 };
 
 /// The copies of a parameter's values, and of its optimizer's state.
@@ -197,7 +199,7 @@ class store_memory {
       : run_(&run),
         mesh_(&mesh),
         parts_(stages.size()),
-        gathers_by_(options.gathers),
+        gathers_by_(found.gathers == gather_by::reach ? options.gathers : found.gathers),
         buckets_(std::move(found.members),
                  families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
                  options.bucket_bytes, 1, unit, at),

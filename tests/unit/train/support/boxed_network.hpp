@@ -74,6 +74,7 @@ struct layer {
   belay::parameter<T> dense;
   belay::parameter<T, box, belay::frozen> base;
   std::vector<std::vector<std::uint32_t>> places;
+  std::vector<std::vector<T>> seen;  // of each parameter, in the last forward
 
   template <class Mesh>
   layer(const Mesh& mesh, std::uint64_t seed)
@@ -87,7 +88,10 @@ struct layer {
         rows(spec("rows", shapes.matrix()), mesh),
         dense(spec("dense", {5, 3})),
         base(spec("base", shapes.cube()), mesh) {
-    for_each_parameter([&](auto& each) { places.push_back(places_of(each)); });
+    for_each_parameter([&](auto& each) {
+      places.push_back(places_of(each));
+      seen.emplace_back(each.local_size());
+    });
   }
   void for_each_parameter(auto&& visit) {
     visit(up), visit(down), visit(twice), visit(stack), visit(columns), visit(rows), visit(dense), visit(base);
@@ -99,6 +103,12 @@ struct layer {
   residue forward(auto& frame, belay::view<const float, 2> x) {
     auto y = frame.template keep<float>(x.shape());
     frame.run([=] { std::copy_n(x.data(), x.size(), y.data()); });
+    std::size_t number = 0;
+    for_each_parameter([&](auto& parameter) {
+      const auto values = frame.read(parameter);
+      frame.run(
+          [from = values.data(), count = values.size(), to = seen[number++].data()] { std::copy_n(from, count, to); });
+    });
     return {y};
   }
   void backward(auto& frame, residue&&, belay::view<const float, 2> dy, belay::view<float, 2> dx) {
@@ -171,6 +181,11 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
     static_cast<void>(saved.after(number));
   }
   saved.close();
+  {
+    belay::forward_only pass{run.engine()};
+    static_cast<void>(belay::observe(pass, whole, belay::constant(inputs)));
+  }
+  run.engine().compute().synchronize();
   if (run.rehearsing()) return;
   const std::lock_guard held(lock);
   const auto put = [&](std::string_view part, const auto& parameter, std::size_t first, auto values) {
@@ -178,7 +193,12 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
     all.resize(parameter.global_size());
     for (std::size_t i = 0; i < values.size(); ++i) all[first + i] = static_cast<float>(values[i]);
   };
+  std::size_t number = 0;
   net.for_each_parameter([&](auto& parameter) {
+    const std::span<const T> seen(net.seen[number++]);
+    parameter.each_run([&](std::size_t first, std::size_t local, std::size_t count) {
+      put("seen", parameter, first, seen.subspan(local, count));
+    });
     parameter.each_held([&](std::size_t first, auto values) { put("value", parameter, first, values); });
   });
   optimizer.each_state([&](std::string_view part, const auto& range, auto state_of) {
