@@ -229,7 +229,7 @@ struct pair_network {
 };
 
 // Where rank 1 ends in the second step.
-enum class at { gather, reduction, apply };
+enum class at { gather, reduction, apply, passes };
 enum class way { killed, throws };
 
 auto ending_body(at where, way how) {
@@ -259,6 +259,12 @@ auto ending_body(at where, way how) {
       if (ok == nullptr) continue;
       end(at::apply);
       optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
+      end(at::passes);
+      if (where != at::passes || run.rehearsing()) continue;
+      for (int i = 0; i < 50; ++i) {  // of each rank alone: the dead one's memory is read
+        const belay::forward_only pass{run.engine()};
+        static_cast<void>(belay::observe(pass, i % 2 == 0 ? first : second, batch.inputs()));
+      }
     }
   };
 }
@@ -271,8 +277,10 @@ std::size_t open_descriptors() {
 
 }  // namespace
 
-TEST_CASE("a rank that is killed in a gather, a reduction or an update is named, and one that throws is heard") {
-  for (const at where : {at::gather, at::reduction, at::apply}) {
+TEST_CASE(
+    "a rank that is killed in a gather, a reduction, an update or while others gather alone is named, and one that "
+    "throws is heard") {
+  for (const at where : {at::gather, at::reduction, at::apply, at::passes}) {
     CAPTURE(static_cast<int>(where));
     for (const stream_policy policy : {stream_policy::immediate, stream_policy::queued}) {
       const belay::launch_options options{.streams = {policy, 0}};
