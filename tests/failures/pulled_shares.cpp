@@ -32,6 +32,11 @@ struct two_layers {
   void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
 };
 
+struct tall {
+  belay::parameter<float> weight{{"weight", {90, 97}, belay::initial::normal(1)}};
+  void for_each_parameter(auto&& visit) { visit(weight); }
+};
+
 struct descent {
   float* value;
   const float* gradient;
@@ -156,4 +161,25 @@ TEST_CASE("a rank reads a whole parameter by itself, after the update of all") {
     REQUIRE(seen.size() == 49);
     for (std::size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == static_cast<float>(i));
   }
+}
+
+TEST_CASE("parameters that are filled again are seen by all ranks at once") {
+  std::vector<float> expected;
+  for (const int ranks : {1, 2, 3})
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      std::vector<float> seen;
+      const auto body = [&seen](auto& rank, auto& run) {
+        belay::mesh mesh{rank, {.data = rank.size()}};
+        tall net;
+        belay::parameter_store store{run, mesh, net, belay::zero<3>{}, {.seed = 3}};
+        store.fill(4);
+        const auto whole = store.read(net.weight);
+        if (!run.rehearsing() && rank.number() == rank.size() - 1)
+          seen.assign(whole.values().begin(), whole.values().end());
+      };
+      belay::launch(belay::host::world{ranks}, body, {.streams = {stream_policy::adversarial, seed}});
+      REQUIRE(seen.size() == 90 * 97);
+      if (expected.empty()) expected = seen;
+      CHECK(seen == expected);
+    }
 }
