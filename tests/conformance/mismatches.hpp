@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Calls that do not fit together, made by the hundred: one rank does something else than the others, in every way in
-// which an operation can differ. Every rank must get the error, before a byte of any rank's buffers has changed. And calls
-// that do fit, from other lines, in place or not, must never be taken for a mismatch.
+// which an operation can differ. Every rank must get the error, before a byte of any rank's buffers has changed. And
+// calls that do fit, from other lines, in place or not, must never be taken for a mismatch.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -119,8 +119,10 @@ class mismatch_cases {
       const odd_call one{.what = what, .n = large, .group = 1}, other{.what = what, .n = large, .group = 2};
       cases_.push_back(
           {std::string("order of groups of ") + conformance::name(what), {one, other}, {other, one}, end::deadline});
-      add("started, not called", {.what = what, .n = large}, {.what = what, .n = large, .how = way::started},
-          end::deadline);
+      for (std::size_t n : {small, large}) {
+        add("started, not called", {.what = what, .n = n}, {.what = what, .n = n, .how = way::started});
+        add("called, not started", {.what = what, .n = n, .how = way::started}, {.what = what, .n = n});
+      }
     }
   }
 

@@ -34,13 +34,15 @@ namespace belay::inline BELAY_ABI {
 
 /// What a backend gives: the state of its world and of one rank's part in a group; what a collective runs in, of one
 /// lane; and `run(operation_tag<...>, context, arguments..., at)` for each operation that it offers. An exchange gets
-/// the state: `run(operation_tag<operation::exchange>, state, lane, limit, transfers, at)`.
+/// the state: `run(operation_tag<operation::exchange>, state, lane, limit, transfers, at)`. `tell_first_start(state,
+/// what, at)` tells ranks that call in the caller's lane, without waiting for them.
 template <class B>
 concept group_backend = world_state<typename B::world_type> &&
     requires(typename B::group_state& state, std::chrono::steady_clock::duration limit, const where& at) {
   { state.size() } -> std::same_as<int>;
   { state.collectives() } -> std::same_as<collective_order&>;
   B::run(operation_tag<operation::barrier>{}, B::context(state, lane::caller, limit), at);
+  B::tell_first_start(state, operation::barrier, at);
 };
 
 /// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, which
@@ -113,7 +115,7 @@ class basic_group : public group_operations<Group> {
     const auto run = [work, stream, rank = rank_, limit = limit_](state_type& state) {
       work(stream_calls(&state, rank, limit, *stream));
     };
-    return noted(stream_->launch(what, state_, run, {}, how, limit_, meeting_in_stream()));
+    return noted(what, how.at, stream_->launch(what, state_, run, {}, how, limit_, meeting_in_stream()));
   }
 
   /// Starts `work()`: host work of this rank alone, which its stream runs in its turn. No other rank takes part. Once
@@ -186,8 +188,14 @@ class basic_group : public group_operations<Group> {
   [[nodiscard]] bool alone() const noexcept { return state_ == nullptr; }
   /// Of a group that is not alone.
   [[nodiscard]] state_type& state() const noexcept { return *state_; }
+  /// The lane of a blocking collective `what`, whose turn it is once what the rank has started is over.
+  [[nodiscard]] lane lane_of_call(operation what, const where& at) const {
+    const lane meets = state_->collectives().blocking();
+    if (meets == lane::stream) stream_->wait_until_idle(what, at);
+    return meets;
+  }
   /// What a collective of the calling thread runs in.
-  [[nodiscard]] auto context() const { return Backend::context(*state_, lane::caller, limit_); }
+  [[nodiscard]] auto context(lane meets) const { return Backend::context(*state_, meets, limit_); }
 
  private:
   friend class group_operations<Group>;
@@ -208,8 +216,7 @@ class basic_group : public group_operations<Group> {
       stream_->guard().expect_usable(name(What), at);
       return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
     }
-    const lane meets = What == operation::exchange ? lane::caller : state_->collectives().blocking();
-    if (meets == lane::stream) stream_->wait_until_idle(What, at);
+    const lane meets = What == operation::exchange ? lane::caller : lane_of_call(What, at);
     if (stream_->arbiter() == nullptr) return run_in<What>(*state_, meets, limit_, at, arguments...);
     const turn mine(*this, meets, arguments...);
     run_in<What>(*state_, meets, limit_, at, arguments...);
@@ -228,15 +235,16 @@ class basic_group : public group_operations<Group> {
     };
     pending started = stream_->launch(What, state_, work, buffers, how, limit_, meeting_in_stream(arguments...));
     if constexpr (What == operation::exchange) return started;
-    return noted(std::move(started));
+    return noted(What, how.at, std::move(started));
   }
 
   template <class... Arguments>
   [[nodiscard]] stream_meeting meeting_in_stream(const Arguments&... arguments) const {
     return stream_->arbiter() == nullptr ? stream_meeting{} : meeting(lane::stream, arguments...);
   }
-  [[nodiscard]] pending noted(pending started) const {
-    state_->collectives().note_started();
+  [[nodiscard]] pending noted(operation what, const where& at, pending started) const {
+    if (state_->collectives().note_started()) [[unlikely]]
+      Backend::tell_first_start(*state_, what, at);
     return started;
   }
 

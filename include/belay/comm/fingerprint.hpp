@@ -100,6 +100,12 @@ struct fingerprint {
   std::uint64_t count = 0;
   std::uint64_t shape = 0;
 
+  /// The first operation that was started on a group, as ranks that call instead are told of it. No call is like it.
+  [[nodiscard]] static constexpr fingerprint first_start(operation started) noexcept {
+    return {started, reduction::none, {}, is_first_start, 0, 0};
+  }
+  [[nodiscard]] constexpr bool first_start() const noexcept { return root == is_first_start; }
+
   [[nodiscard]] bool operator==(const fingerprint&) const = default;
 
   [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(count) * type.bytes; }
@@ -111,6 +117,7 @@ struct fingerprint {
   [[nodiscard]] std::string text_with(std::span<const std::size_t> counts) const;
 
  private:
+  static constexpr std::int32_t is_first_start = -2;
   [[nodiscard]] std::string call_text() const;
 };
 

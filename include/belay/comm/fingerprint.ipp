@@ -20,7 +20,7 @@ BELAY_DECL std::string fingerprint::text_with(std::span<const std::size_t> count
 }
 
 BELAY_DECL std::string fingerprint::call_text() const {
-  std::string out = belay::name(what);
+  std::string out = first_start() ? std::string("a started ") + belay::name(what) : belay::name(what);
   if (type.bytes > 0) out += " of " + std::to_string(count) + " x " + type.text();
   if (how != reduction::none) out += std::string(" (") + belay::name(how) + ")";
   if (root >= 0) out += " with root " + std::to_string(root);

@@ -58,6 +58,7 @@ struct fake_state {
   std::vector<ran> log;
   belay::collective_order started;
 
+  std::vector<operation> told;
   [[nodiscard]] belay::collective_order& collectives() { return started; }
   [[nodiscard]] int size() const { return 1; }
   [[nodiscard]] std::span<const int> members() const { return ranks; }
@@ -83,6 +84,7 @@ struct fake_backend {
                   std::span<const belay::p2p>, const belay::where&) {
     state.log.push_back({operation::exchange, which, limit, std::this_thread::get_id()});
   }
+  static void tell_first_start(fake_state& state, operation what, const belay::where&) { state.told.push_back(what); }
 };
 
 struct fake_group : belay::basic_group<fake_group, fake_backend> {
@@ -194,9 +196,13 @@ TEST_CASE("an exchange that was started changes nothing for collectives") {
   made.group.start_exchange(none).wait();
   made.group.barrier();
   CHECK(made.state->log.back().which == lane::caller);
+  CHECK(made.state->told.empty());
   made.group.start_barrier().wait();
   made.group.barrier();
   CHECK(made.state->log.back().which == lane::stream);
+  made.group.start_all_reduce(std::span(data), belay::sum).wait();
+  REQUIRE(made.state->told.size() == 1);  // the first alone
+  CHECK(made.state->told.front() == operation::barrier);
 }
 
 TEST_CASE("an operation that throws on the stream stops the world; later ones do not run and fail with its cause") {

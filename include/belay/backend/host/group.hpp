@@ -54,6 +54,9 @@ struct collectives {
                   std::span<const p2p> transfers, const where& at) {
     state.transport(which).run(transfers, limit, at);
   }
+  static void tell_first_start(group_state& state, operation what, const where& at) {
+    state.collective_endpoint(lane::caller).tell_first_start(what, at);
+  }
 };
 
 using async_stream = belay::async_stream<world_status>;
@@ -75,9 +78,10 @@ class group : public basic_group<group, collectives> {
   /// Memory of `bytes` on every rank, mapped on all; collective, the same size everywhere.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     const blocking_call call(*this, operation::make_symmetric, {}, at);
-    const turn mine(*this, lane::caller);
     if (alone()) return symmetric_region::map(1, bytes, backing::memory, at);
-    const collective_context me = context();
+    const lane meets = lane_of_call(operation::make_symmetric, at);
+    const turn mine(*this, meets);
+    const collective_context me = context(meets);
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};
     me.endpoint->enter_rendezvous(call_buffers{.print = print}, me.limit, at);  // all want the same
     me.endpoint->exit_rendezvous();

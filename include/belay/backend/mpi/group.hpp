@@ -39,7 +39,7 @@ class group : public basic_group<group, collectives> {
   void agree_symmetric(std::size_t bytes, where at = where::current()) const {
     const blocking_call call(*this, operation::make_symmetric, {}, at);
     if (alone()) return;
-    collective_context me = context();
+    collective_context me = context(lane_of_call(operation::make_symmetric, at));
     me.enter({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, {}, {}, at);
     me.leave();
   }

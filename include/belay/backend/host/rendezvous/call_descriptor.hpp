@@ -152,6 +152,10 @@ static_assert(dtype_count <= inline_layout::opaque_type,
 static_assert(flag_payload_bytes < inline_layout::opaque_type && flag_payload_bytes < 1U << inline_layout::bytes_bits,
               "the sizes that a flag line holds no longer fit into its word");
 
+/// The word of the first operation that was started on the group: its operation, and this bit. The payload is where.
+inline constexpr std::uint32_t first_start_bit = 1U << 31;
+static_assert(inline_layout::root_at + inline_layout::root_bits <= 31, "the word has no bit for a first start");
+
 /// The word of a small operation.
 [[nodiscard, gnu::always_inline]] constexpr std::uint32_t inline_fingerprint(const fingerprint& print) noexcept {
   using at = inline_layout;
@@ -173,6 +177,7 @@ static_assert(flag_payload_bytes < inline_layout::opaque_type && flag_payload_by
 /// What `inline_fingerprint` was given, but for elements of no bytes, whose count no word holds.
 [[nodiscard]] constexpr fingerprint fingerprint_of_word(std::uint32_t word) noexcept {
   using at = inline_layout;
+  if ((word & first_start_bit) != 0) return fingerprint::first_start(operation_of_word(word));
   fingerprint out;
   out.what = operation_of_word(word);
   out.how = static_cast<reduction>(at::field(word, at::how_at, at::how_bits));

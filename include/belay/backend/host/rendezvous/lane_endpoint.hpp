@@ -75,6 +75,9 @@ class lane_endpoint {
   /// Where rank `who` made the present call. Its recorder says that shortly after its line is there.
   [[nodiscard, gnu::cold]] std::string site_of(int who) const;
 
+  /// Publishes what was started on the group, as the last line of this lane: a peer that calls sees that it differs.
+  [[gnu::cold]] void tell_first_start(operation what, const where& at);
+
   /// Aborts the world because the ranks' calls do not fit together. Every rank of the group calls it in the same
   /// situation.
   [[noreturn, gnu::cold]] void refuse(const mismatch_report& found);

@@ -40,10 +40,21 @@ BELAY_DECL lane_endpoint::lane_endpoint(world_status& world, std::span<const int
   give_up(until);
 }
 
+[[gnu::noinline]] BELAY_DECL void lane_endpoint::tell_first_start(operation what, const where& at) {
+  rendezvous_.next_operation();
+  ++number_;
+  std::string site = at.text();
+  if (site.size() >= flag_payload_bytes) site.erase(0, site.size() + 1 - flag_payload_bytes);
+  std::memcpy(rendezvous_.flag_line_of(me_).payload, site.c_str(), site.size() + 1);
+  rendezvous_.publish(static_cast<std::uint32_t>(what) | first_start_bit);
+}
+
 [[gnu::noinline]] BELAY_DECL std::string lane_endpoint::call_text(int who) const {
   return fingerprint_of(who).text_with(send_counts_of(who));
 }
 [[gnu::noinline]] BELAY_DECL std::string lane_endpoint::site_of(int who) const {
+  if ((rendezvous_.fingerprint_of(who) & first_start_bit) != 0)
+    return reinterpret_cast<const char*>(rendezvous_.flag_line_of(who).payload);
   const auto patient_until = world_status::clock::now() + std::chrono::milliseconds(200);
   while (!has_recorded(who) && world_status::clock::now() < patient_until) lane_view::yield();
   return world_->site_of(world_rank(who), lane_);

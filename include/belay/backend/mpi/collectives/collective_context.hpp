@@ -57,6 +57,23 @@ class collective_context {
     compare();
   }
 
+  /// Posts the header of what was started, as the last one of this lane.
+  void tell_first_start(operation what, where at) {
+    mpi_progress& progress = *group_->progress;
+    call_ = {what, group_->id, group_->operations[index(lane_)]++, 0, at};
+    if (progress.aborted()) return;
+    control_message mine;
+    mine.kind = control_message_kind::collective_header;
+    mine.group = group_->key;
+    mine.order = group_->order;
+    mine.number = call_.number;
+    mine.print = fingerprint::first_start(what);
+    mine.text = at.text();
+    progress.guarded(call_, [&] {
+      for (int k = 1; k < size(); ++k) progress.channel(lane_).post(world_rank((rank() + k) % size()), mine);
+    });
+  }
+
   /// Moves between this rank and others: `fill(q, transfer)` sets what goes to rank q and what comes from it.
   template <class Fill>
   void move(Fill fill) {

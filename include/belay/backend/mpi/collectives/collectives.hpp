@@ -54,6 +54,9 @@ struct collectives {
                   std::span<const p2p> transfers, const where& at) {
     exchange_run(state, which, transfers, limit, at).run();
   }
+  static void tell_first_start(group_state& state, operation what, const where& at) {
+    collective_context(state, lane::caller, {}).tell_first_start(what, at);
+  }
 };
 
 }  // namespace mpi

@@ -98,7 +98,8 @@ class control_channel {
       history_->add_report(from, std::move(last), peer_history::reporter::exited);
       return;
     }
-    if (what.kind == control_message_kind::collective_header || what.kind == control_message_kind::rts) {
+    const bool entered = what.kind == control_message_kind::collective_header || what.kind == control_message_kind::rts;
+    if (entered && !what.print.first_start()) {
       sender.seen = std::string("last seen in ") + name(what.print.what) + " #" + std::to_string(what.number) + " at " +
                     what.text;
       sender.site = what.text;
