@@ -81,6 +81,8 @@ class stream_arbiter {
   stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
     streams_.reserve(8 * hosts);  // waiting allocates nothing
     candidates_.reserve(8 * hosts);
+    lists_.reserve(8 * hosts);
+    for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
     hosts_.reserve(hosts);
   }
   stream_arbiter(const stream_arbiter&) = delete;
@@ -150,6 +152,7 @@ class stream_arbiter {
   std::vector<arbitrated*> streams_;
   std::vector<arbitrated*> candidates_;
   std::vector<waiting_host*> hosts_;
+  std::vector<std::vector<std::uint64_t>> lists_;  // of messages, for whoever is added: a blocking call is, each time
   struct channel {
     std::uint64_t key;
     int from, to;

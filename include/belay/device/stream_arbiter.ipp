@@ -19,11 +19,15 @@ BELAY_DECL void stream_arbiter::add(arbitrated& stream) {
     return a->by_ != b->by_ ? a->by_ < b->by_ : a->kind_ < b->kind_;
   };
   streams_.insert(std::upper_bound(streams_.begin(), streams_.end(), &stream, after), &stream);
+  if (lists_.empty()) return;
+  stream.messages_ = std::move(lists_.back());
+  lists_.pop_back();
 }
 
 BELAY_DECL void stream_arbiter::remove(arbitrated& stream) noexcept {
   const std::lock_guard lock(mutex_);
   streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
+  if (lists_.size() < lists_.capacity()) lists_.push_back(std::move(stream.messages_));
 }
 
 BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {

@@ -3,9 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -230,6 +233,28 @@ TEST_CASE("a step of a pipeline allocates nothing after the first") {
     if (tools::heap_is_counted()) CHECK(counts[0] > 0);
     for (std::size_t i = 1; i < 4; ++i) CHECK(counts[i] == 0);
   }
+}
+
+TEST_CASE("a blocking transfer between stages allocates nothing after the first, also where streams are late") {
+  std::vector<std::uint64_t> counts;
+  counts.reserve(4);
+  const auto body = [&counts](auto& rank, auto& run) {
+    if (run.rehearsing()) return;
+    const auto world = rank.world();
+    std::vector<float> values(8);
+    const int other = 1 - rank.number();
+    const std::array transfers{rank.number() == 0 ? belay::p2p::send(other, std::span<const float>(values))
+                                                  : belay::p2p::receive(other, std::span(values))};
+    for (int i = 0; i < 4; ++i) {
+      const std::uint64_t before = tools::heap_allocations();
+      world.exchange(transfers);
+      world.barrier();
+      if (rank.number() == 0) counts.push_back(tools::heap_allocations() - before);
+    }
+  };
+  belay::launch(belay::host::world{2}, body, {.streams = {belay::stream_policy::adversarial, 3}});
+  REQUIRE(counts.size() == 4);
+  for (std::size_t i = 1; i < 4; ++i) CHECK(counts[i] == 0);
 }
 
 namespace {

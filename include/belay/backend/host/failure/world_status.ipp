@@ -64,8 +64,9 @@ namespace host {
 [[gnu::cold]] BELAY_DECL abort_cause world_status::original_cause() const {
   control_header& header = shared_.header();
   abort_cause out;
-  // Another rank may be writing it, or have been killed while it did.
-  const auto patient_until = clock::now() + std::chrono::milliseconds(200);
+  // Another rank may be writing it, or have been killed while it did: a process. A thread of this one is only slow.
+  const auto patience = space() == address_space::one ? std::chrono::seconds(20) : std::chrono::milliseconds(200);
+  const auto patient_until = clock::now() + patience;
   if (!header.abort.cause_is_written([&] { return clock::now() < patient_until; })) {
     out.message = "the rank that stopped the world ended before it could say why";
     return out;
