@@ -10,13 +10,11 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
-#include "belay/backend/host/processes.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/train/launch.hpp"
 #include "belay/train/optimizer.hpp"
@@ -235,21 +233,6 @@ TEST_CASE("a rank that departs from the plan gathers alone: its misses, and nobo
         CHECK(all[0].losses == plain[0].losses);  // to the bit
       }
     }
-}
-
-TEST_CASE("ranks that are processes depart alone too") {
-  for (const otherwise what : {otherwise::one_extra_call_on_rank_1, otherwise::passes_on_rank_1})
-    CHECK_NOTHROW(belay::launch(belay::host::processes{3}, [what](auto& rank, auto& run) {
-      std::vector<found> all(3);
-      body(all, between::nothing, what)(rank, run);
-      if (run.rehearsing()) return;
-      std::uint64_t missed = 0, prefetched = 0;
-      for (const gather_counts& step : all[static_cast<std::size_t>(rank.number())].steps)
-        missed += step.missed, prefetched += step.prefetched;
-      const bool departs = what == otherwise::one_extra_call_on_rank_1 && rank.number() == 1;
-      if (missed != (departs ? 1U : 0U) || (!departs && prefetched != 20 * 6))
-        throw std::runtime_error("rank " + std::to_string(rank.number()) + " has other counts");
-    }));
 }
 
 TEST_CASE("where gathers are collective, an order that depends on the rank is named on all ranks, in that step") {

@@ -48,7 +48,7 @@ struct result {
 };
 
 // What a body may do otherwise in one step.
-enum class extra { none, one_more_forward, one_forward_less, another_layer_on_rank_1 };
+enum class extra { none, one_more_forward, one_more_on_rank_1, one_forward_less, another_layer_on_rank_1 };
 
 template <int Stage>
 auto body(result& out, extra what = extra::none, belay::store_options options = {.seed = 3, .bucket_bytes = 128}) {
@@ -72,6 +72,8 @@ auto body(result& out, extra what = extra::none, belay::store_options options = 
         const data& batch = *batches.emplace_back(std::make_unique<data>(number, mine.first + m));
         if (otherwise && m == 0 && what == extra::one_more_forward)
           static_cast<void>(belay::observe(step, first, batch.inputs()));
+        if (otherwise && m == 0 && what == extra::one_more_on_rank_1 && rank.number() == 1)
+          static_cast<void>(belay::observe(step, last, batch.inputs()));
         if (otherwise && m == 0 && what == extra::another_layer_on_rank_1)
           static_cast<void>(rank.number() == 1 ? belay::observe(step, second, batch.inputs()).out()
                                                : belay::observe(step, last, batch.inputs()).out());
@@ -88,7 +90,8 @@ auto body(result& out, extra what = extra::none, belay::store_options options = 
       if (ok == nullptr) continue;
       run.report(*ok, [&](const belay::step_summary& end) { out.losses.push_back(end.mean_loss()); });
       optimizer.apply(std::move(*ok), {.learning_rate = 1e-2});
-      if (run.rehearsing() || rank.number() != 0) continue;
+      // Where ranks are processes, each has a result of its own.
+      if (run.rehearsing() || (rank.number() != 0 && what != extra::one_more_on_rank_1)) continue;
       out.counts.push_back(store.take_gathered());
       out.as_planned = run.planned().peak_bytes(belay::tier::device) == run.meters()[belay::tier::device].peak_bytes();
     }
@@ -218,6 +221,21 @@ TEST_CASE("ranks that are processes divide and gather alike") {
     body<3>(out)(rank, run);
     if (!run.rehearsing() && rank.number() == 0 && out.losses != threads.losses)
       throw std::runtime_error("other losses");
+  });
+}
+
+TEST_CASE("of ranks that are processes one departs alone: its miss, and nobody else's") {
+  const result threads = train<3>(belay::host::world{3});
+  belay::launch(belay::host::processes{3}, [&](auto& rank, auto& run) {
+    result out;
+    body<3>(out, extra::one_more_on_rank_1)(rank, run);
+    if (run.rehearsing()) return;
+    const bool departs = rank.number() == 1;
+    for (std::size_t step = 0; step < 4; ++step)
+      if (out.counts[step].missed != (departs && step == 2 ? 1U : 0U) ||
+          (!departs && out.counts[step].prefetched != threads.counts[step].prefetched))
+        throw std::runtime_error("other counts");
+    if (rank.number() == 0 && out.losses != threads.losses) throw std::runtime_error("other losses");
   });
 }
 
