@@ -13,6 +13,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -53,7 +54,8 @@ struct kernel_of_rows {
 /// beta)` is c = alpha a b + beta c, whose old c is not read where beta is 0. `grouped(c, a, b, ends, alpha, beta)`
 /// does a product per expert: expert e has the rows [ends[e - 1], ends[e]). With a stack for b the rows of c and a are
 /// multiplied by b[e]; with a stack for c, and a read transposed, c[e] is the product of the rows of a and b. Only the
-/// kit reads `ends`. `workspace_bytes()` is memory that the kit takes for itself, for a plan to count.
+/// kit reads `ends`. `workspace_bytes()` is memory beside operands that it uses: in a rehearsal, what the body's
+/// products need. A run plans it, and gives it to a kit that has `use_workspace(memory)`.
 template <class K, class T>
 concept compute_kit = requires(K& kit, std::size_t n, kernel::fill<T> f, kernel_of_rows g, operand<T> c,
                                operand<const T> a, operand_stack<T> stack_c, operand_stack<const T> stack_b, T scalar,
@@ -111,49 +113,56 @@ class host_kit {
   template <class T>
   void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=] { multiply<T, T, T>(c, a, b, alpha, beta); });
+    stream_.run([=, panels = panels_] { multiply<T, T, T>(c, a, b, alpha, beta, panels); });
   }
   /// Of operands that differ in type, or are all narrower than what is computed with (kernel/mixed_product.hpp).
   template <class C, class A, class B>
   requires kernel::mixed_operands<C, A, B>
   void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
-    stream_.run([=] { multiply<C, A, B>(c, a, b, alpha, beta); });
+    stream_.run([=, panels = panels_] { multiply<C, A, B>(c, a, b, alpha, beta, panels); });
   }
   template <class T, std::integral Index>
   void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=] { multiply_rows<T, T, T>(c, a, b, ends, alpha, beta); });
+    stream_.run([=, panels = panels_] { multiply_rows<T, T, T>(c, a, b, ends, alpha, beta, panels); });
   }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta) {
-    stream_.run([=] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta); });
+    stream_.run([=, panels = panels_] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta, panels); });
   }
   template <class T, std::integral Index>
   void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=] { multiply_stack<T, T, T>(c, a, b, ends, alpha, beta); });
+    stream_.run([=, panels = panels_] { multiply_stack<T, T, T>(c, a, b, ends, alpha, beta, panels); });
   }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta) {
-    stream_.run([=] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta); });
+    stream_.run([=, panels = panels_] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta, panels); });
   }
-  [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 0; }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return panels_ == nullptr ? 0 : sizeof *panels_; }
+  /// Panels of products of narrow types lie in `memory` from now on, which is aligned to 64 bytes and outlives what is
+  /// queued; where it is too small, on the stack of the thread that computes.
+  void use_workspace(std::span<std::byte> memory) noexcept {
+    panels_ = memory.size() < sizeof *panels_ ? nullptr : ::new (memory.data()) kernel::mixed_panels;
+  }
 
  private:
   template <class C, class A, class B>
   static void multiply(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                       compute_type_t<C> beta) {
+                       compute_type_t<C> beta, [[maybe_unused]] kernel::mixed_panels* panels) {
     using number = compute_type_t<C>;
     if (c.rows == 0 || c.columns == 0) return;
     if (a.width() != 0) {
-      if constexpr (kernel::mixed_operands<C, A, B>)
-        return kernel::mixed_product<Products>(c, a, b, alpha, beta);
-      else
+      if constexpr (!kernel::mixed_operands<C, A, B>)
         return Products::product(c, a, b, alpha, beta);
+      else if (panels != nullptr)
+        return kernel::mixed_product<Products>(c, a, b, alpha, beta, *panels);
+      else
+        return kernel::mixed_product<Products>(c, a, b, alpha, beta);
     }
     for (std::size_t row = 0; row < c.rows && beta != number(1); ++row)  // a sum of nothing
       for (C& x : std::span<C>(c.row(row), c.columns))
@@ -161,16 +170,16 @@ class host_kit {
   }
   template <class C, class A, class B, class Index>
   static void multiply_rows(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-                            compute_type_t<C> alpha, compute_type_t<C> beta) {
+                            compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels) {
     each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta);
+      multiply<C, A, B>(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta, panels);
     });
   }
   template <class C, class A, class B, class Index>
   static void multiply_stack(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-                             compute_type_t<C> alpha, compute_type_t<C> beta) {
+                             compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels) {
     each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta);
+      multiply<C, A, B>(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta, panels);
     });
   }
   template <class Index, class Visit>
@@ -191,6 +200,7 @@ class host_kit {
   }
 
   stream_type stream_;
+  kernel::mixed_panels* panels_ = nullptr;
 };
 
 /// Does nothing: the kit of a rehearsal.
@@ -215,19 +225,29 @@ class rehearsal_kit {
                view<const Index, 1>, std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
   template <class C, class A, class B>
   requires kernel::mixed_operands<C, A, B>
-  void product(operand<C>, operand<const A>, operand<const B>, compute_type_t<C>, compute_type_t<C>) const noexcept {}
+  void product(operand<C>, operand<const A>, operand<const B>, compute_type_t<C>, compute_type_t<C>) noexcept {
+    note_mixed();
+  }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand<C>, operand<const A>, operand_stack<const B>, view<const Index, 1>, compute_type_t<C>,
-               compute_type_t<C>) const noexcept {}
+               compute_type_t<C>) noexcept {
+    note_mixed();
+  }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand_stack<C>, operand<const A>, operand<const B>, view<const Index, 1>, compute_type_t<C>,
-               compute_type_t<C>) const noexcept {}
-  [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 0; }
+               compute_type_t<C>) noexcept {
+    note_mixed();
+  }
+  /// What the kit of a run will need: nothing, unless the body has multiplied narrow types.
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
 
  private:
+  void note_mixed() noexcept { workspace_ = sizeof(kernel::mixed_panels); }
+
   stream_type stream_;
+  std::size_t workspace_ = 0;
 };
 
 static_assert(compute_kit<host_kit<>, float> && compute_kit<host_kit<>, double>);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Products whose operands differ in type, such as bf16 by bf16 into float or into bf16. They are summed in float over
-// the whole depth and rounded once. Tiles of a narrow c, and panels of what the products cannot read, lie on the stack
-// of the thread that computes: `mixed_tile::bytes`, whatever the shapes.
+// the whole depth and rounded once. Tiles of a narrow c, and panels of what the products cannot read, lie in memory
+// that is given (`mixed_panels`), or on the stack of the thread that computes: `mixed_tile::bytes`, whatever the
+// shapes.
 //
 //   using products = belay::kernel::blocked_products;
 //   belay::kernel::mixed_product<products>(c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
@@ -34,6 +35,14 @@ struct mixed_tile {
   static constexpr std::size_t bytes = (rows * columns + rows * depth + depth * columns) * sizeof(float);
 };
 
+/// What one product writes to beside c. Not initialised.
+struct mixed_panels {
+  alignas(64) float sums[mixed_tile::rows * mixed_tile::columns];
+  alignas(64) float left[mixed_tile::rows * mixed_tile::depth];
+  alignas(64) float right[mixed_tile::depth * mixed_tile::columns];
+};
+static_assert(sizeof(mixed_panels) == mixed_tile::bytes);
+
 /// Whether a policy of products reads narrower operands itself.
 template <class Products, class Number, class A, class B>
 concept reads_operands = requires(operand<Number> c, operand<const A> a, operand<const B> b, Number scalar) {
@@ -59,47 +68,48 @@ template <class Number, class T>
   return {memory, x.rows, x.columns, x.columns, x.as};
 }
 
-/// c = alpha a b + beta c for a c of numbers: by the products themselves, or panel by panel.
-template <class Products, real Number, stored_real A, stored_real B>
-void wide_product(operand<Number> c, operand<const A> a, operand<const B> b, Number alpha, Number beta) {
-  if constexpr (reads_operands<Products, Number, A, B>) {
+/// c = alpha a b + beta c for a c of floats: by the products themselves, or panel by panel.
+template <class Products, stored_real A, stored_real B>
+void wide_product(operand<float> c, operand<const A> a, operand<const B> b, float alpha, float beta,
+                  mixed_panels& panels) {
+  if constexpr (reads_operands<Products, float, A, B>) {
     Products::product(c, a, b, alpha, beta);
   } else {
-    alignas(64) Number left[mixed_tile::rows * mixed_tile::depth];
-    alignas(64) Number right[mixed_tile::depth * mixed_tile::columns];
     const auto least = [](std::size_t x, std::size_t y) { return x < y ? x : y; };
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = least(mixed_tile::columns, c.columns - column);
       for (std::size_t k = 0; k < a.width(); k += mixed_tile::depth) {
         const std::size_t depth = least(mixed_tile::depth, a.width() - k);
-        const auto of_b = converted(columns_as_read(rows_as_read(b, k, depth), column, columns), right);
+        const auto of_b = converted(columns_as_read(rows_as_read(b, k, depth), column, columns), panels.right);
         for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
           const std::size_t rows = least(mixed_tile::rows, c.rows - row);
-          const auto of_a = converted(columns_as_read(rows_as_read(a, row, rows), k, depth), left);
+          const auto of_a = converted(columns_as_read(rows_as_read(a, row, rows), k, depth), panels.left);
           Products::product(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha,
-                            k == 0 ? beta : Number(1));
+                            k == 0 ? beta : 1.0F);
         }
       }
     }
   }
 }
 
-/// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty.
+/// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
+/// it returns.
 template <class Products, class C, class A, class B>
 requires mixed_operands<C, A, B>
 void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                   compute_type_t<C> beta) {
+                   compute_type_t<C> beta, mixed_panels& panels) {
   using number = compute_type_t<C>;
+  static_assert(std::is_same_v<number, float>, "what is narrower than a number is computed with as float");
   if constexpr (real<C>) {
-    wide_product<Products, number, A, B>(c, a, b, alpha, beta);
+    wide_product<Products, A, B>(c, a, b, alpha, beta, panels);
   } else {
-    alignas(64) number sums[mixed_tile::rows * mixed_tile::columns];
+    number* const sums = panels.sums;
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = c.columns - column < mixed_tile::columns ? c.columns - column : mixed_tile::columns;
       for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
         const std::size_t rows = c.rows - row < mixed_tile::rows ? c.rows - row : mixed_tile::rows;
-        wide_product<Products, number, A, B>({sums, rows, columns, columns}, rows_as_read(a, row, rows),
-                                             columns_as_read(b, column, columns), alpha, 0);
+        wide_product<Products, A, B>({sums, rows, columns, columns}, rows_as_read(a, row, rows),
+                                     columns_as_read(b, column, columns), alpha, 0, panels);
         const operand<C> out = c.row_range(row, rows).column_range(column, columns);
         for (std::size_t i = 0; i < rows; ++i) {
           number* const from = sums + i * columns;
@@ -109,6 +119,14 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
       }
     }
   }
+}
+/// The same with panels on the stack.
+template <class Products, class C, class A, class B>
+requires mixed_operands<C, A, B>
+void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
+                   compute_type_t<C> beta) {
+  mixed_panels panels;
+  mixed_product<Products>(c, a, b, alpha, beta, panels);
 }
 
 }  // namespace belay::inline BELAY_ABI::kernel

@@ -80,6 +80,7 @@ class engine {
   [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
   [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
   [[nodiscard]] Kit& kit() noexcept { return kit_; }
+  [[nodiscard]] const Kit& kit() const noexcept { return kit_; }
   /// The kit's stream.
   [[nodiscard]] stream_type& compute() noexcept { return kit_.stream(); }
 

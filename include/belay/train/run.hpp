@@ -48,6 +48,7 @@ struct run_memory {
   std::vector<std::size_t> of_steps;                 // memory of steps alone, in the order in which it is asked for
   std::vector<gather_plan> gathers;                  // in which order layers are, by store that divides parameters
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
+  std::size_t workspace = 0;                         // of the kit's products, which is a part of that
 };
 
 /// What a rank was planned to lease, and the regions for it.
@@ -82,6 +83,9 @@ class run {
       engine_.emplace(memory_type{planned_.activations}, meters_[tier::device], streams, number);
     else
       engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
+    if (rehearsing() || planned_.workspace == 0) return;
+    [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
+    if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
   }
   run(const run&) = delete;  // bodies and stores point to it
   run& operator=(const run&) = delete;
@@ -281,6 +285,7 @@ class run {
   [[nodiscard]] planned_run leased() const { return leased_by(number_); }
   [[nodiscard]] planned_run leased_by(int rank) const {
     planned_run out;
+    if constexpr (rehearsing()) add_workspace(out);
     for (std::size_t i = 0; i < used_.items().size(); ++i) {
       plan_item item = used_.items()[i];
       std::size_t reached = 0;
@@ -330,6 +335,16 @@ class run {
     std::size_t reached;             // address space in symmetric memory; 0: it is not there
   };
   enum class next_step { same, another };
+  static constexpr const char* workspace_row = "workspace of products";
+
+  // Leased first by the run that is rehearsed.
+  void add_workspace(planned_run& to) const {
+    to.memory.workspace = engine_->kit().workspace_bytes();
+    const std::size_t bytes = leased_size(to.memory.workspace);
+    if (bytes == 0) return;
+    to.plan.add(tier::device, workspace_row, bytes);
+    to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
+  }
 
   template <class BytesOf>
   void note_share([[maybe_unused]] const BytesOf& bytes_of) {

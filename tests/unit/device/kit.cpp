@@ -3,8 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
+#include "belay/core/dtype.hpp"
+#include "belay/device/memory.hpp"
 #include "belay/kernel/rows.hpp"
 
 namespace {
@@ -91,4 +95,36 @@ TEST_CASE("a rehearsal's kit touches nothing") {
   kit.product<float>(c, c, c, 1, 0);
   kit.grouped<float>(c, c, belay::operand_stack<float>{nowhere, 3, 2, 2}, ends, 1, 0);
   CHECK(kit.workspace_bytes() == 0);
+  const belay::operand<const belay::bf16> narrow{reinterpret_cast<belay::bf16*>(64), 2, 2, 2};
+  kit.product(c, narrow, narrow, 1.0F, 0.0F);  // of which it notes what a run's kit will need
+  CHECK(kit.workspace_bytes() == belay::kernel::mixed_tile::bytes);
+}
+
+TEST_CASE("panels of mixed products lie in the workspace that a kit is given, and change no bit") {
+  using belay::bf16;
+  constexpr std::size_t m = 50, n = 70, k = 300;
+  std::vector<bf16> a(m * k), b(k * n), c(m * n), expected(m * n);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = bf16(static_cast<float>(i % 17) - 8.0F);
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = bf16(0.25F * static_cast<float>(i % 13));
+  const belay::operand<const bf16> left{a.data(), m, k, k}, right{b.data(), k, n, n};
+  belay::host_kit<> bare, given;
+  CHECK(bare.workspace_bytes() == 0);
+  bare.product(belay::operand<bf16>{expected.data(), m, n, n}, left, right, 1.0F, 0.0F);
+
+  const belay::host_pages memory(2 * belay::kernel::mixed_tile::bytes);
+  const std::span<std::byte> all(memory.data(), memory.size_bytes());
+  given.use_workspace(all.first(100));  // too small
+  CHECK(given.workspace_bytes() == 0);
+  given.use_workspace(all);
+  CHECK(given.workspace_bytes() == belay::kernel::mixed_tile::bytes);
+  given.product(belay::operand<bf16>{c.data(), m, n, n}, left, right, 1.0F, 0.0F);
+  bool same = true, used = false, beyond = false;
+  for (std::size_t i = 0; i < c.size(); ++i) same = same && static_cast<float>(c[i]) == static_cast<float>(expected[i]);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == std::byte{}) continue;
+    (i < belay::kernel::mixed_tile::bytes ? used : beyond) = true;
+  }
+  CHECK(same);
+  CHECK(used);
+  CHECK_FALSE(beyond);
 }
