@@ -25,6 +25,7 @@ class decoder_layer {
   /// Keeps, where the attention is not recomputed, in numbers per token: (4 + 2 kv/heads) x hidden + heads + 2 for the
   /// attention and both outputs (where heads x head size = hidden), and the routing. For every row of the experts'
   /// capacity it keeps 2 x expert width.
+  using output_in_backward = belay::unread;
   struct residue {
     view<T, 3> out;
     belay::part_residue<view<const T, 3>, typename attention_type::residue> attention;

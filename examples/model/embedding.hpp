@@ -23,6 +23,7 @@ class embedding {
   using learning_type = Learning;
 
   /// Keeps `out` (hidden numbers a token); the tokens are the caller's and live until the backward.
+  using output_in_backward = belay::unread;
   struct residue {
     view<T, 3> out;
     view<const std::int32_t, 2> tokens;

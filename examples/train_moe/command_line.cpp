@@ -142,16 +142,30 @@ freeze_kind parse_freeze(const std::string& text) {
   throw input_error("--freeze is one of none; attention; experts; attention,experts,embedding; got '" + text + "'");
 }
 
-belay::tier parse_offload(const std::string& text, const std::string& otherwise) {
-  const std::size_t colon = std::min(text.find(':'), text.size());
-  const std::string what = text.substr(0, colon);
-  const std::string where = colon < text.size() ? text.substr(colon + 1) : otherwise;
-  if (what != "optimizer")
-    throw input_error("--offload " + text +
-                      ": this trainer offloads the optimizer's state alone, as in optimizer:host");
-  if (where == "host") return belay::tier::host;
-  if (where == "pinned") return belay::tier::pinned;
-  throw input_error("--offload " + text + ": the tiers below device are pinned and host, not '" + where + "'");
+// optimizer:pinned,activations: each once, in the tier that it names or in `otherwise`.
+void parse_offload(const std::string& text, const std::string& otherwise, options& run) {
+  for (std::size_t first = 0; first <= text.size();) {
+    const std::size_t end = std::min(text.find(',', first), text.size());
+    const std::string item = text.substr(first, end - first);
+    first = end + 1;
+    const std::size_t colon = std::min(item.find(':'), item.size());
+    const std::string where = colon < item.size() ? item.substr(colon + 1) : otherwise;
+    const auto* const what = std::find_if(std::begin(all_offloadable), std::end(all_offloadable),
+                                          [&](const offloadable& each) { return item.substr(0, colon) == each.name; });
+    if (what == std::end(all_offloadable))
+      throw input_error("--offload " + text +
+                        ": this trainer offloads optimizer and activations, as in optimizer:pinned,activations; not '" +
+                        item + "'");
+    belay::tier& tier_of = run.*what->where_it_is;
+    if (tier_of != belay::tier::device) throw input_error("--offload " + text + " names " + what->name + " twice");
+    if (where == "host")
+      tier_of = belay::tier::host;
+    else if (where == "pinned")
+      tier_of = belay::tier::pinned;
+    else
+      throw input_error("--offload " + text + ": the tiers below device for " + what->name +
+                        " are pinned and host, not '" + where + "'");
+  }
 }
 
 belay::budget parse_budget(const std::string& text) {
@@ -160,22 +174,17 @@ belay::budget parse_budget(const std::string& text) {
       {"", 1},     {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
       {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
   for (const auto& [name, value] : key_values(text, "--budget")) {
-    belay::tier of;
-    if (name == "device")
-      of = belay::tier::device;
-    else if (name == "pinned")
-      of = belay::tier::pinned;
-    else if (name == "host")
-      of = belay::tier::host;
-    else
-      throw input_error("--budget: unknown tier '" + name + "'; the tiers of this trainer are device, pinned and host");
+    std::size_t of = 0;
+    while (of < belay::tier_count && name != belay::name(static_cast<belay::tier>(of))) ++of;
+    if (of == belay::tier_count)
+      throw input_error("--budget: unknown tier '" + name + "'; the tiers are device, pinned, host and file");
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     const auto unit = units.find(std::string(end, value.data() + value.size()));
     if (error != std::errc{} || unit == units.end() || !(number >= 0) || number * unit->second > 9e18) {
       throw input_error("--budget: " + name + " needs bytes, as in 512MiB, 1GiB or 1000000, got '" + value + "'");
     }
-    out[of] = static_cast<std::size_t>(number * unit->second);
+    out[static_cast<belay::tier>(of)] = static_cast<std::size_t>(number * unit->second);
   }
   return out;
 }
@@ -209,7 +218,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string backend = "threads";
   std::string schedule = "1f1b";
   std::string recompute = "none";
-  std::string budget, offload, offload_tier = "host";
+  std::string budget, phase_tier, offload, offload_tier = "host";
   std::string streams;
   std::string zero = "1";
   std::string gathers = "use";
@@ -270,12 +279,18 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
          "when kernels run: at once, on a thread a stream, or late on purpose, to find a missing event (threads "
          "only); default: queued with 3 cores a rank or more, else immediate")
       ->type_name("immediate|queued|adversarial[:SEED]");
-  app.add_option("--offload", offload, "what lives in a lower tier: the optimizer's state, which is updated there")
-      ->type_name("optimizer[:pinned|host]");
+  app.add_option("--offload", offload,
+                 "what lives in a lower tier: the optimizer's state, which is updated there; what layers keep between "
+                 "forward and backward")
+      ->type_name("optimizer[:pinned|host],activations[:pinned|host]");
   app.add_option("--tier", offload_tier, "the tier of an --offload that names none")
       ->check(CLI::IsMember({"pinned", "host"}));
+  app.add_option(
+         "--phase-tier", phase_tier,
+         "with --phases: gradients and the optimizer's state leave the device for this tier in eval and rollout")
+      ->check(CLI::IsMember({"pinned", "host"}));
   app.add_option("--budget", budget, "bytes one rank may use in a tier; a plan beyond it is refused")
-      ->type_name("device=BYTES,pinned=BYTES,host=BYTES");
+      ->type_name("device=BYTES,pinned=BYTES,host=BYTES,file=BYTES");
   app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")
       ->type_name("FILE")
       ->check(a_name());
@@ -321,10 +336,12 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
     run.freeze = parse_freeze(freeze);
     if (app.count("--phases") > 0) run.cycle = parse_phases(phases);
-    if (app.count("--offload") > 0) run.optimizer_tier = parse_offload(offload, offload_tier);
+    if (app.count("--offload") > 0) parse_offload(offload, offload_tier, run);
     if (app.count("--offload") == 0 && app.count("--tier") > 0)
       throw input_error("--tier " + offload_tier +
                         " is the tier of an --offload that names none: say what is offloaded");
+    if (app.count("--phase-tier") > 0)
+      run.phase_tier = phase_tier == "pinned" ? belay::tier::pinned : belay::tier::host;
     if (app.count("--budget") > 0) run.budget = parse_budget(budget);
     if (resume) run.checkpoint.from = belay::resume_from::newest;
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;

@@ -72,6 +72,9 @@ void check(const options& run) {
     throw input_error("--whole-below says what --zero 2 and 3 do not divide: take one of these");
   if (run.reshard == belay::reshard_when::after_step && run.zero != belay::zero_stage::parameters)
     throw input_error("--gathers step says how long --zero 3 keeps what it gathers: take --zero 3");
+  if (run.phase_tier != belay::tier::device && run.cycle.entries().size() < 2)
+    throw input_error(std::string("--phase-tier ") + belay::name(run.phase_tier) +
+                      " says where gradients and optimizer state are in eval and rollout: --phases names none of them");
   const checkpoint_settings& saved = run.checkpoint;
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
     throw input_error("--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR");

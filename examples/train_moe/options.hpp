@@ -64,7 +64,9 @@ struct options {
   std::size_t bucket_bytes = std::size_t{1} << 20;
   belay::stream_choice streams;
   checkpoint_settings checkpoint;
-  belay::tier optimizer_tier = belay::tier::device;  // where the optimizer's state lives
+  belay::tier optimizer_tier = belay::tier::device;   // where the optimizer's state lives
+  belay::tier activation_tier = belay::tier::device;  // where what layers keep is between forward and backward
+  belay::tier phase_tier = belay::tier::device;       // where gradients and optimizer state are while nothing trains
 };
 
 /// As the flag --freeze names it.
@@ -76,6 +78,22 @@ struct options {
     case freeze_kind::parts: return "attention,experts,embedding";
   }
   return "unknown";
+}
+
+/// What --offload names, and where each lives.
+struct offloadable {
+  const char* name;
+  belay::tier options::*where_it_is;
+};
+inline constexpr offloadable all_offloadable[] = {{"optimizer", &options::optimizer_tier},
+                                                  {"activations", &options::activation_tier}};
+/// As the flag --offload says it: "optimizer:host,activations:pinned"; empty where nothing is offloaded.
+[[nodiscard]] inline std::string offload_text(const options& run) {
+  std::string out;
+  for (const offloadable& each : all_offloadable)
+    if (run.*each.where_it_is != belay::tier::device)
+      out += (out.empty() ? "" : ",") + std::string(each.name) + ":" + belay::name(run.*each.where_it_is);
+  return out;
 }
 
 /// Sizes that follow from the options: of one rank unless said otherwise.

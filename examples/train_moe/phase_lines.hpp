@@ -62,6 +62,7 @@ class phase_lines {
     all.push_back(static_cast<double>(found.resident_before));
     all.push_back(static_cast<double>(found.resident_after));
     for (const belay::drained& each : found.given_back) all.push_back(static_cast<double>(each.bytes));
+    for (const belay::drained& each : found.taken) all.push_back(static_cast<double>(each.bytes));
     world.all_reduce(std::span<double>(all), belay::maximum);
 
     belay::json_line line(room_);
@@ -79,11 +80,13 @@ class phase_lines {
     line.field("resident_bytes_after", static_cast<std::uint64_t>(*rest++));
     line.open_object("drained");
     for (const belay::drained& each : found.given_back) line.field(each.what, static_cast<std::uint64_t>(*rest++));
+    line.close().open_object("returned");
+    for (const belay::drained& each : found.taken) line.field(each.what, static_cast<std::uint64_t>(*rest++));
     return line.close().finish();
   }
 
  private:
-  static constexpr std::array tiers{belay::tier::device, belay::tier::host};
+  static constexpr std::array tiers{belay::tier::device, belay::tier::pinned, belay::tier::host};
   static constexpr std::size_t index(belay::tier of) noexcept { return static_cast<std::size_t>(of); }
 
   template <class World>

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "belay/step/phase.hpp"
+#include "belay/train/phase_residency.hpp"
 #include "belay/train/phase_switch.hpp"
 #include "train_moe/corpus.hpp"
 #include "train_moe/evaluate.hpp"
@@ -30,12 +31,15 @@ class phase_session {
   phase_session(Trainer& trainer, const phase_cycle& cycle, std::span<const std::int32_t> text)
       : trainer_(&trainer),
         cycle_(&cycle),
+        residency_(trainer.run(), trainer.settings().phase_tier, trainer.store()),
         switch_(trainer.run(), trainer.mesh(), trainer.store()),
         now_(switch_.begin()),
         evaluation_(trainer, text, sequence()),
         rollout_(trainer, {.context = sequence()}, sequence()),
         lengths_(static_cast<std::size_t>(trainer.mesh().shape().data)),
-        lines_(sequence() + rollout_settings{}.prompt.size(), lengths_.size()) {}
+        lines_(sequence() + rollout_settings{}.prompt.size(), lengths_.size()) {
+    switch_.moves(residency_);
+  }
 
   /// After step `number`: the phases that follow it, if it ends a cycle's training. `write(line)` gets the JSON line of
   /// each pass, rollout and transition, `say(line)` a line for people of each pass and rollout. Collective over the
@@ -116,6 +120,7 @@ class phase_session {
 
   Trainer* trainer_;
   const phase_cycle* cycle_;
+  belay::phase_residency<typename Trainer::run_type> residency_;
   belay::phase_switch<typename Trainer::run_type, typename Trainer::mesh_type, typename Trainer::store_type> switch_;
   any_phase now_;
   text_evaluation<Trainer> evaluation_;

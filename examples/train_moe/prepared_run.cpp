@@ -44,13 +44,13 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"freeze", name(run.freeze)},
           {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
           {"phases", path(run.cycle.text())},
-          {"offload", run.optimizer_tier == belay::tier::device
-                          ? nlohmann::ordered_json()
-                          : nlohmann::ordered_json(std::string("optimizer:") + belay::name(run.optimizer_tier))},
+          {"offload", path(offload_text(run))},
+          {"phase_tier", path(run.phase_tier == belay::tier::device ? "" : belay::name(run.phase_tier))},
           {"budget",
            {{"device", bytes(run.budget[belay::tier::device])},
             {"pinned", bytes(run.budget[belay::tier::pinned])},
-            {"host", bytes(run.budget[belay::tier::host])}}},
+            {"host", bytes(run.budget[belay::tier::host])},
+            {"file", bytes(run.budget[belay::tier::file])}}},
           {"json", path(line.json)},
           {"print_plan", line.print_plan == command_line::plan_output::print},
           {"eval", path(line.eval)},
@@ -111,13 +111,15 @@ std::string streams_of(const options& run) {
 // What would need less memory in a tier, given what the run already does.
 std::vector<std::string> advice(belay::tier of, const options& run) {
   if (of == belay::tier::host)
-    return {run.optimizer_tier == belay::tier::host
-                ? "--offload optimizer:pinned, or none: the host tier holds the optimizer's state"
+    return {offload_text(run).find(":host") != std::string::npos
+                ? "--offload with :pinned, or less of it: the host tier holds what it names"
                 : "a smaller --micro-batches, --micro-batch-size or --sequence: the host tier holds the step's batch"};
-  if (of == belay::tier::pinned) return {"--offload optimizer:host, or none: the optimizer's state lives there"};
+  if (of == belay::tier::pinned) return {"--offload with :host, or less of it: the pinned tier holds what it names"};
   std::vector<std::string> out;
   if (run.optimizer_tier == belay::tier::device)
     out.emplace_back("--offload optimizer: its state lives in the host tier, and is updated there");
+  if (run.activation_tier == belay::tier::device)
+    out.emplace_back("--offload activations: what layers keep is in the host tier between forward and backward");
   if (run.recompute == recompute_kind::none)
     out.emplace_back("--recompute selective: of the attention, activations keep only its output");
   if (run.recompute != recompute_kind::full)

@@ -55,6 +55,7 @@ class trainer {
   using logits_view = belay::view<const logit_type, 3>;
   using store_type = belay::parameter_store<Run, mesh_type, belay::precision<T>>;
   using network_type = belay::gathering_network<model_type, store_type>;
+  using activations_type = belay::offloaded_activations<engine_type>;
 
   /// `run` and `source` outlive the trainer.
   trainer(const options& settings, Rank& rank, Run& run, const batch_source& source)
@@ -75,7 +76,9 @@ class trainer {
         optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1},
                    {.state = settings.optimizer_tier}),
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
-        stage_(network_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }),
+        activations_(run, settings.activation_tier),
+        stage_(
+            network_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }, activations_),
         table_(settings),
         tokens_(tensor(run)),
         targets_(tensor(run)),
@@ -226,11 +229,12 @@ class trainer {
     put(report_table::prefetch_hits, static_cast<double>(gathered.prefetched));
     put(report_table::plan_misses, static_cast<double>(gathered.missed));
     put(report_table::gathered_bytes, static_cast<double>(gathered.peak_bytes));
-    if (settings_.optimizer_tier != belay::tier::device) {
-      const bool pinned = settings_.optimizer_tier == belay::tier::pinned;
-      put(pinned ? report_table::offloaded_pinned : report_table::offloaded_host,
-          static_cast<double>(optimizer_.state_bytes()));
-    }
+    const auto offloaded = [&](belay::tier of) {
+      return static_cast<double>((settings_.optimizer_tier == of ? optimizer_.state_bytes() : 0) +
+                                 (settings_.activation_tier == of ? activations_.peak_bytes() : 0));
+    };
+    put(report_table::offloaded_pinned, offloaded(belay::tier::pinned));
+    put(report_table::offloaded_host, offloaded(belay::tier::host));
     put(report_table::bubble, pipeline_.times().bubble());
     put(report_table::forward_seconds, pipeline_.times().forward / static_cast<double>(shape_.micro_batches));
     put(report_table::backward_seconds, pipeline_.times().backward / static_cast<double>(shape_.micro_batches));
@@ -259,7 +263,8 @@ class trainer {
   network_type network_;
   belay::adamw<T, group_type, typename Run::engine_type::kit_type> optimizer_;
   belay::pipeline<T, group_type, belay::schedule::dynamic_table> pipeline_;
-  belay::pipeline_stage<network_type> stage_;
+  activations_type activations_;
+  belay::pipeline_stage<network_type, activations_type> stage_;
   report_table table_;
   belay::view<std::int32_t, 3> tokens_, targets_;  // this rank's slice of a step: [micro_batches, sequences, length]
   std::span<double> shared_;

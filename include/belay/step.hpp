@@ -7,14 +7,15 @@
 #include "belay/step/commit.hpp"           // IWYU pragma: export
 #include "belay/step/engine.hpp"           // IWYU pragma: export
 #include "belay/step/forward_only.hpp"     // IWYU pragma: export
-#include "belay/step/phase.hpp"            // IWYU pragma: export
 #include "belay/step/frame.hpp"            // IWYU pragma: export
 #include "belay/step/gradient.hpp"         // IWYU pragma: export
 #include "belay/step/handle_store.hpp"     // IWYU pragma: export
 #include "belay/step/layer.hpp"            // IWYU pragma: export
 #include "belay/step/observed.hpp"         // IWYU pragma: export
+#include "belay/step/offloads.hpp"         // IWYU pragma: export
 #include "belay/step/owed.hpp"             // IWYU pragma: export
 #include "belay/step/participant.hpp"      // IWYU pragma: export
+#include "belay/step/phase.hpp"            // IWYU pragma: export
 #include "belay/step/recompute.hpp"        // IWYU pragma: export
 #include "belay/step/recomputed_part.hpp"  // IWYU pragma: export
 #include "belay/step/rehearsal_watch.hpp"  // IWYU pragma: export

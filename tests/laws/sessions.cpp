@@ -173,42 +173,47 @@ TEST_CASE("evaluation drops a window of one byte and takes short files whole") {
 
 TEST_CASE("flags that make no sense are refused with the flag and what would work") {
   const folder in;
-  for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{{"--mesh", "pp=3"},
-                                                                                    {"--mesh", "ep=3"},
-                                                                                    {"--mesh", "dp=3"},
-                                                                                    {"--mesh", "tp=2"},
-                                                                                    {"--mesh", "xx=2"},
-                                                                                    {"--mesh", "pp=0"},
-                                                                                    {"--mesh", ""},
-                                                                                    {"--budget", "device=lots"},
-                                                                                    {"--budget", "disk=1GiB"},
-                                                                                    {"--micro-batches", "0"},
-                                                                                    {"--micro-batches", "-3"},
-                                                                                    {"--sequence", "1"},
-                                                                                    {"--expert-capacity", "0.5"},
-                                                                                    {"--expert-capacity", "nan"},
-                                                                                    {"--lr", "-1"},
-                                                                                    {"--schedule", "zigzag"},
-                                                                                    {"--zero", "4"},
-                                                                                    {"--recompute", "some"},
-                                                                                    {"--model", "/nowhere.json"},
-                                                                                    {"--import", "/nowhere"},
-                                                                                    {"--freeze", "embedding"},
-                                                                                    {"--freeze", "experts,attention"},
-                                                                                    {"--phases", "eval=1"},
-                                                                                    {"--phases", "train=0"},
-                                                                                    {"--phases", "train=2,play=1"},
-                                                                                    {"--phases", "train=2,train=1"},
-                                                                                    {"--export", ""},
-                                                                                    {"--checkpoint", ""},
-                                                                                    {"--checkpoint-every", "3"},
-                                                                                    {"--keep", "3"},
-                                                                                    {"--whole-below", "64"},
-                                                                                    {"--gathers", "step"},
-                                                                                    {"--offload", "optimizer:moon"},
-                                                                                    {"--tier", "host"},
-                                                                                    {"--expert-capacity", "1e300"},
-                                                                                    {"--stepps", "3"}}) {
+  for (const auto& [flag, value] :
+       std::vector<std::pair<std::string, std::string>>{{"--mesh", "pp=3"},
+                                                        {"--mesh", "ep=3"},
+                                                        {"--mesh", "dp=3"},
+                                                        {"--mesh", "tp=2"},
+                                                        {"--mesh", "xx=2"},
+                                                        {"--mesh", "pp=0"},
+                                                        {"--mesh", ""},
+                                                        {"--budget", "device=lots"},
+                                                        {"--budget", "disk=1GiB"},
+                                                        {"--micro-batches", "0"},
+                                                        {"--micro-batches", "-3"},
+                                                        {"--sequence", "1"},
+                                                        {"--expert-capacity", "0.5"},
+                                                        {"--expert-capacity", "nan"},
+                                                        {"--lr", "-1"},
+                                                        {"--schedule", "zigzag"},
+                                                        {"--zero", "4"},
+                                                        {"--recompute", "some"},
+                                                        {"--model", "/nowhere.json"},
+                                                        {"--import", "/nowhere"},
+                                                        {"--freeze", "embedding"},
+                                                        {"--freeze", "experts,attention"},
+                                                        {"--phases", "eval=1"},
+                                                        {"--phases", "train=0"},
+                                                        {"--phases", "train=2,play=1"},
+                                                        {"--phases", "train=2,train=1"},
+                                                        {"--export", ""},
+                                                        {"--checkpoint", ""},
+                                                        {"--checkpoint-every", "3"},
+                                                        {"--keep", "3"},
+                                                        {"--whole-below", "64"},
+                                                        {"--gathers", "step"},
+                                                        {"--offload", "optimizer:moon"},
+                                                        {"--offload", "activations:file"},
+                                                        {"--offload", "activations,activations"},
+                                                        {"--offload", "weights"},
+                                                        {"--phase-tier", "host"},
+                                                        {"--tier", "host"},
+                                                        {"--expert-capacity", "1e300"},
+                                                        {"--stepps", "3"}}) {
     INFO(flag << " " << value);
     std::vector<std::string> all{"train_moe", flag, value};
     std::vector<char*> pointers;
@@ -216,6 +221,56 @@ TEST_CASE("flags that make no sense are refused with the flag and what would wor
     int code = 0;
     CHECK(!train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), code));
     CHECK(code != 0);
+  }
+}
+
+TEST_CASE("with --phase-tier gradients and optimizer state leave the device for eval and rollout, and come back") {
+  const folder in;
+  const auto train = [&](const char* zero, std::vector<std::string> more) {
+    std::vector<std::string> flags{"--model",  in.file("model.json"),
+                                   "--steps",  "4",
+                                   "--mesh",   "dp=2",
+                                   "--zero",   zero,
+                                   "--phases", "train=2,eval=1,rollout=1",
+                                   "--eval",   in.file("text")};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return run(in, flags);
+  };
+  for (const char* zero : {"0", "1", "2", "3"}) {
+    CAPTURE(std::string(zero));
+    const outcome resident = train(zero, {});
+    for (const char* tier : {"host", "pinned"}) {
+      const outcome got = train(zero, {"--phase-tier", tier, "--offload", "activations"});
+      CHECK(got.summary["config"]["phase_tier"] == tier);
+      CHECK(got.summary["eval_loss"] == resident.summary["eval_loss"]);
+      REQUIRE(got.phases.size() == resident.phases.size());
+      for (std::size_t i = 0; i < got.phases.size(); ++i) {
+        const nlohmann::json& line = got.phases[i];
+        if (!line.contains("transition")) continue;
+        CAPTURE(line.dump());
+        const auto changed = [&](const char* of) {
+          return static_cast<long long>(line["live_bytes_after"][of]) -
+                 static_cast<long long>(line["live_bytes_before"][of]);
+        };
+        const char* what = "gradients and optimizer state";
+        if (line["transition"]["from"] == "train") {
+          const long long bytes = line["drained"][what];
+          CHECK(bytes > 0);
+          CHECK(changed("device") == -bytes);
+          CHECK(changed(tier) == bytes);
+        } else if (line["transition"]["to"] == "train") {
+          const long long bytes = line["returned"][what];
+          CHECK(bytes > 0);
+          CHECK(changed("device") == bytes);
+          CHECK(changed(tier) == -bytes);
+        } else {
+          CHECK(line["live_bytes_before"] == line["live_bytes_after"]);
+        }
+        for (const long long grown : line["grown_bytes"]) CHECK(grown == 0);
+      }
+    }
+    for (const nlohmann::json& line : resident.phases)
+      if (line.contains("transition")) CHECK(line["returned"].empty());
   }
 }
 

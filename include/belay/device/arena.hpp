@@ -118,6 +118,9 @@ class arena {
     return offsets_.transfer(static_cast<std::size_t>(byte - memory_.data()), from, to);
   }
 
+  /// Moves every lease of `from` to `to`.
+  void append(lease_chain& from, lease_chain& to) noexcept { offsets_.append(from, to); }
+
   /// Ends every lease. Chains that still name one must not be released.
   void reclaim() noexcept {
     in_flight_.forget(*clock_);

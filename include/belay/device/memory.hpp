@@ -9,10 +9,12 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -64,6 +66,15 @@ class host_pages {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
+
+/// Gives the whole pages of `memory`, a part of anonymous pages, back to the system: they read as zeros, and take no
+/// memory until they are written.
+inline void discard_pages(std::byte* first, std::size_t bytes) noexcept {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(first) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(first) + bytes) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
 
 /// Addresses without memory: touching them is a SIGSEGV.
 class reserved_addresses : public host_pages {

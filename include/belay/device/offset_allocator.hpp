@@ -140,6 +140,15 @@ class offset_allocator {
     return false;
   }
 
+  /// Moves every lease of `from` to `to`.
+  void append(lease_chain& from, lease_chain& to) noexcept {
+    std::uint32_t* end = &from.head;
+    while (*end != none) end = &nodes_[*end].chained;
+    *end = to.head;
+    to.head = from.head;
+    from.head = none;
+  }
+
   /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
   void clear(const stream_clock& used = {}) noexcept {
     if (meter_ != nullptr) meter_->remove(live_);

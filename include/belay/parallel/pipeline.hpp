@@ -113,9 +113,9 @@ class pipeline {
   /// returns what `belay::cross_entropy` does: the step notes the loss, and the gradient goes backwards. Collective
   /// along the pipeline. `times()` has the times afterwards. Throws usage_error where the network is no part for this
   /// stage, or `inputs` have too few micro-batches.
-  template <clock_policy Clock = monotonic_clock, class Engine, class... Participants, class Network, class Inputs,
-            class Loss>
-  void run(const step<Engine, Participants...>& step, pipeline_stage<Network>& stage, const Inputs& inputs,
+  template <clock_policy Clock = monotonic_clock, class Engine, class... Participants, class Network, class Activations,
+            class Inputs, class Loss>
+  void run(const step<Engine, Participants...>& step, pipeline_stage<Network, Activations>& stage, const Inputs& inputs,
            const Loss& loss, where at = where::current()) {
     constexpr bool indexed = gives_micro_batches<Inputs>;
     static_assert(indexed,
@@ -164,9 +164,9 @@ class pipeline {
   /// Runs one micro-batch forward through all stages, for evaluation: `see(output)` is called on the last one with what
   /// the network puts out. All stages give an `input` of the same shape, of which the first reads the values; the
   /// tensors between stages have its extents, and the boundary's where it has none. Collective along the pipeline.
-  template <class Engine, class... Participants, class Network, class Input, class See>
-  void observe(const forward_only<Engine, Participants...>& pass, pipeline_stage<Network>& stage, const Input& input,
-               See&& see, where at = where::current()) {
+  template <class Engine, class... Participants, class Network, class Activations, class Input, class See>
+  void observe(const forward_only<Engine, Participants...>& pass, pipeline_stage<Network, Activations>& stage,
+               const Input& input, See&& see, where at = where::current()) {
     if constexpr (runs_as_network<Network, Engine, T, Rank, Input>()) {
       stage.expect_part(place(), at);
       const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
@@ -214,6 +214,8 @@ class pipeline {
       return handles.input_gradient(micro_batch);
     }
     void release(std::size_t micro_batch) { handles.release(micro_batch); }
+    void let_go_of_output(std::size_t micro_batch) { handles.let_go_of_output(micro_batch, at); }
+    void let_go_of_input(lease_chain& memory) { handles.let_go_of_input(memory); }
   };
 
   using transfer_list = std::array<p2p, schedule::action::most_transfers>;
@@ -222,8 +224,9 @@ class pipeline {
     lease_chain memory;
   };
 
-  template <class Pass, class Network, class See>
-  void observe_layers(const Pass& pass, pipeline_stage<Network>& stage, view<const T, Rank> x, See& see, where at) {
+  template <class Pass, class Network, class Activations, class See>
+  void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, view<const T, Rank> x, See& see,
+                      where at) {
     using layer_type = typename layers_of<Network>::layer_type;
     std::optional<observed<typename Pass::engine_type, layer_type, view<const T, Rank>>> last;
     for (auto& layer : stage.network().layers()) {
@@ -258,6 +261,7 @@ class pipeline {
     tensor& activation = received(schedule::payload::activation, micro_batch);
     if (next.kind == schedule::action_kind::forward) {
       stage.forward(scope, activation.values);
+      if constexpr (requires { stage.let_go_of_input(activation.memory); }) stage.let_go_of_input(activation.memory);
       return;
     }
     tensor& gradient = received(schedule::payload::gradient, micro_batch);
@@ -291,8 +295,11 @@ class pipeline {
     }
     exchange_in_order(engine, ready, {transfers.data(), count}, at);
     for (const schedule::transfer& one : next.transfers()) {
-      if (one.direction == schedule::transfer_direction::send && one.what == schedule::payload::gradient)
+      if (one.direction != schedule::transfer_direction::send) continue;
+      if (one.what == schedule::payload::gradient)
         stage.release(one.micro_batch);
+      else if constexpr (requires { stage.let_go_of_output(one.micro_batch); })
+        stage.let_go_of_output(one.micro_batch);
     }
   }
 

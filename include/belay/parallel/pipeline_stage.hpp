@@ -6,6 +6,7 @@
 //   belay::pipeline_stage stage{net};                                               // keeps what every layer keeps
 //   belay::pipeline_stage lean{net, belay::recompute_all{}};                        // keeps their outputs alone
 //   belay::pipeline_stage mixed{net, [](std::size_t layer) { return layer % 2 == 0; }};
+//   belay::pipeline_stage small{net, belay::recompute_all{}, activations};          // and these in a lower tier
 //   pipeline.run(step, stage, tokens, loss);                                        // see parallel/pipeline.hpp
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -34,7 +36,7 @@ struct recompute_all {
 
 /// A network as a stage of a pipeline. It stays where it was made. The memory for handles is allocated by the first
 /// run; afterwards a step allocates nothing.
-template <class Network>
+template <class Network, class Activations = void>
 class pipeline_stage {
   static_assert(
       is_offering_layers<Network>,
@@ -45,17 +47,21 @@ class pipeline_stage {
   using network_type = Network;
 
   /// `network` outlives the stage. No layer is recomputed.
-  explicit pipeline_stage(Network& network) : pipeline_stage(network, recompute_none{}) {}
+  explicit pipeline_stage(Network& network) requires std::is_void_v<Activations>
+      : pipeline_stage(network, recompute_none{}) {}
   /// `recomputes(number)` says of every layer, once, whether it is recomputed: its number is what `layer.index()` says,
   /// or its place in the stage.
   template <std::predicate<std::size_t> Rule>
-  pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
-    std::size_t number = 0, kept = 0;
-    for (auto& layer : network.layers()) {
-      const bool again = recomputes(number_of(layer, number++));
-      layers_.places.push_back({&layer, again ? layers_.recomputed.size() : kept++, again});
-      if (again) layers_.recomputed.emplace_back(layer);
-    }
+  requires std::is_void_v<Activations> pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
+    add_layers(recomputes);
+  }
+  /// What the layers keep, and the outputs between them, is in the tier of `activations`, which outlive the stage, from
+  /// forward to backward; what last() keeps stays. See step/offloads.hpp.
+  template <std::predicate<std::size_t> Rule, class Offloaded = Activations>
+  requires(!std::is_void_v<Activations>) pipeline_stage(Network& network, Rule&& recomputes, Offloaded& activations)
+      : network_(&network) {
+    layers_.activations = &activations;
+    add_layers(recomputes);
   }
   pipeline_stage(const pipeline_stage&) = delete;  // handles point into it
   pipeline_stage& operator=(const pipeline_stage&) = delete;
@@ -67,7 +73,7 @@ class pipeline_stage {
   /// For `pipeline`: the handles for a schedule. Throws usage_error where the network is no part for this stage.
   template <class Engine, class T, std::size_t Rank, class Input>
   [[nodiscard]] auto& handles(const schedule::position& place, where at) {
-    using handles_type = stage_handles<Network, Engine, T, Rank, Input>;
+    using handles_type = stage_handles<Network, Engine, T, Rank, Input, Activations>;
     auto* kept = dynamic_cast<handles_type*>(memory_.get());
     if (kept == nullptr || kept->place() != place) {
       expect_part(place, at);
@@ -93,6 +99,12 @@ class pipeline_stage {
  private:
   using layer_type = typename layers_of<Network>::layer_type;
 
+  template <class Rule>
+  void add_layers(Rule&& recomputes_layer) {
+    std::size_t number = 0;
+    for (auto& layer : network_->layers())
+      layers_.add(layer, recomputes_layer(number_of(layer, number++)) ? recomputes::yes : recomputes::no);
+  }
   [[nodiscard]] static std::size_t number_of(const layer_type& layer, std::size_t place) noexcept {
     if constexpr (requires {
                     { layer.index() } -> std::convertible_to<std::size_t>;
@@ -109,8 +121,15 @@ class pipeline_stage {
   }
 
   Network* network_;
-  layers_of<Network> layers_;
+  layers_of<Network, Activations> layers_;
   std::unique_ptr<stage_memory> memory_;
 };
+
+template <class Network>
+pipeline_stage(Network&) -> pipeline_stage<Network>;
+template <class Network, class Rule>
+pipeline_stage(Network&, Rule&&) -> pipeline_stage<Network>;
+template <class Network, class Rule, class Activations>
+pipeline_stage(Network&, Rule&&, Activations&) -> pipeline_stage<Network, Activations>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -16,6 +16,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -147,6 +148,28 @@ template <class Layer, class Engine, class Input>
 concept discarding_layer = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
                                     const char* why) {
   layer.discard(call, std::move(residue), why);
+};
+
+/// Whether a backward reads the output of its own forward.
+enum class output_use : std::uint8_t { read, unread };
+
+/// A layer whose backward does not read `out` of its residue may say so: `using output_in_backward = belay::unread`.
+/// Where the layer is offloaded (step/offloads.hpp), its output is then not copied, and in the backward it is a view
+/// without memory, which faults when read.
+struct unread {};
+template <class Layer>
+inline constexpr output_use output_use_of = output_use::read;
+template <class Layer>
+requires std::same_as<typename Layer::output_in_backward, unread>
+inline constexpr output_use output_use_of<Layer> = output_use::unread;
+
+/// What a wrapper says of its output, as the layer in it does.
+template <class Layer>
+struct output_of_wrapped {};
+template <class Layer>
+requires requires { typename Layer::output_in_backward; }
+struct output_of_wrapped<Layer> {
+  using output_in_backward = typename Layer::output_in_backward;
 };
 
 /// The layer's name in messages; it must outlive the step.

@@ -20,7 +20,13 @@ namespace belay::inline BELAY_ABI {
 
 template <class Layer>
 class recompute {
+  static_assert(
+      !requires { typename Layer::offloads_activations; },
+      "belay: a recomputed layer keeps its input: offload that, with belay::offloads around the recompute");
+
  public:
+  using output_in_backward = unread;
+
   /// `layer` outlives this object.
   explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
 

@@ -51,10 +51,27 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// The layer's output, valid until the backward and the end of the step. Afterwards a usage_error, in all builds.
   BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
-    if (epoch_ != engine_->epoch()) [[unlikely]]
-      invocation::refuse_output(call_, epoch_ == used_up ? "after its backward, discard or hand_over" : step_ended,
+    if (epoch_ != engine_->epoch() || let_go_) [[unlikely]]
+      invocation::refuse_output(call_,
+                                epoch_ == used_up            ? "after its backward, discard or hand_over"
+                                : epoch_ != engine_->epoch() ? step_ended
+                                                             : "after let_go",
                                 at.file, at.line);
     return residue_.out;
+  }
+
+  /// Nobody reads the output any more but this handle's backward: its memory is free when what has been queued has read
+  /// it. Of a layer whose activations are offloaded (step/offloads.hpp); afterwards `out` is a usage_error.
+  BELAY_IF_OPEN void let_go(where at = where::current()) {
+    constexpr bool keeps_own = requires(Layer & layer, residue_type & residue, invocation_memory & memory) {
+      layer.let_go(residue, memory);
+    };
+    static_assert(keeps_own,
+                  "belay: the output of this layer is kept until its backward, which may read it: let go of the output "
+                  "of a belay::offloads{layer, activations}, which has a copy of what its backward reads");
+    static_cast<void>(out(at));
+    if constexpr (keeps_own) layer_->let_go(residue_, memory_);
+    let_go_ = true;
   }
 
   /// Runs the backward: adds to the layer's parameter gradients, and returns the gradient of the input, or nothing
@@ -138,7 +155,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         memory_(std::exchange(other.memory_, {})),
         residue_(std::move(other.residue_)),
         obligation_(std::exchange(other.obligation_, {})),
-        epoch_(std::exchange(other.epoch_, used_up)) {}
+        epoch_(std::exchange(other.epoch_, used_up)),
+        let_go_(other.let_go_) {}
 
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
@@ -165,6 +183,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   residue_type residue_;
   obligation_id obligation_;
   std::uint64_t epoch_;
+  bool let_go_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI

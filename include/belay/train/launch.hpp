@@ -78,8 +78,9 @@ class rank_rehearsal {
     run_memory memory = everything();
     rehearse(size, body, memory, rows, at);
     memory.gathers = run_->gathers();
-    // Layers that are gathered early have other memory than the body alone shows.
-    if (!memory.gathers.empty()) rehearse(size, body, memory, rows, at);
+    memory.returns = run_->leased().memory.returns;
+    // What is gathered or brought back early has other memory than the body alone shows.
+    if (!memory.gathers.empty() || !memory.returns.empty()) rehearse(size, body, memory, rows, at);
   }
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
@@ -140,11 +141,11 @@ requires requires(const World& world) { world.size(); }
   return rehearse(world.size(), body, at);
 }
 
-/// What a rank leases of this machine's memory at its peak, over all tiers but files.
+/// What a rank leases of this machine's memory at its peak: over all tiers, and of files those in memory.
 [[nodiscard]] inline checked_size memory_of(const rank_plan& plan) noexcept {
   checked_size all;
-  for (std::size_t of = 0; of < tier_count; ++of)
-    if (static_cast<tier>(of) != tier::file) all += plan.peak_bytes(static_cast<tier>(of));
+  for (const plan_item& item : plan.items())
+    if (item.where_it_is != tier::file || item.of_file == file_bytes::in_memory) all += item.bytes;
   return all;
 }
 

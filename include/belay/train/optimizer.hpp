@@ -246,12 +246,14 @@ class adamw {
                         at);
     auto& run = store.run();
     const bool in_file = memory.state == tier::file;
-    const std::size_t alignment = in_file ? medium_of<Files>(memory.folder, at).alignment : 0;
+    const file_medium medium = in_file ? medium_of<Files>(memory.folder, at) : file_medium{};
+    const std::size_t alignment = in_file ? medium.alignment : 0;
     const state_layout sizes(memory.state, memory.chunk, adamw_state_parts<T>, sizeof(state_type), sizeof(T),
                              alignment);
     if (in_file)
       run.charge_share(
-          tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state");
+          tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
+          medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
     const std::span<std::byte> ring = run.template lease_share<std::byte>(
         in_file ? tier::host : memory.state, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); },
         "optimizer ring", at);

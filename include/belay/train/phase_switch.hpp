@@ -52,6 +52,7 @@ struct transition {
   std::array<std::size_t, tier_count> live_before{}, live_after{};
   std::size_t resident_before = 0, resident_after = 0;
   std::span<const drained> given_back{};  // by the stores, then by the hooks of `from` in their order
+  std::span<const drained> taken{};       // by the hooks of `to` in their order
   /// Live bytes after it over those after the last transition into `to`; 0 at the first. Positive: something that
   /// belongs to a phase was kept.
   std::array<std::ptrdiff_t, tier_count> grown{};
@@ -112,6 +113,27 @@ class phase_switch {
     }
   }
 
+  /// Whenever `to` is entered, after what the phase before has given back: `hook()` returns the bytes that it has taken
+  /// of tier `of`.
+  template <class Hook>
+  void on_enter(phase to, std::string what, tier of, Hook hook) {
+    constexpr bool returns_bytes = std::is_invocable_r_v<std::size_t, Hook&>;
+    static_assert(returns_bytes,
+                  "belay: a hook of a phase returns the bytes that it has taken: "
+                  "phases.on_enter(phase, \"what\", tier, [&] { return std::size_t{...}; })");
+    if constexpr (returns_bytes) {
+      taken_[index(to)].push_back({std::move(what), of, 0});
+      enter_hooks_[index(to)].push_back(std::move(hook));
+    }
+  }
+  /// What `residency` moves is on the device in training alone (train/phase_residency.hpp). It outlives this.
+  template <class Residency>
+  void moves(Residency& residency) {
+    if (residency.bytes() == 0) return;
+    on_leave(phase::train, "gradients and optimizer state", tier::device, [&] { return residency.leave(); });
+    on_enter(phase::train, "gradients and optimizer state", tier::device, [&] { return residency.come_back(); });
+  }
+
   /// Leaves a phase for another. Throws usage_error where a step or pass is open, the phase was moved from or ranks
   /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before. Collective
   /// over the ranks that replicate parameters, between steps.
@@ -149,6 +171,9 @@ class phase_switch {
     expect_one_plan_of_all(at);
     drain(From, at);
     found.given_back = given_back_[index(From)];
+    for (std::size_t i = 0; i < taken_[index(To)].size(); ++i)
+      taken_[index(To)][i].bytes = enter_hooks_[index(To)][i]();
+    found.taken = taken_[index(To)];
     found.live_after = live_bytes();
     found.resident_after = resident_memory();
     entry& before = entered_[index(To)];
@@ -189,6 +214,8 @@ class phase_switch {
   std::tuple<Stores&...> stores_;
   std::array<std::vector<drained>, phase_count> given_back_;
   std::array<std::vector<std::function<std::size_t()>>, phase_count> hooks_;
+  std::array<std::vector<drained>, phase_count> taken_;
+  std::array<std::vector<std::function<std::size_t()>>, phase_count> enter_hooks_;
   std::array<entry, phase_count> entered_{};
   rank_comparison compared_;
   transition last_;

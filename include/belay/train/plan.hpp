@@ -25,6 +25,9 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Where the bytes of tier file are: on a disk, or in the machine's memory, as those of tmpfs.
+enum class file_bytes : std::uint8_t { on_disk, in_memory };
+
 /// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
 /// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
 struct plan_item {
@@ -32,13 +35,15 @@ struct plan_item {
   std::string purpose;
   std::size_t bytes = 0;
   std::size_t capacity = 0;
+  file_bytes of_file = file_bytes::on_disk;  // in tier file
 };
 
 /// All memory that one rank will use.
 class rank_plan {
  public:
+  void add(plan_item item) { items_.push_back(std::move(item)); }
   void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
-    items_.push_back({where_it_is, std::move(purpose), bytes, capacity});
+    add({.where_it_is = where_it_is, .purpose = std::move(purpose), .bytes = bytes, .capacity = capacity});
   }
   void add(tier where_it_is, std::string purpose, std::size_t bytes) {
     add(where_it_is, std::move(purpose), bytes, bytes);

@@ -22,12 +22,13 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A plan as words: the number of items; of each its tier, bytes, capacity, and its purpose with its length.
+/// A plan as words: the number of items; of each its tier, bytes, capacity, where the bytes of a file are, and its
+/// purpose with its length.
 [[nodiscard]] inline std::vector<std::uint64_t> words_of(const rank_plan& plan) {
   std::vector<std::uint64_t> words{plan.items().size()};
   for (const plan_item& item : plan.items()) {
     words.insert(words.end(), {static_cast<std::uint64_t>(item.where_it_is), item.bytes, item.capacity,
-                               std::uint64_t{item.purpose.size()}});
+                               static_cast<std::uint64_t>(item.of_file), std::uint64_t{item.purpose.size()}});
     for (char letter : item.purpose) words.push_back(static_cast<unsigned char>(letter));
   }
   return words;
@@ -37,11 +38,11 @@ namespace belay::inline BELAY_ABI {
   rank_plan plan;
   std::size_t next = 1;
   for (std::uint64_t item = 0; item < words[0]; ++item) {
-    const auto head = words.subspan(next, 4);
+    const auto head = words.subspan(next, 5);
     std::string purpose;
-    for (std::uint64_t letter : words.subspan(next + 4, head[3])) purpose += static_cast<char>(letter);
-    plan.add(static_cast<tier>(head[0]), std::move(purpose), head[1], head[2]);
-    next += 4 + head[3];
+    for (std::uint64_t letter : words.subspan(next + 5, head[4])) purpose += static_cast<char>(letter);
+    plan.add({static_cast<tier>(head[0]), std::move(purpose), head[1], head[2], static_cast<file_bytes>(head[3])});
+    next += 5 + head[4];
   }
   return plan;
 }

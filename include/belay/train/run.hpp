@@ -22,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -35,27 +36,14 @@
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/gathers/order.hpp"
+#include "belay/step/call_order.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/train/plan.hpp"
+#include "belay/train/run_memory.hpp"  // IWYU pragma: export
+#include "belay/train/step_numbers.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// Bytes of the regions of one rank.
-struct run_memory {
-  std::size_t activations = 0;
-  std::vector<std::size_t> windows;                  // symmetric memory, in the order in which it is asked for
-  std::vector<std::size_t> of_steps;                 // memory of steps alone, in the order in which it is asked for
-  std::vector<gather_plan> gathers;                  // in which order layers are, by store that divides parameters
-  std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
-  std::size_t workspace = 0;                         // of the kit's products, which is a part of that
-};
-
-/// What a rank was planned to lease, and the regions for it.
-struct planned_run {
-  rank_plan plan;
-  run_memory memory;
-};
 
 /// An engine whose kit has a stream of a policy that is chosen when the program runs.
 template <class Engine>
@@ -107,6 +95,7 @@ class run {
     const std::size_t most = planned_.persistent[static_cast<std::size_t>(where_it_is)];
     if (!region) region.emplace(where_it_is, memory_type{most}, std::size_t{4096}, meters_[where_it_is]);
     const auto memory = region->template lease<T>(extents<1>{elements}, leases_, at);
+    lasting_.push_back({std::as_writable_bytes(memory.flat()), used_.items().size()});
     used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)));
     return {memory.data(), elements};
   }
@@ -157,13 +146,41 @@ class run {
     }
   }
 
+  /// What has been leased so of a tier for a purpose.
+  [[nodiscard]] std::vector<lasting_lease> leases_of(tier where_it_is, std::string_view purpose) const {
+    std::vector<lasting_lease> out;
+    for (const lasting_lease& each : lasting_)
+      if (const plan_item& item = used_.items()[each.item];
+          item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
+        out.push_back(each);
+    return out;
+  }
+  /// As much memory of another tier as `leased` has on every rank.
+  [[nodiscard]] std::span<std::byte> lease_beside(const lasting_lease& leased, tier where_it_is, const char* purpose,
+                                                  where at = where::current()) {
+    for (std::size_t i = 0, known = shares_.size(); i < known; ++i)
+      if (shares_[i].item == leased.item)
+        shares_.push_back({used_.items().size(), std::vector<std::size_t>(shares_[i].bytes), 0});
+    return lease<std::byte>(where_it_is, leased.memory.size(), purpose, at);
+  }
+  /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
+  void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
+    meters_[where_it_is].remove(leased_size(part.size()));
+    if constexpr (!rehearsing()) discard_pages(part.data(), part.size());
+  }
+  /// It is written from here on, and counts again.
+  void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
+    meters_[where_it_is].add(leased_size(part.size()));
+  }
+
   /// Bytes that something else has taken in a tier for as long as the run, such as those of a file: `bytes_of(rank)`
   /// for each rank of the world. They are counted, and planned, as leases are.
   template <std::invocable<int> BytesOf>
-  void charge_share(tier where_it_is, BytesOf&& bytes_of, const char* purpose) {
+  void charge_share(tier where_it_is, BytesOf&& bytes_of, const char* purpose,
+                    file_bytes of_file = file_bytes::on_disk) {
     note_share(bytes_of);
     const std::size_t bytes = leased_size(bytes_of(number_));
-    used_.add(where_it_is, purpose, bytes);
+    used_.add({where_it_is, purpose, bytes, bytes, of_file});
     meters_[where_it_is].add(bytes);
     meters_[where_it_is].count_allocation();
   }
@@ -181,14 +198,24 @@ class run {
     return *windows_.back()->heap;
   }
 
-  /// Memory for leases that begin and end within a step, beside the engine's; `purpose` is its row in the plan.
-  [[nodiscard]] arena<memory_type>& step_memory(const char* purpose) {
+  /// Memory for leases that begin and end within a step, beside the engine's; `purpose` is its row in the plan. What is
+  /// released is free in the order of the compute stream, in a lower tier in that of the copies. It stays where it is,
+  /// and grows when a step is replayed.
+  [[nodiscard]] arena<memory_type>& step_memory(const char* purpose, tier where_it_is = tier::device) {
     const std::size_t index = of_steps_.size();
     const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(index);
     of_steps_.push_back(std::make_unique<within_steps>(
-        within_steps{purpose, {tier::device, memory_type{bytes}, std::size_t{4096}, meters_[tier::device]}}));
-    engine_->adopt(of_steps_.back()->leases);
+        within_steps{purpose, {where_it_is, memory_type{bytes}, most_leases, meters_[where_it_is]}}));
+    if (where_it_is == tier::device) engine_->adopt(of_steps_.back()->leases);
     return of_steps_.back()->leases;
+  }
+
+  // For those who bring back what calls keep: the order in which they do, as it was rehearsed. It stays where it is.
+  [[nodiscard]] rehearsed_order& rehearsed_returns() {
+    const std::size_t index = returns_.size();
+    returns_.push_back(std::make_unique<rehearsed_order>());
+    if (index < planned_.returns.size()) returns_.back()->expected = planned_.returns[index];
+    return *returns_.back();
   }
 
   // For stores that divide parameters: the order in which a step gathers layers, as it was rehearsed; in the rehearsal
@@ -226,36 +253,7 @@ class run {
   /// The numbers 1 to `count`, or those after `done`, each until its step is committed: one that must be replayed comes
   /// again, with room for what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as
   /// `error`. When the next number is there, all that the step has queued is done. A rehearsal has one step.
-  class step_numbers {
-   public:
-    struct end_type {};
-    class iterator {
-     public:
-      iterator(run& owner, std::size_t count, std::size_t done) noexcept
-          : owner_(&owner), count_(count), number_(done + 1) {}
-      [[nodiscard]] std::size_t operator*() const noexcept { return number_; }
-      iterator& operator++() {
-        if (owner_->next() == next_step::another) ++number_;
-        return *this;
-      }
-      [[nodiscard]] bool operator==(end_type) const noexcept { return number_ > count_; }
-
-     private:
-      run* owner_;
-      std::size_t count_;
-      std::size_t number_;
-    };
-    [[nodiscard]] iterator begin() const noexcept { return {*owner_, count_, done_}; }
-    [[nodiscard]] end_type end() const noexcept { return {}; }
-
-   private:
-    friend class run;
-    step_numbers(run& owner, std::size_t count, std::size_t done) noexcept
-        : owner_(&owner), count_(count), done_(done) {}
-    run* owner_;
-    std::size_t count_, done_;
-  };
-  [[nodiscard]] step_numbers steps(std::size_t count, std::size_t done = 0) noexcept {
+  [[nodiscard]] step_numbers<run> steps(std::size_t count, std::size_t done = 0) noexcept {
     return {*this, rehearsing() && count > done + 1 ? done + 1 : count, done};
   }
 
@@ -276,6 +274,7 @@ class run {
       engine_->use(memory_type{0});  // what there was is freed first
       engine_->use(memory_type{planned_.activations});
       for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), at);
+      for (std::size_t i = 0; i < of_steps_.size(); ++i) grow_step_memory(i);
     }
     engine_->make_room(rows);
   }
@@ -285,16 +284,17 @@ class run {
   [[nodiscard]] planned_run leased() const { return leased_by(number_); }
   [[nodiscard]] planned_run leased_by(int rank) const {
     planned_run out;
-    if constexpr (rehearsing()) add_workspace(out);
+    if constexpr (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
     for (std::size_t i = 0; i < used_.items().size(); ++i) {
       plan_item item = used_.items()[i];
       std::size_t reached = 0;
-      for (const share& each : shares_) {
+      for (const rank_shares& each : shares_) {
         if (each.item != i) continue;
         item.bytes = each.bytes[static_cast<std::size_t>(rank)];
         reached = each.reached;
       }
-      out.plan.add(item.where_it_is, item.purpose, item.bytes, std::max(item.bytes, reached));
+      item.capacity = std::max(item.bytes, reached);
+      out.plan.add(item);
       if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
     }
     std::size_t window_peak = 0, window_extent = 0;
@@ -303,23 +303,31 @@ class run {
       window_extent += one->heap->extent_bytes();
       out.memory.windows.push_back(one->heap->extent_bytes());
     }
-    const std::size_t lasting = used_.peak_bytes(tier::device);
     out.memory.activations = engine_->activations().offsets().extent_bytes();
-    // Of the tier's peak; what the others have at peaks of their own is not counted twice.
-    std::size_t rest = meters_[tier::device].peak_bytes() - lasting - window_peak;
+    // Of each tier's peak; what the others have at peaks of their own is not counted twice.
+    std::array<std::size_t, tier_count> left{};
+    for (std::size_t t = 0; t < tier_count; ++t) {
+      const std::size_t peak = meters_[static_cast<tier>(t)].peak_bytes();
+      left[t] = peak - std::min(peak, used_.peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
+    }
+    std::size_t& rest = left[static_cast<std::size_t>(tier::device)];
+    rest -= window_peak;
     for (const auto& one : of_steps_) {
-      const std::size_t peak = std::min(rest, one->leases.offsets().peak_bytes());
+      std::size_t& of_tier = left[static_cast<std::size_t>(one->leases.where_it_is())];
+      const std::size_t peak = std::min(of_tier, one->leases.offsets().peak_bytes());
       out.memory.of_steps.push_back(one->leases.offsets().extent_bytes());
-      out.plan.add(tier::device, one->purpose, peak, std::max(peak, out.memory.of_steps.back()));
-      rest -= peak;
+      out.plan.add(one->leases.where_it_is(), one->purpose, peak, std::max(peak, out.memory.of_steps.back()));
+      of_tier -= peak;
     }
     out.plan.add(tier::device, "activations", rest, out.memory.activations);
     out.memory.gathers = gathers_;
+    for (const auto& each : returns_) out.memory.returns.push_back(each->found);
     if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);
     return out;
   }
 
  private:
+  friend class step_numbers<run>;
   struct window {
     explicit window(const group_type& ranks) : group(ranks) {}
     group_type group;
@@ -329,27 +337,12 @@ class run {
     const char* purpose;
     arena<memory_type> leases;
   };
-  struct share {
-    std::size_t item;                // its number in what is used
-    std::vector<std::size_t> bytes;  // of each rank of the world
-    std::size_t reached;             // address space in symmetric memory; 0: it is not there
-  };
-  enum class next_step { same, another };
-  static constexpr const char* workspace_row = "workspace of products";
-
-  // Leased first by the run that is rehearsed.
-  void add_workspace(planned_run& to) const {
-    to.memory.workspace = engine_->kit().workspace_bytes();
-    const std::size_t bytes = leased_size(to.memory.workspace);
-    if (bytes == 0) return;
-    to.plan.add(tier::device, workspace_row, bytes);
-    to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
-  }
+  static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
 
   template <class BytesOf>
   void note_share([[maybe_unused]] const BytesOf& bytes_of) {
     if constexpr (rehearsing()) {
-      share all{used_.items().size(), {}, 0};
+      rank_shares all{used_.items().size(), {}, 0};
       for (int rank = 0; rank < ranks_; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
       shares_.push_back(std::move(all));
     }
@@ -359,6 +352,17 @@ class run {
     window& one = *windows_[index];
     one.heap.reset();
     one.heap.emplace(one.group, symmetric_heap_options{.bytes = bytes, .meter = &meters_[tier::device], .at = at}, at);
+  }
+
+  // What depends on the rows of a dispatch. What there was is freed first.
+  void grow_step_memory(std::size_t index) {
+    arena<memory_type>& leases = of_steps_[index]->leases;
+    const std::size_t bytes = planned_.of_steps.at(index);
+    if (leases.memory().size_bytes() == bytes) return;
+    const tier of = leases.where_it_is();
+    leases = {of, memory_type{0}, most_leases, meters_[of]};
+    leases = {of, memory_type{bytes}, most_leases, meters_[of]};
+    if (of == tier::device) engine_->adopt(leases);
   }
 
   [[nodiscard]] next_step next() {
@@ -378,7 +382,8 @@ class run {
   std::array<std::optional<arena<memory_type>>, tier_count> persistent_;
   lease_chain leases_;
   rank_plan used_;
-  std::vector<share> shares_;
+  std::vector<rank_shares> shares_;
+  std::vector<lasting_lease> lasting_;
   // These outlive the streams, whose work may point to them.
   std::vector<std::shared_ptr<const void>> kept_;
   std::vector<std::unique_ptr<within_steps>> of_steps_;
@@ -387,6 +392,7 @@ class run {
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<window>> windows_;
   std::vector<gather_plan> gathers_;
+  std::vector<std::unique_ptr<rehearsed_order>> returns_;
 };
 
 }  // namespace belay::inline BELAY_ABI

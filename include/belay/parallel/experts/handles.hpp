@@ -149,6 +149,13 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
     state.exchange->abandon(frame, state, at);
   }
 
+  /// Its layer's activations were offloaded and have come back (step/offloads.hpp).
+  void relocate(const auto& to) {
+    to(state_.routed);
+    to(state_.places);
+    to(state_.offsets);
+  }
+
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
   BELAY_DISCHARGES BELAY_OPENS merged hand_over()&& { return merged{std::move(*this)}; }
 

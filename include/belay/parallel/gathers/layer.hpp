@@ -27,7 +27,7 @@ namespace belay::inline BELAY_ABI {
 
 /// `Store` has divided parameters, or whole ones: a `parameter_store`.
 template <class Layer, class Store>
-class gathers {
+class gathers : public output_of_wrapped<Layer> {
   static_assert(is_listing_parameters<Layer>,
                 "belay: what a layer reads is gathered before its call: give it for_each_parameter(visit), which "
                 "calls visit(parameter) for each of its parameters");

@@ -9,11 +9,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
-#include <vector>
 
 #include "belay/core/config.hpp"
-#include "belay/core/hash.hpp"
+#include "belay/step/call_order.hpp"
 #include "belay/step/phase.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -27,36 +25,7 @@ struct gather_counts {
 };
 
 /// The gathers of one step or pass, as numbers of layers. Immutable in a run.
-class gather_order {
- public:
-  static constexpr std::uint32_t nothing = 0xffffffffU;
-
-  gather_order() = default;
-  explicit gather_order(std::vector<std::uint32_t> layers) : layers_(std::move(layers)) {}
-
-  void begin() noexcept { at_ = 0; }
-  /// What is gathered next, or nothing.
-  [[nodiscard]] std::uint32_t next() const noexcept { return at_ < layers_.size() ? layers_[at_] : nothing; }
-  /// A layer is gathered: whether it is the next one.
-  [[nodiscard]] bool advance(std::uint32_t layer) noexcept {
-    if (next() != layer) return false;
-    ++at_;
-    return true;
-  }
-
-  /// For a rehearsal.
-  void note(std::uint32_t layer) { layers_.push_back(layer); }
-  [[nodiscard]] const std::vector<std::uint32_t>& layers() const noexcept { return layers_; }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
-    fnv1a hash;
-    for (std::uint32_t layer : layers_) hash.add(layer);
-    return hash.value();
-  }
-
- private:
-  std::vector<std::uint32_t> layers_;
-  std::size_t at_ = 0;
-};
+using gather_order = call_order;
 
 /// The orders that a rehearsal has noted: of a step, of a pass of evaluation and of one of a rollout.
 using gather_plan = std::array<gather_order, phase_count>;

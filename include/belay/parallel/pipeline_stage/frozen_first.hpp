@@ -22,8 +22,9 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stage keeps of its frozen first layer and of the lowest layer that is trained, by micro-batch.
-template <class Network, class Engine, class T, std::size_t Rank, class Input>
+/// What a stage keeps of its frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
+/// on the device, also where the activations of others are offloaded.
+template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations>
 class frozen_first_handles {
  public:
   using hidden_view = view<const T, Rank>;
@@ -32,7 +33,7 @@ class frozen_first_handles {
       : first_(micro_batches), plain_(micro_batches), recomputed_(micro_batches) {}
 
   /// Runs the first layer, and the one above it if there is one. Returns the output.
-  hidden_view forward(const micro_batch_scope<Engine>& scope, Network& network, layers_of<Network>& layers,
+  hidden_view forward(const micro_batch_scope<Engine>& scope, Network& network, layers_of<Network, Activations>& layers,
                       const Input& input, where at) {
     const std::size_t m = scope.micro_batch();
     first_[m].emplace(belay::observe(scope, network.first(), input, at));
@@ -46,7 +47,7 @@ class frozen_first_handles {
     plain_.keep(m, belay::forward(scope, *lowest.layer, constant(x), at), at);
     return plain_.at(m).out();
   }
-  void backward(std::size_t micro_batch, const layers_of<Network>& layers, hidden_view dout, where at) {
+  void backward(std::size_t micro_batch, const layers_of<Network, Activations>& layers, hidden_view dout, where at) {
     if (!layers.places.empty()) {
       if (layers.places.front().recomputed)
         recomputed_.take(micro_batch, at).backward(dout, at);

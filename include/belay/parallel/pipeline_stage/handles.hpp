@@ -6,12 +6,14 @@
 
 #include <cstddef>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/offset_allocator.hpp"
 #include "belay/parallel/pipeline_stage/frozen_first.hpp"
 #include "belay/parallel/pipeline_stage/network.hpp"
 #include "belay/parallel/schedule/table.hpp"
@@ -36,11 +38,12 @@ struct handles_of_layer<Engine, void, Input> {
 };
 
 /// Handles of the first layer.
-template <class Network, class Engine, class T, std::size_t Rank, class Input>
-struct handles_of_first : handles_of_layer<Engine, typename first_of<Network>::type, Input> {};
-template <freezes_first Network, class Engine, class T, std::size_t Rank, class Input>
-struct handles_of_first<Network, Engine, T, Rank, Input> {
-  using type = frozen_first_handles<Network, Engine, T, Rank, Input>;
+template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations>
+struct handles_of_first
+    : handles_of_layer<Engine, layer_in_stage_t<typename first_of<Network>::type, Activations>, Input> {};
+template <freezes_first Network, class Engine, class T, std::size_t Rank, class Input, class Activations>
+struct handles_of_first<Network, Engine, T, Rank, Input, Activations> {
+  using type = frozen_first_handles<Network, Engine, T, Rank, Input, Activations>;
 };
 
 /// What a stage keeps of its micro-batches, whose types the first run tells.
@@ -53,14 +56,18 @@ class stage_memory {
 };
 
 /// The handles of a stage's micro-batches, with tensors of T between layers and stages. A slot for every micro-batch;
-/// what a step has left there that ended before all was run owes nothing any more, and is overwritten.
-template <class Network, class Engine, class T, std::size_t Rank, class Input>
+/// what a step has left there that ended before all was run owes nothing any more, and is overwritten. Where
+/// activations are offloaded, a layer's output is let go of when the next one has run: the last layer's when it has
+/// been sent.
+template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations = void>
 class stage_handles final : public stage_memory {
  public:
   using hidden_view = view<const T, Rank>;
   using scope_type = micro_batch_scope<Engine>;
 
-  stage_handles(Network& network, layers_of<Network>& layers, const schedule::position& place)
+  using layers_type = layers_of<Network, Activations>;
+
+  stage_handles(Network& network, layers_type& layers, const schedule::position& place)
       : network_(&network),
         layers_(&layers),
         place_(place),
@@ -68,7 +75,10 @@ class stage_handles final : public stage_memory {
         first_(place.first() ? place.micro_batches : 0),
         plain_(place.micro_batches * (layers.places.size() - layers.recomputed.size())),
         recomputed_(place.micro_batches * layers.recomputed.size()),
-        last_(place.last() ? place.micro_batches : 0) {}
+        last_(place.last() ? place.micro_batches : 0) {
+    if constexpr (offloads_first)
+      if (place.first()) first_away_.emplace(network.first(), *layers.activations);
+  }
 
   [[nodiscard]] const schedule::position& place() const noexcept { return place_; }
 
@@ -82,22 +92,30 @@ class stage_handles final : public stage_memory {
         x = first_.forward(scope, *network_, *layers_, input(m), at);
         done = layers_below();
       } else if constexpr (offers_first<Network>) {
-        first_.keep(m, belay::forward(scope, network_->first(), input(m), at), at);
+        if constexpr (offloads_first)
+          first_.keep(m, belay::forward(scope, *first_away_, input(m), at), at);
+        else
+          first_.keep(m, belay::forward(scope, network_->first(), input(m), at), at);
         x = first_.at(m).out();
       } else {
         x = input(m);
       }
     }
     for (std::size_t i = done; i < layers_->places.size(); ++i) {
-      const auto& [layer, slot, again] = layers_->places[i];
-      if (again) {
-        const std::size_t index = recomputed_slot(m, slot);
-        recomputed_.keep(index, belay::forward(scope, layers_->recomputed[slot], x, at), at);
+      const auto& one = layers_->places[i];
+      if (one.recomputed) {
+        const std::size_t index = recomputed_slot(m, one.slot);
+        recomputed_.keep(index, belay::forward(scope, layers_->lean(one), x, at), at);
         x = recomputed_.at(index).out();
       } else {
-        const std::size_t index = plain_slot(m, slot);
-        plain_.keep(index, belay::forward(scope, *layer, x, at), at);
+        const std::size_t index = plain_slot(m, one.slot);
+        plain_.keep(index, belay::forward(scope, layers_->plain(one), x, at), at);
         x = plain_.at(index).out();
+      }
+      if constexpr (offloads_layers) {
+        if (i > done) let_go(m, i - 1, at);
+        if constexpr (offloads_first)
+          if (i == 0 && place_.first()) first_.at(m).let_go(at);
       }
     }
     flights_[m].output = x;
@@ -140,8 +158,37 @@ class stage_handles final : public stage_memory {
   }
   void release(std::size_t micro_batch) noexcept { flights_[micro_batch].gradient.reset(); }
 
+  /// A pipeline says that a micro-batch's output has been sent, or that its input, which `memory` holds, was used in
+  /// its forward: where layers are offloaded, they have copies.
+  void let_go_of_output(std::size_t micro_batch, where at) {
+    if constexpr (offloads_layers)
+      if (layers_->places.size() > layers_below()) let_go(micro_batch, layers_->places.size() - 1, at);
+  }
+  void let_go_of_input(lease_chain& memory) {
+    if constexpr (offloads_layers)
+      if (layers_->places.size() > layers_below()) layers_->activations->let_go(memory);
+  }
+
  private:
-  using layer_type = typename layers_of<Network>::layer_type;
+  static constexpr bool offloads_layers = !std::is_void_v<Activations>;
+  static constexpr bool offloads_first = offloads_layers && belay::offers_first<Network> && !freezes_first<Network>;
+  struct nothing {};
+  template <bool Offloads, class Layer>
+  struct when {
+    using type = std::optional<layer_in_stage_t<Layer, Activations>>;
+  };
+  template <class Layer>
+  struct when<false, Layer> {
+    using type = nothing;
+  };
+
+  void let_go(std::size_t micro_batch, std::size_t number, where at) {
+    const auto& one = layers_->places[number];
+    if (one.recomputed)
+      recomputed_.at(recomputed_slot(micro_batch, one.slot)).let_go(at);
+    else
+      plain_.at(plain_slot(micro_batch, one.slot)).let_go(at);
+  }
 
   // What crosses to the stages beside, of one micro-batch between its forward and its backward.
   struct flight {
@@ -162,12 +209,13 @@ class stage_handles final : public stage_memory {
   }
 
   Network* network_;
-  layers_of<Network>* layers_;
+  layers_type* layers_;
   schedule::position place_;
   std::vector<flight> flights_;
-  typename handles_of_first<Network, Engine, T, Rank, Input>::type first_;
-  handle_store<saved<Engine, layer_type, hidden_view>> plain_;
-  handle_store<saved<Engine, recompute<layer_type>, hidden_view>> recomputed_;
+  typename when<offloads_first, typename first_of<Network>::type>::type first_away_;
+  typename handles_of_first<Network, Engine, T, Rank, Input, Activations>::type first_;
+  handle_store<saved<Engine, typename layers_type::plain_type, hidden_view>> plain_;
+  handle_store<saved<Engine, typename layers_type::lean_type, hidden_view>> recomputed_;
   typename handles_of_layer<Engine, typename last_of<Network>::type, hidden_view>::type last_;
 };
 

@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <deque>
 #include <iterator>
 #include <string>
 #include <type_traits>
@@ -21,7 +22,9 @@
 #include "belay/parallel/parameter.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/layer.hpp"
+#include "belay/step/offloads.hpp"
 #include "belay/step/recompute.hpp"
+#include "belay/step/recomputed_part.hpp"
 #include "belay/step/step.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -56,10 +59,32 @@ concept offers_last = requires(N& network) {
   network.last();
 };
 
-/// What the layers of a stage are, whatever the engine.
-template <class Network>
+/// A layer as a stage runs it: itself, or with its activations in a lower tier.
+template <class Layer, class Activations>
+struct layer_in_stage {
+  using type = offloads<Layer, Activations>;
+};
+template <class Layer>
+struct layer_in_stage<Layer, void> {
+  using type = Layer;
+};
+template <class Activations>
+struct layer_in_stage<void, Activations> {
+  using type = void;
+};
+template <>
+struct layer_in_stage<void, void> {
+  using type = void;
+};
+template <class Layer, class Activations>
+using layer_in_stage_t = typename layer_in_stage<Layer, Activations>::type;
+
+/// What the layers of a stage are, whatever the engine. `Activations` are an `offloaded_activations`, or void.
+template <class Network, class Activations = void>
 struct layers_of {
   using layer_type = std::remove_reference_t<decltype(*std::begin(std::declval<Network&>().layers()))>;
+  using plain_type = layer_in_stage_t<layer_type, Activations>;
+  using lean_type = layer_in_stage_t<recompute<layer_type>, Activations>;
   // A layer, and the slot of its handles among those of its kind.
   struct place {
     layer_type* layer;
@@ -68,7 +93,34 @@ struct layers_of {
   };
 
   std::vector<place> places;
-  std::vector<recompute<layer_type>> recomputed;  // by slot
+  std::deque<recompute<layer_type>> recomputed;  // by slot
+  Activations* activations = nullptr;
+  std::deque<plain_type> plain_away;  // by slot, where there are activations
+  std::deque<lean_type> lean_away;
+
+  void add(layer_type& layer, recomputes how) {
+    const bool again = how == recomputes::yes;
+    places.push_back({&layer, again ? recomputed.size() : places.size() - recomputed.size(), again});
+    if (again) recomputed.emplace_back(layer);
+    if constexpr (!std::is_void_v<Activations>) {
+      if (again)
+        lean_away.emplace_back(recomputed.back(), *activations);
+      else
+        plain_away.emplace_back(layer, *activations);
+    }
+  }
+  [[nodiscard]] plain_type& plain(const place& of) noexcept {
+    if constexpr (std::is_void_v<Activations>)
+      return *of.layer;
+    else
+      return plain_away[of.slot];
+  }
+  [[nodiscard]] lean_type& lean(const place& of) noexcept {
+    if constexpr (std::is_void_v<Activations>)
+      return recomputed[of.slot];
+    else
+      return lean_away[of.slot];
+  }
 };
 
 template <class Network>

@@ -191,7 +191,12 @@ auto training_body(std::size_t steps, trained& out, MakeRunner make_runner) {
     network net(static_cast<std::size_t>(rank.number()), static_cast<std::size_t>(rank.size()));
     belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
     belay::adamw optimizer{store};
-    auto runner = make_runner(mesh, net);
+    auto runner = [&] {
+      if constexpr (requires { make_runner(mesh, net, run); })
+        return make_runner(mesh, net, run);
+      else
+        return make_runner(mesh, net);
+    }();
     for (auto number : run.steps(steps)) {
       const batch data(number);
       belay::step step{run.engine(), store};

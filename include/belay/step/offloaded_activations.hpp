@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where the activations of offloaded layers are between forward and backward: in an arena of a lower tier, of exactly
+// the bytes that the rehearsal has found. What a call keeps is copied there on the stream of copies, and its memory on
+// the device is free for the next call but one. It comes back before its backward: while the backward before it runs,
+// where the step follows the order of its rehearsal.
+//
+//   belay::offloaded_activations activations{run, belay::tier::host};
+//   belay::offloads block{net.layers[0], activations};           // see step/offloads.hpp
+// IWYU pragma: private, include "belay/step/offloads.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/arena.hpp"
+#include "belay/device/offset_allocator.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/step/call_order.hpp"
+#include "belay/step/frame.hpp"
+#include "belay/step/layer.hpp"
+#include "belay/step/relocation.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// How calls came back since it was asked.
+struct return_counts {
+  std::uint64_t stayed = 0;      // were on the device still: their backward came next
+  std::uint64_t prefetched = 0;  // the copy had been started before the backward asked
+  std::uint64_t in_order = 0;    // as the plan says, but not started before
+  std::uint64_t missed = 0;      // not as the plan says
+};
+
+template <class Engine>
+class offloaded_activations {
+ public:
+  using engine_type = Engine;
+  using arena_type = arena<typename Engine::memory_type>;
+  static constexpr std::uint32_t nothing = call_order::nothing;
+
+  /// Layers whose activations live in `lower` from their forward to their backward; in tier device nothing leaves.
+  /// `run` outlives it, and gives it memory that is planned and grows when a step is replayed. Throws usage_error for
+  /// tier file.
+  template <class Run>
+  offloaded_activations(Run& run, tier lower, where at = where::current()) : engine_(&run.engine()), tier_(lower) {
+    if (lower == tier::file)
+      throw usage_error("activations cannot be offloaded to tier file: name tier host or pinned", at);
+    if (lower == tier::device) return;
+    lower_ = &run.step_memory("activations", lower);
+    order_ = &run.rehearsed_returns();
+    static_cast<void>(engine_->copies());  // made before the first step
+  }
+  offloaded_activations(const offloaded_activations&) = delete;  // layers point to it
+  offloaded_activations& operator=(const offloaded_activations&) = delete;
+
+  /// For `offloads`, at the end of a forward: copies away what the call has kept and remembered, `input`, and `output`
+  /// where its backward reads it. The output's own memory stays until `let_go`. Returns the call's number. Throws
+  /// budget_error, and usage_error where the output is in the memory of the input.
+  [[nodiscard]] std::uint32_t leave(frame<Engine>& call, std::span<const std::byte> output, output_use use,
+                                    std::span<const std::byte> input) {
+    if (lower_ == nullptr) return nothing;
+    const where at = call.call().at;
+    expect_own(call, output, input);
+    begin();
+    retire(at);
+    const std::uint32_t number = next_++;
+    if (number == calls_.size()) calls_.emplace_back();
+    one_call& one = calls_[number];
+    one.ranges.clear();
+    one.places.clear();
+    one.is = state::stayed;
+    one.use = use;
+    one.input = input;
+    invocation_memory& memory = call.memory();
+    take_all_but(output, memory.kept, one);
+    if (order_->expected.next() == number) {
+      one.ranges.clear();
+      one.places.clear();
+      return number;
+    }
+    take_all_but({}, memory.remembered, one);
+    if (use == output_use::read) add(one, output);
+    add(one, input);
+    if (one.bytes() == 0) return number;
+    one.block = lower_->lease_bytes(one.bytes(), one.in_lower, at);
+    auto& copies = engine_->copies();
+    copies.wait(engine_->compute().record(), at);
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      copies.copy(one.block + one.places[i], one.ranges[i].first, one.ranges[i].bytes);
+    one.copied = copies.record();
+    if (use == output_use::unread && !output.empty()) {
+      one.ranges.push_back({output.data(), output.size(), nullptr});
+      one.places.push_back(not_copied);
+    }
+    one.is = state::leaving;
+    leaving_ = number;
+    return number;
+  }
+
+  /// For `offloads`: the memory of a call's output is free when what has left since has been copied.
+  void let_go(std::uint32_t number, lease_chain& output) {
+    if (number == nothing) return;
+    const one_call& one = calls_[number];
+    if (one.is != state::stayed || one.use == output_use::unread) let_go(output);
+  }
+  /// The same of memory that is no call's, and that calls have had as their input. In tier device it stays.
+  void let_go(lease_chain& output) {
+    if (lower_ == nullptr) return;
+    auto& device = engine_->activations();
+    const std::uint32_t next = order_->expected.next();
+    // A call that stays reads its input where that is.
+    if (next < next_ && calls_[next].is == state::stayed && holds(output, calls_[next].input))
+      return device.append(output, calls_[next].on_device);
+    if (leaving_ == nothing) return device.release(output);
+    device.append(output, calls_[leaving_].let_go);
+  }
+
+  /// For `offloads`, before a backward: what the call has kept is on the device in later work of the compute stream,
+  /// where the relocation says. The call that is next in the plan is started on its way back.
+  [[nodiscard]] relocation come_back(std::uint32_t number, where at) {
+    if (number == nothing) return relocation({});
+    one_call& one = calls_[number];
+    const bool in_order = order_->expected.advance(number);
+    if constexpr (Engine::rehearsing()) order_->found.note(number);
+    if (leaving_ != nothing) leaving_ == number || leaving_ == order_->expected.next() ? turn_back(at) : retire(at);
+    if (!in_order && started_ != nothing && started_ != number) take_back(at);
+    count(one, in_order);
+    if (one.is == state::away) start(one, at);
+    if (one.is == state::returning) {
+      engine_->copies().let_wait(engine_->compute(), one.back, at);
+      lower_->release(one.in_lower);
+      for (std::size_t i = 0; i < one.ranges.size(); ++i)
+        one.ranges[i].now = one.places[i] == not_copied ? nullptr : one.returned + one.places[i];
+      one.is = state::back;
+    }
+    if (started_ == number) started_ = nothing;
+    start_next(at);
+    return relocation(one.is == state::back ? std::span<const relocation::range>(one.ranges)
+                                            : std::span<const relocation::range>());
+  }
+  /// The call's backward has been queued.
+  void end(std::uint32_t number) noexcept {
+    if (number == nothing) return;
+    engine_->activations().release(calls_[number].on_device);
+    calls_[number].is = state::over;
+  }
+  /// The call has no backward.
+  void drop(std::uint32_t number, where at) {
+    if (number == nothing) return;
+    one_call& one = calls_[number];
+    if (leaving_ == number) turn_back(at);
+    if (started_ == number) take_back(at);
+    lower_->release(one.in_lower);
+    end(number);
+  }
+
+  [[nodiscard]] tier where_they_are() const noexcept { return tier_; }
+  /// The most bytes that were in the lower tier at a time.
+  [[nodiscard]] std::size_t peak_bytes() const noexcept {
+    return lower_ == nullptr ? 0 : lower_->offsets().peak_bytes();
+  }
+  [[nodiscard]] const return_counts& counts() const noexcept { return counts_; }
+  [[nodiscard]] return_counts take_counts() noexcept { return std::exchange(counts_, {}); }
+
+ private:
+  static constexpr std::size_t not_copied = ~std::size_t{0};
+  // `leaving`: being copied, and still on the device. `returning`: being copied back. `back`: at another place.
+  enum class state : std::uint8_t { stayed, leaving, away, returning, back, over };
+  struct one_call {
+    std::vector<relocation::range> ranges;  // on the device, as the forward left them
+    std::vector<std::size_t> places;        // of each in the block
+    std::byte* block = nullptr;             // in the lower tier
+    std::byte* returned = nullptr;          // on the device again
+    lease_chain in_lower, on_device, let_go;
+    std::span<const std::byte> input;
+    stream_event copied, back;
+    state is = state::over;
+    output_use use = output_use::read;
+
+    [[nodiscard]] std::size_t bytes() const noexcept {
+      for (std::size_t i = ranges.size(); i-- > 0;)
+        if (places[i] != not_copied) return places[i] + leased_size(ranges[i].bytes);
+      return 0;
+    }
+  };
+
+  [[nodiscard]] static bool begins_in(std::span<const std::byte> what, const std::byte* first,
+                                      std::size_t bytes) noexcept {
+    return !what.empty() && what.data() >= first && what.data() < first + bytes;
+  }
+  static void add(one_call& one, std::span<const std::byte> what) {
+    if (what.empty()) return;
+    one.places.push_back(one.bytes());
+    one.ranges.push_back({what.data(), what.size(), nullptr});
+  }
+  // All leases of `chain` but the one that holds `output`, which stays in it.
+  void take_all_but(std::span<const std::byte> output, lease_chain& chain, one_call& one) {
+    auto& device = engine_->activations();
+    lease_chain rest = std::exchange(chain, {});
+    const std::byte* const first = device.memory().data();
+    const std::byte* stays = nullptr;
+    device.offsets().each(rest, [&](std::size_t offset, std::size_t bytes) {
+      if (begins_in(output, first + offset, bytes))
+        stays = first + offset;
+      else
+        add(one, {first + offset, bytes});
+    });
+    if (stays != nullptr) static_cast<void>(device.transfer(stays, rest, chain));
+    device.append(rest, one.on_device);
+  }
+  [[nodiscard]] bool holds(const lease_chain& chain, std::span<const std::byte> what) const {
+    const std::byte* const first = engine_->activations().memory().data();
+    bool found = false;
+    engine_->activations().offsets().each(
+        chain, [&](std::size_t offset, std::size_t bytes) { found = found || begins_in(what, first + offset, bytes); });
+    return found;
+  }
+  void expect_own(const frame<Engine>& call, std::span<const std::byte> output,
+                  std::span<const std::byte> input) const {
+    const auto refuse = [&](const char* why) {
+      throw usage_error("layer '" + printable(call.layer()) + "' is offloaded, " + why, call.call().at);
+    };
+    if (&call.engine() != engine_) refuse("and runs in a step of another run");
+    if (begins_in(output, input.data(), input.size()))
+      refuse("and its output is in the memory of its input, which is another layer's: copy it");
+  }
+
+  void begin() {
+    if (engine_->epoch() == epoch_) return;
+    epoch_ = engine_->epoch();
+    if (lower_->offsets().live_bytes() > 0) lower_->reclaim();  // of handles that were lost
+    for (one_call& each : calls_) each.in_lower = each.on_device = each.let_go = {};
+    next_ = 0;
+    leaving_ = started_ = nothing;
+    order_->expected.begin();
+    if constexpr (Engine::rehearsing()) order_->found = {};
+  }
+
+  // The memory of what leaves is free in the order of the compute stream.
+  void retire(where at) {
+    if (leaving_ == nothing) return;
+    one_call& one = calls_[std::exchange(leaving_, nothing)];
+    engine_->copies().let_wait(engine_->compute(), one.copied, at);
+    engine_->activations().release(one.on_device);
+    engine_->activations().release(one.let_go);
+    one.is = state::away;
+  }
+  // What leaves is wanted next: it stays where it is.
+  void turn_back(where at) {
+    one_call& one = calls_[std::exchange(leaving_, nothing)];
+    engine_->copies().let_wait(engine_->compute(), one.copied, at);
+    engine_->activations().append(one.let_go, one.on_device);  // its input is among them
+    lower_->release(one.in_lower);
+    one.is = state::stayed;
+  }
+  void start(one_call& one, where at) {
+    one.returned = engine_->activations().lease_bytes(one.bytes(), one.on_device, at);
+    auto& copies = engine_->copies();
+    copies.wait(engine_->compute().record(), at);  // what the memory held before is used up
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      if (one.places[i] != not_copied)
+        copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
+    one.back = copies.record();
+    one.is = state::returning;
+  }
+  void start_next(where at) {
+    const std::uint32_t next = order_->expected.next();
+    if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != state::away) return;
+    start(calls_[next], at);
+    started_ = next;
+  }
+  // What was started gives way to a call that the plan does not have here.
+  void take_back(where at) {
+    one_call& one = calls_[std::exchange(started_, nothing)];
+    engine_->copies().let_wait(engine_->compute(), one.back, at);
+    engine_->activations().release(one.on_device);
+    one.is = state::away;
+  }
+  void count(const one_call& one, bool in_order) noexcept {
+    ++(one.is == state::stayed      ? counts_.stayed
+       : one.is == state::returning ? counts_.prefetched
+       : in_order                   ? counts_.in_order
+                                    : counts_.missed);
+  }
+
+  Engine* engine_;
+  tier tier_;
+  arena_type* lower_ = nullptr;
+  rehearsed_order* order_ = nullptr;
+  std::vector<one_call> calls_;  // by number, of the step that runs
+  std::uint64_t epoch_ = ~std::uint64_t{0};
+  std::uint32_t next_ = 0, leaving_ = nothing, started_ = nothing;
+  return_counts counts_;
+};
+
+template <class Run>
+offloaded_activations(Run&, tier) -> offloaded_activations<typename Run::engine_type>;
+
+}  // namespace belay::inline BELAY_ABI

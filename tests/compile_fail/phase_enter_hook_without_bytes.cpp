@@ -1,0 +1,23 @@
+// expect: a hook of a phase returns the bytes that it has taken
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <cstddef>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "belay/train/launch.hpp"
+#include "belay/train/phase_switch.hpp"
+
+using run_type = belay::run<belay::host::rank, belay::host_engine>;
+
+void register_cache(run_type& run, const belay::mesh<belay::host::rank>& mesh, std::vector<float>& cache) {
+  belay::phase_switch phases{run, mesh};
+#ifdef BELAY_BROKEN
+  phases.on_enter(belay::phase::rollout, "cache", belay::tier::host, [&] { cache.clear(); });
+#else
+  phases.on_enter(belay::phase::rollout, "cache", belay::tier::host, [&] {
+    const std::size_t bytes = cache.size() * sizeof(float);
+    cache = {};
+    return bytes;
+  });
+#endif
+}

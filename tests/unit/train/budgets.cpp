@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Budgets are of a rank and a tier, to the byte; what the ranks of a machine need together is held against its memory,
+// with the files that are in it.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
+
+#include "belay/backend/host.hpp"
+#include "belay/train/launch.hpp"
+
+using belay::file_bytes;
+using belay::tier;
+
+namespace {
+
+// Leases something of every tier; a file's share is larger on the last rank.
+auto body_of(file_bytes of_file) {
+  return [of_file](auto& rank, auto& run) {
+    const int last = rank.size() - 1;
+    static_cast<void>(run.template lease<float>(tier::device, 1000, "values"));
+    static_cast<void>(run.template lease<float>(tier::pinned, 2000, "state"));
+    static_cast<void>(run.template lease<float>(tier::host, 3000, "batch"));
+    run.charge_share(
+        tier::file, [last](int number) { return number == last ? std::size_t{8192} : std::size_t{4096}; }, "moments",
+        of_file);
+    CHECK(run.meters()[tier::file].live_bytes() == (rank.number() == last ? 8192 : 4096));
+  };
+}
+
+}  // namespace
+
+TEST_CASE("exactly the planned bytes of a tier are accepted, and one byte less is refused") {
+  for (const int ranks : {1, 3}) {
+    const auto body = body_of(file_bytes::on_disk);
+    const belay::rehearsal_result planned = belay::rehearse(ranks, body);
+    for (const tier of : {tier::device, tier::pinned, tier::host, tier::file}) {
+      CAPTURE(std::string(name(of)));
+      belay::launch_options options;
+      options.budget[of] = planned.plan.ranks().back().peak_bytes(of);
+      CHECK(options.budget[of] > 0);
+      belay::launch(belay::host::world{ranks}, body, options);
+      --options.budget[of];
+      try {
+        belay::launch(belay::host::world{ranks}, body, options);
+        FAIL("a byte too few");
+      } catch (const belay::plan_refused& refusal) {
+        CHECK(refusal.shortage().where_it_is == of);
+        CHECK(refusal.shortage().needed_bytes == options.budget[of] + 1);
+        if (of == tier::file) CHECK(refusal.shortage().rank == ranks - 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("files in memory count as memory of their machine, and files on a disk do not") {
+  for (const int ranks : {1, 3}) {
+    std::size_t without = 0;
+    for (const file_bytes of_file : {file_bytes::on_disk, file_bytes::in_memory}) {
+      const auto body = body_of(of_file);
+      const belay::rehearsal_result planned = belay::rehearse(ranks, body);
+      belay::launch_options options;
+      options.available = 0;
+      for (const belay::rank_plan& each : planned.plan.ranks()) options.available += belay::memory_of(each).saturated();
+      belay::launch(belay::host::world{ranks}, body, options);
+      --options.available;
+      CHECK_THROWS_AS(belay::launch(belay::host::world{ranks}, body, options), belay::plan_refused);
+      const std::size_t files = 4096 * (static_cast<std::size_t>(ranks) + 1);
+      if (of_file == file_bytes::on_disk) without = options.available;
+      if (of_file == file_bytes::in_memory) CHECK(options.available == without + files);
+    }
+  }
+}
