@@ -152,19 +152,23 @@ void parse_offload(const std::string& text, const std::string& otherwise, option
     const std::string where = colon < item.size() ? item.substr(colon + 1) : otherwise;
     const auto* const what = std::find_if(std::begin(all_offloadable), std::end(all_offloadable),
                                           [&](const offloadable& each) { return item.substr(0, colon) == each.name; });
-    if (what == std::end(all_offloadable))
-      throw input_error("--offload " + text +
-                        ": this trainer offloads optimizer and activations, as in optimizer:pinned,activations; not '" +
-                        item + "'");
+    if (what == std::end(all_offloadable)) {
+      std::string known;
+      for (const offloadable& each : all_offloadable) known += (known.empty() ? "" : ", ") + std::string(each.name);
+      throw input_error("--offload " + text + ": this trainer offloads " + known +
+                        ", as in optimizer:pinned,parameters; not '" + item + "'");
+    }
     belay::tier& tier_of = run.*what->where_it_is;
     if (tier_of != belay::tier::device) throw input_error("--offload " + text + " names " + what->name + " twice");
     if (where == "host")
       tier_of = belay::tier::host;
     else if (where == "pinned")
       tier_of = belay::tier::pinned;
+    else if (where == "file" && what->where_it_is == &options::optimizer_tier)
+      tier_of = belay::tier::file;
     else
-      throw input_error("--offload " + text + ": the tiers below device for " + what->name +
-                        " are pinned and host, not '" + where + "'");
+      throw input_error("--offload " + text + ": the tiers below device for " + what->name + " are pinned and host" +
+                        (what->where_it_is == &options::optimizer_tier ? ", and file" : "") + ", not '" + where + "'");
   }
 }
 
@@ -280,11 +284,14 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
          "only); default: queued with 3 cores a rank or more, else immediate")
       ->type_name("immediate|queued|adversarial[:SEED]");
   app.add_option("--offload", offload,
-                 "what lives in a lower tier: the optimizer's state, which is updated there; what layers keep between "
-                 "forward and backward")
-      ->type_name("optimizer[:pinned|host],activations[:pinned|host]");
+                 "what lives in a lower tier: the optimizer's state, which is updated there; shares of parameters "
+                 "(--zero 3) and gradients (--zero 2 and 3); what layers keep between forward and backward")
+      ->type_name("optimizer[:TIER],parameters[:TIER],gradients[:TIER],activations[:TIER]");
   app.add_option("--tier", offload_tier, "the tier of an --offload that names none")
-      ->check(CLI::IsMember({"pinned", "host"}));
+      ->check(CLI::IsMember({"pinned", "host", "file"}));
+  app.add_option("--tier-dir", run.tier_folder, "the folder of tier file: of a fast disk")
+      ->type_name("DIR")
+      ->check(a_name());
   app.add_option(
          "--phase-tier", phase_tier,
          "with --phases: gradients and the optimizer's state leave the device for this tier in eval and rollout")

@@ -34,8 +34,8 @@ struct command_line {
 
 /// "pp=2,ep=2" to axes; omitted axes are 1. Throws belay::input_error.
 [[nodiscard]] belay::axes parse_mesh(const std::string& text);
-/// "optimizer" or "optimizer:pinned" to a tier; `otherwise` names it where the text does not. Throws belay::input_error.
-[[nodiscard]] belay::tier parse_offload(const std::string& text, const std::string& otherwise);
+/// "optimizer:pinned,parameters" into `run`; `otherwise` is the tier of what names none. Throws belay::input_error.
+void parse_offload(const std::string& text, const std::string& otherwise, options& run);
 /// "device=512MiB,host=1GiB" to a budget per rank. Throws belay::input_error.
 [[nodiscard]] belay::budget parse_budget(const std::string& text);
 /// One of the four choices of what is frozen. Throws belay::input_error.

@@ -75,6 +75,18 @@ void check(const options& run) {
   if (run.phase_tier != belay::tier::device && run.cycle.entries().size() < 2)
     throw input_error(std::string("--phase-tier ") + belay::name(run.phase_tier) +
                       " says where gradients and optimizer state are in eval and rollout: --phases names none of them");
+  if (run.parameter_tier != belay::tier::device && run.zero != belay::zero_stage::parameters)
+    throw input_error("--offload parameters: shares of parameters are what --zero 3 has: take --zero 3");
+  if (run.gradient_tier != belay::tier::device && run.zero < belay::zero_stage::gradients)
+    throw input_error("--offload gradients: shares of gradients are what --zero 2 and 3 have: take one of these");
+  if (mesh.replicates_shards() && mesh.shards() == 1 &&
+      (run.parameter_tier != belay::tier::device || run.gradient_tier != belay::tier::device))
+    throw input_error("--shard-group 1 has no shares that --offload could move: take a larger group");
+  if ((run.optimizer_tier == belay::tier::file) == run.tier_folder.empty())
+    throw input_error("--offload optimizer:file and --tier-dir DIR, the folder of its file, go together");
+  if (run.optimizer_tier == belay::tier::file && !run.checkpoint.folder.empty())
+    throw input_error(
+        "--checkpoint does not read state in tier file: take --offload optimizer:host or optimizer:pinned");
   const checkpoint_settings& saved = run.checkpoint;
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
     throw input_error("--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR");

@@ -67,6 +67,10 @@ struct options {
   belay::tier optimizer_tier = belay::tier::device;   // where the optimizer's state lives
   belay::tier activation_tier = belay::tier::device;  // where what layers keep is between forward and backward
   belay::tier phase_tier = belay::tier::device;       // where gradients and optimizer state are while nothing trains
+  belay::tier parameter_tier = belay::tier::device;   // where shares of parameters do,
+  belay::tier gradient_tier = belay::tier::device;    // and those of gradients
+  std::string tier_folder;                            // of tier file
+  std::size_t tier_chunk = std::size_t{1} << 17;      // elements of state that stream as one; there is no flag
 };
 
 /// As the flag --freeze names it.
@@ -86,6 +90,8 @@ struct offloadable {
   belay::tier options::*where_it_is;
 };
 inline constexpr offloadable all_offloadable[] = {{"optimizer", &options::optimizer_tier},
+                                                  {"parameters", &options::parameter_tier},
+                                                  {"gradients", &options::gradient_tier},
                                                   {"activations", &options::activation_tier}};
 /// As the flag --offload says it: "optimizer:host,activations:pinned"; empty where nothing is offloaded.
 [[nodiscard]] inline std::string offload_text(const options& run) {

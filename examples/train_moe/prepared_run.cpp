@@ -46,6 +46,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"phases", path(run.cycle.text())},
           {"offload", path(offload_text(run))},
           {"phase_tier", path(run.phase_tier == belay::tier::device ? "" : belay::name(run.phase_tier))},
+          {"tier_dir", path(run.tier_folder)},
           {"budget",
            {{"device", bytes(run.budget[belay::tier::device])},
             {"pinned", bytes(run.budget[belay::tier::pinned])},
@@ -115,9 +116,14 @@ std::vector<std::string> advice(belay::tier of, const options& run) {
                 ? "--offload with :pinned, or less of it: the host tier holds what it names"
                 : "a smaller --micro-batches, --micro-batch-size or --sequence: the host tier holds the step's batch"};
   if (of == belay::tier::pinned) return {"--offload with :host, or less of it: the pinned tier holds what it names"};
+  if (of == belay::tier::file) return {"--offload optimizer:host, or none: its state is in the file"};
   std::vector<std::string> out;
   if (run.optimizer_tier == belay::tier::device)
     out.emplace_back("--offload optimizer: its state lives in the host tier, and is updated there");
+  if (run.zero == belay::zero_stage::parameters && run.parameter_tier == belay::tier::device)
+    out.emplace_back("--offload parameters: shares of parameters live in the host tier");
+  if (run.zero >= belay::zero_stage::gradients && run.gradient_tier == belay::tier::device)
+    out.emplace_back("--offload gradients: shares of gradients live in the host tier");
   if (run.activation_tier == belay::tier::device)
     out.emplace_back("--offload activations: what layers keep is in the host tier between forward and backward");
   if (run.recompute == recompute_kind::none)

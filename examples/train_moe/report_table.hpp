@@ -24,6 +24,9 @@ class report_table {
     gathered_bytes,
     offloaded_pinned,
     offloaded_host,
+    offloaded_file,
+    copied_nanoseconds,
+    waited_nanoseconds,
     numbers
   };
 

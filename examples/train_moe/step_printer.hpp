@@ -80,6 +80,7 @@ class step_printer {
 
   void collect(belay::step_report& report, std::span<const double> shared) {
     const auto ranks = static_cast<std::size_t>(run_.mesh.ranks());
+    belay::copy_times copies;
     for (std::size_t r = 0; r < ranks; ++r) {
       report.bubble += shared[table_.of_rank(r, report_table::bubble)] / static_cast<double>(ranks);
       const auto of = [&](report_table::number which) {
@@ -90,7 +91,11 @@ class step_printer {
       report.gathered_bytes_peak = std::max(report.gathered_bytes_peak, of(report_table::gathered_bytes));
       report.offloaded_pinned = std::max(report.offloaded_pinned, of(report_table::offloaded_pinned));
       report.offloaded_host = std::max(report.offloaded_host, of(report_table::offloaded_host));
+      report.offloaded_file = std::max(report.offloaded_file, of(report_table::offloaded_file));
+      copies.copied += of(report_table::copied_nanoseconds);
+      copies.waited += of(report_table::waited_nanoseconds);
     }
+    report.hidden_copy_share = copies.hidden_share();
     report.bubble_predicted = predicted_bubble(shared);
     for (std::size_t layer = 0; layer < run_.model.layers; ++layer) {
       for (std::size_t e = 0; e < run_.model.experts; ++e)

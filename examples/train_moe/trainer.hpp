@@ -71,10 +71,12 @@ class trainer {
                {.seed = settings.seed,
                 .bucket_bytes = settings.bucket_bytes,
                 .whole_below = settings.whole_below,
-                .reshard = settings.reshard}),
+                .reshard = settings.reshard,
+                .parameters = settings.parameter_tier,
+                .gradients = settings.gradient_tier}),
         network_(model_, store_),
         optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1},
-                   {.state = settings.optimizer_tier}),
+                   {.state = settings.optimizer_tier, .folder = settings.tier_folder, .chunk = settings.tier_chunk}),
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
         activations_(run, settings.activation_tier),
         stage_(
@@ -229,18 +231,29 @@ class trainer {
     put(report_table::prefetch_hits, static_cast<double>(gathered.prefetched));
     put(report_table::plan_misses, static_cast<double>(gathered.missed));
     put(report_table::gathered_bytes, static_cast<double>(gathered.peak_bytes));
-    const auto offloaded = [&](belay::tier of) {
-      return static_cast<double>((settings_.optimizer_tier == of ? optimizer_.state_bytes() : 0) +
-                                 (settings_.activation_tier == of ? activations_.peak_bytes() : 0));
-    };
-    put(report_table::offloaded_pinned, offloaded(belay::tier::pinned));
-    put(report_table::offloaded_host, offloaded(belay::tier::host));
+    put(report_table::offloaded_pinned, offloaded_bytes(belay::tier::pinned));
+    put(report_table::offloaded_host, offloaded_bytes(belay::tier::host));
+    put(report_table::offloaded_file, offloaded_bytes(belay::tier::file));
+    const belay::copy_times now = run_->engine().times_of_copies();
+    put(report_table::copied_nanoseconds, static_cast<double>(now.copied - reported_.copied));
+    put(report_table::waited_nanoseconds, static_cast<double>(now.waited - reported_.waited));
+    reported_ = now;
     put(report_table::bubble, pipeline_.times().bubble());
     put(report_table::forward_seconds, pipeline_.times().forward / static_cast<double>(shape_.micro_batches));
     put(report_table::backward_seconds, pipeline_.times().backward / static_cast<double>(shape_.micro_batches));
     mesh_.control().all_reduce(shared_, belay::sum);
     memory_.gather(*run_, mesh_);
     summarise(result);
+  }
+
+  // Of what --offload names: what lives in a lower tier by plan, and what activations took there.
+  [[nodiscard]] double offloaded_bytes(belay::tier of) const {
+    std::size_t all = 0;
+    for (const belay::plan_item& item : run_->planned().items())
+      for (const char* const purpose : {"parameters", "frozen parameters", "gradients", "optimizer state"})
+        if (item.where_it_is == of && item.purpose == purpose) all += item.bytes;
+    if (settings_.activation_tier == of) all += activations_.peak_bytes();
+    return static_cast<double>(all);
   }
 
   void summarise(step_result& result) const {
@@ -273,6 +286,7 @@ class trainer {
   std::vector<double> loss_sums_;  // by micro-batch, where the stage has the head
   std::vector<double> loss_scales_;
   std::size_t replays_ = 0;
+  belay::copy_times reported_;  // of copies, at the last report
   void (*hook_)(void*, trainer&) = nullptr;
   void* hook_context_ = nullptr;
 };

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "laws/support/run.hpp"
+#include "test_length.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 #include "train_moe/command_line.hpp"
 #include "train_moe/phase_session.hpp"
-#include "test_length.hpp"
 
 using namespace laws;
 
@@ -100,8 +100,8 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
         const auto own = static_cast<std::size_t>(rank.number());
         return trained.memory().peak(of)[own] == trained.memory().planned(of)[own];
       };
-      const bool planned =
-          as_planned_in(belay::tier::device) && as_planned_in(belay::tier::host) && result.replays == 0;
+      const bool planned = as_planned_in(belay::tier::device) && as_planned_in(belay::tier::pinned) &&
+                           as_planned_in(belay::tier::host) && as_planned_in(belay::tier::file) && result.replays == 0;
       if (!planned) as_planned = false;
       world.barrier();  // while rank 0 measures, the others wait
       if (rank.number() == 0 && (step < 5 || step % 100 == 0)) {
@@ -174,6 +174,22 @@ TEST_CASE("and where gradients and parameters are divided, gathered for a use or
           CHECK(found.as_planned);
         }
       }
+}
+
+TEST_CASE("and where parameters, gradients and state live in lower tiers") {
+  options run = tiny_run();
+  run.mesh = {1, 2, 2, 1};
+  run.zero = belay::zero_stage::parameters;
+  run.parameter_tier = run.gradient_tier = belay::tier::pinned;
+  run.optimizer_tier = belay::tier::file;
+  run.tier_folder = "/tmp";
+  run.tier_chunk = belay::parameter_chunk;
+  for (const belay::stream_choice& how : {belay::stream_choice{}, belay::stream_choice{belay::stream_policy::queued, 0},
+                                          belay::stream_choice{belay::stream_policy::adversarial, 4}}) {
+    const finding found = run_steps(is_soak() ? 1000 : 30, policy::right, how, run);
+    CHECK(found.first_difference == 0);
+    CHECK(found.as_planned);
+  }
 }
 
 TEST_CASE("and where shard groups replicate their shares") {

@@ -71,13 +71,64 @@ TEST_CASE("state of the optimizer in a lower tier: the same curve, and budgets o
     CHECK(got.steps[s]["hidden_copy_share"] == 0);
     CHECK(std::size_t(got.steps[s]["planned_bytes"]["device"][0]) + moved <= device + 4096);
   }
-  // To the byte.
+  // To the byte, of state and of the ring through which it streams.
   const auto with = [&](std::size_t bytes) {
     std::vector<std::string> limited = lower;
     limited.back() = "pinned=" + std::to_string(bytes);
     return run(in, limited).code;
   };
-  const std::size_t planned = (moved + 63) / 64 * 64;
+  std::size_t planned = 0;
+  try {
+    static_cast<void>(with(0));
+  } catch (const belay::plan_refused& refusal) {
+    planned = refusal.shortage().needed_bytes;
+  }
+  CHECK(planned > moved);
   CHECK(with(planned) == 0);
-  CHECK_THROWS_AS(static_cast<void>(with(moved - 1)), belay::plan_refused);
+  CHECK_THROWS_AS(static_cast<void>(with(planned - 1)), belay::plan_refused);
+}
+
+TEST_CASE("a session offloads what it names, into the tiers that it names, within their budgets") {
+  const folder in;
+  const std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", "dp=2", "--steps", "3", "--zero",
+                                       "3"};
+  const outcome resident = run(in, flags);
+  std::vector<std::string> lower = flags;
+  for (const std::string& flag :
+       {std::string("--offload"), std::string("optimizer,parameters:pinned,gradients:host"), std::string("--tier"),
+        std::string("file"), std::string("--tier-dir"), std::string("/tmp"), std::string("--budget")})
+    lower.push_back(flag);
+  lower.emplace_back("file=1GiB,pinned=1GiB");
+  const outcome got = run(in, lower);
+  REQUIRE(got.steps.size() == 3);
+  for (std::size_t s = 0; s < 3; ++s) {
+    CHECK(got.steps[s]["loss"] == resident.steps[s]["loss"]);
+    CHECK(got.steps[s]["peak_bytes"] == got.steps[s]["planned_bytes"]);
+  }
+  const nlohmann::json moved = got.steps[2]["offloaded_bytes"];
+  for (const char* const of : {"pinned", "host", "file"}) CHECK(moved[of] > 0);
+  CHECK(got.summary["config"]["offload"] == "optimizer:file,parameters:pinned,gradients:host");
+  lower.back() = "file=" + std::to_string(std::size_t(moved["file"]));
+  CHECK(run(in, lower).code == 0);
+  lower.back() = "file=" + std::to_string(std::size_t(moved["file"]) - 1);
+  CHECK_THROWS_AS(static_cast<void>(run(in, lower)), belay::plan_refused);
+}
+
+TEST_CASE("what cannot be offloaded is refused with the flag that would help") {
+  const folder in;
+  const auto refused = [&](std::vector<std::string> more, const char* words) {
+    std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", "dp=2", "--steps", "1"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    CHECK_THROWS_WITH_AS(static_cast<void>(run(in, flags)), doctest::Contains(words), belay::input_error);
+  };
+  refused({"--offload", "parameters"}, "take --zero 3");
+  refused({"--offload", "gradients"}, "take one of these");
+  refused({"--offload", "parameters:file", "--zero", "3"}, "the tiers below device for parameters are pinned and host");
+  refused({"--offload", "optimizer:file"}, "--tier-dir DIR");
+  refused({"--tier-dir", "/tmp"}, "go together");
+  refused({"--offload", "optimizer,optimizer:host"}, "names optimizer twice");
+  refused({"--offload", "weights"}, "not 'weights'");
+  refused({"--offload", "optimizer:disk"}, "and file, not 'disk'");
+  refused({"--offload", "optimizer:file", "--tier-dir", "/tmp", "--checkpoint", in.file("a")}, "does not read state");
+  refused({"--offload", "parameters", "--zero", "3", "--shard-group", "1"}, "take a larger group");
 }

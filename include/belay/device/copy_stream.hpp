@@ -82,8 +82,14 @@ class copy_stream {
     other.run([times = &times_] { times->waited.fetch_add(now() - times->begun, std::memory_order_relaxed); });
   }
 
-  /// Returns when all copies are over; throws the first failure of them.
-  void synchronize() { stream_.synchronize(); }
+  /// Returns when all copies are over; throws the first failure of them. Who has computed all that there was stands
+  /// still meanwhile, which is counted.
+  void synchronize() {
+    if (!timed_) return stream_.synchronize();
+    const std::uint64_t begun = now();
+    stream_.synchronize();
+    times_.waited.fetch_add(now() - begun, std::memory_order_relaxed);
+  }
   /// The same, and leaves the failure to the next `synchronize`.
   void wait_until_idle() const noexcept {
     if constexpr (requires { stream_.wait_until_idle(); }) stream_.wait_until_idle();

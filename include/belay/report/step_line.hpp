@@ -49,8 +49,8 @@ struct step_report {
   tier_report host;
   allocation_report allocations;
   std::uint64_t open_obligations = 0;
-  double bubble = 0;                      // share of the pipeline phase, 0 to 1, mean over ranks
-  double bubble_predicted = 0;            // the same, predicted from the schedule
+  double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks
+  double bubble_predicted = 0;                 // the same, predicted from the schedule
   view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
   bool replayed = false;
   std::uint64_t plan_misses = 0;          // gathers of layers that were not as planned, of all ranks
@@ -58,7 +58,8 @@ struct step_report {
   std::uint64_t gathered_bytes_peak = 0;  // of the rank with most: parameters that were whole at a time
   std::uint64_t offloaded_pinned = 0;     // of the rank with most: bytes that live in that tier, not in device
   std::uint64_t offloaded_host = 0;
-  double hidden_copy_share = 0;           // of the copies between tiers: time that nothing waited for; 0 without any
+  std::uint64_t offloaded_file = 0;
+  double hidden_copy_share = 0;  // of the copies between tiers: time that nothing waited for; 0 without any
   const char* phase = "train";
 };
 
@@ -103,7 +104,10 @@ class step_line {
     line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
     line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
     line.open_object("offloaded_bytes").field("pinned", report.offloaded_pinned);
-    line.field("host", report.offloaded_host).close().field("hidden_copy_share", report.hidden_copy_share);
+    line.field("host", report.offloaded_host)
+        .field("file", report.offloaded_file)
+        .close()
+        .field("hidden_copy_share", report.hidden_copy_share);
     line.open_array("expert_tokens");
     for (std::size_t layer = 0; layer < report.expert_tokens.extent(0); ++layer) {
       line.row(std::span<const std::uint64_t>(report.expert_tokens[layer].flat()));

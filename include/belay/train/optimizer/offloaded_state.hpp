@@ -72,6 +72,7 @@ class offloaded_state {
     first = std::align(sizes.alignment(), slots * sizes.slot_bytes(owned_elements), first, room);
     ring_ = slot_ring({static_cast<std::byte*>(first), slots * sizes.slot_bytes(owned_elements)}, slots,
                       sizes.alignment(), free);
+    in_slots_.resize(slots);
     written_.resize(slots);
     copied_.resize(slots);
     if (memory.state == tier::file)
@@ -88,16 +89,16 @@ class offloaded_state {
     stream_event values = compute.record();
     copies.wait(values, at);  // gradients are there, and nobody reads the values
     std::size_t bucket = 0;
-    slot_view before{}, slot{};
-    for (std::size_t k = 0; k <= chunks_.size(); ++k) {
-      if (k < chunks_.size()) slot = load(k, copies, at);
-      if (k > 0) {
-        compute_chunk(k - 1, before, scalars, engine, at);
-        values = store(k - 1, before, engine, at);
-        for (const std::size_t next = first_unfinished(k); bucket < next && bucket < buckets; ++bucket)
-          gathers(bucket, values);
-      }
-      before = slot;
+    // A slot is filled again when it was emptied; one of a file, when the next one was emptied: it is written
+    // meanwhile.
+    const std::size_t slots = ring_.slots(), ahead = file_ && slots > 1 ? slots - 1 : slots;
+    for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
+      for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
+        in_slots_[loaded % slots] = load(loaded, copies, at);
+      compute_chunk(k, in_slots_[k % slots], scalars, engine, at);
+      values = store(k, in_slots_[k % slots], engine, at);
+      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < buckets; ++bucket)
+        gathers(bucket, values);
     }
     for (; bucket < buckets; ++bucket) gathers(bucket, values);
     copies.let_wait(compute, values, at);
@@ -242,6 +243,7 @@ class offloaded_state {
   std::size_t part_;
   std::vector<bucket_copies> copies_of_;  // by bucket
   slot_ring ring_;
+  std::vector<slot_view> in_slots_;
   std::vector<stream_event> copied_;    // by slot: its chunk is there
   std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
   std::optional<tier_file<Files>> file_;

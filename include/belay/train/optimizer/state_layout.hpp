@@ -22,7 +22,7 @@ namespace belay::inline BELAY_ABI {
 struct optimizer_memory {
   tier state = tier::device;
   std::string folder = {};                   // of tier file: the directory in which its file is made
-  std::size_t chunk = std::size_t{1} << 16;  // elements that stream as one
+  std::size_t chunk = std::size_t{1} << 17;  // elements that stream as one
   file_access access = file_access::best;    // of tier file
 };
 
@@ -44,9 +44,10 @@ class state_layout {
   [[nodiscard]] std::size_t chunks_of(std::size_t owned) const noexcept {
     return owned / chunk_ + (owned % chunk_ != 0);
   }
-  /// State of a file is read into its slot, updated and written: one more is written meanwhile.
+  /// Two chunks are there before they are updated, so that nobody waits for the other stream to wake up. State of a
+  /// file is also written from its slot: one more is written meanwhile.
   [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
-    return std::min<std::size_t>(in_file_ ? 3 : 2, chunks_of(owned));
+    return std::min<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
   }
   /// Of a chunk's state in its slot: 0 where it is not copied.
   [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {
