@@ -143,9 +143,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
   /// memory for its gradients.
   [[nodiscard]] stream_event before_memory() const noexcept { return shares_.before_open(); }
-  void give_memory(std::size_t parameter, where at) {
+  stream_event give_memory(std::size_t parameter, where at) {
     if (stage_ != phase::reducing) throw usage_error("a backward outside of a step: call begin first", at);
-    shares_.open(bucket_of_[parameter], contributors_, at);
+    return shares_.open(bucket_of_[parameter], contributors_, at);
   }
 
   /// Before the first contribution of a step: it has another number of micro-batches, also more than any before.

@@ -238,7 +238,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     contribution_target* const target = parameter.contribution();
     if (target != nullptr && target->needs_memory()) [[unlikely]] {
       engine_->compute().wait(target->before_memory());
-      target->give_memory(call_->at);
+      engine_->compute().wait(target->give_memory(call_->at));
     }
     if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0)
         [[unlikely]]

@@ -263,8 +263,9 @@ class store_memory {
   [[nodiscard]] share_carrier<gradient_type> carrier() {
     auto& engine = run_->engine();
     static_cast<void>(engine.copies());  // its thread is there before the first step
-    return [&engine](const stream_event& reduced, const gradient_type* from, std::span<gradient_type> share,
-                     first_of_step which) {
+    share_carrier<gradient_type> out;
+    out.carry = [&engine](const stream_event& reduced, const gradient_type* from, std::span<gradient_type> share,
+                          first_of_step which) {
       auto& copies = engine.copies();
       copies.wait(reduced);
       if (which == first_of_step::yes)
@@ -275,6 +276,13 @@ class store_memory {
         });
       return copies.record();
     };
+    out.load = [&engine](std::span<const gradient_type> share, gradient_type* to) {
+      auto& copies = engine.copies();
+      copies.wait(engine.compute().record());
+      copies.copy(to, share.data(), share.size_bytes());
+      return copies.record();
+    };
+    return out;
   }
 
   void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {

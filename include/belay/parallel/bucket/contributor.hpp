@@ -30,7 +30,7 @@ class bucket_contributor final : public contribution_target {
     if (unwritten()) owner_->zero(parameter_);
   }
   [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
-  void give_memory(where at) override { owner_->give_memory(parameter_, at); }
+  stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
   void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
     begin_adding();  // a call that adds nothing
     owner_->contributed(parameter_, 1, micro_batch, after(added, at));

@@ -37,11 +37,17 @@ namespace belay::inline BELAY_ABI {
 /// Whether a reduction is the first into its share in a step: it writes what others add to.
 enum class first_of_step : std::uint8_t { no, yes };
 
-/// Copies reduced gradients from `from` on to a share in a lower tier, or adds them to it, once `reduced` is reached.
-/// Returns when they are there.
+/// Brings shares that lie in a lower tier there, and back.
 template <class Gradient>
-using share_carrier = std::function<stream_event(const stream_event& reduced, const Gradient* from,
-                                                 std::span<Gradient> share, first_of_step which)>;
+struct share_carrier {
+  /// Copies reduced gradients from `from` on to a share, or adds them to it, once `reduced` is reached. Returns when
+  /// they are there.
+  std::function<stream_event(const stream_event& reduced, const Gradient* from, std::span<Gradient> share,
+                             first_of_step which)>
+      carry;
+  /// Copies a share to memory that the compute stream has just given up. Returns when it is there.
+  std::function<stream_event(std::span<const Gradient> share, Gradient* to)> load;
+};
 
 template <class T, class Group>
 class gradient_shares {
@@ -67,7 +73,7 @@ class gradient_shares {
   [[nodiscard]] bool any() const noexcept { return any_; }
   /// Buckets take the memory that gradients are computed in from `source`.
   void use(lease_source& source) noexcept { staging_.use(source); }
-  void carry_with(share_carrier<gradient_type> carry) { carry_ = std::move(carry); }
+  void carry_with(share_carrier<gradient_type> carrier) { carrier_ = std::move(carrier); }
 
   /// Begins a step. What a step that was withdrawn has started is waited for first.
   void begin(std::size_t micro_batches, const contribution_map& contributions, where at) {
@@ -95,18 +101,22 @@ class gradient_shares {
 
   /// What the compute stream waits for before a bucket gets memory.
   [[nodiscard]] stream_event before_open() const noexcept { return staging_.before_open(); }
-  /// Gives a bucket memory, and its parameters their gradients in it, which nothing has written.
+  /// Gives a bucket memory, and its parameters their gradients in it, which nothing has written. A rank that is alone
+  /// goes on with what it has: so the additions of a step are in the order in which a resident gradient has them. The
+  /// memory may be written when the result is reached.
   template <class Contributors>
-  void open(std::size_t bucket, Contributors& contributors, where at) {
+  stream_event open(std::size_t bucket, Contributors& contributors, where at) {
     const auto& b = layout().buckets()[bucket];
-    if (staging_.is_open(bucket)) return;
+    if (staging_.is_open(bucket)) return {};
+    const bool goes_on = is_alone(bucket) && buckets_[bucket].reductions > 0;
     staging_.open(bucket, b.count, at);
     gradient_type* const first = staging_.of(bucket).data();
     for (std::size_t p : b.members) {
       members_[p].parameter().place_gradient(first + layout().offset(p) - b.first);
-      contributors[p].begin_unwritten();
+      goes_on ? contributors[p].note_written() : contributors[p].begin_unwritten();
       contributors[p].note_memory(contribution_target::memory::given);
     }
+    return goes_on ? carrier_.load(memory_->gradients_of(layout(), bucket), first) : stream_event{};
   }
 
   /// A micro-batch has contributed to a parameter of the bucket. True where the bucket is to be reduced.
@@ -125,7 +135,7 @@ class gradient_shares {
     divided_bucket& one = buckets_[bucket];
     const bucket_places::place& place = memory_->places[bucket];
     const bool carried = place.gradients_in != tier::device;
-    const auto which = one.reductions++ == 0 ? first_of_step::yes : first_of_step::no;
+    const auto which = one.reductions++ == 0 || is_alone(bucket) ? first_of_step::yes : first_of_step::no;
     const auto how = carried ? into::left : which == first_of_step::yes ? into::written : into::added;
     const start_order order = start_order(after(computed, at)).keeping(keep);
     stream_event over;
@@ -136,7 +146,8 @@ class gradient_shares {
       pending started = work.start(families_[b.family].group, order);
       over = started.event();
       if (carried)
-        over = carry_(over, staging_.of(bucket).data() + place.before, memory_->gradients_of(layout(), bucket), which);
+        over = carrier_.carry(over, staging_.of(bucket).data() + place.before, memory_->gradients_of(layout(), bucket),
+                              which);
       staging_.close(bucket, std::move(started), over);
     }
     for (std::size_t p : b.members) {
@@ -181,6 +192,10 @@ class gradient_shares {
   };
 
   [[nodiscard]] const bucket_layout& layout() const noexcept { return kept_->layout; }
+  // Divides gradients because they lie in a lower tier, and not among ranks.
+  [[nodiscard]] bool is_alone(std::size_t bucket) const noexcept {
+    return layout().family_of(layout().buckets()[bucket]).ranks == 1;
+  }
 
   bucket_reductions<T>* kept_;
   std::span<const bucket_member<T>> members_;
@@ -190,7 +205,7 @@ class gradient_shares {
   std::vector<divided_bucket> buckets_;
   std::vector<std::uint8_t> begun_;  // by bucket and micro-batch
   std::size_t micro_batches_ = 0;
-  share_carrier<gradient_type> carry_;
+  share_carrier<gradient_type> carrier_;
   bool any_ = false;
 };
 
