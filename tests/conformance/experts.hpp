@@ -115,29 +115,32 @@ TEST_CASE_TEMPLATE_DEFINE("with queued streams a host goes on from each move, wh
     const auto routed = belay::route<float>(frame, toy::matrix(logits, rows, experts), 1);
     // Before each move the second rank waits for a word that the first one's host sends after it.
     int word = 0;
-    const auto after_the_first = [&](auto move) {
-      const belay::p2p sent = belay::p2p::send(1, std::span<const int>(&word, 1));
+    const auto wait_for_the_first = [&] {
       const belay::p2p received = belay::p2p::receive(0, std::span<int>(&word, 1));
       if (me == 1) ranks.exchange(std::span(&received, 1));
-      auto out = move();
-      if (me == 0) ++word, ranks.exchange(std::span(&sent, 1));
-      return std::move(out).hand_over();
     };
-    auto there = after_the_first([&] { return here.exchange.dispatch(frame, input, routed); });
+    const auto let_the_second_go = [&] {
+      const belay::p2p sent = belay::p2p::send(1, std::span<const int>(&word, 1));
+      if (me == 0) ++word, ranks.exchange(std::span(&sent, 1));
+    };
+    wait_for_the_first();
+    auto there = here.exchange.dispatch(frame, input, routed);
+    let_the_second_go();
     frame.run([in = there.rows(), out = there.outputs(), ends = there.offsets()] {
       for (std::size_t i = 0; i < ends.back() * hidden; ++i) out.data()[i] = 2 * in.data()[i];
     });
-    auto merged = after_the_first([&] { return std::move(there).combine(frame, toy::matrix(y, rows, hidden)); });
-    auto back =
-        after_the_first([&] { return std::move(merged).backward(frame, input, toy::matrix(dweights, rows, 1)); });
+    wait_for_the_first();
+    auto merged = std::move(there).combine(frame, toy::matrix(y, rows, hidden));
+    let_the_second_go();
+    wait_for_the_first();
+    auto back = std::move(merged).backward(frame, input, toy::matrix(dweights, rows, 1));
+    let_the_second_go();
     frame.run([in = back.output_gradients(), out = back.row_gradients(), ends = back.offsets()] {
       for (std::size_t i = 0; i < ends.back() * hidden; ++i) out.data()[i] = 2 * in.data()[i];
     });
-    const belay::p2p sent = belay::p2p::send(1, std::span<const int>(&word, 1));
-    const belay::p2p received = belay::p2p::receive(0, std::span<int>(&word, 1));
-    if (me == 1) ranks.exchange(std::span(&received, 1));
+    wait_for_the_first();
     std::move(back).finish(frame, toy::matrix(dx, rows, hidden));
-    if (me == 0) ++word, ranks.exchange(std::span(&sent, 1));
+    let_the_second_go();
     here.engine.compute().synchronize();
     bool ok = word == 4;
     for (std::size_t i = 0; i < rows * hidden; ++i) ok = ok && y[i] == 2 * x[i] && dx[i] == 2 * x[i];

@@ -114,7 +114,9 @@ found run_cycles(int ranks, std::size_t cycles) {
         grad = std::move(y).backward(grad);
         std::move(h).backward(grad);
         auto outcome = std::move(step).commit(mesh, belay::samples{rows});
-        if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
+        auto* const ok = belay::committed(outcome);
+        if (ok == nullptr) continue;
+        optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
       }
       auto rolling = phases.to_rollout(std::move(training));
       {
