@@ -47,7 +47,7 @@ void in_a_step(Body&& body) {
 }  // namespace
 
 TEST_CASE("an output that was let go of is not given any more") {
-  in_a_step([](auto&, auto& step, auto& activations, matrix x) {
+  in_a_step([](auto&, const auto& step, auto& activations, matrix x) {
     curved bent;
     belay::offloads layer{bent, activations};
     auto h = belay::forward(step, layer, x);
@@ -61,7 +61,7 @@ TEST_CASE("an output that was let go of is not given any more") {
 }
 
 TEST_CASE("a handle that is discarded frees both tiers") {
-  in_a_step([](auto& run, auto& step, auto& activations, matrix x) {
+  in_a_step([](auto& run, const auto& step, auto& activations, matrix x) {
     curved bent;
     belay::offloads layer{bent, activations};
     auto one = belay::forward(step, layer, x);
@@ -76,7 +76,7 @@ TEST_CASE("a handle that is discarded frees both tiers") {
 }
 
 TEST_CASE("a forward that owes nothing leaves nothing") {
-  in_a_step([](auto& run, auto& step, auto& activations, matrix x) {
+  in_a_step([](auto& run, const auto& step, auto& activations, matrix x) {
     curved bent;
     belay::offloads layer{bent, activations};
     const auto seen = belay::observe(step, layer, x);
@@ -86,7 +86,7 @@ TEST_CASE("a forward that owes nothing leaves nothing") {
 }
 
 TEST_CASE("what cannot be offloaded is refused by name") {
-  in_a_step([](auto& run, auto& step, auto& activations, matrix x) {
+  in_a_step([](auto& run, const auto& step, auto& activations, matrix x) {
     CHECK_THROWS_WITH_AS(belay::offloaded_activations(run, tier::file), doctest::Contains("to tier file"),
                          belay::usage_error);
     reshaped view_of_input;
