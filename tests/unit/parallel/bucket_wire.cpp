@@ -71,7 +71,7 @@ std::size_t bytes_sent(const std::vector<std::size_t>& sizes, int rank, int rank
   std::vector<T> values(kept.layout.elements()), wire(kept.wire.elements());
   std::vector<number> gradients(kept.layout.gradient_elements());
   const auto all = std::span(gradients);
-  const belay::bucket_memory<T> memory{values, all.first(kept.layout.elements()), all.subspan(kept.layout.elements()),
+  const belay::bucket_memory<T> memory{std::span(values), all.first(kept.layout.elements()), all.subspan(kept.layout.elements()),
                                        wire, belay::bucket_places(kept.layout, std::vector<std::size_t>{static_cast<std::size_t>(rank)})};
   std::size_t bytes = 0;
   for (std::size_t b = 0; b < kept.layout.buckets().size(); ++b)
@@ -108,7 +108,7 @@ TEST_CASE("each rank's gradient is rounded once, and the sum is not") {
           std::vector<bf16> values(layout.elements()), wire(buckets.wire_elements());
           std::vector<float> gradients(layout.gradient_elements());
           const auto all = std::span(gradients);
-          buckets.bind({values, all.first(layout.elements()), all.subspan(layout.elements()), wire});
+          buckets.bind({std::span(values), all.first(layout.elements()), all.subspan(layout.elements()), wire});
           for (bf16& value : values) value = bf16(0.0F);
           const auto part = [size](int of, std::size_t i) {
             return 1.0F + static_cast<float>(i * 37 % (size + 1)) / 512 + static_cast<float>(of) / 1024;

@@ -142,7 +142,8 @@ class bound_buckets {
   [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
   // Of the communication stream, as are the copies that come after it: nobody else waits.
   void publish(const start_order& how) {
-    if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
+    if constexpr (can_start_barrier<Group>)
+      if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
   }
 
   std::vector<pending> gathers_;
