@@ -222,7 +222,7 @@ TEST_CASE("started operations are told in a lane of their own") {
   const json flight = flight_of({.timeout = std::chrono::milliseconds(500)}, [](host::rank& rank) {
     std::vector<float> x(3);
     if (rank.number() == 1)
-      rank.world().barrier(belay::where{"s.cpp", "", 5});
+      rank.world().receive(0, std::span(x), 0, belay::where{"s.cpp", "", 5});
     else
       rank.world().start_all_reduce(std::span(x), belay::sum, belay::where{"s.cpp", "", 4}).wait();
   });
@@ -231,7 +231,19 @@ TEST_CASE("started operations are told in a lane of their own") {
   // A rank that did not sleep yet when the first deadline passed "waits there"; the others "have waited there for" so
   // long.
   CHECK(contains(flight["verdict"], "rank 1 never entered started all_reduce #0 at s.cpp:4; rank"));
-  CHECK(contains(flight["verdict"], "ranks 0, 2 never entered barrier #0 at s.cpp:5; rank 1 "));
+}
+
+TEST_CASE("a rank that calls where the others start is told as one that calls something else") {
+  const json flight = flight_of({}, [](host::rank& rank) {
+    std::vector<float> x(3);
+    if (rank.number() == 1)
+      rank.world().barrier(belay::where{"s.cpp", "", 5});
+    else
+      rank.world().start_all_reduce(std::span(x), belay::sum, belay::where{"s.cpp", "", 4}).wait();
+  });
+  CHECK(flight["cause"]["kind"] == "mismatch");
+  CHECK(contains(flight["verdict"], "call a started all_reduce at s.cpp:4"));
+  CHECK(contains(flight["verdict"], "rank 1 calls barrier at s.cpp:5"));
 }
 
 TEST_CASE("nothing is written where no folder is named, and a good run leaves nothing") {
