@@ -167,8 +167,9 @@ void parse_offload(const std::string& text, const std::string& otherwise, option
     else if (where == "file" && what->where_it_is == &options::optimizer_tier)
       tier_of = belay::tier::file;
     else
-      throw input_error("--offload " + text + ": the tiers below device for " + what->name + " are pinned and host" +
-                        (what->where_it_is == &options::optimizer_tier ? ", and file" : "") + ", not '" + where + "'");
+      throw input_error("--offload " + text + ": the tiers below device for " + what->name + " are " +
+                        (what->where_it_is == &options::optimizer_tier ? "pinned, host and file" : "pinned and host") +
+                        ", not '" + where + "'");
   }
 }
 

@@ -89,7 +89,7 @@ void check(const options& run) {
         "--checkpoint does not read state in tier file: take --offload optimizer:host or optimizer:pinned");
   const checkpoint_settings& saved = run.checkpoint;
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
-    throw input_error("--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR");
+    throw input_error("--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR: name that too");
   if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate)) throw input_error("--lr must be a number >= 0");
 }
 
