@@ -123,7 +123,9 @@ std::size_t number_of(int argc, char** argv, int which, std::size_t otherwise) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::size_t parameters = number_of(argc, argv, 1, 32) << 20U, rounds = number_of(argc, argv, 2, 11);
+  const bool quick = std::getenv("BELAY_BENCH_SMOKE") != nullptr;
+  const std::size_t parameters = quick ? std::size_t{1} << 18U : number_of(argc, argv, 1, 32) << 20U;
+  const std::size_t rounds = quick ? 1 : number_of(argc, argv, 2, 11);
   const std::string folder = argc > 3 ? argv[3] : "/tmp";
   const double slot = slot_nanoseconds(rounds);
   std::printf("slot of a ring, taken and given back: %.1f ns (limit 60)\n", slot);
@@ -137,7 +139,7 @@ int main(int argc, char** argv) try {
     // How fast a disk is, is not up to the ring.
     if (of == belay::tier::pinned || of == belay::tier::host) enough = enough && got.hidden >= 0.90;
   }
-  return enough ? 0 : 1;
+  return enough || quick ? 0 : 1;
 } catch (const std::exception& problem) {
   std::fprintf(stderr, "offload: %s\n", problem.what());
   return 2;

@@ -96,11 +96,11 @@ TEST_CASE("events order copies and kernels under every seed; without one of them
 }
 
 TEST_CASE("a copy that fails is told by who waits for it, and by the stream itself") {
+  int ran = 0;
   copies_type copies({stream_policy::queued}, 0);
   host_stream compute({stream_policy::queued});
   copies.run([] { throw std::runtime_error("the medium"); });
   copies.let_wait(compute, copies.record());
-  int ran = 0;
   compute.run([&ran] { ++ran; });
   CHECK_THROWS_WITH(compute.synchronize(), "the medium");
   CHECK(ran == 0);
@@ -109,13 +109,13 @@ TEST_CASE("a copy that fails is told by who waits for it, and by the stream itse
 }
 
 TEST_CASE("copies that were cancelled do not happen") {
-  copies_type copies({stream_policy::queued}, 0);
-  host_stream never({stream_policy::queued});
-  std::atomic<bool> released{false};
-  never.run([&released] { released.wait(false); });
-  copies.wait(never.record());
+  std::atomic<bool> released{false};  // outlives the streams, whose threads use it
   int value = 0;
   const int seven = 7;
+  copies_type copies({stream_policy::queued}, 0);
+  host_stream never({stream_policy::queued});
+  never.run([&released] { released.wait(false); });
+  copies.wait(never.record());
   copies.copy(&value, &seven, sizeof value);
   copies.cancel();
   CHECK(value == 0);

@@ -18,6 +18,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/core/resident_memory.hpp"
 #include "belay/train.hpp"
+#include "test_length.hpp"
 #include "unit/train/support/network.hpp"
 
 using namespace network_bench;
@@ -194,7 +195,7 @@ TEST_CASE("a thousand cycles of offload leave every tier, and the resident set, 
   CHECK(got.named);
   CHECK(got.checkpoints);
   CHECK(got.as_planned);
-  CHECK(got.growth < std::size_t{1} << 20);
+  if (!only_a_sample()) CHECK(got.growth < std::size_t{1} << 20);  // a sanitizer's own memory grows
 }
 
 TEST_CASE("a transition never holds both residencies") {
