@@ -41,9 +41,9 @@ struct any_member {
   template <class T>
   operator T() const;
 };
-template <class T, std::size_t... I>
-[[nodiscard]] consteval bool initialised_by(std::index_sequence<I...>) {
-  return requires { T{(static_cast<void>(I), any_member{})...}; };
+template <class T, std::size_t... Index>
+[[nodiscard]] consteval bool initialised_by(std::index_sequence<Index...>) {
+  return requires { T{(static_cast<void>(Index), any_member{})...}; };
 }
 inline constexpr std::size_t most_members = 12;
 /// Members of an aggregate; more than `most_members` where there are more, or where they cannot be counted.

@@ -103,7 +103,7 @@ class mesh_redistribution {
 
   /// Where the result lies.
   [[nodiscard]] std::span<T> run() {
-    [&]<std::size_t... I>(std::index_sequence<I...>) { (take<I>(), ...); }
+    [&]<std::size_t... Index>(std::index_sequence<Index...>) { (take<Index>(), ...); }
     (std::make_index_sequence<steps.size()>{});
     return now_;
   }
@@ -112,10 +112,11 @@ class mesh_redistribution {
   using kind = redistribution_step::kind;
   static constexpr bool moves = !moves_nothing<group_type>;
 
-  template <std::size_t I>
+  template <std::size_t Index>
   void take() {
-    constexpr redistribution_step step = steps[I];
-    constexpr placement_list before = I == 0 ? placement_list(entries_of<From>) : steps[I == 0 ? 0 : I - 1].after;
+    constexpr redistribution_step step = steps[Index];
+    constexpr placement_list before =
+        Index == 0 ? placement_list(entries_of<From>) : steps[Index == 0 ? 0 : Index - 1].after;
     const step_boxes boxes(step, before, shape_, mesh_);
     if (boxes.ranks() == 1) return;
     if constexpr (step.what == kind::slice)
