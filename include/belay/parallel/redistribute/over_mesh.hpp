@@ -96,7 +96,6 @@ template <class From, class To, class T, class Mesh>
 class mesh_redistribution {
  public:
   using group_type = typename Mesh::group_type;
-  static constexpr const redistribution_steps& steps = steps_between<From, To>;
 
   mesh_redistribution(const sharded<T, From, Mesh>& from, std::span<T> storage, where at) noexcept
       : mesh_(from.mesh()), shape_(from.shape()), now_(from.local()), storage_(storage), at_(at) {}
@@ -104,7 +103,7 @@ class mesh_redistribution {
   /// Where the result lies.
   [[nodiscard]] std::span<T> run() {
     [&]<std::size_t... Index>(std::index_sequence<Index...>) { (take<Index>(), ...); }
-    (std::make_index_sequence<steps.size()>{});
+    (std::make_index_sequence<steps_between<From, To>.size()>{});
     return now_;
   }
 
@@ -114,6 +113,7 @@ class mesh_redistribution {
 
   template <std::size_t Index>
   void take() {
+    constexpr const redistribution_steps& steps = steps_between<From, To>;
     constexpr redistribution_step step = steps[Index];
     constexpr placement_list before =
         Index == 0 ? placement_list(entries_of<From>) : steps[Index == 0 ? 0 : Index - 1].after;
