@@ -13,7 +13,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -147,7 +146,8 @@ class host_kit {
   /// Panels of products of narrow types lie in `memory` from now on, which is aligned to 64 bytes and outlives what is
   /// queued; where it is too small, on the stack of the thread that computes.
   void use_workspace(std::span<std::byte> memory) noexcept {
-    panels_ = memory.size() < sizeof *panels_ ? nullptr : ::new (memory.data()) kernel::mixed_panels;
+    static_assert(std::is_trivially_default_constructible_v<kernel::mixed_panels>);  // so bytes may be read as such
+    panels_ = memory.size() < sizeof *panels_ ? nullptr : reinterpret_cast<kernel::mixed_panels*>(memory.data());
   }
 
  private:
