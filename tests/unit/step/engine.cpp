@@ -34,10 +34,10 @@ TEST_CASE("an engine has a stream of copies from when it is first asked for, and
 }
 
 TEST_CASE("copies of a committed step are finished; a step that is cut off skips those that have not begun") {
-  queued_engine with;
-  auto& engine = with.engine;
   int value = 0;
   const int seven = 7, eight = 8;
+  queued_engine with;
+  auto& engine = with.engine;
   {
     belay::step step{engine};
     engine.copies().copy(&value, &seven, sizeof value);
@@ -45,8 +45,8 @@ TEST_CASE("copies of a committed step are finished; a step that is cut off skips
     CHECK(belay::committed(outcome) != nullptr);
     CHECK(value == 7);
   }
-  belay::host_stream other({stream_policy::queued});
   std::atomic<bool> released{false};
+  belay::host_stream other({stream_policy::queued});
   other.run([&released] { released.wait(false); });
   {
     belay::step step{engine};
