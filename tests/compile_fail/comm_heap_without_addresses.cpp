@@ -8,7 +8,7 @@ struct by_messages {
 };
 
 #ifdef BELAY_BROKEN
-template class belay::symmetric_heap<by_messages>;
+constexpr auto size = sizeof(belay::symmetric_heap<by_messages>);
 #else
-template class belay::symmetric_heap<belay::rehearsal::group>;
+constexpr auto size = sizeof(belay::symmetric_heap<belay::rehearsal::group>);
 #endif

@@ -3,7 +3,7 @@
 #include "belay/comm/reduction.hpp"
 #include "belay/parallel/redistribute.hpp"
 
-struct group {
+struct fake_group {
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
   int rank() const;
@@ -16,10 +16,10 @@ struct group {
   void all_gather_v(std::span<float>, std::span<const std::size_t>, belay::where) const;
 };
 struct mesh {
-  using group_type = ::group;
+  using group_type = fake_group;
   const belay::axes& shape() const;
   const belay::coordinate& layout_coordinate() const;
-  const ::group& group(belay::axis, belay::where) const;
+  const fake_group& group(belay::axis, belay::where) const;
 };
 using both [[maybe_unused]] = belay::placed<belay::shard<0, belay::axis::expert>, belay::shard<1, belay::axis::tensor>>;
 template <class Placement>

@@ -14,7 +14,7 @@ if(poisoned STREQUAL text)
   message(FATAL_ERROR "${example} has no line with a loss and its gradient")
 endif()
 file(WRITE "${work_dir}/poisoned.cpp" "${poisoned}")
-execute_process(COMMAND ${gcc} -std=c++20 -O1 -pthread "-I${source_dir}/include" "-I${source_dir}/examples"
+execute_process(COMMAND ${gcc} -std=c++20 -O0 -pthread "-I${source_dir}/include" "-I${source_dir}/examples"
     "-DBELAY_SOURCE_DIR=\"${source_dir}\"" -o "${work_dir}/poisoned" "${work_dir}/poisoned.cpp"
   COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND "${work_dir}/poisoned" ${steps} OUTPUT_VARIABLE output ERROR_VARIABLE said)
