@@ -10,17 +10,16 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
 #include "belay/belay.hpp"
+#include "support/matrices.hpp"
 
 namespace {
-
-constexpr std::size_t matrices = 16, width = 1024;
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
@@ -49,36 +48,6 @@ double slot_nanoseconds(std::size_t rounds) {
   return median(samples);
 }
 
-// A matrix whose backward writes a gradient, and nothing else.
-struct matrix {
-  belay::parameter<float> weight;
-  matrix(std::size_t number, std::size_t rows)
-      : weight({"matrix." + std::to_string(number),
-                {rows, width},
-                belay::initial::normal(0.02),
-                belay::weight_decay::yes}) {}
-  struct residue {
-    belay::view<float, 1> out;
-  };
-  residue forward(auto& frame, belay::view<const float, 1> x) { return {belay::keep<float>(frame, x.shape())}; }
-  void backward(auto& frame, residue&&, belay::view<const float, 1> dout, belay::view<float, 1>) {
-    const belay::view<float, 2> gradient = frame.add_to(weight);
-    frame.run([gradient, dout] {
-      for (std::size_t i = 0; i < gradient.size(); ++i)
-        gradient.data()[i] += 1e-3F * static_cast<float>(i % 7) + dout(0);
-    });
-  }
-};
-struct network {
-  std::deque<matrix> all;
-  explicit network(std::size_t parameters) {
-    for (std::size_t i = 0; i < matrices; ++i) all.emplace_back(i, parameters / matrices / width);
-  }
-  void for_each_parameter(auto&& visit) {
-    for (matrix& one : all) visit(one.weight);
-  }
-};
-
 struct figures {
   double nanoseconds = 0;  // a parameter
   double hidden = 0;
@@ -87,17 +56,14 @@ figures update(std::size_t parameters, std::size_t rounds, const belay::optimize
   figures out;
   const auto body = [&](auto& rank, auto& run) {
     belay::mesh mesh{rank, {}};
-    network net(parameters);
+    bench::network net(parameters);
     belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
     belay::adamw optimizer{store, {}, memory};
     const float one = 0.5F;
     std::vector<double> samples, hidden;
     for (auto number : run.steps(rounds + 1)) {
       belay::step step{run.engine(), store};
-      for (matrix& each : net.all) {
-        auto y = belay::forward(step, each, belay::constant(belay::view<const float, 1>{&one, {1}}));
-        std::move(y).backward(belay::view<const float, 1>{&one, {1}});
-      }
+      net.write_gradients(step, one);
       auto outcome = std::move(step).commit(mesh, belay::samples{1});
       auto* const ok = belay::committed(outcome);
       if (ok == nullptr) continue;

@@ -24,32 +24,16 @@
 #include "belay/train/optimizer.hpp"
 #include "belay/train/store.hpp"
 #include "unit/device/support/tier_file.hpp"
+#include "unit/train/support/linear.hpp"
 
 namespace {
 
 using belay::stream_choice;
 using belay::stream_policy;
 using belay::tier;
+using train_bench::linear;
 using faulty = tier_files::by_thread::calls;
 
-struct linear {
-  belay::parameter<float> weight;
-  struct residue {
-    belay::view<float, 2> out;
-    belay::view<const float, 2> x;
-  };
-
-  residue forward(auto& frame, belay::view<const float, 2> x) {
-    auto y = belay::keep<float>(frame, {x.extent(0), weight.extent(0)});
-    frame.product(y, x, transposed(frame.read(weight)));
-    return {y, x};
-  }
-  void backward(auto& frame, residue&& r, belay::view<const float, 2> dy, belay::view<float, 2> dx) {
-    frame.product(frame.add_to(weight), transposed(dy), r.x);
-    frame.product(dx, dy, frame.read(weight));
-  }
-  void for_each_parameter(auto&& visit) { visit(weight); }
-};
 // 13,664 parameters: three chunks of 4,096 and a rest.
 struct network {
   linear first{{"first.weight", {96, 64}}}, second{{"second.weight", {64, 96}}}, last{{"last.weight", {11, 64}}};

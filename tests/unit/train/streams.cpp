@@ -18,29 +18,14 @@
 #include "belay/backend/host.hpp"
 #include "belay/backend/host/processes.hpp"
 #include "belay/belay.hpp"
+#include "unit/train/support/linear.hpp"
 
 namespace {
 
 using belay::stream_choice;
 using belay::stream_policy;
+using train_bench::linear;
 
-struct linear {
-  belay::parameter<float> weight;
-  struct residue {
-    belay::view<float, 2> out;
-    belay::view<const float, 2> x;
-  };
-
-  residue forward(auto& frame, belay::view<const float, 2> x) {
-    auto y = belay::keep<float>(frame, {x.extent(0), weight.extent(0)});
-    frame.product(y, x, transposed(frame.read(weight)));
-    return {y, x};
-  }
-  void backward(auto& frame, residue&& r, belay::view<const float, 2> dy, belay::view<float, 2> dx) {
-    frame.product(frame.add_to(weight), transposed(dy), r.x);
-    frame.product(dx, dy, frame.read(weight));
-  }
-};
 struct network {
   linear first{{"first.weight", {32, 16}}}, second{{"second.weight", {4, 32}}};
   void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
