@@ -13,6 +13,16 @@
 #include "train_moe/command_line.hpp"
 #include "train_moe/session.hpp"
 
+namespace {
+
+// The same whether a rank threw it here, in a process that was forked, or in one of another launcher's.
+int exit_code_of(belay::error_kind what) noexcept {
+  if (what == belay::error_kind::plan) return 3;
+  return what == belay::error_kind::file || what == belay::error_kind::input ? 2 : 1;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   int exit_code = 0;
   std::optional<train_moe::command_line> line;
@@ -25,15 +35,9 @@ int main(int argc, char** argv) {
   try {
     line = train_moe::parse(argc, argv, exit_code);
     return line ? train_moe::run_session(*line, argv) : exit_code;
-  } catch (const belay::plan_refused& refusal) {
-    return fail(refusal, 3);
-  } catch (const belay::file_error& error) {
-    return fail(error, 2);
-  } catch (const belay::input_error& error) {
-    return fail(error, 2);
   } catch (const belay::comm_error& error) {
-    return fail(error, error.about().signal == SIGINT ? 128 + SIGINT : 1);
+    return fail(error, error.about().signal == SIGINT ? 128 + SIGINT : exit_code_of(error.about().thrown));
   } catch (const std::exception& error) {
-    return fail(error, 1);
+    return fail(error, exit_code_of(belay::kind_of(error)));
   }
 }

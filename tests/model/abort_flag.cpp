@@ -27,11 +27,13 @@ struct world {
     for (int q = 0; q < ranks; ++q) doorbells[static_cast<std::size_t>(q)].notify_all();
   }
   bool stop(int why) {
-    return word.abort([&] { cause.write(why); }, [&] { notify_all_ranks(); });
+    return word.abort(
+        static_cast<std::uint32_t>(why), [&] { cause.write(why); }, [&] { notify_all_ranks(); });
   }
   // The mistake: the world is stopped before it is written why.
   bool stop_and_say_later(int why) {
-    const bool first = word.abort([] {}, [&] { notify_all_ranks(); });
+    const bool first = word.abort(
+        static_cast<std::uint32_t>(why), [] {}, [&] { notify_all_ranks(); });
     if (first) cause.write(why);
     return first;
   }
@@ -58,7 +60,10 @@ struct several_stop {
     } else {
       shared.await_stop(me == 0 ? 0 : me - 1);
     }
-    const bool there = shared.word.cause_is_written([&] { return model::now().pick(answers) == 0; });
+    const bool there = shared.word.cause_is_written([&](std::uint32_t writer) {
+      model::expect(writer >= 100 && writer < 100 + static_cast<std::uint32_t>(ranks - waiting), "written by nobody");
+      return model::now().pick(answers) == 0;
+    });
     model::expect(there || answers > 1, "stopped, and no cause");
     told[static_cast<std::size_t>(me)] = there ? shared.cause.read() : 0;
   }
@@ -92,7 +97,7 @@ struct one_dies {
     model::expect(shared.word.aborted(), "all is said, and the world goes on");
     // The search decides how long to wait; no longer than until rank 0 has ended.
     const bool there = shared.word.cause_is_written(
-        [&] { return ended.load(std::memory_order_acquire) == 0 && model::now().pick(2) == 0; });
+        [&](std::uint32_t) { return ended.load(std::memory_order_acquire) == 0 && model::now().pick(2) == 0; });
     told[static_cast<std::size_t>(me)] = there ? shared.cause.read() : 0;
   }
   void check() const {
@@ -109,7 +114,7 @@ struct one_says_later {
       shared.stop_and_say_later(100);
     else
       shared.await_stop(0);
-    model::expect(shared.word.cause_is_written([] { return true; }), "stopped, and no cause");
+    model::expect(shared.word.cause_is_written([](std::uint32_t) { return true; }), "stopped, and no cause");
     model::expect(shared.cause.read() == 100, "another cause");
   }
   void check() const {}
@@ -132,7 +137,7 @@ struct given_up {
       shared.stop(102);
       return;
     }
-    model::expect(shared.word.cause_is_written([] { return true; }), "stopped, and no cause");
+    model::expect(shared.word.cause_is_written([](std::uint32_t) { return true; }), "stopped, and no cause");
     const int why = shared.cause.read();
     model::expect(why == 100 || (why == 102 && ranks == 3), "another cause");
     if (me == 0) model::expect(shared.word.revoked(), "given up, and not revoked");

@@ -50,10 +50,11 @@ struct shared_lane {
   belay::host::abort_flag<model::atomics> flag{};
 
   void abort() {
-    flag.abort([] {},
-               [&] {
-                 for (int q = 0; q < ranks; ++q) doorbells[at(q)].notify_all();
-               });
+    flag.abort(
+        1, [] {},
+        [&] {
+          for (int q = 0; q < ranks; ++q) doorbells[at(q)].notify_all();
+        });
   }
 };
 

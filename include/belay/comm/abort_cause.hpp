@@ -25,6 +25,7 @@ struct abort_cause {
   std::string there;  // where a culprit called
   int signal = 0;
   int exit_code = -1;
+  error_kind thrown = error_kind::none;
   std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
   bool process_gone = false;  // of a rank: what waits for all of them does not end
 };
@@ -50,6 +51,7 @@ struct call_site {
   what.there = std::move(why.there);
   what.signal = why.signal;
   what.exit_code = why.exit_code;
+  what.thrown = why.thrown;
   what.operation = name(mine.what);
   what.group = mine.group;
   what.operation_number = mine.number;

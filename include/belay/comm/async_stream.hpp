@@ -297,9 +297,9 @@ class async_stream final : public completion_source, public std::enable_shared_f
     } catch (const comm_error&) {
       // The world keeps the cause.
     } catch (const std::exception& problem) {
-      abort(message_of(problem));
+      abort(message_of(problem), kind_of(problem));
     } catch (...) {
-      abort("an exception that is no std::exception");
+      abort("an exception that is no std::exception", error_kind::other);
     }
     failed_after_.store(number - 1, std::memory_order_release);
     if (arbiter_ != nullptr) arbiter_->open();
@@ -321,9 +321,11 @@ class async_stream final : public completion_source, public std::enable_shared_f
     }
   }
 
-  void abort(const char* problem) {
+  void abort(const char* problem, error_kind kind) {
     const std::string text = "rank " + std::to_string(rank_) + " started an operation that throws: " + problem;
-    world_->abort({comm_fault::peer_failed, {rank_}, text, ""});
+    abort_cause why{comm_fault::peer_failed, {rank_}, text, ""};
+    why.thrown = kind;
+    world_->abort(std::move(why));
   }
 
   static constexpr std::uint64_t none_failed = ~std::uint64_t{0};

@@ -23,6 +23,26 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Of which kind an exception was, for those who are told of it and do not have it: the peers of the rank whose body
+/// threw it, and the process that forked that rank. `plan`: a refused plan. `other`: none of ours.
+enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication };
+
+[[nodiscard]] constexpr const char* name(error_kind kind) noexcept {
+  switch (kind) {
+    case error_kind::none: return "none";
+    case error_kind::other: return "other";
+    case error_kind::usage: return "usage";
+    case error_kind::input: return "input";
+    case error_kind::budget: return "budget";
+    case error_kind::file: return "file";
+    case error_kind::plan: return "plan";
+    case error_kind::communication: return "communication";
+  }
+  return "unknown";
+}
+
+[[nodiscard]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept;
+
 /// What an exception says; "(no text)" where it says nothing.
 [[nodiscard]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept;
 
@@ -33,6 +53,7 @@ class error : public std::runtime_error {
   error(const std::string& message, where at);
 
   [[nodiscard]] where at() const noexcept { return at_; }
+  [[nodiscard]] virtual error_kind kind() const noexcept { return error_kind::other; }
 
  private:
   where at_;
@@ -42,6 +63,7 @@ class error : public std::runtime_error {
 class usage_error : public error {
  public:
   using error::error;
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::usage; }
 };
 
 /// Input from outside (a flag, a configuration, a file's content) cannot be used as it is. The message may quote it:
@@ -49,6 +71,7 @@ class usage_error : public error {
 class input_error : public error {
  public:
   explicit input_error(const std::string& message, where at = {});
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::input; }
 };
 
 /// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
@@ -56,6 +79,7 @@ class budget_error : public error {
  public:
   budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at);
 
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
   [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
   [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
 
@@ -75,6 +99,7 @@ class file_error : public error {
 
   static constexpr int no_rank = -1;  // this process
 
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::file; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
@@ -117,10 +142,12 @@ class comm_error : public error {
     double seconds_waited = 0;
     int signal = 0;      // what ended the first culprit, where a parent knows it; 0: none or not known
     int exit_code = -1;  // the first culprit's, where a parent knows it; -1: none or not known
+    error_kind thrown = error_kind::none;  // what the first culprit threw; none: nothing, or not known
   };
 
   explicit comm_error(details what);
 
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::communication; }
   [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
   [[nodiscard]] const details& about() const noexcept { return details_; }
 

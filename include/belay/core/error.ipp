@@ -8,6 +8,11 @@
 
 namespace belay::inline BELAY_ABI {
 
+[[gnu::cold]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept {
+  const auto* const ours = dynamic_cast<const error*>(&problem);
+  return ours != nullptr ? ours->kind() : error_kind::other;
+}
+
 [[gnu::cold]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept {
   const char* const text = problem.what();
   return text == nullptr || *text == '\0' ? "(no text)" : text;

@@ -124,6 +124,7 @@ class plan_refused : public error {
  public:
   plan_refused(const std::string& table, plan_shortage shortage, where at)
       : error("the plan is over its budget; nothing was allocated for it\n" + table, at), shortage_(shortage) {}
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::plan; }
   [[nodiscard]] const plan_shortage& shortage() const noexcept { return shortage_; }
 
  private:

@@ -204,6 +204,7 @@ BELAY_DECL void processes::throw_first(const std::vector<rank_outcome>& ends, wh
     what.there = last_cause_->there;
     what.signal = last_cause_->signal;
     what.exit_code = last_cause_->exit_code;
+    what.thrown = last_cause_->thrown;
   }
   throw comm_error(std::move(what));
 }

@@ -53,7 +53,8 @@ class rank {
   ~rank() {
     stream_->end();
     if (!seat_.world->in_own_process() || seat_.world->shared().shape().epoch == 0) return;
-    if (std::uncaught_exceptions() > exceptions_) seat_.world->abort(thrown_by(*seat_.world, number(), "an exception"));
+    if (std::uncaught_exceptions() > exceptions_)
+      seat_.world->abort(thrown_by(*seat_.world, number(), "an exception", error_kind::other));
     seat_.world->leave(number(), lane::caller);
     seat_.world->leave(number(), lane::stream);
   }

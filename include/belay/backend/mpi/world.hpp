@@ -88,7 +88,7 @@ class world {
         body(self);
       } catch (...) {
         failure = std::current_exception();
-        if (progress->home()->here()) abort(*progress, text_of(failure));
+        if (progress->home()->here()) abort(*progress, text_of(failure), kind_of(failure));
       }
       if (!progress->home()->here()) end_forked_child(number_, text_of(failure).c_str());
       progress->leave(lane::caller);
@@ -118,12 +118,24 @@ class world {
     }
   }
 
-  static void abort(mpi_progress& progress, const std::string& what) {
+  static error_kind kind_of(const std::exception_ptr& failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& problem) {
+      return belay::kind_of(problem);
+    } catch (...) {
+      return error_kind::other;
+    }
+  }
+
+  static void abort(mpi_progress& progress, const std::string& what, error_kind kind) {
     const flight_record last = progress.recorder(lane::caller).last();
-    progress.abort({comm_fault::peer_failed,
+    abort_cause why{comm_fault::peer_failed,
                     {progress.number()},
                     "rank " + std::to_string(progress.number()) + " threw " + last.text() + ": " + what,
-                    last.site});
+                    last.site};
+    why.thrown = kind;
+    progress.abort(std::move(why));
   }
 
   world_options options_;

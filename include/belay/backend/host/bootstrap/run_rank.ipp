@@ -16,19 +16,19 @@ BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_pt
                                     function_ref<void(rank&)> body) {
   run_result end;
   std::optional<rank> self;
-  const auto failed = [&](std::string what) {
+  const auto failed = [&](std::string what, error_kind kind) {
     end.error = std::current_exception();
     end.what = std::move(what);
     if (!view.world->in_own_process()) return;
-    end.aborted_the_world = view.world->abort(thrown_by(*view.world, view.number, end.what.c_str()));
+    end.aborted_the_world = view.world->abort(thrown_by(*view.world, view.number, end.what.c_str(), kind));
   };
   try {
     self.emplace(view, source);
     body(*self);
   } catch (const std::exception& problem) {
-    failed(message_of(problem));
+    failed(message_of(problem), kind_of(problem));
   } catch (...) {
-    failed("an exception that is no std::exception");
+    failed("an exception that is no std::exception", error_kind::other);
   }
   if (!view.world->in_own_process()) end_forked_child(view.number, end.what.c_str());
   // Among threads the first rank that comes out of a failed run reports it, while the others are still in their calls:

@@ -21,15 +21,18 @@ class abort_flag {
     return aborted_.load(order) != 0;
   }
 
+  static constexpr std::uint32_t most_writer = 0x7fffffff;
+
   /// `write()` writes the cause, unless the world has stopped before: true when it has become the first cause.
   /// `notify()` wakes all waiting ranks. On return the world is stopped, also if the first caller was killed in here.
+  /// `writer` is a number by which others can tell whether the caller lives, at most `most_writer`.
   template <class Write, class Notify>
-  bool abort(Write write, Notify notify) noexcept {
+  bool abort(std::uint32_t writer, Write write, Notify notify) noexcept {
     std::uint32_t state = none;
-    bool first = cause_.compare_exchange_strong(state, being_written, std::memory_order_relaxed);
+    bool first = cause_.compare_exchange_strong(state, being_written | writer, std::memory_order_relaxed);
     if (first) {
       write();
-      state = being_written;
+      state = being_written | writer;
       first = cause_.compare_exchange_strong(state, written, std::memory_order_release, std::memory_order_relaxed);
     }
     aborted_.store(1, std::memory_order_seq_cst);
@@ -37,16 +40,16 @@ class abort_flag {
     return first;
   }
 
-  /// Whether the cause has been written, and may be read. While its writer is at it, `go_on()` is asked; when that is
-  /// false, the writer is taken for dead, and no rank ever gets a cause.
+  /// Whether the cause has been written, and may be read. While its writer is at it, `go_on(writer)` is asked; when
+  /// that is false, the writer is taken for dead, and no rank ever gets a cause.
   template <class GoOn>
   [[nodiscard]] bool cause_is_written(GoOn go_on) noexcept {
     std::uint32_t state = cause_.load(std::memory_order_acquire);
-    while (state == being_written && go_on()) {
+    while (is_being_written(state) && go_on(state & most_writer)) {
       Atomics::yield();
       state = cause_.load(std::memory_order_acquire);
     }
-    if (state == being_written) {
+    if (is_being_written(state)) {
       cause_.compare_exchange_strong(state, lost, std::memory_order_acquire);
     }
     return state == written;
@@ -57,7 +60,10 @@ class abort_flag {
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire) != 0; }
 
  private:
-  enum : std::uint32_t { none, being_written, written, lost };
+  // With the highest bit the others are the writer.
+  enum : std::uint32_t { none, written, lost, being_written = most_writer + 1 };
+
+  [[nodiscard]] static bool is_being_written(std::uint32_t state) noexcept { return (state & being_written) != 0; }
 
   typename Atomics::template atomic<std::uint32_t> aborted_{0};
   typename Atomics::template atomic<std::uint32_t> cause_{none};

@@ -23,6 +23,7 @@
 #include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/own_process.hpp"
+#include "belay/core/process_identity.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -150,8 +151,16 @@ class world_status {
   int spins_ = 400;
 };
 
+/// Whether the first cause is still waited for: its writer lives, as far as can be seen, and had less than `most` time.
+/// A process or thread that has no core for seconds is slow, not dead.
+[[nodiscard]] constexpr bool may_still_write(process_state writer, world_status::clock::duration waited,
+                                             world_status::clock::duration most) noexcept {
+  return writer != process_state::gone && waited < most;
+}
+
 /// The cause of a world that stopped because a body threw.
-[[nodiscard]] BELAY_DECL abort_cause thrown_by(const world_status& world, int number, const char* what);
+[[nodiscard]] BELAY_DECL abort_cause thrown_by(const world_status& world, int number, const char* what,
+                                               error_kind kind);
 
 /// The deadline of one wait. It first reads the clock when the wait is about to sleep, and notes that time in the
 /// flight recorder.

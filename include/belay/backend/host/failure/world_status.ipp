@@ -3,7 +3,10 @@
 // How a world stops, and what errors say of its ranks.
 #pragma once
 
+#include <unistd.h>  // getpid
+
 #include <cerrno>
+#include <chrono>
 
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/address_map.hpp"
@@ -38,11 +41,12 @@ namespace host {
     for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
     cause.signal = why.signal;
     cause.exit_code = why.exit_code;
+    cause.thrown = static_cast<std::uint32_t>(why.thrown);
     cause.at_us = microseconds(clock::now());
     cause.message.set(why.message);
     cause.there.set(why.there);
   };
-  return shared_.header().abort.abort(write, [this] { notify_all_ranks(); });
+  return shared_.header().abort.abort(static_cast<std::uint32_t>(::getpid()), write, [this] { notify_all_ranks(); });
 }
 
 [[gnu::cold]] BELAY_DECL void world_status::revoke() noexcept {
@@ -64,10 +68,13 @@ namespace host {
 [[gnu::cold]] BELAY_DECL abort_cause world_status::original_cause() const {
   control_header& header = shared_.header();
   abort_cause out;
-  // Another rank may be writing it, or have been killed while it did: a process. A thread of this one is only slow.
-  const auto patience = space() == address_space::one ? std::chrono::seconds(20) : std::chrono::milliseconds(200);
-  const auto patient_until = clock::now() + patience;
-  if (!header.abort.cause_is_written([&] { return clock::now() < patient_until; })) {
+  // Another rank, or the coordinator, may be writing it, or have been killed while it did.
+  const auto begun = clock::now();
+  const auto go_on = [&](std::uint32_t writer) {
+    return may_still_write(state_of_process(static_cast<pid_t>(writer)), clock::now() - begun,
+                           std::chrono::seconds(20));
+  };
+  if (!header.abort.cause_is_written(go_on)) {
     out.message = "the rank that stopped the world ended before it could say why";
     return out;
   }
@@ -76,6 +83,7 @@ namespace host {
   out.culprits.assign(cause.culprits, cause.culprits + std::min(cause.culprit_count, shared_cause::most_culprits));
   out.signal = cause.signal;
   out.exit_code = cause.exit_code;
+  out.thrown = static_cast<error_kind>(std::min(cause.thrown, static_cast<std::uint32_t>(error_kind::communication)));
   out.at_us = cause.at_us;
   out.message = cause.message.get();
   out.there = cause.there.get();
@@ -131,12 +139,15 @@ namespace host {
   }
 }
 
-[[gnu::cold]] BELAY_DECL abort_cause thrown_by(const world_status& world, int number, const char* what) {
+[[gnu::cold]] BELAY_DECL abort_cause thrown_by(const world_status& world, int number, const char* what,
+                                               error_kind kind) {
   const flight_record last = world.recorder(number, lane::caller).last();
-  return {comm_fault::peer_failed,
-          {number},
-          "rank " + std::to_string(number) + " threw " + last.text() + ": " + what,
-          last.site};
+  abort_cause why{comm_fault::peer_failed,
+                  {number},
+                  "rank " + std::to_string(number) + " threw " + last.text() + ": " + what,
+                  last.site};
+  why.thrown = kind;
+  return why;
 }
 
 }  // namespace host

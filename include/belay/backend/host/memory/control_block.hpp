@@ -50,7 +50,8 @@ struct shared_cause {
   std::int32_t culprits[most_culprits] = {};
   std::int32_t signal = 0;
   std::int32_t exit_code = -1;
-  std::uint64_t at_us = 0;  // by the steady clock
+  std::uint32_t thrown = 0;  // an error_kind
+  std::uint64_t at_us = 0;   // by the steady clock
   shared_text<4096> message;
   shared_text<256> there;
 };
@@ -94,7 +95,7 @@ struct shared_group_entry {
 
 struct control_header {
   static constexpr std::uint64_t right_magic = 0x62656c61795f6331ULL;
-  static constexpr std::uint32_t right_version = 5;
+  static constexpr std::uint32_t right_version = 6;
   static constexpr std::size_t most_groups = 1024;
 
   std::uint64_t magic = 0;

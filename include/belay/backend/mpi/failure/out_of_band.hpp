@@ -80,6 +80,7 @@ class out_of_band {
     kind message;
     lane which;
     comm_fault fault;
+    error_kind thrown;
     bool process_gone;
     bool finished;
     operation what;
@@ -94,6 +95,7 @@ class out_of_band {
     head.message = message;
     head.which = which;
     head.fault = why.fault;
+    head.thrown = why.thrown;
     head.process_gone = why.process_gone;
     head.finished = last.finished;
     head.what = last.what;
@@ -122,6 +124,7 @@ class out_of_band {
     const std::byte* at = bytes.data() + sizeof head;
     abort_cause what;
     what.fault = head.fault;
+    what.thrown = head.thrown;
     what.process_gone = head.process_gone;
     what.culprits.resize(head.culprits);
     if (head.culprits > 0) std::memcpy(what.culprits.data(), at, head.culprits * sizeof(int));
