@@ -39,6 +39,9 @@ std::vector<std::pair<std::string, std::string>> key_values(const std::string& t
   return out;
 }
 
+// Where what a number leads to is held against its limit: see check(options).
+constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
+
 // Zero sizes, negative numbers and what is no number at all are refused with the flag's name and its unit.
 CLI::Validator count_of(const char* unit, std::size_t least, std::size_t most) {
   return CLI::Validator(
@@ -46,8 +49,9 @@ CLI::Validator count_of(const char* unit, std::size_t least, std::size_t most) {
         std::size_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most) {
-          return "expected a whole number of " + std::string(unit) + " from " + std::to_string(least) + " to " +
-                 std::to_string(most) + ", got '" + text + "'";
+          const std::string range = most == any ? ", at least " + std::to_string(least)
+                                                : " from " + std::to_string(least) + " to " + std::to_string(most);
+          return "expected a whole number of " + std::string(unit) + range + ", got '" + text + "'";
         }
         return {};
       },
@@ -186,7 +190,11 @@ belay::budget parse_budget(const std::string& text) {
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     const auto unit = units.find(std::string(end, value.data() + value.size()));
-    if (error != std::errc{} || unit == units.end() || !(number >= 0) || number * unit->second > 9e18) {
+    if (error == std::errc::result_out_of_range || (unit != units.end() && number * unit->second > 9e18))
+      throw input_error("--budget: " + name + "=" + value +
+                        " is more than 9000000000000000000 bytes, which no machine has: without " + name +
+                        " there is no limit");
+    if (error != std::errc{} || unit == units.end() || !(number >= 0)) {
       throw input_error("--budget: " + name + " needs bytes, as in 512MiB, 1GiB or 1000000, got '" + value + "'");
     }
     out[static_cast<belay::tier>(of)] = static_cast<std::size_t>(number * unit->second);
@@ -241,10 +249,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")
-      ->check(count_of("micro-batches", 1, 65536));
+      ->check(count_of("micro-batches", 1, any));
   app.add_option("--micro-batch-size", run.micro_batch_size, "sequences a micro-batch, whatever the mesh")
-      ->check(count_of("sequences", 1, 65536));
-  app.add_option("--sequence", run.sequence, "length of a sequence in bytes")->check(count_of("bytes", 2, 1048576));
+      ->check(count_of("sequences", 1, any));
+  app.add_option("--sequence", run.sequence, "length of a sequence in bytes")->check(count_of("bytes", 2, any));
   app.add_option("--model", line.model, "tiny, small, or a Hugging Face config.json of a Mixtral")
       ->type_name("tiny|small|FILE.json");
   app.add_option("--expert-capacity", run.expert_capacity,
@@ -253,7 +261,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--steps", run.steps, "optimizer steps; 0 only imports, evaluates, exports")
       ->check(count_of("steps", 0, 1000000000));
   app.add_option("--seed", run.seed, "of the initialisation, the data order and the sample")
-      ->check(count_of("seed", 0, std::numeric_limits<std::size_t>::max()));
+      ->check(count_of("seed", 0, any));
   app.add_option("--lr", run.learning_rate, "AdamW's learning rate, per step")->type_name("RATE");
   app.add_option("--data", line.data, "file of text to train on (default: this repository's headers and documentation)")
       ->type_name("FILE");
@@ -268,7 +276,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                  "neighbours along dp that divide what --zero says, replicated over dp/N such groups; 0: all of dp")
       ->check(count_of("ranks", 0, 1024));
   app.add_option("--whole-below", run.whole_below, "--zero 2 and 3: bytes; smaller parameters are not divided")
-      ->check(count_of("bytes", 0, std::numeric_limits<std::size_t>::max()));
+      ->check(count_of("bytes", 0, any));
   app.add_option("--recompute", recompute,
                  "what the backward runs again: selective: every layer's attention; full: layers, of which the outputs "
                  "alone are kept")

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/error.hpp"
 
 namespace train_moe {
@@ -27,8 +28,15 @@ void must_divide(int axis_ranks, const char* axis, std::size_t whole, const char
                     " (" + std::to_string(whole) + "); " + axis + " can be " + divisors(whole));
 }
 
-void at_least_one(std::size_t value, const char* flag) {
+void from_one_to(std::size_t most, std::size_t value, const char* flag, const options& run) {
   if (value == 0) throw input_error(std::string(flag) + " must be at least 1");
+  if (value <= most) return;
+  const belay::checked_size tokens = belay::checked_size(run.micro_batches) * run.micro_batch_size * run.sequence;
+  const belay::checked_size bytes = tokens * (2 * sizeof(std::int32_t));  // and their targets
+  throw input_error(std::string(flag) + " " + std::to_string(value) + ": the tokens of one step alone would need " +
+                    (bytes.fits() ? "" : "more than ") +
+                    std::to_string(bytes.fits() ? bytes.saturated() : belay::largest_size) + " bytes; it is at most " +
+                    std::to_string(most));
 }
 
 }  // namespace
@@ -43,13 +51,11 @@ void check(const options& run) {
   if (mesh.ranks() > 1024)
     throw input_error("--mesh asks for " + std::to_string(mesh.ranks()) +
                       " ranks; this host backend takes at most 1024");
-  at_least_one(run.micro_batches, "--micro-batches");
-  at_least_one(run.micro_batch_size, "--micro-batch-size");
+  from_one_to(65536, run.micro_batches, "--micro-batches", run);
+  from_one_to(65536, run.micro_batch_size, "--micro-batch-size", run);
   if (run.sequence < 2)
     throw input_error("--sequence must be at least 2 bytes: a sequence predicts from its first byte on");
-  if (run.sequence > (std::size_t{1} << 20)) throw input_error("--sequence is at most 1048576 bytes");
-  if (run.micro_batches > 65536 || run.micro_batch_size > 65536)
-    throw input_error("--micro-batches and --micro-batch-size are at most 65536");
+  from_one_to(std::size_t{1} << 20, run.sequence, "--sequence", run);
   must_divide(mesh.pipeline, "pp", run.model.layers, "the model's layers");
   must_divide(mesh.expert, "ep", run.model.experts, "the model's experts");
   must_divide(mesh.data, "dp", run.micro_batches, "--micro-batches");

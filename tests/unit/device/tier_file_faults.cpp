@@ -216,9 +216,17 @@ TEST_CASE("what a directory refuses is named when the file is made") {
       tier_file_error);
   std::ofstream(where.path + "/file") << "x";
   CHECK_THROWS_WITH_AS(file(where.path + "/file", 4096, 1), doctest::Contains("/file is no folder)"), tier_file_error);
-  CHECK_THROWS_AS(static_cast<void>(belay::medium_of(where.path + "/none")), tier_file_error);
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(belay::medium_of(where.path + "/none")),
+      doctest::Contains(
+          "/none): no file can be made in this folder; take one of a disk in which this user may make files"),
+      tier_file_error);
+  CHECK_THROWS_WITH_AS(file("/proc", 4096, 1), doctest::Contains("/proc: tier file: cannot open: "), tier_file_error);
+  CHECK_THROWS_WITH_AS(file("/proc", 4096, 1), doctest::Contains(": no file can be made in this folder; take one of"),
+                       tier_file_error);
   now.open_unnamed = EMFILE;
   CHECK_THROWS_WITH_AS(file(where.path, 4096, 1), doctest::Contains("RLIMIT_NOFILE"), tier_file_error);
+  CHECK(error_of([&] { file(where.path, 4096, 1); }).free == std::nullopt);
   now.open_unnamed = 0;
 
   for (const int code : {ENOSPC, EDQUOT, EFBIG}) {
@@ -230,6 +238,8 @@ TEST_CASE("what a directory refuses is named when the file is made") {
   }
   CHECK_THROWS_WITH_AS(file(where.path, 3 * 4096, 1), doctest::Contains("cannot allocate 12288 bytes: "),
                        tier_file_error);
+  CHECK_THROWS_WITH_AS(file(where.path, 3 * 4096, 1), doctest::Contains("; raise the limit on files (ulimit -f)"),
+                       tier_file_error);
 }
 
 TEST_CASE("more than a directory has room for is refused by the system") {
@@ -240,6 +250,11 @@ TEST_CASE("more than a directory has room for is refused by the system") {
   CHECK(error.fault == tier_file_fault::full);
   CHECK(error.code == ENOSPC);
   CHECK(error.bytes == more);
+  REQUIRE(error.free);
+  CHECK(*error.free < more);
+  CHECK_THROWS_WITH_AS(tier_file<by_thread::calls>("/dev/shm", more, 1),
+                       doctest::Contains("bytes are free; take a folder of a disk with more room, or offload less"),
+                       tier_file_error);
 }
 
 TEST_CASE("the alignment is what the file system tells, or a page; without O_DIRECT the file is buffered") {

@@ -4,10 +4,14 @@
 // IWYU pragma: private, include "belay/device/tier_file.hpp"
 #pragma once
 
+#include <sys/statvfs.h>
+
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -63,14 +67,26 @@ class tier_file_error : public file_error {
     std::size_t bytes = 0;     // asked for
     std::size_t done = 0;      // of these
     std::string more;          // what else the reader needs to know
+    // Where the medium is full: what its file system has left for this user, where it tells.
+    std::optional<std::uint64_t> free = std::nullopt;
   };
 
-  tier_file_error(const std::string& directory, const details& what, where at)
-      : file_error(directory, what.offset + what.done, text(what), at), details_(what) {}
+  tier_file_error(const std::string& directory, details what, where at)
+      : tier_file_error(at, directory, with_free(directory, std::move(what))) {}
 
   [[nodiscard]] const details& about() const noexcept { return details_; }
 
  private:
+  tier_file_error(where at, const std::string& directory, const details& what)
+      : file_error(directory, what.offset + what.done, text(what), at), details_(what) {}
+
+  static details with_free(const std::string& directory, details what) {
+    struct statvfs facts {};
+    if (what.fault == tier_file_fault::full && ::statvfs(directory.c_str(), &facts) == 0)
+      what.free = static_cast<std::uint64_t>(facts.f_bavail) * facts.f_frsize;
+    return what;
+  }
+
   static std::string text(const details& d) {
     std::string message = "tier file: cannot ";
     message += name(d.operation);
@@ -85,7 +101,16 @@ class tier_file_error : public file_error {
       message += "the system takes less than a block of the rest";
     else if (d.code != 0)
       message += error_text(d.code);
-    return message + d.more;
+    message += d.more;
+    if (d.fault == tier_file_fault::full) {
+      if (d.free) message += ", " + std::to_string(*d.free) + " bytes are free";
+      message += "; take a folder of a disk with more room, or offload less";
+    } else if (d.code == EFBIG) {
+      message += "; raise the limit on files (ulimit -f), or offload less";
+    } else if (d.operation == tier_file_operation::open && !is_shortage(d.code)) {
+      message += ": no file can be made in this folder; take one of a disk in which this user may make files";
+    }
+    return message;
   }
 
   details details_;
