@@ -53,6 +53,8 @@ class step_printer {
     report.tokens_per_s = static_cast<double>(report.tokens) / seconds;
     report.device = bytes_of(belay::tier::device, memory);
     report.host = bytes_of(belay::tier::host, memory);
+    if (uses(belay::tier::pinned, memory)) report.pinned = bytes_of(belay::tier::pinned, memory);
+    if (uses(belay::tier::file, memory)) report.file = bytes_of(belay::tier::file, memory);
     report.open_obligations = memory.open_obligations();
     collect(report, shared);
     report.replayed = result.replays > 0;
@@ -76,6 +78,10 @@ class step_printer {
  private:
   [[nodiscard]] static belay::tier_report bytes_of(belay::tier of, const belay::memory_report& memory) {
     return {memory.live(of), memory.peak(of), memory.planned(of)};
+  }
+  // Of the plan, which is the same in every step: lines have the same tiers.
+  [[nodiscard]] static bool uses(belay::tier of, const belay::memory_report& memory) {
+    return std::ranges::any_of(memory.planned(of), [](std::uint64_t bytes) { return bytes > 0; });
   }
 
   void collect(belay::step_report& report, std::span<const double> shared) {

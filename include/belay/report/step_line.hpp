@@ -23,11 +23,13 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Bytes of one tier, with an entry for each rank.
+/// Bytes of one tier, with an entry for each rank; without entries the run does not use the tier.
 struct tier_report {
   std::span<const std::uint64_t> live;     // leased now
-  std::span<const std::uint64_t> peak;     // the most that was leased within the step
+  std::span<const std::uint64_t> peak;     // the most that was leased so far
   std::span<const std::uint64_t> planned;  // the peak according to the plan
+
+  [[nodiscard]] bool used() const noexcept { return !live.empty() || !peak.empty() || !planned.empty(); }
 };
 
 /// Allocations of all ranks since the end of the first step.
@@ -45,8 +47,10 @@ struct step_report {
   double grad_norm = 0;  // before clipping
   std::uint64_t tokens = 0;
   double tokens_per_s = 0;
-  tier_report device;
+  tier_report device;  // device and host are in every line, the others where they are used
+  tier_report pinned;
   tier_report host;
+  tier_report file;
   allocation_report allocations;
   std::uint64_t open_obligations = 0;
   double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks
@@ -67,7 +71,7 @@ struct step_report {
 class step_line {
  public:
   step_line(std::size_t ranks, std::size_t layers, std::size_t experts)
-      : room_(2048 + digits * (6 * ranks + layers * (experts + 1)), ' ') {}
+      : room_(2048 + digits * (3 * tiers * ranks + layers * (experts + 1)), ' ') {}
 
   /// The line for people, with its newline. Valid until the next call. Bytes are the maximum over ranks.
   [[nodiscard]] std::string_view human(const step_report& report) {
@@ -76,7 +80,9 @@ class step_line {
     line.put("  loss ").put_fixed(report.loss, 4);
     line.put("  ").put_fixed(report.tokens_per_s, 0).put(" tok/s  |g| ").put_fixed(report.grad_norm, 3);
     tier(line, "device", report.device);
+    if (report.pinned.used()) tier(line, "pinned", report.pinned);
     tier(line, "host", report.host);
+    if (report.file.used()) tier(line, "file", report.file);
     line.put("  allocs ");
     line.put(report.allocations.device + report.allocations.host + report.allocations.heap);
     line.put("  open ").put(report.open_obligations);
@@ -94,9 +100,9 @@ class step_line {
     line.field("step", report.step).field("loss", report.loss).field("aux_loss", report.aux_loss);
     line.field("grad_norm", report.grad_norm).field("tokens", report.tokens);
     line.field("tokens_per_s", report.tokens_per_s);
-    bytes(line, "live_bytes", report.device.live, report.host.live);
-    bytes(line, "peak_bytes", report.device.peak, report.host.peak);
-    bytes(line, "planned_bytes", report.device.planned, report.host.planned);
+    bytes(line, "live_bytes", report, &tier_report::live);
+    bytes(line, "peak_bytes", report, &tier_report::peak);
+    bytes(line, "planned_bytes", report, &tier_report::planned);
     line.open_object("allocations").field("device", report.allocations.device);
     line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
     line.field("open_obligations", report.open_obligations);
@@ -137,6 +143,7 @@ class step_line {
 
  private:
   static constexpr std::size_t digits = 24;  // of a number and its separator
+  static constexpr std::size_t tiers = 4;    // device, pinned, host, file
 
   [[nodiscard]] std::span<char> room() noexcept { return {room_.data(), room_.size()}; }
 
@@ -153,9 +160,13 @@ class step_line {
     line.put_fixed(mebibytes(report.peak), 1).put('/').put_fixed(mebibytes(report.planned), 1).put(" MiB");
   }
 
-  static void bytes(json_line& line, std::string_view key, std::span<const std::uint64_t> device,
-                    std::span<const std::uint64_t> host) {
-    line.open_object(key).array("device", device).array("host", host).close();
+  static void bytes(json_line& line, std::string_view key, const step_report& report,
+                    std::span<const std::uint64_t> tier_report::*what) {
+    line.open_object(key).array("device", report.device.*what);
+    if (report.pinned.used()) line.array("pinned", report.pinned.*what);
+    line.array("host", report.host.*what);
+    if (report.file.used()) line.array("file", report.file.*what);
+    line.close();
   }
 
   std::string room_;  // of both lines

@@ -71,6 +71,26 @@ TEST_CASE("the JSON line has the fields it promises, and no others, in their ord
   CHECK(read["phase"] == "train");
 }
 
+TEST_CASE("tiers that a run uses are in both lines, fastest first, and others in neither") {
+  const example numbers;
+  belay::step_line line(3, 2, 4);
+  belay::step_report report = numbers.report();
+  report.pinned = {numbers.live, numbers.peak, numbers.planned};
+  const auto pinned = nlohmann::ordered_json::parse(line.json(report));
+  CHECK(pinned["live_bytes"].dump() == R"({"device":[1048576,2097152,0],"pinned":[1048576,2097152,0],"host":[1,2,3]})");
+  report.file = {numbers.live, numbers.planned, numbers.host};
+  const auto all = nlohmann::ordered_json::parse(line.json(report));
+  for (const char* const field : {"live_bytes", "peak_bytes", "planned_bytes"}) CHECK(all[field].size() == 4);
+  CHECK(all["live_bytes"]["file"] == nlohmann::ordered_json(numbers.live));
+  CHECK(all["peak_bytes"]["file"] == nlohmann::ordered_json(numbers.planned));
+  CHECK(all["planned_bytes"]["file"] == nlohmann::ordered_json(numbers.host));
+  CHECK(
+      std::string(line.human(report))
+          .find(
+              "  device 2.0/4.0/4.0 MiB  pinned 2.0/4.0/4.0 MiB  host 0.0/0.0/0.0 MiB  file 2.0/4.0/0.0 MiB  allocs") !=
+      std::string::npos);
+}
+
 TEST_CASE("the line for people says it all at a glance") {
   const example numbers;
   belay::step_line line(3, 2, 4);
@@ -94,6 +114,8 @@ TEST_CASE("the largest numbers fit, and without layers or numbers there is still
                               wide,
                               huge,
                               wide,
+                              {bytes, bytes, bytes},
+                              {bytes, bytes, bytes},
                               {bytes, bytes, bytes},
                               {bytes, bytes, bytes},
                               {huge, huge, huge},
