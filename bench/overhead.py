@@ -2,15 +2,31 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """What data parallelism costs: two ranks as dp=2 --zero N against two independent one-rank copies side by side.
 
-The copies train half the batch each and tell each other nothing, so their sum is what the two cores can do.
-Rounds alternate; the median of each side is compared.
+Ranks and copies have a core each. The copies train half the batch each, offload nothing and tell each other nothing, so
+their sum is what the two cores can do. Rounds alternate; the median of each side is compared.
 """
 import argparse
 import statistics
 
 from support.trainer_runs import Run
 
+WHAT, TIERS = ("optimizer", "parameters", "gradients", "activations"), ("pinned", "host")
 LIMITS = {0: (5, 3), 1: (5, 3), 2: (6, 4), 3: (12, 8)}  # per cent lost: limit and goal, by ZeRO stage
+
+
+def offload(text):
+    """What train_moe's flag of this name takes, refused before a round and not after a build."""
+    named = []
+    for item in text.split(","):
+        what, colon, tier = item.partition(":")
+        known = not colon or tier in TIERS or (tier, what) == ("file", "optimizer")
+        if what not in WHAT or what in named or not known:
+            raise argparse.ArgumentTypeError(
+                f"'{text}': each of {', '.join(WHAT)} at most once, with :{', :'.join(TIERS)} or nothing, as in "
+                "optimizer:pinned,parameters; optimizer:file too, with --tier-dir"
+            )
+        named.append(what)
+    return text
 
 
 def main():
@@ -19,17 +35,26 @@ def main():
     parser.add_argument("--steps", type=int, default=12, help="a round, the first two not counted")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--zero", type=int, default=1, choices=range(4), help="what the two ranks divide")
+    parser.add_argument("--offload", type=offload, metavar="WHAT[:TIER],...", help="what the two ranks offload")
+    parser.add_argument("--tier-dir", metavar="DIR", help="the folder of an --offload to tier file")
     flags = parser.parse_args()
     limit, goal = LIMITS[flags.zero]
     common = ["--model", flags.model, "--steps", flags.steps]
+    divided = ["--mesh", "dp=2", "--zero", flags.zero]
+    if flags.offload:
+        divided += ["--offload", flags.offload]
+    if flags.tier_dir:
+        divided += ["--tier-dir", flags.tier_dir]
+    # Limits are of what is divided; what is offloaded costs what its copies do not hide.
+    judged = "" if flags.offload else f" (limit {limit} %, goal {goal} %)"
     together, apart = [], []
     for _ in range(flags.rounds):
-        together.append(Run([*common, "--mesh", "dp=2", "--zero", flags.zero]).tokens_per_s())
+        together.append(Run([*common, *divided]).tokens_per_s())
         copies = [Run([*common, "--mesh", "pp=1", "--micro-batches", 4], cores=core) for core in ("0", "1")]
         apart.append(sum(copy.tokens_per_s() for copy in copies))
-        print(f"dp=2 --zero {flags.zero} {together[-1]:.0f} tokens/s, two copies {apart[-1]:.0f}", flush=True)
+        print(f"{' '.join(map(str, divided[1:]))} {together[-1]:.0f} tokens/s, two copies {apart[-1]:.0f}", flush=True)
     lost = 1 - statistics.median(together) / statistics.median(apart)
-    print(f"overhead: {100 * lost:.1f} % of the tokens/s of two independent copies are lost (limit {limit} %, goal {goal} %)")
+    print(f"overhead: {100 * lost:.1f} % of the tokens/s of two independent copies are lost{judged}")
 
 
 if __name__ == "__main__":
