@@ -2,8 +2,11 @@
 #include "train_moe/prepared_run.hpp"
 
 #include <cstdio>
+#include <exception>
 #include <nlohmann/json.hpp>
 
+#include "belay/core/checked_size.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "model/products.hpp"
 
@@ -150,6 +153,24 @@ std::vector<std::string> advice(belay::tier of, const options& run) {
   return out;
 }
 
+// A size that no rehearsal has addresses for is one of the flags'.
+belay::rehearsal_result plan_of(prepared_run::rehearsal_of rehearse, prepared_run& rest) {
+  const auto refuse = [&run = rest.line.run](const std::exception& problem) {
+    throw belay::input_error("--sequence " + std::to_string(run.sequence) + ", --micro-batch-size " +
+                             std::to_string(run.micro_batch_size) + " and --micro-batches " +
+                             std::to_string(run.micro_batches) +
+                             " are together more than can be planned: make one of them smaller. " + problem.what());
+  };
+  try {
+    return rehearse(rest);
+  } catch (const belay::budget_error& problem) {
+    refuse(problem);
+  } catch (const belay::size_error& problem) {
+    refuse(problem);
+  }
+  return {};
+}
+
 belay::rehearsal_result fitting(belay::rehearsal_result plan, const options& run) {
   expect_fits(plan, launch_options_of(run), 1, belay::where{});
   return plan;
@@ -163,7 +184,7 @@ prepared_run::prepared_run(const command_line& given, voice says, rehearsal_of r
       source(text, given.run.seed),
       eval_text(text_to_evaluate(given, text)),
       imported(read_import(given)),
-      plan(fitting(rehearse(*this), given.run)),  // it reads the rest, before anything is opened for writing
+      plan(fitting(plan_of(rehearse, *this), given.run)),  // it reads the rest, before anything is opened for writing
       printer(given.run, says == voice::speaks ? given.json : "") {
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)));
