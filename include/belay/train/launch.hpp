@@ -28,6 +28,7 @@
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
 #include "belay/device/kit.hpp"
@@ -35,6 +36,7 @@
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/device/tier_file/error.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/train/plan.hpp"
 #include "belay/train/plan_exchange.hpp"
@@ -253,7 +255,8 @@ void launch(World&& world, Body&& body, const launch_options& options = {}, wher
 }
 
 /// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told
-/// by rank 0, a failed peer by the first that has not failed itself, and not where belay-run has said so already.
+/// by rank 0, a failed peer by the first that has not failed itself, and not where belay-run has said so already. What
+/// a rank's own file of a tier refuses it tells itself: mpirun ends the others before they can.
 [[nodiscard]] inline bool should_report(const std::exception& error,
                                         const launcher_environment& found = find_launcher()) {
   if (found.size == 1) return true;
@@ -264,6 +267,10 @@ void launch(World&& world, Body&& body, const launch_options& options = {}, wher
     while (std::find(culprits.begin(), culprits.end(), first) != culprits.end()) ++first;
     return found.rank == first;
   }
+  const auto* const tier = dynamic_cast<const tier_file_error*>(&error);
+  // That no file can be made in a folder all have found in their rehearsals.
+  if (tier != nullptr && (tier->about().operation != tier_file_operation::open || is_shortage(tier->about().code)))
+    return true;
   const bool everybodys = dynamic_cast<const input_error*>(&error) != nullptr ||
                           dynamic_cast<const file_error*>(&error) != nullptr ||
                           dynamic_cast<const plan_refused*>(&error) != nullptr;

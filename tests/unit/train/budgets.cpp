@@ -4,10 +4,13 @@
 // with the files that are in it.
 #include <doctest/doctest.h>
 
+#include <cerrno>
 #include <cstddef>
+#include <exception>
 #include <string>
 
 #include "belay/backend/host.hpp"
+#include "belay/device/tier_file.hpp"
 #include "belay/train/launch.hpp"
 
 using belay::file_bytes;
@@ -71,4 +74,24 @@ TEST_CASE("files in memory count as memory of their machine, and files on a disk
       if (of_file == file_bytes::in_memory) CHECK(options.available == without + files);
     }
   }
+}
+
+TEST_CASE("of ranks that a launcher has started one tells what all have alike, and each what its own file refuses") {
+  using belay::tier_file_error;
+  using belay::tier_file_operation;
+  const belay::launcher_environment first{"openmpi", 0, 2, 0, 2}, second{"openmpi", 1, 2, 1, 2};
+  const auto told = [&](const std::exception& error) {
+    return std::string(belay::should_report(error, first) ? "0" : "") +
+           (belay::should_report(error, second) ? "1" : "");
+  };
+  const auto of_tier = [](tier_file_operation what, int code) {
+    return tier_file_error("/a/folder", {what, belay::fault_of(code), code, 0, 4096, 0, {}}, {});
+  };
+  CHECK(told(belay::input_error("a flag")) == "0");
+  CHECK(told(belay::file_error("/a/file", 0, "is missing")) == "0");
+  CHECK(told(of_tier(tier_file_operation::open, ENOENT)) == "0");
+  CHECK(told(of_tier(tier_file_operation::open, EMFILE)) == "01");
+  CHECK(told(of_tier(tier_file_operation::allocate, ENOSPC)) == "01");
+  CHECK(told(of_tier(tier_file_operation::write, EIO)) == "01");
+  CHECK(told(belay::usage_error("a slip", {})) == "01");
 }
