@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # The trainer over threads, processes and MPI: the same loss, gradient norm and final weights, bit for bit, with 2, 3
-# and 4 ranks; over MPI also with queued streams. And a run that is interrupted, or loses a rank, ends with one report and leaves nothing.
+# and 4 ranks; over MPI also with queued streams. One cause has one exit code on all. And a run that is interrupted, or
+# loses a rank, ends with one report and leaves nothing.
 cmake_minimum_required(VERSION 3.25)
 if(NOT train_moe)
   message("skipped: there is no train_moe")
@@ -69,6 +70,47 @@ foreach(mesh pp=1,ep=2 dp=3 pp=2,ep=2)
     string(APPEND compared ", no MPI in this build")
   endif()
   message("${mesh}, ${ranks} ranks: ${compared}")
+endforeach()
+
+# One cause has one exit code, whatever ranks are and who has started them. A folder that is not there is found before
+# they start; that a file cannot be as large as it must be, by them.
+file(WRITE "${work_dir}/limited.sh" "trap '' XFSZ
+ulimit -f 24576
+exec \"$@\"
+")
+set(offloads ${flags} --steps 1 --mesh dp=2 --zero 0 --offload optimizer:file --tier-dir)
+set(starts threads processes)
+if(belay_run)
+  list(APPEND starts belay-run)
+endif()
+if(mpirun)
+  list(APPEND starts mpirun)
+endif()
+foreach(start IN LISTS starts)
+  set(before "")
+  set(backend ${start})
+  if(start STREQUAL "belay-run")
+    set(before ${belay_run} -n 2)
+    set(backend processes)
+  elseif(start STREQUAL "mpirun")
+    set(before ${mpirun} -np 2)
+    set(backend mpi)
+  endif()
+  foreach(folder "${work_dir}/none" /tmp)
+    set(expected "there is no folder ${work_dir}/none")
+    if(start STREQUAL "mpirun")
+      set(expected "")  # rank 0 tells it, if mpirun lets it: the first rank that ends ends all
+    endif()
+    if(folder STREQUAL "/tmp")
+      set(expected "tier file: cannot allocate [0-9]+ bytes: File too large")
+    endif()
+    execute_process(COMMAND ${before} bash "${work_dir}/limited.sh" ${train_moe} ${offloads} ${folder} --backend ${backend}
+      OUTPUT_VARIABLE said ERROR_VARIABLE errors RESULT_VARIABLE code)
+    if(NOT code EQUAL 2 OR NOT errors MATCHES "${expected}")
+      message(FATAL_ERROR "${start}, --tier-dir ${folder}: exit code ${code} instead of 2, or other words:\n${errors}")
+    endif()
+  endforeach()
+  message("${start}: what a file tier refuses has exit code 2")
 endforeach()
 
 # Once the first step is printed: one rank is killed, or all are interrupted as by Ctrl-C.

@@ -107,11 +107,35 @@ TEST_CASE("a session offloads what it names, into the tiers that it names, withi
   }
   const nlohmann::json moved = got.steps[2]["offloaded_bytes"];
   for (const char* const of : {"pinned", "host", "file"}) CHECK(moved[of] > 0);
+  for (const char* const field : {"live_bytes", "peak_bytes", "planned_bytes"}) {
+    CHECK(resident.steps[2][field].size() == 2);
+    CHECK(got.steps[2][field].size() == 4);
+    for (const char* const of : {"pinned", "file"}) {
+      REQUIRE(got.steps[2][field][of].size() == 2);  // ranks
+      for (const std::size_t bytes : got.steps[2][field][of]) CHECK(bytes >= std::size_t(moved[of]) / 2);
+    }
+  }
   CHECK(got.summary["config"]["offload"] == "optimizer:file,parameters:pinned,gradients:host");
   lower.back() = "file=" + std::to_string(std::size_t(moved["file"]));
   CHECK(run(in, lower).code == 0);
   lower.back() = "file=" + std::to_string(std::size_t(moved["file"]) - 1);
   CHECK_THROWS_AS(static_cast<void>(run(in, lower)), belay::plan_refused);
+}
+
+TEST_CASE("sizes that are together more than any plan holds are refused with their flags and the bytes") {
+  const folder in;
+  std::vector<std::string> words{
+      "train_moe",       "--data", in.file("text"),      "--mesh", "dp=2",    "--sequence", "4096",
+      "--micro-batches", "2",      "--micro-batch-size", "65536",  "--steps", "1"};
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  int code = 0;
+  const auto line = train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), code);
+  REQUIRE(line);
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(train_moe::run_session(*line, pointers.data())),
+      doctest::Contains("--sequence 4096, --micro-batch-size 65536 and --micro-batches 2 are together"),
+      belay::input_error);
 }
 
 TEST_CASE("what cannot be offloaded is refused with the flag that would help") {
