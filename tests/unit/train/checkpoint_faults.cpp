@@ -242,9 +242,9 @@ std::optional<std::string> failure_of(const settings& with, record& out) {
   return std::nullopt;
 }
 
-// Some calls in the tests, all of them in a soak.
-std::size_t stride(std::size_t calls, std::size_t sample) {
-  return is_soak() ? 1 : calls / sample + 1;
+// All calls in a soak, else some: 15 of them, or 5 under a sanitizer.
+std::size_t stride(std::size_t calls) {
+  return is_soak() ? 1 : calls / (only_a_sample() ? 5 : 15) + 1;
 }
 
 }  // namespace
@@ -257,7 +257,7 @@ TEST_CASE("a call that fails is named, training goes on, and what was committed 
   const std::size_t calls = disk.calls();
   CHECK(calls > 40);
   for (const int error : {EIO, ENOSPC}) {
-    for (std::size_t call = 1; call <= calls + 2; call += stride(calls, 25)) {
+    for (std::size_t call = 1; call <= calls + 2; call += stride(calls)) {
       CAPTURE(call);
       const std::string folder = dir / std::to_string(call);
       std::filesystem::remove_all(folder);
@@ -291,7 +291,7 @@ TEST_CASE("after a power cut at any call the newest committed checkpoint is ther
   REQUIRE(!failure_of(run_in(dir / "0"), found));
   const std::size_t calls = disk.calls();
   std::size_t lost = 0, resumed_runs = 0;
-  for (std::size_t call = 1; call <= calls; call += stride(calls, 30)) {
+  for (std::size_t call = 1; call <= calls; call += stride(calls)) {
     const std::string folder = dir / ("cut" + std::to_string(call));
     disk.begin(call, EIO, true);
     static_cast<void>(failure_of(run_in(folder), found));
@@ -317,5 +317,5 @@ TEST_CASE("after a power cut at any call the newest committed checkpoint is ther
     }
   }
   CHECK(lost == 0);
-  CHECK(resumed_runs > 100);
+  CHECK(resumed_runs >= 24);
 }
