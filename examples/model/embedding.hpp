@@ -38,10 +38,9 @@ class embedding {
   [[nodiscard]] residue forward(auto& frame, view<const std::int32_t, 2> tokens) {
     const std::size_t hidden = table_.shape()[1];
     const residue saved{keep<T>(frame, {tokens.extent(0), tokens.extent(1), hidden}), tokens};
-    if constexpr (belay::checked(belay::check_level::local))
-      frame.each(tokens.size(), kernel::expect_below<std::int32_t>{tokens.data(), table_.shape()[0]});
-    frame.teams(tokens.size(), kernel::gather_rows<T, std::int32_t>{frame.read(table_).data(), tokens.data(),
-                                                                    saved.out.data(), hidden});
+    frame.teams(tokens.size(),
+                kernel::gather_rows<T, std::int32_t>{frame.read(table_).data(), tokens.data(), saved.out.data(), hidden,
+                                                     1, table_.shape()[0], frame.found()});
     return saved;
   }
 
@@ -49,7 +48,7 @@ class embedding {
     const std::size_t hidden = table_.shape()[1];
     frame.teams(kernel::column_block_count(hidden),
                 kernel::accumulate_rows<T, std::int32_t>{dout.data(), r.tokens.data(), r.tokens.size(),
-                                                         frame.add_to(table_).data(), hidden});
+                                                         frame.add_to(table_).data(), hidden, table_.shape()[0]});
   }
 
   template <class Visitor>

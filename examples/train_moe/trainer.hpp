@@ -163,9 +163,10 @@ class trainer {
   [[nodiscard]] belay::loss_and_gradient<engine_type, logit_type, 3> loss_of(const Scope& scope, logits_view logits) {
     const std::size_t m = scope.micro_batch();
     belay::loss_and_gradient<engine_type, logit_type, 3> out{{}, {scope.engine(), logits.shape()}};
-    scope.engine().compute().run([this, m, logits, &engine = scope.engine(), gradient = out.gradient.values()] {
+    const belay::kernel::findings_note found = belay::found_by(scope, "cross_entropy", belay::where::current());
+    scope.engine().compute().run([this, m, logits, found, gradient = out.gradient.values()] {
       loss_sums_[m] = model::cross_entropy<logit_type>(logits, targets_of(m), loss_scales_[m], gradient);
-      engine.add_loss(loss_sums_[m]);
+      found.add_loss(loss_sums_[m]);
     });
     return out;
   }

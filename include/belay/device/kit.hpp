@@ -26,6 +26,7 @@
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/findings.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/mixed_product.hpp"
 #include "belay/kernel/product.hpp"
@@ -54,7 +55,9 @@ struct kernel_of_rows {
 /// does a product per expert: expert e has the rows [ends[e - 1], ends[e]). With a stack for b the rows of c and a are
 /// multiplied by b[e]; with a stack for c, and a read transposed, c[e] is the product of the rows of a and b. Only the
 /// kit reads `ends`. `workspace_bytes()` is memory beside operands that it uses: in a rehearsal, what the body's
-/// products need. A run plans it, and gives it to a kit that has `use_workspace(memory)`.
+/// products need. A run plans it, and gives it to a kit that has `use_workspace(memory)`. A kit that looks at
+/// `ends` says `notes_findings`, and takes a `kernel::findings_note` as the last argument of `grouped`, for ends that
+/// are none; without a note it throws.
 template <class K, class T>
 concept compute_kit = requires(K& kit, std::size_t n, kernel::fill<T> f, kernel_of_rows g, operand<T> c,
                                operand<const T> a, operand_stack<T> stack_c, operand_stack<const T> stack_b, T scalar,
@@ -94,6 +97,7 @@ class host_kit {
  public:
   using stream_type = Stream;
   using products_type = Products;
+  static constexpr bool notes_findings = true;
 
   host_kit() = default;
   /// Of rank `rank`, whose work runs as `how` says.
@@ -122,25 +126,27 @@ class host_kit {
   }
   template <class T, std::integral Index>
   void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
-               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=, panels = panels_] { multiply_rows<T, T, T>(c, a, b, ends, alpha, beta, panels); });
+               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
+               const kernel::findings_note& found = {}) {
+    stream_.run([=, panels = panels_] { multiply_rows<T, T, T>(c, a, b, ends, alpha, beta, panels, found); });
   }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-               compute_type_t<C> alpha, compute_type_t<C> beta) {
-    stream_.run([=, panels = panels_] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta, panels); });
+               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
+    stream_.run([=, panels = panels_] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
   }
   template <class T, std::integral Index>
   void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
-               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=, panels = panels_] { multiply_stack<T, T, T>(c, a, b, ends, alpha, beta, panels); });
+               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
+               const kernel::findings_note& found = {}) {
+    stream_.run([=, panels = panels_] { multiply_stack<T, T, T>(c, a, b, ends, alpha, beta, panels, found); });
   }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-               compute_type_t<C> alpha, compute_type_t<C> beta) {
-    stream_.run([=, panels = panels_] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta, panels); });
+               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
+    stream_.run([=, panels = panels_] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
   }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return panels_ == nullptr ? 0 : sizeof *panels_; }
   /// Panels of products of narrow types lie in `memory` from now on, which is aligned to 64 bytes and outlives what is
@@ -170,29 +176,33 @@ class host_kit {
   }
   template <class C, class A, class B, class Index>
   static void multiply_rows(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-                            compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels) {
-    each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
+                            compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels,
+                            const kernel::findings_note& found) {
+    each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
       multiply<C, A, B>(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta, panels);
     });
   }
   template <class C, class A, class B, class Index>
   static void multiply_stack(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-                             compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels) {
-    each_group(ends, a.rows, [&](std::size_t e, std::size_t first, std::size_t count) {
+                             compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels,
+                             const kernel::findings_note& found) {
+    each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
       multiply<C, A, B>(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta, panels);
     });
   }
   template <class Index, class Visit>
-  static void each_group(view<const Index, 1> ends, std::size_t rows, Visit visit) {
+  static void each_group(view<const Index, 1> ends, std::size_t rows, const kernel::findings_note& found, Visit visit) {
     std::size_t first = 0;
     for (std::size_t e = 0; e < ends.size(); ++e) {
       const auto end = static_cast<std::size_t>(ends[e]);
       if constexpr (checked(check_level::local)) {
-        if (end < first || end > rows)
+        if (end < first || end > rows) {
+          if (found) return found.rows_outside(e, end, first, rows);
           throw usage_error("a grouped product: the rows of expert " + std::to_string(e) + " end at " +
                                 std::to_string(end) + ", after " + std::to_string(first) + " and of " +
                                 std::to_string(rows) + ": were they read before they were written?",
                             {});
+        }
       }
       visit(e, first, end - first);
       first = end;

@@ -99,6 +99,15 @@ class frame_arithmetic {
     return x;
   }
 
+  // `queue(note)` where the kit notes which ends of rows are none, else `queue()`.
+  template <class Queue>
+  void noting([[maybe_unused]] where at, const Queue& queue) const {
+    if constexpr (requires { std::remove_cvref_t<decltype(kit())>::notes_findings; })
+      queue(static_cast<const Frame&>(*this).found(at));
+    else
+      queue();
+  }
+
   template <class T, class U, class V>
   void multiply(operand<T> c, operand<U> a, operand<V> b, double alpha, int share, where at) {
     if (a.height() != c.rows || b.width() != c.columns || a.width() != b.height() || c.as != reading::as_is)
@@ -117,9 +126,13 @@ class frame_arithmetic {
       refuse("grouped product", c, a, b[0], at);
     using number = compute_type_t<T>;
     if constexpr (one_type<T, U, V>)
-      kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share));
+      noting(at, [&](const auto&... found) {
+        kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share), found...);
+      });
     else if constexpr (takes_mixed<T, U, V>())
-      kit().grouped(c, constant(a), operand_stack<const V>(b), ends, number(1), static_cast<number>(share));
+      noting(at, [&](const auto&... found) {
+        kit().grouped(c, constant(a), operand_stack<const V>(b), ends, number(1), static_cast<number>(share), found...);
+      });
   }
   template <class T, class U, class V, class Index>
   void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
@@ -128,9 +141,13 @@ class frame_arithmetic {
       refuse("grouped product", c[0], a, b, at);
     using number = compute_type_t<T>;
     if constexpr (one_type<T, U, V>)
-      kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share));
+      noting(at, [&](const auto&... found) {
+        kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share), found...);
+      });
     else if constexpr (takes_mixed<T, U, V>())
-      kit().grouped(c, constant(a), constant(b), ends, number(1), static_cast<number>(share));
+      noting(at, [&](const auto&... found) {
+        kit().grouped(c, constant(a), constant(b), ends, number(1), static_cast<number>(share), found...);
+      });
   }
 
   template <class T, class U, class V>

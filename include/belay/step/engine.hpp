@@ -22,6 +22,7 @@
 #include "belay/core/ledger.hpp"
 #include "belay/device/arena.hpp"
 #include "belay/device/copy_stream.hpp"
+#include "belay/device/findings.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream.hpp"
@@ -39,6 +40,8 @@ struct pass_findings {
   std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
   std::uint64_t count = 0;        // of targets or samples in `loss`
   double loss = 0;
+  std::uint64_t wrong = 0;  // indices and rows that are none
+  kernel::finding first_wrong;
 };
 
 /// What becomes of copies between tiers that are queued when a step ends.
@@ -169,11 +172,11 @@ class engine {
           "a forward-only pass overflowed, and was not repeated with more room: run it in "
           "belay::evaluate(run, mesh, body)",
           at);
+    expect_right(std::exchange(passes_.wrong, 0), passes_.first_wrong);
     begin(at);
     last_end_ = end_of_step::cut_off;
     unread_refusal_ = false;
     begun_at_ = at;
-    loss_ = 0;
     ++step_number_;
   }
   /// For `forward_only` only: a pass counts as no step, and changes nothing that the last step has left.
@@ -183,6 +186,8 @@ class engine {
     if (found.needed_rows > passes_.needed_rows) passes_.needed_rows = found.needed_rows;
     passes_.count += found.count;
     passes_.loss += found.loss;
+    if (passes_.wrong == 0) passes_.first_wrong = found.first_wrong;
+    passes_.wrong += found.wrong;
   }
   /// What passes have found since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
@@ -205,9 +210,41 @@ class engine {
     ++epoch_;
   }
 
-  /// Adds to the loss of the step that runs, which its commit sums over all ranks.
-  void add_loss(double more) noexcept { loss_ += more; }
-  [[nodiscard]] double loss() const noexcept { return loss_; }
+  /// Adds to the loss of the step or pass that runs, in the order of the compute stream; the commit of a step sums it
+  /// over all ranks. `count` is that of a pass's targets or samples. A kernel has `found()` for it.
+  void add_loss(double more, std::uint64_t count = 0) {
+    compute().run([note = kernel::findings_note{found(), {}}, more, count] { note.add_loss(more, count); });
+  }
+  /// Where kernels write what the step or pass that runs finds: a pointer for them, in the memory of the device.
+  [[nodiscard]] kernel::findings_record* found() const noexcept { return findings_.record(); }
+  /// For `step` and `forward_only` only: copies it for the host, once, and waits for that copy's event. Throws the
+  /// first failure of what was queued.
+  [[nodiscard]] const kernel::findings_record& read_findings(where at) {
+    const stream_event copied = findings_.copy(compute());
+    if constexpr (rehearsing()) return findings_.none();
+    try {
+      return findings_.read(copied, epoch_, at);
+    } catch (...) {
+      compute().synchronize();  // a failure is told once
+      throw;
+    }
+  }
+  /// The same, or null where something has failed: the next step or pass throws it.
+  [[nodiscard]] const kernel::findings_record* try_findings(where at) noexcept {
+    try {
+      const stream_event copied = findings_.copy(compute());
+      return rehearsing() ? &findings_.none() : &findings_.read(copied, epoch_, at);
+    } catch (...) {
+      return nullptr;
+    }
+  }
+  /// Throws the usage_error of indices or rows that kernels have found to be none.
+  static void expect_right(std::uint64_t wrong, const kernel::finding& first) {
+    if (wrong == 0) return;
+    throw usage_error(text(first) + (wrong == 1 ? "" : ", and " + std::to_string(wrong - 1) + " more"), site_of(first));
+  }
+  /// Bytes of the findings, in the memory of the device, beside the activations.
+  static constexpr std::size_t findings_bytes = belay::findings<Memory>::bytes;
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return stream_type::runs_nothing; }
 
   /// Steps have room for so many rows a dispatch from now on; 0: for what their participants were made for.
@@ -239,12 +276,14 @@ class engine {
     watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
     in_step_ = true;
     ++epoch_;
+    findings_.begin(compute(), epoch_);
   }
 
   tier_meter* meter_;
   std::size_t max_leases_;
   arena<Memory> arena_;
   belay::ledger ledger_;
+  belay::findings<Memory> findings_;  // before the streams, which write it
   Kit kit_;
   stream_settings streams_;  // of `copies_`, with `rank_`
   int rank_ = 0;
@@ -254,7 +293,6 @@ class engine {
   std::uint64_t epoch_ = 0;
   std::uint64_t needed_rows_ = 0;
   std::uint64_t room_ = 0;
-  double loss_ = 0;
   pass_findings passes_;
   std::string refusal_;
   where refused_at_, begun_at_;

@@ -22,6 +22,7 @@
 #include "belay/core/ledger.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
+#include "belay/device/findings.hpp"
 #include "belay/step/arithmetic.hpp"
 #include "belay/step/contribution.hpp"
 #include "belay/step/engine.hpp"
@@ -148,6 +149,15 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
   /// What computes, for a customisation point such as an attention of one's own.
   [[nodiscard]] auto& kit() const noexcept { return engine_->kit(); }
+
+  /// Where kernels of this call note what they find, such as an index that is none: a part of the kernel. The commit
+  /// reads it.
+  [[nodiscard]] kernel::findings_note found(where at) const noexcept {
+    return {engine_->found(),
+            {call_->layer, at.file, at.line, static_cast<std::uint32_t>(call_->layer_index),
+             static_cast<std::uint32_t>(call_->micro_batch)}};
+  }
+  [[nodiscard]] kernel::findings_note found() const noexcept { return found(call_->at); }
 
   /// Queues `work()` on the compute stream: trivially copyable, at most 288 bytes, and what it points to lives until it
   /// has run. A rehearsal does not run it.

@@ -140,7 +140,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <class Vote>
   requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0) BELAY_DISCHARGES [[nodiscard]] step_outcome
       commit(Vote&& vote, where at = where::current()) && {
-    engine_->compute().synchronize();
+    read_findings(at);
     std::string list = close_obligations();
     const std::uint64_t number = engine_->step_number();
     ended_ = true;
@@ -165,7 +165,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <votes Mesh, class Divisor>
   requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
       commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
-    engine_->compute().synchronize();
+    read_findings(at);
     std::string list = close_obligations();
     if (findings_.open_obligations > 0) expect_no_obligations(list, at);
     expect_agreement(mesh, order(), at);  // before ranks wait for each other in what only some of them take part in
@@ -198,7 +198,6 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     summary.norm = __builtin_sqrt(squares);
     each([&](auto& participant) { add(participant.findings()); });
     if (!engine_->rehearsing() && !__builtin_isfinite(summary.norm)) ++findings_.non_finite;
-    findings_.loss += engine_->loss();
     const ballot all = vote(mesh, summary.divisor, at);
     summary.loss = all.loss;
     if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
@@ -262,6 +261,18 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
   }
 
+  // The one place where the host waits for what the step has queued, and reads it.
+  void read_findings(where at) {
+    const kernel::findings_record& found = engine_->read_findings(at);
+    if (found.wrong > 0) [[unlikely]] {
+      const kernel::finding first = found.first_wrong;
+      const std::uint64_t wrong = found.wrong;
+      cut_off();
+      Engine::expect_right(wrong, first);
+    }
+    add({.needed_rows = found.needed_rows, .loss = found.loss});
+    if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
+  }
   [[nodiscard]] std::string close_obligations() {
     ledger& obligations = engine_->obligations();
     findings_.open_obligations = obligations.open_count();
@@ -284,13 +295,16 @@ class [[nodiscard]] BELAY_OBLIGATION step {
 
   // Where gradients are not finite, of the parts that can tell.
   template <class Parts>
-  [[nodiscard]] static std::string not_finite(const step_summary& summary, const Parts& parts) {
+  [[nodiscard]] std::string not_finite(const step_summary& summary, const Parts& parts) const {
     std::string out = "  step " + std::to_string(summary.number) + " of this engine";
     const auto look = [&](const auto& one) {
       if constexpr (requires { one.not_finite(); }) out += one.not_finite();
     };
     std::apply([&](const auto&... part) { (look(part), ...); }, parts);
-    return out + "\n";
+    out += "\n";
+    if (not_finite_loss_.kind != kernel::finding_kind::nothing)
+      out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
+    return out;
   }
 
   void end(end_of_step how) noexcept {
@@ -319,6 +333,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   where at_;
   std::tuple<Participants&...> participants_;
   ballot findings_;
+  kernel::finding not_finite_loss_;
   bool ended_ = false;
 };
 

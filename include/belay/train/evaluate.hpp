@@ -39,7 +39,7 @@ struct evaluation {
 
 /// Runs `body()`, which makes forward-only passes, on every rank; where one of any rank overflowed, all run it again
 /// with more room. Losses are added in rank order. Collective over the mesh, between steps. Throws open_obligations
-/// where a layer has left some open, and what `body` throws.
+/// where a layer has left some open, usage_error for an index that is none, and what `body` throws.
 template <class Run, class Mesh, std::invocable Body>
 [[nodiscard]] evaluation evaluate(Run& run, const Mesh& mesh, Body&& body, where at = where::current()) {
   const auto& ranks = mesh.control();
@@ -50,6 +50,7 @@ template <class Run, class Mesh, std::invocable Body>
     if (own.open_obligations > 0)
       throw open_obligations("forward-only passes left what is printed above\n",
                              static_cast<std::size_t>(own.open_obligations), at);
+    Run::engine_type::expect_right(own.wrong, own.first_wrong);
     std::array<std::uint64_t, 1> rows{own.needed_rows};
     std::array<double, 2> sums{};
     if (counts_losses(mesh)) sums = {own.loss, static_cast<double>(own.count)};

@@ -19,6 +19,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/findings.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/rows.hpp"
 #include "belay/kernel/team.hpp"
@@ -57,6 +58,12 @@ template <class T, std::size_t Rank>
       "cross_entropy: " + std::to_string(rows) + " rows of logits and " + std::to_string(targets.size()) + " targets",
       at);
 }
+/// Where the kernel of a loss, called `loss`, writes it, and which targets are none. `loss` outlives the step.
+template <class Scope>
+[[nodiscard]] kernel::findings_note found_by(const Scope& scope, const char* loss, where at) noexcept {
+  return {scope.engine().found(),
+          {loss, at.file, at.line, kernel::finding_site::no_layer, static_cast<std::uint32_t>(scope.micro_batch())}};
+}
 /// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape; targets are numbers of
 /// the type that is computed with. The step notes the sum; divided by `samples{n}` it is the mean of a sample's summed
 /// errors.
@@ -67,15 +74,15 @@ template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
   using engine_type = std::remove_reference_t<decltype(scope.engine())>;
   expect_same_shape<T>(output, target, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
-  engine_type& engine = scope.engine();
-  engine.compute().run([&engine, output, target, gradient = out.gradient.values()] {
+  const kernel::findings_note found = found_by(scope, "squared_error", at);
+  scope.engine().compute().run([found, output, target, gradient = out.gradient.values()] {
     double sum_of_squares = 0;
     for (std::size_t i = 0; i < output.size(); ++i) {
       const auto difference = kernel::widened(output.data()[i]) - target.data()[i];
       sum_of_squares += static_cast<double>(difference) * static_cast<double>(difference);
       gradient.data()[i] = static_cast<T>(2 * difference);
     }
-    engine.add_loss(sum_of_squares);
+    found.add_loss(sum_of_squares);
   });
   return out;
 }
@@ -90,13 +97,13 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
   using engine_type = std::remove_reference_t<decltype(scope.engine())>;
   const std::size_t rows = expect_target_rows(logits, targets, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
-  engine_type& engine = scope.engine();
-  engine.compute().run([&engine, logits, targets, scale, rows, gradient = out.gradient.values()] {
-    const kernel::cross_entropy_rows<T> each{logits.data(),   targets.data(),          nullptr,
-                                             gradient.data(), logits.extent(Rank - 1), scale};
+  const kernel::findings_note found = found_by(scope, "cross_entropy", at);
+  scope.engine().compute().run([found, logits, targets, scale, rows, gradient = out.gradient.values()] {
+    const kernel::cross_entropy_rows<T> each{logits.data(),           targets.data(), nullptr, gradient.data(),
+                                             logits.extent(Rank - 1), scale,          found};
     double loss = 0;
     for (std::size_t row = 0; row < rows; ++row) loss += each.row_loss(kernel::solo{}, row);
-    engine.add_loss(loss);
+    found.add_loss(loss);
   });
   return out;
 }
@@ -106,13 +113,14 @@ template <class Engine, class... Participants, kernel::stored_real T, std::size_
 void squared_error(const forward_only<Engine, Participants...>& pass, view<const T, Rank> output,
                    std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
   expect_same_shape<T>(output, target, at);
-  pass.engine().compute().run([&pass, output, target] {
+  const kernel::findings_note found = found_by(pass, "squared_error", at);
+  pass.engine().compute().run([found, output, target] {
     double sum_of_squares = 0;
     for (std::size_t i = 0; i < output.size(); ++i) {
       const auto difference = static_cast<double>(kernel::widened(output.data()[i]) - target.data()[i]);
       sum_of_squares += difference * difference;
     }
-    pass.add_loss(sum_of_squares, output.extent(0));
+    found.add_loss(sum_of_squares, output.extent(0));
   });
 }
 
@@ -121,16 +129,17 @@ template <class Engine, class... Participants, kernel::stored_real T, std::size_
 requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...>& pass, view<const T, Rank> logits,
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
   const std::size_t rows = expect_target_rows(logits, targets, at);
-  pass.engine().compute().run([&pass, logits, targets, rows] {
-    const kernel::cross_entropy_rows<T> each{logits.data(), targets.data(),          nullptr,
-                                             nullptr,       logits.extent(Rank - 1), 0};
+  const kernel::findings_note found = found_by(pass, "cross_entropy", at);
+  pass.engine().compute().run([found, logits, targets, rows] {
+    const kernel::cross_entropy_rows<T> each{
+        logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found};
     double loss = 0;
     std::size_t count = 0;
     for (std::size_t row = 0; row < rows; ++row) {
       loss += each.row_loss(kernel::solo{}, row);
       count += targets.data()[row] == kernel::ignored_target ? 0U : 1U;
     }
-    pass.add_loss(loss, count);
+    found.add_loss(loss, count);
   });
 }
 

@@ -71,6 +71,8 @@ class run {
       engine_.emplace(memory_type{planned_.activations}, meters_[tier::device], streams, number);
     else
       engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
+    used_.add(tier::device, "findings", Engine::findings_bytes);
+    meters_[tier::device].add(Engine::findings_bytes);
     if (rehearsing() || planned_.workspace == 0) return;
     [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
     if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);

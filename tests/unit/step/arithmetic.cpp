@@ -3,8 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <string>
+#include <utility>
+
 #include "belay/kernel/rows.hpp"
 #include "belay/step/frame.hpp"
+#include "belay/step/step.hpp"
 
 namespace {
 
@@ -39,8 +44,8 @@ TEST_CASE("operands whose shapes do not fit are refused with them") {
   call_site site;
   const auto a = belay::scratch<float>(site.frame, {2, 3}), b = belay::scratch<float>(site.frame, {4, 3}),
              c = belay::scratch<float>(site.frame, {2, 4});
-  CHECK_THROWS_WITH_AS(site.frame.product(c, a, b), doctest::Contains("', product: [2, 4] cannot be [2, 3] times [4, 3]"),
-                       belay::usage_error);
+  CHECK_THROWS_WITH_AS(site.frame.product(c, a, b),
+                       doctest::Contains("', product: [2, 4] cannot be [2, 3] times [4, 3]"), belay::usage_error);
   CHECK_THROWS_WITH_AS(site.frame.product(b, a, belay::transposed(b)),
                        doctest::Contains("product: [4, 3] cannot be [2, 3] times [4, 3] transposed"),
                        belay::usage_error);
@@ -49,4 +54,31 @@ TEST_CASE("operands whose shapes do not fit are refused with them") {
   CHECK_THROWS_AS(site.frame.grouped(c, a, belay::transposed(stack), four), belay::usage_error);
   CHECK_THROWS_WITH_AS(site.frame.grouped(belay::adding_to(stack), a, b, four), doctest::Contains("grouped product"),
                        belay::usage_error);
+}
+
+TEST_CASE("rows of experts that are none are told by the commit with layer, micro-batch and line") {
+  if constexpr (!belay::checked(belay::check_level::local)) return;
+  call_site site;
+  const auto a = belay::scratch<float>(site.frame, {4, 3}), y = belay::scratch<float>(site.frame, {4, 2});
+  const auto stack = belay::scratch<float>(site.frame, {2, 3, 2});
+  const std::int32_t ends[] = {1, 5};
+  const auto commit = [&](int& line) {
+    belay::step step{site.engine};
+    belay::invocation call{"experts", 3, 2, {}};
+    belay::invocation_memory memory;
+    belay::frame<belay::host_engine> frame{site.engine, call, belay::frame_mode::owing, memory};
+    line = __LINE__ + 1;
+    frame.grouped(y, a, stack, belay::view<const std::int32_t, 1>{ends, {2}});
+    static_cast<void>(std::move(step).commit());
+  };
+  int line = 0;
+  try {
+    commit(line);
+    FAIL("it was committed");
+  } catch (const belay::usage_error& wrong) {
+    const std::string said = wrong.what();
+    CHECK(said.find("layer 3 'experts' (micro-batch 2): the rows of expert 1 end at 5, after 1 and of 4") !=
+          std::string::npos);
+    CHECK(said.find("arithmetic.cpp:" + std::to_string(line)) != std::string::npos);
+  }
 }

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -131,4 +133,66 @@ TEST_CASE("rows without a target have no gradient, and the scale is the gradient
   for (std::size_t i = 0; i < width; ++i) CHECK(once.gradient[2 * width + i] == 0);
   for (std::size_t i = 0; i < rows * width; ++i)
     CHECK(half.gradient[i] == doctest::Approx(once.gradient[i] / 2).epsilon(0x1p-7));
+}
+
+TEST_CASE("a target that is none is a named error of the commit and of an evaluation, on every stream") {
+  const auto values = outputs<float>(1.0);
+  const std::vector<std::int32_t> wrong{0, 1, 2, 37, -5};
+  for (const belay::stream_policy how :
+       {belay::stream_policy::immediate, belay::stream_policy::queued, belay::stream_policy::adversarial}) {
+    const auto run_a = [&](auto&& body) { belay::launch(belay::host::world{1}, body, {.streams = {how, 0}}); };
+    const view<const float, 2> seen{values.data(), {rows, width}};
+    const view<const std::int32_t, 1> classes{wrong.data(), {rows}};
+    CHECK_THROWS_WITH_AS(run_a([&](auto& rank, auto& run) {
+                           belay::mesh mesh{rank, {}};
+                           onlooker watching;
+                           belay::step step{run.engine(), watching};
+                           step.micro_batches(2);
+                           static_cast<void>(belay::cross_entropy(step.micro_batch(1), seen, classes));
+                           static_cast<void>(std::move(step).commit(mesh, belay::target_tokens{5}));
+                         }),
+                         doctest::Contains("'cross_entropy' (micro-batch 1): index 37 at position 3 is not below 37, "
+                                           "and 1 more"),
+                         belay::usage_error);
+    CHECK_THROWS_WITH_AS(run_a([&](auto& rank, auto& run) {
+                           belay::mesh mesh{rank, {}};
+                           static_cast<void>(belay::evaluate(run, mesh, [&] {
+                             belay::forward_only pass{run.engine()};
+                             belay::cross_entropy(pass, seen, classes);
+                           }));
+                         }),
+                         doctest::Contains("index 37 at position 3 is not below 37"), belay::usage_error);
+    CHECK_THROWS_WITH_AS(run_a([&](auto& rank, auto& run) {
+                           belay::mesh mesh{rank, {}};
+                           {
+                             belay::forward_only pass{run.engine()};
+                             belay::cross_entropy(pass, seen, classes);
+                           }
+                           belay::step step{run.engine()};
+                           step.cut_off();
+                         }),
+                         doctest::Contains("index 37 at position 3 is not below 37"), belay::usage_error);
+  }
+}
+
+TEST_CASE("a loss that is not finite is named, with its line, where the step is refused") {
+  auto values = outputs<float>(1.0);
+  values[40] = std::numeric_limits<float>::infinity();
+  std::string list;
+  belay::launch(belay::host::world{1}, [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    onlooker watching;
+    for (auto number : run.steps(1)) {
+      static_cast<void>(number);
+      belay::step step{run.engine(), watching};
+      static_cast<void>(belay::cross_entropy(step, view<const float, 2>{values.data(), {rows, width}},
+                                             view<const std::int32_t, 1>{targets.data(), {rows}}));
+      if (!run.rehearsing()) step.observe({.non_finite = 1});  // its gradients
+      auto outcome = std::move(step).commit(mesh, belay::target_tokens{4});
+      if (const auto* why = belay::refused(outcome)) list = why->list;
+      if (auto* ok = belay::committed(outcome)) std::move(*ok).discard();
+    }
+  });
+  CHECK(list.find("  'cross_entropy' (micro-batch 0): the loss is not finite, at ") != std::string::npos);
+  CHECK(list.find("loss.cpp:") != std::string::npos);
 }

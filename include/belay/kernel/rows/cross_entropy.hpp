@@ -10,6 +10,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/findings.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
@@ -42,7 +43,7 @@ struct rounded_exponential {
 
 /// losses[r] = the cross-entropy of row r, 0 where its target is ignored. Unless it is null, `gradient` gets scale *
 /// (softmax - one-hot), zeros where the target is ignored; it may be `logits`. Every other target is below
-/// `vocabulary`.
+/// `vocabulary`; with `found`, one that is not is noted there and does not count.
 template <stored_real T>
 struct cross_entropy_rows {
   const T* logits;
@@ -51,21 +52,22 @@ struct cross_entropy_rows {
   T* gradient;
   std::size_t vocabulary;
   double scale = 1;
+  findings_note found = {};
 
   template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+  BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
     const double loss = row_loss(team, row);
     if (team.lane == 0) losses[row] = loss;
   }
 
   /// The same, with the loss as result.
   template <team Team>
-  [[nodiscard]] BELAY_HD constexpr double row_loss(const Team& team, std::size_t row) const noexcept {
+  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
     using number = compute_type_t<T>;
     const T* const x = logits + row * vocabulary;
     T* const dx = gradient == nullptr ? nullptr : gradient + row * vocabulary;
     const std::int32_t target = targets[row];
-    if (target == ignored_target) {
+    if (target == ignored_target || !is_class(team, target, row)) {
       if (dx != nullptr) for_each_index(team, vocabulary, fill<T>{dx, static_cast<T>(number(0))});
       return 0;
     }
@@ -88,6 +90,14 @@ struct cross_entropy_rows {
       if (team.lane == 0) dx[chosen] -= static_cast<T>(scale);
     }
     return logarithm(static_cast<double>(sum)) + (static_cast<double>(largest) - static_cast<double>(chosen_logit));
+  }
+
+ private:
+  template <team Team>
+  [[nodiscard]] BELAY_HD bool is_class(const Team& team, std::int32_t target, std::size_t row) const noexcept {
+    if (!found || static_cast<std::size_t>(target) < vocabulary) return true;
+    if (team.lane == 0) static_cast<void>(found.below(target, vocabulary, row));
+    return false;
   }
 };
 

@@ -6,13 +6,13 @@
 // IWYU pragma: private, include "belay/kernel/rows.hpp"
 #pragma once
 
-#include <cassert>
 #include <concepts>
 #include <cstddef>
 #include <span>
 
 #include "belay/core/config.hpp"
 #include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/findings.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/reduce.hpp"
 #include "belay/kernel/team.hpp"
@@ -52,17 +52,8 @@ constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> ne
   for (std::size_t c = 0; c < choices.size(); ++c) slots[c] = next[static_cast<std::size_t>(choices[c])]++;
 }
 
-/// Asserts that index[i] is at least 0 and below `limit`.
-template <std::integral Index>
-struct expect_below {
-  const Index* index;
-  std::size_t limit;
-  BELAY_HD constexpr void operator()([[maybe_unused]] std::size_t i) const noexcept {
-    assert(static_cast<std::size_t>(index[i]) < limit);
-  }
-};
-
-/// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token.
+/// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An
+/// index that is not below `limit` is noted, and its row is zeros.
 template <class T, std::integral Index>
 struct gather_rows {
   const T* in;
@@ -70,9 +61,17 @@ struct gather_rows {
   T* out;
   std::size_t width;
   std::size_t repeat = 1;
+  std::size_t limit = ~std::size_t{0};
+  findings_note found = {};
   template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    for_each_index(team, width, copy<T>{in + static_cast<std::size_t>(index[row / repeat]) * width, out + row * width});
+  BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
+    const Index of = index[row / repeat];
+    if (static_cast<std::size_t>(of) >= limit) {
+      if (team.lane == 0) static_cast<void>(found.below(of, limit, row / repeat));
+      for_each_index(team, width, fill<T>{out + row * width, T{}});
+      return;
+    }
+    for_each_index(team, width, copy<T>{in + static_cast<std::size_t>(of) * width, out + row * width});
   }
 };
 
@@ -137,7 +136,8 @@ struct weighted_row_sum_backward {
 };
 
 /// table row index[r] += in row r: the backward of an embedding. A kernel index is a block of `columns_of_block`
-/// columns of the table, whose rows are added in ascending order, so that repeated indices add in a fixed order.
+/// columns of the table, whose rows are added in ascending order, so that repeated indices add in a fixed order. A row
+/// whose index is not below `limit` is not added.
 template <stored_real T, std::integral Index, real Table = compute_type_t<T>>
 struct accumulate_rows {
   const T* in;
@@ -145,11 +145,13 @@ struct accumulate_rows {
   std::size_t rows;
   Table* table;
   std::size_t width;
+  std::size_t limit = ~std::size_t{0};
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * columns_of_block;
     const std::size_t count = width - first < columns_of_block ? width - first : columns_of_block;
     for (std::size_t row = 0; row < rows; ++row) {
+      if (static_cast<std::size_t>(index[row]) >= limit) continue;
       Table* const to = table + static_cast<std::size_t>(index[row]) * width + first;
       for_each_index(team, count, axpy<Table, T>{Table(1), in + row * width + first, to});
     }

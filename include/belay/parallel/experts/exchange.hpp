@@ -42,6 +42,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/findings.hpp"
 #include "belay/parallel/experts/handles.hpp"
 #include "belay/parallel/experts/layout.hpp"
 #include "belay/parallel/experts/row_moves.hpp"
@@ -129,7 +130,8 @@ class expert_exchange {
     const std::size_t layer = frame.layer_index() - first_layer_;
     const std::size_t micro_batch = frame.micro_batch();
     unread_ = unread_ || !frame.rehearsing();
-    const auto move = [moves = moves_.get(), now = moved(state, state.inputs), x = x.data(), counted, layer,
+    kernel::findings_record* const found = named_ ? frame.engine().found() : nullptr;
+    const auto move = [moves = moves_.get(), now = moved(state, state.inputs, found), x = x.data(), counted, layer,
                        micro_batch, at](const auto& group) {
       moves->count(group, now, at);
       if (counted) moves->statistics.record(layer, micro_batch, now.routed, at);
@@ -156,6 +158,7 @@ class expert_exchange {
   using committed_part = no_committed_part;
   void begin(const step_start&, where at) {
     withdraw();
+    named_ = true;
     if (part_ == part::waits) part_ = part::takes;
     begin_step(at);
   }
@@ -172,7 +175,11 @@ class expert_exchange {
     static_cast<void>(take_overflow());
     end_part();
   }
-  [[nodiscard]] ballot findings() noexcept { return {.needed_rows = take_overflow().rows_wanted()}; }
+  /// An overflow is in the findings of the step, where the dispatch has written it.
+  [[nodiscard]] ballot findings() noexcept {
+    static_cast<void>(take_overflow());
+    return {};
+  }
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     return fnv1a().add_text("expert_exchange").add(shape_.experts).add(shape_.k).add(shape_.capacity).value();
   }
@@ -222,7 +229,10 @@ class expert_exchange {
  private:
   // In a step: it takes part, it waits for one that names it, or it is begun by `begin_step` alone.
   enum class part { unasked, waits, takes };
-  void end_part() noexcept { part_ = part_ == part::unasked ? part::unasked : part::waits; }
+  void end_part() noexcept {
+    named_ = false;
+    part_ = part_ == part::unasked ? part::unasked : part::waits;
+  }
 
   friend class dispatched<expert_exchange>;
   friend class merged<expert_exchange>;
@@ -300,8 +310,9 @@ class expert_exchange {
 
   using moves_type = row_moves<T, Group, Heap>;
   using rows_type = moved_rows<T, Heap>;
-  [[nodiscard]] rows_type moved(const state_type& state, const slot_type& slot) const {
-    return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes()};
+  [[nodiscard]] rows_type moved(const state_type& state, const slot_type& slot,
+                                kernel::findings_record* found = nullptr) const {
+    return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes(), found};
   }
 
   // The compute stream goes on when `move(group)` is over: one communication of the group, after what it has queued. On
@@ -329,6 +340,7 @@ class expert_exchange {
   expert_shape shape_;
   std::size_t first_layer_ = 0;
   bool unread_ = false;
+  bool named_ = false;  // by the step or pass that runs
   part part_ = part::unasked;
   std::shared_ptr<moves_type> moves_;  // a communication that is under way keeps it
 };

@@ -16,6 +16,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/findings.hpp"
 #include "belay/kernel/non_temporal.hpp"
 #include "belay/parallel/experts/layout.hpp"
 #include "belay/parallel/experts/rows.hpp"
@@ -33,7 +34,8 @@ struct moved_rows {
   view<std::size_t, 2> cuts;
   std::size_t capacity;
   Heap* heap;
-  std::size_t first_byte;  // of the slot, from the region's begin
+  std::size_t first_byte;          // of the slot, from the region's begin
+  kernel::findings_record* found;  // of the step that names the exchange, or null
 };
 
 /// The group of a rank that is alone: nothing to call.
@@ -73,6 +75,7 @@ class row_moves {
     const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
     const std::size_t most = rows_needed(shape_, all);
     needed = most > needed ? most : needed;
+    if (most > shape_.capacity) kernel::findings_note{rows.found, {}}.need_rows(most);
     expert_offsets(shape_, all, rows.offsets);
     if constexpr (mirrored) expert_cuts(shape_, all, rows.cuts);
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);

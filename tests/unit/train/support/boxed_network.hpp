@@ -166,7 +166,7 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
     for (std::size_t m = 0; m < samples; ++m) {
       auto hidden = belay::forward(step.micro_batch(m), whole, belay::constant(inputs));
       auto [loss, gradient] = belay::squared_error(step.micro_batch(m), hidden.out(), inputs);
-      run.engine().compute().run([&engine = run.engine()] { engine.add_loss(2); });
+      run.engine().add_loss(2);
       std::move(hidden).backward(gradient);
     }
     auto outcome = std::move(step).commit(mesh, belay::samples{global_micro_batches});

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The findings of a step: one record of fixed size in the memory of the device, which its kernels write in the order of
+// their stream, and its copy for the host. The record is cleared when a step begins, copied once when it ends, and read
+// after the event of that copy. Nothing else of a step is read by the host before.
+//
+//   belay::findings<belay::host_pages> found;
+//   found.begin(compute, 1);
+//   compute.run([note = belay::kernel::findings_note{found.record()}] { note.add_loss(0.5); });
+//   const belay::stream_event copied = found.copy(compute);
+//   found.read(copied, 1).loss;  // 0.5
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/device/offset_allocator.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/kernel/findings.hpp"  // IWYU pragma: export
+
+namespace belay::inline BELAY_ABI {
+
+/// "layer 2 'experts' (micro-batch 1): index 70 at position 3 is not below 64".
+[[nodiscard]] inline std::string text(const kernel::finding& found) {
+  const kernel::finding_site& of = found.site;
+  std::string out;
+  if (of.layer_index != kernel::finding_site::no_layer) out = "layer " + std::to_string(of.layer_index) + " ";
+  if (*of.layer != '\0') out += "'" + printable(of.layer) + "' ";
+  out += "(micro-batch " + std::to_string(of.micro_batch) + "): ";
+  if (found.kind == kernel::finding_kind::index_outside)
+    out += "index " + std::to_string(found.value) + " at position " + std::to_string(found.number) + " is not below " +
+           std::to_string(found.limit);
+  else if (found.kind == kernel::finding_kind::rows_outside)
+    out += "the rows of expert " + std::to_string(found.number) + " end at " + std::to_string(found.value) +
+           ", after " + std::to_string(found.first) + " and of " + std::to_string(found.limit) +
+           ": were they read before they were written?";
+  else
+    out += "the loss is not finite";
+  return out;
+}
+/// The line of the call in which it was found.
+[[nodiscard]] inline where site_of(const kernel::finding& found) noexcept {
+  return {found.site.file, "", found.site.line};
+}
+
+/// Copies a record, in the order of the stream that runs it.
+struct copy_findings {
+  const kernel::findings_record* from;
+  kernel::findings_record* to;
+  void operator()() const noexcept { *to = *from; }
+};
+/// Empties a record: what is written from here on is of the step or pass `began`.
+struct clear_findings {
+  kernel::findings_record* record;
+  std::uint64_t began;
+  void operator()() const noexcept {
+    *record = {};
+    record->began = began;
+  }
+};
+
+/// Stays where it is while streams use it. Over a rehearsal's memory nothing is written, and nothing was found.
+template <memory_region Memory>
+class findings {
+ public:
+  static_assert(std::is_trivially_copyable_v<kernel::findings_record>);  // so it can be copied from a device
+  static constexpr std::size_t bytes = leased_size(sizeof(kernel::findings_record));
+
+  findings() : memory_(bytes) {}
+  findings(const findings&) = delete;  // kernels point to it
+  findings& operator=(const findings&) = delete;
+
+  /// Of the device, for kernels.
+  [[nodiscard]] kernel::findings_record* record() const noexcept {
+    return std::launder(reinterpret_cast<kernel::findings_record*>(memory_.data()));
+  }
+  /// What `stream` gets from here on belongs to the step or pass `number`, which is not that before.
+  template <stream Stream>
+  void begin(Stream& stream, std::uint64_t number) {
+    stream.run(clear_findings{record(), number});
+  }
+  /// Queues the copy for the host, once a step; the event is behind it.
+  template <stream Stream>
+  [[nodiscard]] stream_event copy(Stream& stream) {
+    stream.run(copy_findings{record(), &copied_});
+    return stream.record();
+  }
+  /// What step or pass `number` has found, once `copied` is reached. Throws the first cause where work before it has
+  /// failed, and `usage_error` where the copy is of another step: then `copied` is no event behind it.
+  [[nodiscard]] const kernel::findings_record& read(const stream_event& copied, std::uint64_t number,
+                                                    where at = where::current()) const {
+    copied.synchronize(at);
+    if (copied_.began != number) [[unlikely]]
+      throw usage_error("the findings of a step are read before they are there: an event is missing before the host",
+                        at);
+    return copied_;
+  }
+  /// The same for a stream that runs nothing.
+  [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_; }
+
+ private:
+  Memory memory_;
+  kernel::findings_record copied_;
+};
+
+}  // namespace belay::inline BELAY_ABI
