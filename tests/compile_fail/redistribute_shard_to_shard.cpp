@@ -1,4 +1,4 @@
-// expect: between shards of different dimensions there is no single collective
+// expect: a tensor over one group has counts and no shape
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "belay/comm/reduction.hpp"
 #include "belay/parallel/redistribute.hpp"

@@ -6,6 +6,7 @@
 //
 //   partial   -> replicate   all_reduce            shard     -> replicate   all_gather_v
 //   partial   -> shard<0>    reduce_scatter_v      replicate -> shard<0>    the local slice
+//   shard<0>  -> shard<1>    all_to_all_v, over a mesh
 //
 //   auto mine = belay::redistribute<belay::shard<0>>(std::move(grad));
 //   auto whole = belay::redistribute<belay::replicate>(std::move(mine), storage);
@@ -65,8 +66,9 @@ constexpr void check_redistribution() {
                 "a redistribution stays on one axis of the mesh, the one of its group: name the same axis in both "
                 "placements, or redistribute to belay::replicate first");
   static_assert(!(is_shard<From> && is_shard<To> && on_one_axis<From, To> && !std::same_as<From, To>),
-                "between shards of different dimensions there is no single collective: redistribute to "
-                "belay::replicate first");
+                "a tensor over one group has counts and no shape, so a shard of one dimension does not become one of "
+                "another: make it over a mesh, belay::sharded<T, Placement, mesh>, or redistribute to belay::replicate "
+                "first");
   static_assert(!(is_partial<To> && on_one_axis<From, To> && !std::same_as<From, To>),
                 "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
   static_assert(std::same_as<From, To> || (contiguous_placement<From> && contiguous_placement<To>),

@@ -4,7 +4,11 @@
 // whole tensor.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -23,8 +27,8 @@ using belay::replicate;
 using belay::shard;
 
 using mesh_type = belay::mesh<belay::host::rank>;
-template <class Placement>
-using tensor = belay::sharded<float, Placement, mesh_type>;
+template <class Placement, class T = float>
+using tensor = belay::sharded<T, Placement, mesh_type>;
 
 using experts = shard<0, axis::expert>;
 using columns = shard<1, axis::tensor>;
@@ -55,29 +59,38 @@ float operand(std::size_t i, const axes& mesh, const belay::coordinate& here) {
   return out;
 }
 
-template <class Placement>
-std::vector<float> held(const belay::parameter_shape& shape, const mesh_type& mesh) {
+template <class Placement, class T = float>
+std::vector<T> held(const belay::parameter_shape& shape, const mesh_type& mesh) {
   const belay::tensor_box box = belay::local_box<Placement>(shape.extents(), mesh);
-  std::vector<float> out(box.elements());
-  belay::each_common_run(belay::whole_box(shape.extents()), box,
-                         [&](std::size_t in_whole, std::size_t in_box, std::size_t count) {
-                           for (std::size_t i = 0; i < count; ++i)
-                             out[in_box + i] = operand<Placement>(in_whole + i, mesh.shape(), mesh.coordinate());
-                         });
+  std::vector<T> out(box.elements());
+  belay::each_common_run(
+      belay::whole_box(shape.extents()), box, [&](std::size_t in_whole, std::size_t in_box, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i)
+          out[in_box + i] = static_cast<T>(operand<Placement>(in_whole + i, mesh.shape(), mesh.coordinate()));
+      });
   return out;
 }
 
-template <class From, class To>
+template <class T>
+bool same_bits(std::span<const T> a, const std::vector<T>& b) {
+  return a.size() == b.size() && (b.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
+}
+
+template <class From, class To, class T = float>
 void check(const belay::parameter_shape& shape, const mesh_type& mesh) {
-  std::vector<float> memory = held<From>(shape, mesh);
-  tensor<From> from{mesh, shape, memory};
+  std::vector<T> memory = held<From, T>(shape, mesh);
+  tensor<From, T> from{mesh, shape, memory};
   const std::size_t needed = belay::redistribution_elements<To>(from);
-  std::vector<float> storage(needed + 2, -7);  // of which the ends stay
+  std::vector<T> storage(needed + 2, T(-7.0F));  // of which the ends stay
   const auto to = belay::redistribute<To>(std::move(from), std::span(storage).subspan(1, needed));
   CHECK(to.box() == belay::local_box<To>(shape.extents(), mesh));
-  CHECK(std::vector<float>(to.local().begin(), to.local().end()) == held<To>(shape, mesh));
-  CHECK(storage.front() == -7);
-  CHECK(storage.back() == -7);
+  const std::vector<T> expected = held<To, T>(shape, mesh);
+  if constexpr (belay::is_partial<From>)  // a sum of zeros has a sign of its own
+    CHECK(std::equal(to.local().begin(), to.local().end(), expected.begin(), expected.end()));
+  else
+    CHECK(same_bits<T>(to.local(), expected));
+  CHECK(static_cast<float>(storage.front()) == -7);
+  CHECK(static_cast<float>(storage.back()) == -7);
 }
 
 const std::vector<axes> meshes{{},
@@ -119,6 +132,60 @@ TEST_CASE("parts become wholes and wholes parts, each axis by itself, evenly cut
   });
 }
 
+TEST_CASE("a cut along one dimension becomes one along another, on one axis or several, evenly cut or not") {
+  using rows_of_all = placed<shard<0, axis::data>, shard<0, axis::tensor>>;
+  using turned_rows = placed<shard<0, axis::tensor>, shard<0, axis::data>>;
+  using columns_of_all = placed<shard<1, axis::data>, shard<1, axis::tensor>>;
+  using crossed = placed<shard<1, axis::expert>, shard<0, axis::tensor>>;
+  on_meshes([](const belay::parameter_shape& shape, const mesh_type& mesh) {
+    check_all<experts, shard<1, axis::expert>, shard<2, axis::expert>>(shape, mesh);
+    check_all<columns, shard<0, axis::tensor>, shard<2, axis::tensor>>(shape, mesh);
+    check_all<both, placed<shard<1, axis::expert>>, placed<experts, shard<2, axis::tensor>>,
+              placed<experts, shard<0, axis::tensor>>, crossed, inner>(shape, mesh);
+    check_all<rows_of_all, columns_of_all, placed<shard<0, axis::data>, columns>, turned_rows, crossed>(shape, mesh);
+    check_all<columns_of_all, rows_of_all, placed<shard<2, axis::tensor>, shard<0, axis::data>>>(shape, mesh);
+    check_all<three, placed<shard<2, axis::tensor>, shard<0, axis::data>, shard<1, axis::expert>>, twice>(shape, mesh);
+    check_all<sums_of_experts, placed<shard<1, axis::expert>, sums>, placed<shard<2, axis::expert>, columns>>(shape,
+                                                                                                              mesh);
+    check<both, crossed, belay::bf16>(shape, mesh);
+    check<experts, shard<1, axis::expert>, belay::bf16>(shape, mesh);
+  });
+}
+
+// Of seeds: a mesh of up to 8 ranks, and a tensor of 1 to 3 dimensions with empty ones among them.
+template <class From, class To>
+void check_drawn(std::uint32_t seed, std::size_t least_dimensions) {
+  std::mt19937 draw(seed);
+  const auto up_to = [&](std::uint32_t most) { return static_cast<int>(draw() % most); };
+  axes shape{};
+  do {
+    shape.data = 1 + up_to(3), shape.expert = 1 + up_to(4), shape.tensor = 1 + up_to(4);
+  } while (shape.ranks() > 8);
+  const auto extent = [&] { return static_cast<std::size_t>(draw() % 9); };
+  const std::size_t dimensions = least_dimensions + draw() % (4 - least_dimensions);
+  const std::size_t a = extent(), b = extent(), c = extent();
+  const belay::parameter_shape of = dimensions == 1   ? belay::parameter_shape{a}
+                                    : dimensions == 2 ? belay::parameter_shape{a, b}
+                                                      : belay::parameter_shape{a, b, c};
+  INFO("seed " << seed << ": " << shape.text() << ", " << belay::shape_text(of.extents()));
+  static_cast<void>(belay::host::world{static_cast<int>(shape.ranks())}.run([&](belay::host::rank& rank) {
+    const mesh_type mesh{rank, shape};
+    check<From, To>(of, mesh);
+    check<From, To, belay::bf16>(of, mesh);
+    return 0;
+  }));
+}
+
+TEST_CASE("drawn meshes and shapes, of 1 to 3 dimensions, with parts that are empty, are redistributed bit for bit") {
+  for (std::uint32_t seed = 0; seed < 8; ++seed) {
+    check_drawn<experts, replicate>(seed, 1);
+    check_drawn<shard<0, axis::tensor>, placed<shard<0, axis::expert>, shard<0, axis::tensor>>>(seed, 1);
+    check_drawn<experts, shard<1, axis::expert>>(seed, 2);
+    check_drawn<both, placed<shard<1, axis::expert>, shard<0, axis::tensor>>>(seed, 2);
+    check_drawn<three, placed<shard<1, axis::tensor>, shard<2, axis::data>, shard<0, axis::expert>>>(seed, 3);
+  }
+}
+
 TEST_CASE("operands of a sum become the whole or a part of it, and stay where the other axes change") {
   on_meshes([](const belay::parameter_shape& shape, const mesh_type& mesh) {
     check_all<sums, replicate, columns, shard<0, axis::tensor>, shard<2, axis::tensor>, sums>(shape, mesh);
@@ -138,7 +205,13 @@ TEST_CASE("each change is one collective, and what stays takes none") {
   static_assert(steps_between<sums_of_experts, both>.size() == 1 &&
                 steps_between<sums_of_experts, both>[0].what == kind::reduce_scatter);
   static_assert(steps_between<sums_of_experts, placed<shard<0, axis::tensor>, shard<1, axis::expert>>>[0].what ==
-                kind::reduce);                                             // dimension 0 is still cut by experts
+                kind::reduce);  // dimension 0 is still cut by experts
+  static_assert(steps_between<experts, shard<1, axis::expert>>.size() == 1 &&
+                steps_between<experts, shard<1, axis::expert>>[0].what == kind::exchange);
+  static_assert(steps_between<both, placed<shard<1, axis::expert>, shard<2, axis::tensor>>>.size() == 2 &&
+                steps_between<both, placed<shard<1, axis::expert>, shard<2, axis::tensor>>>[1].what == kind::exchange);
+  // Each waits for the other to leave its dimension: one gathers and is cut again.
+  static_assert(steps_between<both, placed<shard<1, axis::expert>, shard<0, axis::tensor>>>.size() == 3);
   static_assert(steps_between<twice, replicate>[0].over == axis::tensor);  // the inner cut first
   static_assert(steps_between<replicate, twice>[0].over == axis::data);    // and the outer one first
 }
@@ -166,6 +239,7 @@ TEST_CASE("memory that is not the box's, too little storage and a dimension too 
     CHECK_THROWS_AS((tensor<replicate>{mesh, {std::size_t{1} << 40, std::size_t{1} << 40}, memory}), belay::size_error);
     tensor<columns> from{mesh, {3, 4}, memory};
     CHECK(belay::redistribution_elements<replicate>(from) == 24);
+    CHECK(belay::redistribution_elements<shard<0, axis::tensor>>(from) == (rank.number() == 0 ? 16 : 12));
     CHECK_THROWS_WITH_AS(static_cast<void>(belay::redistribute<replicate>(std::move(from), std::span(storage))),
                          doctest::Contains("needs storage for 24 elements, was given 23"), belay::usage_error);
     return 0;

@@ -36,18 +36,20 @@ class step_boxes {
   step_boxes(const redistribution_step& step, const placement_list& before, const parameter_shape& shape,
              const Mesh& mesh)
       : place_(place_along(mesh.shape(), mesh.layout_coordinate(), step.over)), dimension_(step.dimension) {
-    const bool cuts = step.what != redistribution_step::kind::gather;
-    whole_ = belay::local_box((cuts ? before : step.after).entries(), shape.extents(), mesh.shape(),
-                              mesh.layout_coordinate());
+    placement_list uncut = step.what == redistribution_step::kind::gather ? step.after : before;
+    if (step.what == redistribution_step::kind::exchange) uncut.remove(step.over);
+    whole_ = belay::local_box(uncut.entries(), shape.extents(), mesh.shape(), mesh.layout_coordinate());
   }
 
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(place_.count); }
   [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(place_.number); }
   /// What all of them have together.
   [[nodiscard]] const tensor_box& whole() const noexcept { return whole_; }
-  [[nodiscard]] tensor_box part(std::size_t rank) const {
+  [[nodiscard]] tensor_box part(std::size_t rank) const { return part(rank, dimension_); }
+  /// The same where another dimension is cut.
+  [[nodiscard]] tensor_box part(std::size_t rank, std::size_t dimension) const {
     tensor_box out = whole_;
-    box_side& side = out.sides[dimension_];
+    box_side& side = out.sides[dimension];
     const local_part mine = even_part(side.count(), ranks(), rank);
     side = {side.first + mine.first, side.first + mine.first + mine.count};
     return out;
@@ -81,7 +83,11 @@ template <placement To, class T, class From, tensor_mesh Mesh>
     if (steps[i].what != kind::reduce) {
       const step_boxes boxes(steps[i], before, from.shape(), from.mesh());
       const bool gathers = steps[i].what == kind::gather;
-      if (boxes.ranks() > 1 && (gathers || !boxes.contiguous())) {
+      if (boxes.ranks() > 1 && steps[i].what == kind::exchange) {
+        largest = std::max(
+            {largest, boxes.part(boxes.rank()).elements(), boxes.part(boxes.rank(), steps[i].into).elements()});
+        uses = 2;
+      } else if (boxes.ranks() > 1 && (gathers || !boxes.contiguous())) {
         largest = std::max(largest, boxes.whole().elements());
         uses += gathers && !boxes.contiguous() ? 2U : 1U;
       }
@@ -123,6 +129,8 @@ class mesh_redistribution {
       keep(boxes, boxes.part(boxes.rank()));
     else if constexpr (step.what == kind::gather)
       gather(mesh_.group(step.over, at_), boxes);
+    else if constexpr (step.what == kind::exchange)
+      exchange(mesh_.group(step.over, at_), boxes, step.into);
     else if constexpr (step.what == kind::reduce)
       mesh_.group(step.over, at_).all_reduce(now_, operation_over<step.over>(From{}), at_);
     else
@@ -153,6 +161,32 @@ class mesh_redistribution {
         copy_common(part, staged.data() + first, boxes.whole(), to.data());
       });
     now_ = to;
+  }
+  // Each rank sends the others what their boxes have of its own.
+  void exchange(const group_type& group, const step_boxes& boxes, std::size_t into) {
+    const tensor_box had = boxes.part(boxes.rank()), gets = boxes.part(boxes.rank(), into);
+    std::vector<tensor_box> to, from;
+    std::vector<std::size_t> sent, received;
+    for (std::size_t r = 0; r < boxes.ranks(); ++r) {
+      to.push_back(intersection(had, boxes.part(r, into)));
+      from.push_back(intersection(boxes.part(r), gets));
+      sent.push_back(to.back().elements());
+      received.push_back(from.back().elements());
+    }
+    const std::span<T> packed = free(had.elements());
+    if constexpr (moves)
+      for (std::size_t r = 0, first = 0; r < to.size(); first += sent[r++])
+        copy_common(had, now_.data(), to[r], packed.data() + first);
+    now_ = packed;
+    const std::span<T> arrived = free(gets.elements());
+    group.all_to_all_v(std::span<const T>(packed), std::span<const std::size_t>(sent), arrived,
+                       std::span<const std::size_t>(received), at_);
+    now_ = arrived;
+    const std::span<T> unpacked = free(gets.elements());
+    if constexpr (moves)
+      for (std::size_t r = 0, first = 0; r < from.size(); first += received[r++])
+        copy_common(from[r], arrived.data() + first, gets, unpacked.data());
+    now_ = unpacked;
   }
   template <class Operation>
   void scatter(const group_type& group, const step_boxes& boxes, Operation op) {
@@ -202,22 +236,21 @@ constexpr bool check_redistribution_over_mesh() {
   using kind = redistribution_step::kind;
   static_assert(keeps_partials<From, To>(),
                 "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
-  static_assert(cuts_once<From, To>(),
-                "an axis that cuts a tensor would have to gather it and cut it otherwise, and there is no single "
-                "collective for that: redistribute to a placement without this axis first");
   constexpr const redistribution_steps& steps = steps_between<From, To>;
   static_assert(!(steps.has(kind::reduce) || steps.has(kind::reduce_scatter)) || orders_do_not_matter<T, From>() ||
                     sums_in_rank_order<Group>,
                 "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
                 "sums_in_rank_order, as belay::host and belay::mpi have");
-  static_assert(!(steps.has(kind::gather) || steps.has(kind::reduce_scatter)) || has_varying_counts<Group>,
+  constexpr bool varies = steps.has(kind::gather) || steps.has(kind::reduce_scatter) || steps.has(kind::exchange);
+  static_assert(!varies || has_varying_counts<Group>,
                 "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts, as "
                 "belay::host and belay::mpi have");
   return true;
 }
 
 /// The same tensor with placement `To`. Per axis: partial to replicate all_reduce, partial to shard reduce_scatter_v,
-/// shard to replicate all_gather_v, replicate to shard the local slice. `storage` has as many elements as
+/// shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what the boxes have in
+/// common, replicate to shard the local slice. `storage` has as many elements as
 /// `redistribution_elements<To>(from)` says, and does not overlap the tensor's memory; the result lies in one of the
 /// two. Collective over the groups of the axes that change, whose errors it throws.
 template <class To, class T, class From, tensor_mesh Mesh>

@@ -72,16 +72,19 @@ class placement_list {
 
 /// One collective over one axis, or a copy of what a rank has.
 struct redistribution_step {
-  enum class kind : std::uint8_t { reduce, reduce_scatter, gather, slice };
+  enum class kind : std::uint8_t { reduce, reduce_scatter, exchange, gather, slice };
 
   kind what = kind::slice;
   axis over = axis::data;
   std::size_t dimension = 0;  // that is cut, or no longer
   placement_list after;
+  std::size_t into = 0;  // of an exchange: the dimension that is cut from here on
 };
 
-/// The steps between two lists. Reductions come first, then gathers, the innermost cut of a dimension before others,
-/// then local slices.
+/// The steps between two lists. Reductions come first. Then cuts are taken away, the innermost of a dimension before
+/// others: an axis that cuts another dimension of the result exchanges boxes, the others gather. Local slices are last.
+/// An axis gathers and is sliced again where it would be exchanged into a dimension that others must leave first, while
+/// they wait for it: `[0 by A, 1 by B]` to `[1 by A, 0 by B]`.
 class redistribution_steps {
  public:
   constexpr redistribution_steps(const placement_list& from, const placement_list& to) noexcept : now_(from) {
@@ -89,10 +92,13 @@ class redistribution_steps {
     const auto all = from.entries();
     for (std::size_t i = all.size(); i-- > 0;)
       if (all[i].how == kind::partial && !to.has(all[i])) reduce(all[i], from, to);
-    for (std::size_t i = all.size(); i-- > 0;) {
-      if (!all[i].cuts() || from.order_of(all[i]) < from.common_cuts(to, all[i].dimension)) continue;
-      now_.remove(all[i].over);
-      add({redistribution_step::kind::gather, all[i].over, all[i].dimension, now_});
+    while (const auto next = next_to_leave(to)) {
+      const std::optional<placement_entry> target = to.find(next->over);
+      const bool moves = exchanges(*next, to);
+      now_.remove(next->over);
+      if (moves) now_.add(*target);
+      add({moves ? redistribution_step::kind::exchange : redistribution_step::kind::gather, next->over, next->dimension,
+           now_, moves ? target->dimension : 0});
     }
     for (const placement_entry& each : to.entries()) {
       if (!each.cuts() || now_.has(each)) continue;
@@ -110,6 +116,31 @@ class redistribution_steps {
   }
 
  private:
+  // Of the cuts that the result does not have and that are the innermost of their dimension: one that can be exchanged,
+  // else one whose axis cuts nothing then, else any. The last in the list first.
+  [[nodiscard]] constexpr std::optional<placement_entry> next_to_leave(const placement_list& to) const noexcept {
+    const auto all = now_.entries();
+    std::optional<placement_entry> out;
+    int best = 0;
+    for (std::size_t i = all.size(); i-- > 0;) {
+      if (!all[i].cuts()) continue;
+      const std::size_t order = now_.order_of(all[i]);
+      if (order < now_.common_cuts(to, all[i].dimension) || now_.cut(all[i].dimension, order + 1)) continue;
+      const std::optional<placement_entry> target = to.find(all[i].over);
+      const int rank = exchanges(all[i], to) ? 3 : target && target->cuts() ? 1 : 2;
+      if (rank <= best) continue;
+      best = rank;
+      out = all[i];
+    }
+    return out;
+  }
+  // Whether the axis of `entry` is the next that cuts a dimension of the result, where nothing else does.
+  [[nodiscard]] constexpr bool exchanges(placement_entry entry, const placement_list& to) const noexcept {
+    const std::optional<placement_entry> target = to.find(entry.over);
+    if (!target || !target->cuts() || target->dimension == entry.dimension) return false;
+    const std::size_t before = to.order_of(*target);
+    return now_.common_cuts(to, target->dimension) == before && !now_.cut(target->dimension, before);
+  }
   // Scatters what it reduces where the axis is the next that cuts a dimension of the result.
   constexpr void reduce(placement_entry entry, const placement_list& from, const placement_list& to) noexcept {
     now_.remove(entry.over);
@@ -134,18 +165,6 @@ class redistribution_steps {
 template <placement From, placement To>
 inline constexpr redistribution_steps steps_between{placement_list(entries_of<From>), placement_list(entries_of<To>)};
 
-/// Whether no axis has to gather what it cuts and then cut it otherwise.
-template <placement From, placement To>
-[[nodiscard]] constexpr bool cuts_once() noexcept {
-  const placement_list from(entries_of<From>);
-  const auto& steps = steps_between<From, To>;
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    if (steps[i].what == redistribution_step::kind::slice) {
-      const std::optional<placement_entry> before = from.find(steps[i].over);
-      if (before && before->cuts()) return false;
-    }
-  return true;
-}
 /// Whether every partial of `To` is one of `From`.
 template <placement From, placement To>
 [[nodiscard]] constexpr bool keeps_partials() noexcept {
