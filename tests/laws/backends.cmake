@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # The trainer over threads, processes and MPI: the same loss, gradient norm and final weights, bit for bit, with 2, 3
-# and 4 ranks; over MPI also with queued streams. One cause has one exit code on all. And a run that is interrupted, or
-# loses a rank, ends with one report and leaves nothing.
+# and 4 ranks; over MPI also with queued streams, and with ZeRO-3. One cause has one exit code on all. And a run that is
+# interrupted, or loses a rank, ends with one report and leaves nothing.
 cmake_minimum_required(VERSION 3.25)
 if(NOT train_moe)
   message("skipped: there is no train_moe")
@@ -66,6 +66,15 @@ foreach(mesh pp=1,ep=2 dp=3 pp=2,ep=2)
       message(FATAL_ERROR "${mesh}: threads\n  ${threads}\nmpi, queued\n  ${queued}")
     endif()
     string(APPEND compared " = mpi, queued")
+    if(mesh STREQUAL "dp=3")  # divided values, gathered by address among threads and by messages over MPI
+      train(mpi_zero_3 divided COMMAND
+        ${mpirun} -np ${ranks} ${train_moe} ${flags} --steps 2 --mesh ${mesh} --backend mpi --zero 3)
+      train(threads_zero_3 divided_threads COMMAND ${train_moe} ${flags} --steps 2 --mesh ${mesh} --zero 3)
+      if(NOT divided_threads STREQUAL divided)
+        message(FATAL_ERROR "${mesh}, ZeRO-3: threads\n  ${divided_threads}\nmpi\n  ${divided}")
+      endif()
+      string(APPEND compared ", ZeRO-3: threads = mpi")
+    endif()
   else()
     string(APPEND compared ", no MPI in this build")
   endif()

@@ -248,15 +248,17 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                     "along data keep of them, belay::zero<S> says");
       if (!alike_along_experts<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate()))
         found.stored.gathers = gather_by::collectives;
-      const bool is_small = parameter.local_size() * sizeof(element) < whole_below;
+      // Of the largest part, so that all ranks say the same where a cut is not even.
+      const norm_parts parts =
+          norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
+      const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
+      const bool is_small = largest * sizeof(element) < whole_below;
       const std::size_t family = families_of_part * number + family_of(cut) + (is_small ? first_small_family : 0);
       if constexpr (!fits || !is_kept) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
         found.stored.frozen.push_back({&parameter, family, layers.of(parameter)});
       } else {
-        const norm_parts parts =
-            norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
         expect_even(parameter, parts.elements[parts.mine], at);
         std::size_t first = placed_by_layout;
         if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());

@@ -96,6 +96,32 @@ TEST_CASE("any mesh trains boxes with the bits of one rank, and its norm and los
   }
 }
 
+TEST_CASE("all ranks divide the same parameters, however uneven their parts are") {
+  const axes shape{.data = 2, .expert = 3};
+  std::size_t both = 0;
+  for (std::uint64_t shapes = 1; shapes <= 6; ++shapes) {
+    for (const std::size_t whole_below : {40U, 80U, 160U}) {
+      INFO("shapes " << shapes << ", whole below " << whole_below);
+      std::vector<std::vector<std::string>> divided(shape.ranks());
+      belay::launch(belay::host::world{static_cast<int>(shape.ranks())}, [&](auto& rank, auto& run) {
+        belay::mesh mesh{rank, shape};
+        layer<float> net(mesh, shapes);
+        belay::parameter_store store{
+            run, mesh, net, zero_stage::parameters, {.bucket_bytes = 128, .whole_below = whole_below}};
+        if (run.rehearsing()) return;
+        net.for_each_parameter([&](const auto& each) {
+          if (each.divided()) divided[static_cast<std::size_t>(rank.number())].push_back(each.name());
+        });
+      });
+      for (const auto& of_rank : divided) CHECK(of_rank == divided[0]);
+      both += divided[0].empty() || divided[0].size() == 8 ? 0 : 1;
+    }
+    CHECK(train({shape, shapes, zero_stage::parameters, "", 2, resume_from::nothing, 80}).state ==
+          train({{}, shapes}).state);
+  }
+  CHECK(both > 6);  // runs that divide some and keep others
+}
+
 TEST_CASE("any mesh goes on from the checkpoint of any other, bit for bit") {
   drawn draw(13);
   for (std::uint64_t shapes = 1; shapes <= (only_a_sample() ? 2U : 8U); ++shapes) {

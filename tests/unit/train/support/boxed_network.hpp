@@ -141,6 +141,7 @@ struct settings {
   std::string folder = {};
   std::size_t steps = 2;
   belay::resume_from from = belay::resume_from::nothing;
+  std::size_t whole_below = 0;
 };
 
 inline constexpr std::size_t global_micro_batches = 12;
@@ -151,7 +152,7 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
   layer<T> net(mesh, with.seed);
   using run_type = std::remove_reference_t<decltype(run)>;
   using store_type = belay::parameter_store<run_type, decltype(mesh), belay::precision<T>>;
-  store_type store{run, mesh, net, with.zero, {.seed = 3, .bucket_bytes = 256}};
+  store_type store{run, mesh, net, with.zero, {.seed = 3, .bucket_bytes = 256, .whole_below = with.whole_below}};
   belay::gathers<layer<T>, store_type> whole{net, store};
   belay::adamw optimizer{store};
   belay::checkpoints saved{run, mesh, {.folder = with.folder, .every = with.steps}};
