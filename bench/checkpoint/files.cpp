@@ -57,9 +57,10 @@ double write(const std::string& folder, std::span<std::byte> state) {
       declarations,
       {{"format", "belay"}, {"checkpoint", content.id}, {"step", belay::padded_step(content.step)}, {"file", name}},
       here);
-  belay::file_to_write file{folder + "/" + name, {std::as_bytes(std::span(placed.prefix))}, placed.file_bytes(), {}};
+  belay::file_to_write file{folder + "/" + name, {}, placed.file_bytes(), {}};
+  file.segments.emplace_back(std::as_bytes(std::span(placed.prefix)));
   for (std::size_t i = 0; i < declarations.size(); ++i) {
-    file.segments.push_back(state.subspan(i * tensor_bytes, tensor_bytes));
+    file.segments.emplace_back(state.subspan(i * tensor_bytes, tensor_bytes));
     belay::manifest_piece piece;
     piece.part = belay::value_part;
     piece.begin = placed.prefix.size() + placed.tensors[i].begin;

@@ -90,9 +90,6 @@ void check(const options& run) {
     throw input_error("--shard-group 1 has no shares that --offload could move: take a larger group");
   if ((run.optimizer_tier == belay::tier::file) == run.tier_folder.empty())
     throw input_error("--offload optimizer:file and --tier-dir DIR, the folder of its file, go together");
-  if (run.optimizer_tier == belay::tier::file && !run.checkpoint.folder.empty())
-    throw input_error(
-        "--checkpoint does not read state in tier file: take --offload optimizer:host or optimizer:pinned");
   const checkpoint_settings& saved = run.checkpoint;
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
     throw input_error("--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR: name that too");

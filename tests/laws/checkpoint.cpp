@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "laws/support/run.hpp"
@@ -129,13 +130,16 @@ TEST_CASE("on another mesh, stage and policy it goes on within the bounds of the
 }
 
 TEST_CASE("state of the optimizer in a lower tier trains to the bit as in device, and is saved from there") {
-  for (const auto lower : {belay::tier::host, belay::tier::pinned}) {
+  const directory scratch;
+  for (const auto lower : {belay::tier::host, belay::tier::pinned, belay::tier::file}) {
     for (const std::size_t which : {1U, 3U, 8U}) {
       options run = run_of(settings[which]);
       CAPTURE(run.mesh.text());
+      CAPTURE(belay::name(lower));
       const directory whole, cut;
       const kept expected = train_on<float>(run, whole.path, after);
       run.optimizer_tier = lower;
+      if (lower == belay::tier::file) run.tier_folder = scratch.path;
       train_on<float>(run, cut.path, before);
       const kept got = train_on<float>(run, cut.path, after);
       REQUIRE(got.from == before);
@@ -143,6 +147,30 @@ TEST_CASE("state of the optimizer in a lower tier trains to the bit as in device
       CHECK(compare(expected.weights, got.weights).worst == 0);
     }
   }
+}
+
+TEST_CASE("state in a file goes on in memory, and state in memory in a file, on another mesh and stage") {
+  using belay::tier;
+  const directory scratch;
+  const auto in = [&](const setting& one, tier its) {
+    options run = run_of(one);
+    run.optimizer_tier = its;
+    if (its == tier::file) run.tier_folder = scratch.path;
+    return run;
+  };
+  const std::pair<std::size_t, std::size_t> pairs[] = {{3, 4}, {1, 9}};
+  for (const auto& [one, other] : pairs)
+    for (const tier from : {tier::file, tier::pinned}) {
+      const options second = in(settings[other], from == tier::file ? tier::pinned : tier::file);
+      CAPTURE(second.mesh.text());
+      const directory whole, cut;
+      const kept expected = train_on<float>(second, whole.path, after);
+      train_on<float>(in(settings[one], from), cut.path, before);
+      const kept got = train_on<float>(second, cut.path, after);
+      REQUIRE(got.from == before);
+      CHECK(got.losses.back() == doctest::Approx(expected.losses.back()).epsilon(1e-6));
+      CHECK(compare(expected.weights, got.weights).worst < 1e-4);
+    }
 }
 
 TEST_CASE("bf16 goes on to the bit, and as fp32 from its masters") {

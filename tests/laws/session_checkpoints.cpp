@@ -153,7 +153,6 @@ TEST_CASE("what cannot be offloaded is refused with the flag that would help") {
   refused({"--offload", "optimizer,optimizer:host"});
   refused({"--offload", "weights"});
   refused({"--offload", "optimizer:disk"});
-  refused({"--offload", "optimizer:file", "--tier-dir", "/tmp", "--checkpoint", in.file("a")});
   refused({"--offload", "parameters", "--zero", "3", "--shard-group", "1"});
   const auto offloads = [](const char* text) {
     train_moe::options run;

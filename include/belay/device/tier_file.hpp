@@ -26,6 +26,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier_file/error.hpp"             // IWYU pragma: export
+#include "belay/device/tier_file/reference.hpp"         // IWYU pragma: export
 #include "belay/device/tier_file/ring_transfers.hpp"    // IWYU pragma: export
 #include "belay/device/tier_file/system_calls.hpp"      // IWYU pragma: export
 #include "belay/device/tier_file/thread_transfers.hpp"  // IWYU pragma: export
@@ -82,14 +83,14 @@ class tier_file {
   /// usage_error. `to` is the transfer's until it was waited for. Transfers that are under way at the same time are in
   /// no order. Any thread may start.
   file_transfer start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) {
-    expect_fits(tier_file_operation::read, offset, to, at);
-    return transfers_->start(tier_file_operation::read, offset, to.data(), to.size());
+    return reference().start_read(offset, to, at);
   }
   /// Writes `from` at byte `offset`, alike.
   file_transfer start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
-    expect_fits(tier_file_operation::write, offset, from, at);
-    return transfers_->start(tier_file_operation::write, offset, const_cast<std::byte*>(from.data()), from.size());
+    return reference().start_write(offset, from, at);
   }
+  /// The same file without its type.
+  [[nodiscard]] tier_file_reference reference() const noexcept { return {*transfers_, bytes_, access_.alignment}; }
 
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t slots() const noexcept { return transfers_->slots(); }
@@ -124,22 +125,6 @@ class tier_file {
 
   [[noreturn]] void refuse_start(int code, const std::string& why, where at) const {
     throw tier_file_error(directory(), {tier_file_operation::start, tier_file_fault::system, code, 0, 0, 0, why}, at);
-  }
-
-  void expect_fits(tier_file_operation what, std::uint64_t offset, std::span<const std::byte> memory, where at) const {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    const std::size_t unit = access_.alignment;
-    if (((offset | memory.size() | address) & (unit - 1)) != 0) [[unlikely]]
-      throw usage_error(sentence(what, offset, memory.size()) + ": offset, length and address (" +
-                            std::to_string(address % unit) + " beyond a block) are multiples of " +
-                            std::to_string(unit),
-                        at);
-    if (offset > bytes_ || memory.size() > bytes_ - offset) [[unlikely]]
-      throw usage_error(sentence(what, offset, memory.size()) + ": it has " + std::to_string(bytes_), at);
-  }
-  [[nodiscard]] static std::string sentence(tier_file_operation what, std::uint64_t offset, std::size_t bytes) {
-    return std::string(name(what)) + " of " + std::to_string(bytes) + " bytes from byte " + std::to_string(offset) +
-           " of a tier file on";
   }
 
   unnamed_file<Calls> file_;

@@ -15,8 +15,6 @@
 //   saved.close();
 #pragma once
 
-#include <sys/random.h>
-
 #include <cerrno>
 #include <concepts>
 #include <cstddef>
@@ -36,9 +34,9 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
-#include "belay/core/hexadecimal.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stored_bytes.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/participant.hpp"
@@ -125,10 +123,12 @@ class checkpoints {
     state_.add_values(store);
     attach(store);
   }
-  /// The same with the state of their optimizer. Throws usage_error for state in tier file.
+  /// The same with the state of their optimizer, in whatever tier. State in tier file is read through memory of tier
+  /// host, "checkpoint staging".
   template <saved_store Store, saved_optimizer Optimizer>
   void add(Store& store, Optimizer& optimizer, where at = where::current()) {
-    if (enabled()) expect_in_memory(optimizer, at);
+    if constexpr (requires { optimizer.state_tier(); })
+      if (enabled() && optimizer.state_tier() == tier::file) lease_staging(at);
     state_.add_values(store);
     state_.add_optimizer(store, optimizer);
     attach(store);
@@ -168,7 +168,7 @@ class checkpoints {
         run_->engine().continue_after(out.step);
       }
       layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
-      writer_.emplace(ring_);
+      writer_.emplace(ring_, staging_);
       last_started_ = out.step;
     }
     return out;
@@ -279,6 +279,10 @@ class checkpoints {
   [[nodiscard]] const control_type& control() const noexcept { return mesh_->control(); }
   [[nodiscard]] bool speaks() const { return control().rank() == 0; }
 
+  void lease_staging(where at) {
+    if (staging_.empty())
+      staging_ = run_->template lease<std::byte>(tier::host, 2 * file_staging::bytes, "checkpoint staging", at);
+  }
   template <class Store>
   void attach(Store& store) {
     if (!enabled()) return;
@@ -338,7 +342,7 @@ class checkpoints {
   void start(std::uint64_t number, where at) {
     finish(at);
     run_->engine().synchronize();  // the last update
-    if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_id(at) : "", 0, at);
+    if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
     if (speaks()) captured_ = state_.capture();
     saving_ = last_started_ = number;
     const std::string folder = folder_.path_of(number);
@@ -366,20 +370,11 @@ class checkpoints {
     folder_.sweep(step, at);  // what was given up; others may write a later one by now
   }
 
-  [[nodiscard]] static std::string random_id(where at) {
-    std::uint64_t random = 0;
-    if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
-      throw file_error("getrandom", 0, "no number can be drawn for a checkpoint", at);
-    std::string out;
-    append_hex(out, random, 16);
-    return out;
-  }
-
   Run* run_;
   const Mesh* mesh_;
   checkpoint_options options_;
   checkpoint_folder<Files> folder_;
-  std::span<std::byte> ring_;
+  std::span<std::byte> ring_, staging_;
   added_state<Files> state_;
   std::vector<std::function<void()>> detach_;
   checkpoint_layout layout_;

@@ -37,6 +37,7 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
+#include "belay/device/stored_bytes.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file.hpp"
@@ -193,6 +194,23 @@ class adamw {
       if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
       done += range.count;
     }
+  }
+  /// Calls `visit(part, range, state)` alike, in any order, for what is written as a whole: what was there is not read.
+  /// Between steps. Throws tier_file_error.
+  template <class Visit>
+  void fill_state(Visit&& visit, where at = where::current()) {
+    if (offloaded_) return offloaded_->fill_state(visit, at);
+    each_state(visit, at);
+  }
+  /// Calls `visit(part, range, places)` once for each part of each range, with a `std::span<const stored_bytes>` where
+  /// its state lies. Nothing is read.
+  template <class Visit>
+  void each_state_place(Visit&& visit) const {
+    if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
+    each_state([&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+      const stored_bytes place(std::as_bytes(state));
+      visit(part, range, std::span<const stored_bytes>(&place, 1));
+    });
   }
   /// `visit(name, value)` for what the optimizer was made with, and the last learning rate.
   template <class Visit>

@@ -8,8 +8,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdint>
 #include <string>
+
+#include "unit/device/support/tier_file.hpp"
 
 using namespace checkpoint_bench;
 
@@ -91,6 +95,65 @@ TEST_CASE("on other ranks, in another stage or type, a resumed run loads the sam
     }
   }
   CHECK(rounded.at.at(3).at("master wide") == expected.at.at(3).at("value wide"));
+}
+
+TEST_CASE("state of the optimizer in a tier's file is saved from there and loaded into it, from and to any tier") {
+  const tier_files::folder scratch;
+  const belay::optimizer_memory in_file{belay::tier::file, scratch.path, 4 * belay::parameter_chunk};
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const directory dir;
+    settings whole = in(dir, ranks, 5);
+    settings first = whole, second = whole;
+    whole.saved.folder = "";
+    first.steps = 3;
+    first.memory = second.memory = in_file;
+    const record expected = train<belay::bf16>(whole);
+    train<belay::bf16>(first);
+    CHECK(text_of(dir / "run/step-00000003/manifest.json").size() < 8000);  // a piece for each range, of any chunks
+    settings elsewhere = in(dir, 3, 3);
+    elsewhere.zero = belay::zero_stage::parameters;
+    for (const belay::optimizer_memory& memory : {in_file, belay::optimizer_memory{belay::tier::pinned}}) {
+      elsewhere.memory = memory;
+      CHECK(apart(expected.at.at(3), train<belay::bf16>(elsewhere).at.at(3)) == 0);
+    }
+    CHECK(apart(expected.at.at(5), train<belay::bf16>(second).at.at(5)) == 0);
+    CHECK(scratch.empty());
+  }
+  const directory dir;
+  settings pinned = in(dir, 2, 3);
+  pinned.memory = {belay::tier::pinned};
+  const record expected = train(pinned);
+  settings file = in(dir, 3, 3);
+  file.memory = in_file;
+  CHECK(apart(expected.at.at(3), train(file).at.at(3)) == 0);
+}
+
+TEST_CASE("a tier's file that cannot be read costs a checkpoint that is named, and not the run") {
+  using calls = tier_files::by_thread::calls;
+  const tier_files::calm before;
+  const tier_files::folder scratch;
+  for (const std::size_t ring_bytes : {std::size_t{0}, std::size_t{8} << 20U}) {
+    const directory dir;
+    settings with = in(dir, 1, 8);
+    with.saved.every = 2;
+    with.saved.keep = 0;
+    with.saved.ring_bytes = ring_bytes;
+    with.memory = {belay::tier::file, scratch.path, 4 * belay::parameter_chunk, belay::file_access::thread};
+    // The second moments of the first chunk: no update begins to read there.
+    constexpr std::int64_t second = 4 * belay::parameter_chunk * sizeof(float);
+    tier_files::now.result = -EIO;
+    with.before_commit = [&](int, std::size_t step) { tier_files::now.bad_offset = step == 4 ? second : -1; };
+    const record got = train<float, belay::posix_files, calls>(with);
+    REQUIRE(got.problems.size() == 1);
+    CHECK(contains(got.problems[0], scratch.path));
+    CHECK(contains(got.problems[0], "from byte 65536 on"));
+    CHECK(names_in(dir / "run") == std::vector<std::string>{"step-00000002", "step-00000006", "step-00000008"});
+    with.saved.folder = "";
+    CHECK(train(with).losses == got.losses);
+    settings again = in(dir, 2, 8);
+    CHECK(apart(train(again).at.at(8), got.at.at(8)) == 0);
+  }
 }
 
 TEST_CASE("the masters of a narrow run are the values of a wide one") {

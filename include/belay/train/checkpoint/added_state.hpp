@@ -19,6 +19,7 @@
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stored_bytes.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/declared_state.hpp"
@@ -58,16 +59,29 @@ class added_state {
   template <class Store, class Optimizer>
   void add_optimizer(Store& store, Optimizer& optimizer) {
     declare_.push_back([&store, &optimizer](declared_state& out) {
-      optimizer.each_state([&](std::string_view part, const auto& range, auto state) {
+      const auto add = [&](std::string_view part, const auto& range, auto state) {
         out.add(store.buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
                 store.copies_of(range.parameter).of_state);
-      });
+      };
+      const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
+        out.add<typename Optimizer::state_type>(store.buckets().parameter(range.parameter), range.parameter, part,
+                                                range.offset, range.count, places,
+                                                store.copies_of(range.parameter).of_state);
+      };
+      if constexpr (requires { optimizer.each_state_place(add_places); })
+        optimizer.each_state_place(add_places);
+      else
+        optimizer.each_state(add);
     });
     const std::size_t number = optimizers_.size();
     load_.push_back([&store, &optimizer, number](checkpoint_reader<Files>& in, state_kinds kinds, where at) {
-      optimizer.each_state([&](std::string_view part, const auto& range, auto state) {
+      const auto load = [&](std::string_view part, const auto& range, auto state) {
         load_range(store.buckets().parameter(range.parameter), part, range, state, in, kinds, at);
-      });
+      };
+      if constexpr (requires { optimizer.fill_state(load); })
+        optimizer.fill_state(load, at);
+      else
+        optimizer.each_state(load);
       if (kinds == state_kinds::weights) return optimizer.continue_after(0);
       if (number >= in.content().optimizers.size())
         throw file_error(

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hexadecimal.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
@@ -51,6 +53,16 @@ inline constexpr std::string_view unfinished_manifest_name = "manifest.json.tmp"
   char text[32];
   std::snprintf(text, sizeof text, "%012llu", static_cast<unsigned long long>(step));
   return text;
+}
+
+/// 16 hexadecimal digits for a run, which all of its files have.
+[[nodiscard]] inline std::string random_checkpoint_id(where at) {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
+    throw file_error("getrandom", 0, "no number can be drawn for a checkpoint", at);
+  std::string out;
+  append_hex(out, random, 16);
+  return out;
 }
 
 /// What lies at `path`, without changing it, except where a function says so. Errors are file_error.

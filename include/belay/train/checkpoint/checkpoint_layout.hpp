@@ -22,6 +22,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stored_bytes.hpp"
 #include "belay/train/checkpoint/checkpoint_folder.hpp"
 #include "belay/train/checkpoint/checkpoint_writer.hpp"
 #include "belay/train/checkpoint/declared_state.hpp"
@@ -63,8 +64,8 @@ class checkpoint_layout {
       file_to_write next;
       next.path = folder + "/" + of.name;
       next.bytes = of.bytes;
-      next.segments.push_back(std::as_bytes(std::span<const char>(each.header)));
-      next.segments.insert(next.segments.end(), each.memory.begin(), each.memory.end());
+      next.segments.emplace_back(std::as_bytes(std::span<const char>(each.header)));
+      next.segments.insert(next.segments.end(), each.segments.begin(), each.segments.end());
       out.push_back(std::move(next));
     }
     return out;
@@ -121,7 +122,7 @@ class checkpoint_layout {
   };
   struct own_file {
     std::size_t number;
-    std::vector<std::span<const std::byte>> memory;
+    std::vector<stored_bytes> segments;
     std::string header;
   };
 
@@ -176,8 +177,13 @@ class checkpoint_layout {
       if (number_of_.find(each.tensor)->second.stage != stage) continue;
       const std::string name = checkpoint_file_name(declared_state::group_names[each.piece.file], rank);
       for (own_file& into : own_)
-        if (files_[into.number].name == name) into.memory.push_back(each.memory);
+        if (files_[into.number].name == name)
+          for (const stored_bytes& segment : each.segments) append(into.segments, segment);
     }
+  }
+  // What is adjacent in a tier's file is read at once.
+  static void append(std::vector<stored_bytes>& to, const stored_bytes& next) {
+    if (to.empty() || !to.back().join(next)) to.push_back(next);
   }
   void lay_out_all(where at) {
     for (file& each : files_) {

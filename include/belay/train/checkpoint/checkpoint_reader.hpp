@@ -116,14 +116,7 @@ class checkpoint_reader {
       if (taken == length) {  // into place at once
         load(number, chunk, to.first(taken), at);
       } else {
-        if (!cached_ || cached_file_ != number || cached_chunk_ != chunk) {
-          if (!cached_) cached_ = std::make_unique<std::array<std::byte, checkpoint_chunk>>();
-          cached_file_ = files_.size();  // of none, should it fail
-          load(number, chunk, std::span(*cached_).first(static_cast<std::size_t>(length)), at);
-          cached_file_ = number;
-          cached_chunk_ = chunk;
-        }
-        std::memcpy(to.data(), cached_->data() + (begin - from), taken);
+        std::memcpy(to.data(), cached(number, chunk, length, at) + (begin - from), taken);
       }
       to = to.subspan(taken);
       begin += taken;
@@ -172,6 +165,25 @@ class checkpoint_reader {
 
   [[nodiscard]] std::string path_of(std::size_t number) const { return folder_ + "/" + content_.files[number].name; }
 
+  // A chunk of which a part was asked for, as the next parts will be: of the parts of a state in turn, as an optimizer
+  // does that fills itself from a file.
+  [[nodiscard]] const std::byte* cached(std::size_t number, std::uint64_t chunk, std::uint64_t length, where at) {
+    cached_chunk* oldest = &cached_[0];
+    for (cached_chunk& each : cached_) {
+      if (each.used > 0 && each.file == number && each.chunk == chunk) {
+        each.used = ++uses_;
+        return each.memory->data();
+      }
+      if (each.used < oldest->used) oldest = &each;
+    }
+    if (!oldest->memory) oldest->memory = std::make_unique<std::array<std::byte, checkpoint_chunk>>();
+    oldest->used = 0;  // nothing, should it fail
+    load(number, chunk, std::span(*oldest->memory).first(static_cast<std::size_t>(length)), at);
+    oldest->file = number;
+    oldest->chunk = chunk;
+    oldest->used = ++uses_;
+    return oldest->memory->data();
+  }
   // One chunk, verified.
   void load(std::size_t number, std::uint64_t chunk, std::span<std::byte> to, where at) {
     open(number, at);
@@ -237,9 +249,13 @@ class checkpoint_reader {
   std::string folder_;
   manifest content_;
   std::vector<safetensors::basic_file<Files>> files_;  // open ones
-  std::unique_ptr<std::array<std::byte, checkpoint_chunk>> cached_;
-  std::size_t cached_file_ = 0;
-  std::uint64_t cached_chunk_ = 0;
+  struct cached_chunk {
+    std::unique_ptr<std::array<std::byte, checkpoint_chunk>> memory;
+    std::size_t file = 0;
+    std::uint64_t chunk = 0, used = 0;  // when; 0: there is nothing in it
+  };
+  std::array<cached_chunk, 4> cached_;  // three parts of a state, and one more
+  std::uint64_t uses_ = 0;
   std::uint64_t bytes_read_ = 0;
 };
 

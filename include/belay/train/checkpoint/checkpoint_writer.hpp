@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Writes one rank's files of a checkpoint beside its training, on a thread of its own: from where the state lies,
-// without a copy, a chunk at a time. Before the state changes, `before_update` copies the last chunks that are not
-// written into a ring of fixed size, and waits for those that do not fit.
+// Writes one rank's files of a checkpoint beside its training, on a thread of its own: from where the state lies, a
+// chunk at a time, without a copy of what is in memory. What is in a tier's file is read through aligned memory. Before
+// the state changes, `before_update` copies the last chunks that are not written into a ring of fixed size, and waits
+// for those that do not fit.
 // IWYU pragma: private, include "belay/train/checkpoint.hpp"
 #pragma once
 
@@ -29,6 +30,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stored_bytes.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/safetensors/file.hpp"
 
@@ -45,7 +47,7 @@ struct checkpoint_costs {
 /// `before_update` has returned.
 struct file_to_write {
   std::string path;
-  std::vector<std::span<const std::byte>> segments;
+  std::vector<stored_bytes> segments;
   std::uint64_t bytes = 0;               // of all segments
   std::vector<std::uint32_t> checksums;  // of its chunks, once written
 };
@@ -54,8 +56,13 @@ template <folders_policy Files = posix_files>
 class checkpoint_writer {
  public:
   /// `ring`: memory for so many whole chunks, of which the first is for gathering small segments. At least one.
-  explicit checkpoint_writer(std::span<std::byte> ring)
-      : gathered_(ring.first(chunk_bytes)), ring_(ring.subspan(chunk_bytes)), thread_([this] { work(); }) {}
+  /// `staging`: where segments lie in files, twice what `file_staging` needs.
+  explicit checkpoint_writer(std::span<std::byte> ring, std::span<std::byte> staging = {})
+      : gathered_(ring.first(chunk_bytes)),
+        ring_(ring.subspan(chunk_bytes)),
+        staging_(staging.first(staging.size() / 2)),
+        staging_of_updates_(staging.subspan(staging.size() / 2)),
+        thread_([this] { work(); }) {}
   checkpoint_writer(const checkpoint_writer&) = delete;
   checkpoint_writer& operator=(const checkpoint_writer&) = delete;
   /// Gives up what is not written: its thread ends after the chunk that it is at.
@@ -75,14 +82,18 @@ class checkpoint_writer {
     files_ = std::move(files);
     folder_ = std::move(folder);
     at_ = at;
-    chunks_ = 0;
+    ends_of_.clear();
+    copied_from_ = 0;
     for (file_to_write& each : files_) {
       each.checksums.assign(static_cast<std::size_t>(checkpoint_chunks(each.bytes)), 0);
-      chunks_ += each.checksums.size();
+      copied_from_ += each.checksums.size();
+      std::uint64_t end = 0;
+      std::vector<std::uint64_t>& ends = ends_of_.emplace_back();
+      for (const stored_bytes& segment : each.segments) ends.push_back(end += segment.size());
     }
     taken_ = written_ = 0;
-    copied_from_ = chunks_;
     problem_.reset();
+    unread_.reset();
     stage_ = stage::writing;
     changed_.notify_all();
   }
@@ -115,7 +126,8 @@ class checkpoint_writer {
     return costs_;
   }
 
-  /// Returns when nothing that is still to be written lies where the segments are.
+  /// Returns when nothing that is still to be written lies where the segments are. A tier's file that cannot be read is
+  /// a `problem` of what is written, and no error here.
   void before_update() {
     std::unique_lock held(mutex_);
     if (stage_ != stage::writing || written_ >= copied_from_) return;
@@ -124,11 +136,16 @@ class checkpoint_writer {
     const std::size_t to = copied_from_;
     held.unlock();  // chunks that are taken meanwhile are still as they were
     std::uint64_t copied = 0;
-    for (std::size_t chunk = from; chunk < to; ++chunk) copied += copy(chunk);
+    std::optional<file_error> wrong = problem_of([&] {
+      for (std::size_t chunk = from; chunk < to; ++chunk) copied += copy(chunk);
+    });
     held.lock();
-    copied_from_ = std::max(from, std::min(taken_, to));
+    if (wrong)
+      unread_ = std::move(wrong);  // the thread ends with it at its next chunk
+    else
+      copied_from_ = std::max(from, std::min(taken_, to));
     costs_.copied_bytes += copied;
-    wait(held, [&] { return stage_ != stage::writing || written_ >= copied_from_; });
+    wait(held, [&] { return stage_ != stage::writing || (!unread_ && written_ >= copied_from_); });
   }
   /// Returns when everything that was started is done.
   void wait_done() {
@@ -152,26 +169,26 @@ class checkpoint_writer {
   // Where chunk `number` of all files lies.
   struct place {
     file_to_write* file;
-    std::size_t chunk;
+    std::size_t file_number, chunk;
     std::uint64_t begin, bytes;
   };
   [[nodiscard]] place place_of(std::size_t number) {
     std::size_t f = 0;
     for (; number >= files_[f].checksums.size(); ++f) number -= files_[f].checksums.size();
     const std::uint64_t begin = number * checkpoint_chunk;
-    return {&files_[f], number, begin, std::min(checkpoint_chunk, files_[f].bytes - begin)};
+    return {&files_[f], f, number, begin, std::min(checkpoint_chunk, files_[f].bytes - begin)};
   }
-  // Calls `visit(span)` for the segments of a chunk, in order.
+  // Calls `visit(stored_bytes)` for the segments of a chunk, in order.
   template <class Visit>
-  static void each_segment(const place& of, Visit&& visit) {
-    std::uint64_t at = 0;
+  void each_segment(const place& of, Visit&& visit) const {
+    const std::vector<std::uint64_t>& ends = ends_of_[of.file_number];
+    const std::vector<stored_bytes>& segments = of.file->segments;
     const std::uint64_t end = of.begin + of.bytes;
-    for (const std::span<const std::byte>& each : of.file->segments) {
-      const std::uint64_t first = std::max(at, of.begin), last = std::min(at + each.size(), end);
-      if (first < last)
-        visit(each.subspan(static_cast<std::size_t>(first - at), static_cast<std::size_t>(last - first)));
-      at += each.size();
-      if (at >= end) return;
+    auto i = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), of.begin) - ends.begin());
+    for (std::uint64_t next = of.begin; next < end; next = ends[i++]) {
+      const std::uint64_t begin = ends[i] - segments[i].size(), last = std::min(ends[i], end);
+      if (next < last)
+        visit(segments[i].part(static_cast<std::size_t>(next - begin), static_cast<std::size_t>(last - next)));
     }
   }
   // The last chunks have the ring, so that a chunk always has the same slot.
@@ -180,12 +197,14 @@ class checkpoint_writer {
   }
   std::uint64_t copy(std::size_t number) {
     const place of = place_of(number);
-    std::byte* next = slot_of(number);
-    each_segment(of, [&](std::span<const std::byte> part) {
-      std::memcpy(next, part.data(), part.size());
-      next += part.size();
-    });
+    gather(of, slot_of(number), staging_of_updates_);
     return of.bytes;
+  }
+  void gather(const place& of, std::byte* to, file_staging& staging) const {
+    each_segment(of, [&](const stored_bytes& part) {
+      staging.copy(part, to, at_);
+      to += part.size();
+    });
   }
 
   // --- on the thread
@@ -254,13 +273,16 @@ class checkpoint_writer {
     {
       const std::lock_guard held(mutex_);
       if (ends_) return false;
+      if (unread_) throw file_error(*unread_);
       number = taken_++;
       copied = number >= copied_from_;
     }
     const place of = place_of(number);
     crc32c checksum;
-    if (copied) {
-      const std::span<const std::byte> all(slot_of(number), static_cast<std::size_t>(of.bytes));
+    if (!copied && lies_in_file(of)) gather(of, gathered_.data(), staging_);
+    if (copied || lies_in_file(of)) {
+      const std::span<const std::byte> all(copied ? slot_of(number) : gathered_.data(),
+                                           static_cast<std::size_t>(of.bytes));
       checksum.add(all);
       out.write(of.begin, all, at_);
     } else {
@@ -274,6 +296,11 @@ class checkpoint_writer {
     changed_.notify_all();
     return true;
   }
+  [[nodiscard]] bool lies_in_file(const place& of) const {
+    bool out = false;
+    each_segment(of, [&](const stored_bytes& part) { out = out || part.in_file(); });
+    return out;
+  }
   void write_in_place(const place& of, const safetensors::basic_file<Files>& out, crc32c& checksum) {
     std::uint64_t next = of.begin;  // byte of the file that is to be written next
     std::size_t held = 0;           // bytes that are gathered for it
@@ -281,7 +308,8 @@ class checkpoint_writer {
       if (held > 0) out.write(next, gathered_.first(held), at_);
       next += std::exchange(held, 0);
     };
-    each_segment(of, [&](std::span<const std::byte> part) {
+    each_segment(of, [&](const stored_bytes& segment) {
+      const std::span<const std::byte> part = segment.memory();
       checksum.add(part);
       if (part.size() < gathered_below) {
         std::memcpy(gathered_.data() + held, part.data(), part.size());
@@ -296,6 +324,7 @@ class checkpoint_writer {
   }
 
   std::span<std::byte> gathered_, ring_;
+  file_staging staging_, staging_of_updates_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   stage stage_ = stage::idle;
@@ -304,11 +333,12 @@ class checkpoint_writer {
   std::vector<file_to_write> files_;
   std::string folder_;
   where at_;
-  std::size_t chunks_ = 0;       // of all files
-  std::size_t taken_ = 0;        // chunks that the thread has begun, in order
-  std::size_t written_ = 0;      // and those that it has written
-  std::size_t copied_from_ = 0;  // chunks from here on are in the ring
+  std::vector<std::vector<std::uint64_t>> ends_of_;  // by file: where each segment ends in it
+  std::size_t taken_ = 0;                            // chunks that the thread has begun, in order
+  std::size_t written_ = 0;                          // and those that it has written
+  std::size_t copied_from_ = 0;                      // chunks from here on are in the ring
   std::optional<file_error> problem_, late_problem_;
+  std::optional<file_error> unread_;  // why an update could not copy
   std::vector<std::function<void()>> jobs_;
   checkpoint_costs costs_;
   std::thread thread_;  // the last: it uses all the others

@@ -10,12 +10,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
-#include "belay/device/tier.hpp"
+#include "belay/device/stored_bytes.hpp"
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/placement.hpp"
@@ -24,54 +25,51 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A piece that this rank writes, and where it lies in memory.
+/// A piece that this rank writes, and where it lies.
 struct declared_piece {
   std::string tensor;
-  std::vector<std::uint64_t> shape;  // of the tensor
-  manifest_piece piece;              // its file is 0 for values, 1 for state of an optimizer
-  std::span<const std::byte> memory;
+  std::vector<std::uint64_t> shape;    // of the tensor
+  manifest_piece piece;                // its file is 0 for values, 1 for state of an optimizer
+  std::vector<stored_bytes> segments;  // one after another
 };
-
-/// Throws usage_error where the state of `optimizer` is in a file: checkpoints are written from where state lies.
-template <class Optimizer>
-void expect_in_memory(const Optimizer& optimizer, where at) {
-  if constexpr (requires { optimizer.state_tier(); }) {
-    if (optimizer.state_tier() != tier::file) return;
-    throw usage_error(
-        "the state of this optimizer is in tier file, which checkpoints do not read: keep it in tier host or pinned",
-        at);
-  }
-}
 
 class declared_state {
  public:
   enum file_group : std::size_t { parameters, optimizer };
   static constexpr std::string_view group_names[] = {"parameters", "optimizer"};
 
-  /// Elements `first` and on of the local part of `parameter`, number `number` of its model, have the part `state`,
-  /// which is kept alike by as many ranks as `copies` says.
-  template <class T, class State>
+  /// `count` elements from `first` on of the local part of `parameter`, number `number` of its model, have the part
+  /// `state`, which lies at `places`, one after another, and is kept alike by as many ranks as `copies` says.
+  template <class State, class T>
   void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
-           std::span<State> state, copy_place copies) {
-    const local_part mine = copies.written(state.size(), sizeof(State), number);
+           std::size_t count, std::span<const stored_bytes> places, copy_place copies) {
+    const local_part mine = copies.written(count, sizeof(State), number);
     if (mine.count == 0) return;
-    const auto values = std::span<const State>(state).subspan(mine.first, mine.count);
     declared_piece out;
     out.tensor = parameter.name();
     for (const std::size_t extent : parameter.shape()) out.shape.push_back(extent);
     out.piece = {std::string(part),
-                 safetensors::stored_as<std::remove_const_t<State>>,
+                 safetensors::stored_as<State>,
                  part == value_part ? parameters : optimizer,
                  0,
                  parameter.local_box(),
                  first + mine.first,
                  mine.count};
-    out.memory = std::as_bytes(values);
+    each_stored_part(places, mine.first * sizeof(State), mine.count * sizeof(State),
+                     [&](const stored_bytes& each) { out.segments.push_back(each); });
     pieces_.push_back(std::move(out));
+  }
+  /// The same of what lies in memory.
+  template <class T, class State>
+  void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
+           std::span<State> state, copy_place copies) {
+    const stored_bytes place(std::as_bytes(state));
+    add<std::remove_const_t<State>>(parameter, number, part, first, state.size(),
+                                    std::span<const stored_bytes>(&place, 1), copies);
   }
 
   [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
-  /// What they say, without memory: a tensor for each piece.
+  /// What they say, without where they lie: a tensor for each piece.
   [[nodiscard]] std::vector<manifest_tensor> declarations() const {
     std::vector<manifest_tensor> out;
     for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});

@@ -21,6 +21,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/slot_ring.hpp"
+#include "belay/device/stored_bytes.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier_file.hpp"
 #include "belay/kernel/optimizer.hpp"
@@ -124,16 +125,41 @@ class offloaded_state {
       const slot_view slot = view_of(ring_.slot(0), k);
       const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
       file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
-      state_chunks::each_part(chunks_[k], owned_,
-                              [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                                owned_range<T> part = range;
-                                part.offset += offset;
-                                part.count = n;
-                                for (std::size_t p = 0; p < parts; ++p)
-                                  visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
-                              });
+      visit_chunk(k, slot, visit);
       file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
     }
+  }
+  /// The same where `visit` writes all: a chunk is written while the next is filled.
+  template <class Visit>
+  void fill_state(Visit&& visit, where at) {
+    if (!file_) return each_state(visit, at);
+    ring_.reset();
+    for (file_transfer& each : written_) each = {};
+    for (std::size_t k = 0; k < chunks_.size(); ++k) {
+      file_transfer& last = written_[k % ring_.slots()];
+      last.wait(at);
+      const slot_view slot = view_of(ring_.slot(k % ring_.slots()), k);
+      const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+      std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
+      visit_chunk(k, slot, visit);
+      last = file_->start_write(sizes_.file_offset(k), bytes, at);
+    }
+    for (file_transfer& each : written_) each.wait(at);
+  }
+  /// Calls `visit(part, range, places)` for state in a file: part by part, so that what is adjacent in a chunk follows.
+  template <class Visit>
+  void each_place(Visit&& visit) const {
+    std::vector<stored_bytes> places;
+    for (std::size_t p = 0; p < parts; ++p)
+      for (std::size_t k = 0; k < chunks_.size(); ++k)
+        state_chunks::each_part(
+            chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+              if (offset == 0) places.clear();
+              places.emplace_back(file_->reference(),
+                                  sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
+                                  n * sizeof(state_type));
+              if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
+            });
   }
 
   [[nodiscard]] bool in_file() const noexcept { return file_.has_value(); }
@@ -161,6 +187,18 @@ class offloaded_state {
       out.state[p] = file_ ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
                            : state_.data() + p * part_ + chunks_[chunk].first;
     return out;
+  }
+
+  template <class Visit>
+  void visit_chunk(std::size_t k, const slot_view& slot, Visit&& visit) const {
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              owned_range<T> part = range;
+                              part.offset += offset;
+                              part.count = n;
+                              for (std::size_t p = 0; p < parts; ++p)
+                                visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
+                            });
   }
 
   template <class Copies>

@@ -107,12 +107,13 @@ struct settings {
   belay::resume_from from = belay::resume_from::newest;
   belay::zero_stage zero = belay::zero_stage::optimizer_state;
   belay::stream_choice streams;
+  belay::optimizer_memory memory;  // of the optimizer's state
   std::function<void(int rank, std::size_t step)> before_commit = [](int, std::size_t) {};
 };
 
 inline constexpr std::size_t global_micro_batches = 12;
 
-template <class T, class Files>
+template <class T, class Files, class Calls>
 void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, auto& run) {
   belay::mesh mesh{rank, {.data = rank.size()}};
   layer<T> net;
@@ -120,7 +121,8 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
   using store_type = belay::parameter_store<run_type, decltype(mesh), belay::precision<T>>;
   store_type store{run, mesh, net, with.zero, {.seed = 3, .bucket_bytes = std::size_t{1} << 16U}};
   belay::gathers<layer<T>, store_type> whole{net, store};
-  belay::adamw optimizer{store};
+  belay::adamw<T, typename store_type::group_type, typename store_type::kit_type, Calls> optimizer{
+      store, {}, with.memory};
   cursor data;
   belay::checkpoints<run_type, decltype(mesh), Files> saved{run, mesh, with.saved};
   saved.add(store, optimizer);
@@ -178,11 +180,11 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
   out.costs = saved.costs();
 }
 
-template <class T = float, class Files = belay::posix_files>
+template <class T = float, class Files = belay::posix_files, class Calls = belay::system_tier_file_calls>
 record train(const settings& with) {
   record out;
   std::mutex lock;
-  const auto body = [&](auto& rank, auto& run) { run_rank<T, Files>(with, out, lock, rank, run); };
+  const auto body = [&](auto& rank, auto& run) { run_rank<T, Files, Calls>(with, out, lock, rank, run); };
   belay::launch(belay::host::world{with.ranks}, body, {.streams = with.streams});
   return out;
 }

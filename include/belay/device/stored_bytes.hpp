@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Where bytes live: in memory, or at a place of a tier's file. Whoever reads them need not know which.
+//
+//   belay::stored_bytes one{std::as_bytes(values)}, two{file.reference(), 8192, 700};
+//   belay::file_staging staging(memory);         // file_staging::bytes of it
+//   staging.copy(two, to);                       // 700 bytes at any address
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/tier_file.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A reference: memory or file outlive it.
+class stored_bytes {
+ public:
+  stored_bytes() = default;
+  stored_bytes(std::span<const std::byte> memory) noexcept  // NOLINT(google-explicit-constructor): it is where they are
+      : memory_(memory.data()), bytes_(memory.size()) {}
+  stored_bytes(tier_file_reference file, std::uint64_t offset, std::size_t bytes) noexcept
+      : file_(file), offset_(offset), bytes_(bytes) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  [[nodiscard]] bool in_file() const noexcept { return static_cast<bool>(file_); }
+  /// Of bytes in memory.
+  [[nodiscard]] std::span<const std::byte> memory() const noexcept { return {memory_, bytes_}; }
+  /// Of bytes in a file.
+  [[nodiscard]] const tier_file_reference& file() const noexcept { return file_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+
+  [[nodiscard]] stored_bytes part(std::size_t first, std::size_t count) const noexcept {
+    if (in_file()) return {file_, offset_ + first, count};
+    return std::span<const std::byte>(memory_ + first, count);
+  }
+  /// Takes `next` in where it begins in the file at the end of this.
+  [[nodiscard]] bool join(const stored_bytes& next) noexcept {
+    if (!in_file() || !(file_ == next.file_) || offset_ + bytes_ != next.offset_) return false;
+    bytes_ += next.bytes_;
+    return true;
+  }
+
+ private:
+  const std::byte* memory_ = nullptr;
+  tier_file_reference file_;
+  std::uint64_t offset_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+/// Reads any bytes of tiers' files through aligned memory: while one part is copied to where it goes, the next is on
+/// its way. One thread at a time.
+class file_staging {
+ public:
+  static constexpr std::size_t largest_alignment = std::size_t{64} << 10U;
+  static constexpr std::size_t buffer_bytes = std::size_t{512} << 10U;
+  static constexpr std::size_t bytes = 2 * buffer_bytes + largest_alignment;  // of memory, wherever that begins
+
+  /// None, for those who read no files.
+  file_staging() = default;
+  explicit file_staging(std::span<std::byte> memory) noexcept {
+    void* first = memory.data();
+    std::size_t room = memory.size();
+    buffers_ = static_cast<std::byte*>(std::align(largest_alignment, 2 * buffer_bytes, first, room));
+  }
+
+  /// Copies `from` to `to`, which has room for it. Throws tier_file_error, usage_error for a file of larger blocks.
+  void copy(const stored_bytes& from, std::byte* to, where at = where::current()) {
+    if (from.size() == 0) return;
+    if (from.in_file()) return read(from.file(), from.offset(), {to, from.size()}, at);
+    std::memcpy(to, from.memory().data(), from.size());
+  }
+
+ private:
+  void read(const tier_file_reference& file, std::uint64_t offset, std::span<std::byte> to, where at) {
+    if (file.alignment() > largest_alignment || buffers_ == nullptr)
+      throw usage_error("a tier file in blocks of " + std::to_string(file.alignment()) +
+                            " bytes: checkpoints read blocks of at most " + std::to_string(largest_alignment),
+                        at);
+    const std::uint64_t end = offset + to.size();
+    std::uint64_t started = offset - offset % file.alignment(), next = started;
+    file_transfer under_way[2];
+    const auto start = [&](std::size_t buffer) {
+      if (started >= end) return;
+      const std::uint64_t blocks = (end - started + file.alignment() - 1) / file.alignment() * file.alignment();
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(blocks, buffer_bytes));
+      under_way[buffer] = file.start_read(started, {buffers_ + buffer * buffer_bytes, count}, at);
+      started += count;
+    };
+    start(0);
+    for (std::size_t buffer = 0; next < end; buffer = 1 - buffer) {
+      start(1 - buffer);
+      under_way[buffer].wait(at);
+      const std::uint64_t first = std::max(next, offset), last = std::min(next + buffer_bytes, end);
+      std::memcpy(to.data() + (first - offset), buffers_ + buffer * buffer_bytes + (first - next),
+                  static_cast<std::size_t>(last - first));
+      next += buffer_bytes;
+    }
+  }
+
+  std::byte* buffers_ = nullptr;
+};
+
+/// Calls `visit(stored_bytes)` for bytes `begin` to `begin + count` of `all`, one after another.
+template <class Visit>
+void each_stored_part(std::span<const stored_bytes> all, std::size_t begin, std::size_t count, Visit&& visit) {
+  for (const stored_bytes& each : all) {
+    if (count == 0) return;
+    if (begin >= each.size()) {
+      begin -= each.size();
+      continue;
+    }
+    const std::size_t taken = std::min(each.size() - begin, count);
+    visit(each.part(std::exchange(begin, 0), taken));
+    count -= taken;
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
