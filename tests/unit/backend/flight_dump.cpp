@@ -289,7 +289,7 @@ TEST_CASE("odd sites and a full ring are kept: the newest entries, what was drop
     recorder.enter(belay::operation::barrier, 0, k, 0, odd.c_str(), 12);
     if (k < 4999) recorder.leave(k);
   }
-  made.world.abort({belay::comm_fault::peer_failed, {1}, "", "", 9, -1, 0});
+  made.world.abort({belay::comm_fault::peer_failed, {1}, "", "", 9, -1});
   const json flight = read(host::write_flight_file(made.world, folder.path()));
   const json& lane = flight["by_rank"][1]["lanes"]["caller"];
   CHECK(lane["dropped"] == 5000 - 4096);
@@ -315,7 +315,7 @@ TEST_CASE("how a process ended is told by signal or code, in or after which oper
       recorder.enter(belay::operation::all_gather, 0, 118, 8, "train.cpp", 88);
       recorder.wait_from(host::world_status::microseconds(host::world_status::clock::now()) - 2'500'000);
     }
-    made.world.abort({belay::comm_fault::peer_failed, {2}, message, "", signal, code, 0});
+    made.world.abort({belay::comm_fault::peer_failed, {2}, message, "", signal, code});
     return host::verdict(made.world);
   };
   const std::string rest =
@@ -329,7 +329,7 @@ TEST_CASE("how a process ended is told by signal or code, in or after which oper
 TEST_CASE("a folder that cannot be written is a file_error with the file's name, and never a second failure") {
   const scratch folder;
   block made(1);
-  made.world.abort({belay::comm_fault::timeout, {0}, "late", "", 0, -1, 0});
+  made.world.abort({belay::comm_fault::timeout, {0}, "late", "", 0, -1});
   std::ofstream(folder.path() + "/file") << "x";
   for (const std::string& wrong : {folder.path() + "/file", folder.path() + "/no/such", std::string("/proc")}) {
     CAPTURE(wrong);

@@ -53,7 +53,7 @@ std::string flight_in(const scratch& folder) {
     recorder.enter(belay::operation::all_reduce, 0, 2, 4096, "train \"x\".cpp", 82);
     recorder.wait_from(host::world_status::microseconds(host::world_status::clock::now()) - 4'000'000);
   }
-  world.abort({belay::comm_fault::peer_failed, {2}, "", "train \"x\".cpp:81", 9, -1, 0});
+  world.abort({belay::comm_fault::peer_failed, {2}, "", "train \"x\".cpp:81", 9, -1});
   return host::write_flight_file(world, folder / "");
 }
 
