@@ -9,6 +9,9 @@
 // slot, `give` from the slot to a peer's mirror, both with the next `signal`. Code that puts, gives and signals runs
 // on either kind; on the first one, `put` and `give` have nothing left to do.
 //
+// A heap may follow a stream, as an arena does: what is released goes to another stream of the rank when that comes
+// after its last use. Peers come after by what the ranks synchronise.
+//
 //   belay::symmetric_heap heap(rank.world(), {.bytes = 1 << 20});
 //   const auto slot = heap.lease(4096, "rows");
 //   std::memcpy(slot.at(next), row, 64);
@@ -19,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -33,7 +37,10 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/offset_allocator.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/device/uses_in_flight.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -96,7 +103,7 @@ class symmetric_heap {
       : group_(std::move(group)),
         region_(make_region(group_, options.bytes, site_of(options, at))),
         post_(direct ? 0 : group_.size()),
-        others_(direct ? std::vector<int>{} : others_in(group_)),
+        others_(direct ? std::vector<int>{} : peers_of(group_)),
         offsets_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots) {
     for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
@@ -104,35 +111,26 @@ class symmetric_heap {
   symmetric_heap(const symmetric_heap&) = delete;  // slots name their heap
   symmetric_heap& operator=(const symmetric_heap&) = delete;
 
+  /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
+  /// they are those of a stream that waits for no other.
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
   [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
-    [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
-    if (free_ == none) {
-      throw usage_error(
-          "all " + std::to_string(records_.size()) + " slots of the symmetric heap are in use, wanted one for " + tag,
-          at);
-    }
-    record& entry = records_[free_];
-    const auto offset = offsets_.allocate(bytes, entry.chain);
-    if (!offset) {
-      throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
-                         offsets_.capacity_bytes() - offsets_.live_bytes(), at);
-    }
-    slot out;
-    out.heap_ = this;
-    out.offset_ = *offset;
-    out.bytes_ = bytes;
-    out.record_ = free_;
-    out.generation_ = entry.generation;
-    entry.offset = *offset;
-    entry.bytes = bytes;
-    entry.tag = tag;
-    entry.at = at;
-    entry.live = true;
-    free_ = entry.next;
-    ++live_slots_;
+    return lease_after(*clock_, bytes, tag, at);
+  }
+  /// The same for work of the stream `user` that begins after `ready`, an event of the heap's stream: that work is said
+  /// by `used_until`.
+  [[nodiscard]] slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
+                               where at = where::current()) {
+    const slot out = lease_after(ready.clock().within(user), bytes, tag, at);
+    if (bytes > 0) in_flight_.add(out.offset_, bytes, stream_clock::unknown(), *clock_);
     return out;
+  }
+  /// Work of another stream uses the slot until `over`; its lease may end before.
+  void used_until(const stream_event& over, const slot& used) {
+    if (used.bytes_ > 0) in_flight_.add(used.offset_, used.bytes_, over.clock(), *clock_);
   }
 
   /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
@@ -146,11 +144,17 @@ class symmetric_heap {
     end(lease.record_);
   }
 
-  /// Ends every lease: what a step does when handles were lost. Slots still held become stale.
+  /// Ends every lease: what a step does when handles were lost. Slots still held become stale. A use whose end nobody
+  /// has said ends too.
   void reclaim() noexcept {
+    in_flight_.forget(*clock_);
+    if (live_slots_ == 0 && in_flight_.empty()) return;
+    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
+    in_flight_.join_known(used);
     for (std::size_t i = 0; i < records_.size(); ++i) {
-      if (records_[i].live) end(static_cast<std::uint32_t>(i));
+      if (records_[i].live) retire(static_cast<std::uint32_t>(i));
     }
+    offsets_.clear(used);
   }
 
   /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
@@ -268,13 +272,6 @@ class symmetric_heap {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
   }
-  static std::vector<int> others_in(const Group& group) {
-    std::vector<int> out;
-    for (int peer = 0; peer < group.size(); ++peer) {
-      if (peer != layout_rank(group)) out.push_back(peer);
-    }
-    return out;
-  }
   static symmetric_region make_region(const Group& group, std::size_t bytes, where at) {
     if constexpr (direct) {
       return group.make_symmetric(bytes, at);
@@ -294,6 +291,35 @@ class symmetric_heap {
     std::uint32_t next = none;
     bool live = false;
   };
+
+  [[nodiscard]] slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
+    [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
+    if (free_ == none) {
+      throw usage_error(
+          "all " + std::to_string(records_.size()) + " slots of the symmetric heap are in use, wanted one for " + tag,
+          at);
+    }
+    record& entry = records_[free_];
+    const auto offset = offsets_.allocate(bytes, entry.chain, user);
+    if (!offset) {
+      throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
+                         offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+    }
+    slot out;
+    out.heap_ = this;
+    out.offset_ = *offset;
+    out.bytes_ = bytes;
+    out.record_ = free_;
+    out.generation_ = entry.generation;
+    entry.offset = *offset;
+    entry.bytes = bytes;
+    entry.tag = tag;
+    entry.at = at;
+    entry.live = true;
+    free_ = entry.next;
+    ++live_slots_;
+    return out;
+  }
 
   [[nodiscard]] bool is_live(const slot& lease) const noexcept {
     return lease.heap_ == this && lease.record_ < records_.size() && records_[lease.record_].live &&
@@ -326,7 +352,19 @@ class symmetric_heap {
   }
   void end(std::uint32_t index) noexcept {
     record& entry = records_[index];
-    offsets_.release(entry.chain);
+    in_flight_.forget(*clock_);
+    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
+    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
+      stream_clock used = here;
+      in_flight_.join(offset, bytes, used);
+      return used;
+    };
+    offsets_.release(entry.chain, used_by, *clock_);
+    retire(index);
+  }
+  void retire(std::uint32_t index) noexcept {
+    record& entry = records_[index];
+    entry.chain = {};
     entry.live = false;
     ++entry.generation;
     --live_slots_;
@@ -349,6 +387,8 @@ class symmetric_heap {
   std::vector<int> others_;  // the peers; where they are mirrored
   offset_allocator offsets_;
   std::vector<record> records_;
+  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
+  uses_in_flight in_flight_;
   std::uint32_t free_ = none;
   std::size_t live_slots_ = 0;
   std::uint64_t misused_ = 0;

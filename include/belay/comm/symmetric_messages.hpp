@@ -21,6 +21,15 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// All ranks of a group but this one.
+template <class Group>
+[[nodiscard]] std::vector<int> peers_of(const Group& group) {
+  std::vector<int> out;
+  for (int peer = 0; peer < group.size(); ++peer)
+    if (peer != layout_rank(group)) out.push_back(peer);
+  return out;
+}
+
 /// Which copy of a range a message is for.
 enum class mirror_side : std::uint64_t {
   part,    // the receiver's own part

@@ -144,10 +144,11 @@ class engine {
   /// Whether what is free holds nothing that looks like a number: under `adversarial`.
   [[nodiscard]] bool poisons() const noexcept { return poisons_; }
   /// Treats `other`, from which leases of steps come too, as it treats its own memory: leases are the compute
-  /// stream's.
-  void adopt(arena<Memory>& other) {
+  /// stream's. What peers address, such as a symmetric heap, is not poisoned.
+  template <class Leases>
+  void adopt(Leases& other) {
     if constexpr (clocked_stream<stream_type>) other.follow(compute().clock());
-    if constexpr (std::derived_from<stream_type, host_stream>)
+    if constexpr (std::derived_from<stream_type, host_stream> && std::same_as<Leases, arena<Memory>>)
       if (poisons_) other.poison_in(kit_.stream());
   }
 

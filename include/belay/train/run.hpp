@@ -352,8 +352,8 @@ class run {
 
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];
-    one.heap.reset();
     one.heap.emplace(one.group, symmetric_heap_options{.bytes = bytes, .meter = &meters_[tier::device], .at = at}, at);
+    engine_->adopt(*one.heap);
   }
 
   // What depends on the rows of a dispatch. What there was is freed first.

@@ -139,7 +139,7 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    communicate(frame, move, at);
+    communicate(frame, move, state.inputs, at);
     return dispatched_type{std::move(state)};
   }
 
@@ -248,7 +248,7 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
-    communicate(frame, move, at);
+    communicate(frame, move, state.outputs, at);
     if (frame.forward_only()) {
       heap_->release(state.inputs, at);
       heap_->release(state.outputs, at);
@@ -274,7 +274,7 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    communicate(frame, move, at);
+    communicate(frame, move, state.outputs, at);
   }
 
   template <class Frame, class Dx>
@@ -287,7 +287,7 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
     };
-    communicate(frame, move, at);
+    communicate(frame, move, state.gradients, at);
     heap_->release(state.gradients, at);
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
@@ -315,16 +315,17 @@ class expert_exchange {
     return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes(), found};
   }
 
-  // The compute stream goes on when `move(group)` is over: one communication of the group, after what it has queued. On
-  // one rank it is a kernel.
+  // The compute stream goes on when `move(group)`, which uses `slot`, is over: one communication of the group, after
+  // what it has queued. On one rank it is a kernel.
   template <class Frame, class Move>
-  void communicate(Frame& frame, const Move& move, where at) {
+  void communicate(Frame& frame, const Move& move, const slot_type& slot, where at) {
     auto& stream = frame.engine().compute();
     if (shape_.ranks == 1) return frame.run([move] { move(alone{}); });
     if constexpr (can_start_composite<Group, Move> && requires { stream.immediate(); }) {
       if (!stream.immediate()) {
         const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
         pending under_way = group_.start_composite(operation::exchange, move, how);
+        heap_->used_until(under_way.event(), slot);
         return std::move(under_way).then(stream, at);
       }
     }
