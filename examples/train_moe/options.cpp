@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "train_moe/options.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -88,11 +89,17 @@ void check(const options& run) {
   if (mesh.replicates_shards() && mesh.shards() == 1 &&
       (run.parameter_tier != belay::tier::device || run.gradient_tier != belay::tier::device))
     throw input_error("--shard-group 1 has no shares that --offload could move: take a larger group");
-  if ((run.optimizer_tier == belay::tier::file) == run.tier_folder.empty())
-    throw input_error("--offload optimizer:file and --tier-dir DIR, the folder of its file, go together");
+  const auto in_file = [&](const offloadable& each) { return run.*each.where_it_is == belay::tier::file; };
+  if (std::ranges::any_of(all_offloadable, in_file) == run.tier_folder.empty())
+    throw input_error(
+        "--offload with :file, as in optimizer:file, and --tier-dir DIR, the folder of its files, go together");
+  if (run.parameter_tier == belay::tier::file && !run.checkpoint.folder.empty())
+    throw input_error(
+        "--checkpoint does not read parameters in tier file: take --offload parameters:host or parameters:pinned");
   const checkpoint_settings& saved = run.checkpoint;
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
-    throw input_error("--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR: name that too");
+    throw input_error(
+        "--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR: name that too");
   if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate)) throw input_error("--lr must be a number >= 0");
 }
 

@@ -119,7 +119,7 @@ std::vector<std::string> advice(belay::tier of, const options& run) {
                 ? "--offload with :pinned, or less of it: the host tier holds what it names"
                 : "a smaller --micro-batches, --micro-batch-size or --sequence: the host tier holds the step's batch"};
   if (of == belay::tier::pinned) return {"--offload with :host, or less of it: the pinned tier holds what it names"};
-  if (of == belay::tier::file) return {"--offload optimizer:host, or none: its state is in the file"};
+  if (of == belay::tier::file) return {"--offload with :host, or less of it: the file tier holds what it names"};
   std::vector<std::string> out;
   if (run.optimizer_tier == belay::tier::device)
     out.emplace_back("--offload optimizer: its state lives in the host tier, and is updated there");

@@ -28,25 +28,13 @@
 #include "belay/device/tier_file/error.hpp"             // IWYU pragma: export
 #include "belay/device/tier_file/reference.hpp"         // IWYU pragma: export
 #include "belay/device/tier_file/ring_transfers.hpp"    // IWYU pragma: export
+#include "belay/device/tier_file/streamed_layout.hpp"   // IWYU pragma: export
 #include "belay/device/tier_file/system_calls.hpp"      // IWYU pragma: export
 #include "belay/device/tier_file/thread_transfers.hpp"  // IWYU pragma: export
 #include "belay/device/tier_file/transfer.hpp"          // IWYU pragma: export
 #include "belay/device/tier_file/unnamed_file.hpp"      // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {
-
-/// How bytes are transferred: by an io_uring, by a thread with pread and pwrite, or by the first of these that there
-/// is.
-enum class file_access : std::uint8_t { best, ring, thread };
-
-[[nodiscard]] constexpr const char* name(file_access way) noexcept {
-  switch (way) {
-    case file_access::best: return "best";
-    case file_access::ring: return "ring";
-    case file_access::thread: return "thread";
-  }
-  return "unknown";
-}
 
 /// How a file is accessed: `way` is ring or thread, and `why_thread` says why it is no ring where `best` was asked for.
 struct tier_file_access : file_medium {

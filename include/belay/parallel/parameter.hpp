@@ -34,6 +34,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/initial.hpp"  // IWYU pragma: export
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter_shape.hpp"  // IWYU pragma: export
@@ -107,14 +108,6 @@ class parameter_values {
   const parameter_shape* shape_;
 };
 
-/// Elements `first` to `first + count - 1` of a parameter's local part, which a rank has in memory.
-template <class T>
-struct held_range {
-  std::size_t first = 0;
-  std::size_t count = 0;
-  T* data = nullptr;
-};
-
 /// The base of `parameter` that does not depend on its placement or on whether it is trained. Lists of parameters point
 /// to it, so a parameter must not be moved once it is in a list.
 template <class T>
@@ -160,21 +153,21 @@ class parameter_base {
   /// Of a divided parameter: the local part has memory for the time, or none.
   void place_values(T* values) noexcept { value_ = values; }
 
-  /// Calls `visit(local_offset, std::span<T>)` for every range of the local part that this rank keeps, in order.
+  /// Calls `visit(local_offset, std::span<T>)` for every range of the local part that this rank keeps, in order. One
+  /// that is in a file comes in pieces, and goes back as `visit` leaves it.
   template <class Visit>
   void each_kept(Visit&& visit) const {
     if (!divided_) {
       if (local_size() > 0) visit(std::size_t{0}, std::span<T>(value_, local_size()));
       return;
     }
-    for (const held_range<T>& range : held_)
-      if (range.count > 0) visit(range.first, std::span<T>(range.data, range.count));
+    for (const held_range<T>& range : held_) range.each_piece(visit);
   }
   /// Calls `visit(global_offset, std::span<T>)` for every contiguous run of what this rank keeps, in order.
   template <class Visit>
   void each_held(Visit&& visit) const {
-    each_run([&](std::size_t global, std::size_t local, std::size_t count) {
-      each_kept([&](std::size_t first, std::span<T> kept) {
+    each_kept([&](std::size_t first, std::span<T> kept) {
+      each_run([&](std::size_t global, std::size_t local, std::size_t count) {
         const std::size_t begin = first > local ? first : local;
         const std::size_t end = first + kept.size(), last = end < local + count ? end : local + count;
         if (begin < last) visit(global + begin - local, kept.subspan(begin - first, last - begin));

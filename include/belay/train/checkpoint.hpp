@@ -117,21 +117,21 @@ class checkpoints {
   [[nodiscard]] bool enabled() const noexcept { return !options_.folder.empty(); }
   [[nodiscard]] const checkpoint_options& options() const noexcept { return options_; }
 
-  /// The values of a store's parameters.
+  /// The values of a store's parameters. Throws usage_error for parameters in tier file.
   template <saved_store Store>
-  void add(Store& store) {
+  void add(Store& store, where at = where::current()) {
+    if (enabled()) expect_in_memory(store, at);
     state_.add_values(store);
     attach(store);
   }
   /// The same with the state of their optimizer, in whatever tier. State in tier file is read through memory of tier
-  /// host, "checkpoint staging".
+  /// host, "checkpoint staging". Throws usage_error for parameters in tier file.
   template <saved_store Store, saved_optimizer Optimizer>
   void add(Store& store, Optimizer& optimizer, where at = where::current()) {
     if constexpr (requires { optimizer.state_tier(); })
       if (enabled() && optimizer.state_tier() == tier::file) lease_staging(at);
-    state_.add_values(store);
+    add(store, at);
     state_.add_optimizer(store, optimizer);
-    attach(store);
   }
   /// State of one's own, under a name.
   template <saved_state State>

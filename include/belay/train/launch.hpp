@@ -199,6 +199,18 @@ template <class World, class Engine>
   return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size))};
 }
 
+/// Runs `body` in the run of a rank. A communication that begins after a copy between tiers fails where that has: what
+/// the rank then throws is why the copy failed, such as a `tier_file_error`.
+template <class Body, class Rank, class Run>
+void run_body(Body& body, Rank& rank, Run& self) {
+  try {
+    body(rank, self);
+  } catch (const comm_error&) {
+    if (self.engine().has_copies()) self.engine().copies().synchronize();
+    throw;
+  }
+}
+
 /// Runs `body` on every rank of `world`, with the memory of `planned`, a rehearsal of the same body on as many ranks.
 /// Throws plan_refused, and what `world.run` throws: the first cause.
 template <class Kit = host_kit<>, class World, training_body Body>
@@ -238,11 +250,11 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     if constexpr (takes_arbiter<rank_type>) {
       if (streams.arbiter != nullptr) {
         rank.use(streams.arbiter);
-        body(rank, *self);
+        run_body(body, rank, *self);
         return rank.finish();
       }
     }
-    body(rank, *self);
+    run_body(body, rank, *self);
   });
 }
 

@@ -112,7 +112,7 @@ class adamw {
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store] { store.note_before_update(); };
-    if (memory.state != tier::device) offload(store, memory, at);
+    if (memory.state != tier::device || buckets_->value_file() != nullptr) offload(store, memory, at);
   }
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
@@ -273,8 +273,9 @@ class adamw {
       run.charge_share(
           tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
           medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+    const bool in_host = in_file || memory.state == tier::device;
     const std::span<std::byte> ring = run.template lease_share<std::byte>(
-        in_file ? tier::host : memory.state, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); },
+        in_host ? tier::host : memory.state, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); },
         "optimizer ring", at);
     if constexpr (!moves_nothing<Group>) {
       auto& engine = run.engine();
@@ -283,7 +284,10 @@ class adamw {
       std::vector<bucket_copies> copied;
       for (std::size_t b = 0; b < buckets_->layout().buckets().size(); ++b) {
         const bucket_places::place& place = buckets_->places()[b];
-        copied.push_back({place.values_in == tier::device, place.gradients_in == tier::device});
+        bucket_copies one{place.values_in == tier::device, place.gradients_in == tier::device};
+        if (place.values_in == tier::file) one.value_file = buckets_->value_file();
+        one.values = one.values || one.value_file != nullptr;
+        copied.push_back(one);
       }
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
                                                     std::move(copied), memory, sizes, state_, ring, free, at);

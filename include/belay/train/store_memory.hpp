@@ -23,15 +23,16 @@
 #include "belay/device/lease_source.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/kernel/elementwise.hpp"
-#include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket.hpp"
+#include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/precision.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
+#include "belay/train/shares_in_file.hpp"
+#include "belay/train/store_carrier.hpp"
 #include "belay/train/store_options.hpp"
 #include "belay/train/whole_parameter.hpp"
 
@@ -93,6 +94,8 @@ class store_memory {
   /// Bytes of parameters that are whole now, or on their way.
   [[nodiscard]] std::size_t gathered_bytes() const noexcept { return gathers_ ? gathers_->live_bytes() : 0; }
 
+  /// Whether shares of parameters lie in tier file.
+  [[nodiscard]] bool in_file() const noexcept { return in_file_; }
   /// Whether a rank that gathers does so by itself: it reaches its peers' shares, or nothing is divided. Else all ranks
   /// that divide a layer's parameters gather them together.
   [[nodiscard]] bool gathers_alone() const noexcept { return !gathers_ || reaches_; }
@@ -199,7 +202,12 @@ class store_memory {
       : run_(&run),
         mesh_(&mesh),
         parts_(stages.size()),
-        gathers_by_(found.gathers == gather_by::reach ? options.gathers : found.gathers),
+        in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
+        // No rank reaches into a peer's file: who owns a share stages it, and the ranks gather together.
+        gathers_by_(in_file_                            ? gather_by::collectives
+                    : found.gathers == gather_by::reach ? options.gathers
+                                                        : found.gathers),
+        files_(options.files),
         buckets_(std::move(found.members),
                  families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
                  options.bucket_bytes, 1, unit, at),
@@ -219,9 +227,13 @@ class store_memory {
       staging_.emplace(run.step_memory("gradient buckets"));
       buckets_.use(*staging_);
       if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-        buckets_.carry_shares(carrier());
+        buckets_.carry_shares(carrier_on<gradient_type>(run.engine()));
     }
-    if (!frozen_.members().empty()) frozen_.bind(lease_values(frozen_, reached_frozen_, "frozen parameters", at));
+    if (!frozen_.members().empty()) {
+      const tiered_memory<value_type> frozen =
+          lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
+      frozen_.bind(frozen, std::exchange(file_, nullptr));
+    }
     run.keep(frozen_.kept());
     if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));
@@ -249,7 +261,9 @@ class store_memory {
   Run* run_;
   const Mesh* mesh_;
   std::size_t parts_;  // of `holds`
+  bool in_file_;
   gather_by gathers_by_;
+  file_memory files_;
   bool reaches_ = false;  // its peers' shares
   bool settled_ = true;
   std::optional<reached_values<value_type>> reached_, reached_frozen_;
@@ -259,32 +273,6 @@ class store_memory {
   std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
 
  private:
-  // Shares of gradients go to their tier on the stream of copies.
-  [[nodiscard]] share_carrier<gradient_type> carrier() {
-    auto& engine = run_->engine();
-    static_cast<void>(engine.copies());  // its thread is there before the first step
-    share_carrier<gradient_type> out;
-    out.carry = [&engine](const stream_event& reduced, const gradient_type* from, std::span<gradient_type> share,
-                          first_of_step which) {
-      auto& copies = engine.copies();
-      copies.wait(reduced);
-      if (which == first_of_step::yes)
-        copies.copy(share.data(), from, share.size_bytes());
-      else
-        copies.run([from, to = share.data(), count = share.size()] {
-          kernel::for_each_index(count, kernel::axpy<gradient_type, gradient_type>{gradient_type(1), from, to});
-        });
-      return copies.record();
-    };
-    out.load = [&engine](std::span<const gradient_type> share, gradient_type* to) {
-      auto& copies = engine.copies();
-      copies.wait(engine.compute().record());
-      copies.copy(to, share.data(), share.size_bytes());
-      return copies.record();
-    };
-    return out;
-  }
-
   void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
     const auto& layout = buckets_.layout();
     const std::size_t own = layout.elements();
@@ -298,18 +286,21 @@ class store_memory {
       const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
       return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
     }
-    const tiered_memory<value_type> all_values = lease_values(buckets_, reached_, "parameters", at);
+    const tiered_memory<value_type> all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
+    file_shares* const value_file = std::exchange(file_, nullptr);
     if (reached_) buckets_.reach_shares_of(dividing());
     if (!buckets_.places().divided()) {
       const auto all = lease_gradients(layout.gradient_elements(), "gradients");
       return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
     }
-    const auto all_gradients = lease_of_buckets<gradient_type>(buckets_, &bucket_places::gradient_elements,
-                                                               &family_shape::gradients, "gradients", at);
+    const auto all_gradients = lease_of_buckets<gradient_type>(
+        buckets_, &bucket_places::gradient_elements, &family_shape::gradients, "gradients", "gradient ring", at);
     std::span<gradient_type> reductions;
     if (const std::size_t count = layout.gradient_elements() - own; count > 0)
       reductions = lease_gradients(count, "reductions");
-    buckets_.bind({all_values, all_gradients, reductions, wire}, at);
+    bucket_memory<value_type> memory{all_values, all_gradients, reductions, wire};
+    memory.value_file = value_file;
+    buckets_.bind(memory, at);
   }
 
   [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const {
@@ -336,15 +327,22 @@ class store_memory {
   template <class T>
   [[nodiscard]] tiered_memory<T> lease_of_buckets(const auto& all,
                                                   std::size_t (bucket_places::*elements)(tier) const noexcept,
-                                                  tier family_shape::*its_tier, const char* purpose, where at) {
+                                                  tier family_shape::*its_tier, const char* purpose, const char* ring,
+                                                  where at) {
     if (!all.places().divided())
       return run_->template lease<T>(tier::device, (all.places().*elements)(tier::device), purpose, at);
     tiered_memory<T> out;
-    for (const tier in : {tier::device, tier::pinned, tier::host}) {
+    for (const tier in : {tier::device, tier::pinned, tier::host, tier::file}) {
       const auto lies_there = [&](const family_shape& each) { return each.*its_tier == in; };
       if (in != tier::device && std::ranges::none_of(all.layout().families(), lies_there)) continue;
-      out[in] = run_->template lease_share<T>(
-          in, [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(in); }, purpose, at);
+      const auto elements_of = [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(in); };
+      if (in != tier::file) {
+        out[in] = run_->template lease_share<T>(in, elements_of, purpose, at);
+        continue;
+      }
+      const auto leased = lease_in_file<T>(*run_, files_, (all.places().*elements)(in), elements_of, purpose, ring, at);
+      out[in] = leased.addresses;
+      file_ = leased.file;
     }
     return out;
   }
@@ -353,9 +351,10 @@ class store_memory {
   template <class Buckets>
   [[nodiscard]] tiered_memory<value_type> lease_values(const Buckets& all,
                                                        std::optional<reached_values<value_type>>& reached,
-                                                       const char* purpose, where at) {
+                                                       const char* purpose, const char* ring, where at) {
     if (gathers_by_ == gather_by::collectives || !all.divides_values() || dividing().size() < 2)
-      return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &family_shape::values, purpose, at);
+      return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &family_shape::values, purpose, ring,
+                                          at);
     reaches_ = directly_addressable<group_type>;
     if constexpr (directly_addressable<group_type> && !moves_nothing<group_type>) {
       std::vector<bucket_places> places;
@@ -385,6 +384,7 @@ class store_memory {
   }
 
   std::size_t gathers_number_ = 0;
+  file_shares* file_ = nullptr;  // of what was leased last
   bool compared_plan_ = false;
 };
 

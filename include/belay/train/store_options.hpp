@@ -17,6 +17,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/device/tier_file.hpp"
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
@@ -51,13 +52,14 @@ struct store_options {
   reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
   gather_by gathers = gather_by::reach;                // of ZeRO 3; `collectives` even where ranks reach each other
-  tier parameters = tier::device;                      // where shares of ZeRO 3 lie: device, pinned or host,
-  tier gradients = tier::device;                       // and shares of ZeRO 2 and 3
+  tier parameters = tier::device;                      // where shares of ZeRO 3 lie,
+  tier gradients = tier::device;                       // and shares of ZeRO 2 and 3: not in tier file
+  file_memory files = {};                              // of shares in tier file
 };
 
 /// Throws usage_error where shares of `what`, which `from` and higher stages have, cannot lie in `in`.
 inline void expect_shares_in(tier in, zero_stage stage, zero_stage from, const char* what, where at) {
-  if (in == tier::file)
+  if (in == tier::file && from != zero_stage::parameters)
     throw usage_error(std::string(what) + " of a store lie in tier device, pinned or host, and not in a file", at);
   if (in != tier::device && stage < from)
     throw usage_error(std::string("shares of ") + what + " lie in tier " + name(in) + ", but belay::zero<" +
@@ -83,7 +85,7 @@ struct held_parameters {
 
 /// The parameters of `part`, such as a layer or a list of one's own, for a store of several such parts. `part` outlives
 /// the store. Of ZeRO 3 shares of parameters lie in `where_it_is`, or where that is device, in the store's tier of
-/// parameters. Throws usage_error for tier file, and for a lower tier of what is not divided.
+/// parameters. Throws usage_error for a lower tier of what is not divided.
 template <lists_parameters Part, int Stage>
 requires(!lends_memory<Part>)
     [[nodiscard]] held_parameters<Part> holds(Part& part, zero<Stage> divided, tier where_it_is = tier::device,

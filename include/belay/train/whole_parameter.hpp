@@ -49,7 +49,10 @@ class [[nodiscard]] whole_parameter {
           return;
         }
       }
-      std::copy_n(bucket.share.data(), bucket.share.size(), first + bucket.before);
+      if (bucket.file != nullptr)
+        bucket.file->read(bucket.share.data(), first + bucket.before, bucket.share.size_bytes(), at);
+      else
+        std::copy_n(bucket.share.data(), bucket.share.size(), first + bucket.before);
       bucket.group->all_gather_v(whole, bucket.counts, at);
     } catch (...) {
       source.release(lease_);

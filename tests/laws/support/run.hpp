@@ -14,8 +14,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "train_moe/host_trainer.hpp"
 #include "test_length.hpp"
+#include "train_moe/host_trainer.hpp"
 
 namespace laws {
 
@@ -105,7 +105,15 @@ class recorder {
   void take_weights(Trainer& trainer) {
     const std::lock_guard guard(*lock_);
     each_owned(trainer, [&](auto& parameter, const auto& range, std::size_t global) {
-      copy(into_->weights[parameter.name()], parameter.global_size(), global, range.value, range.count);
+      std::vector<T> read;
+      const T* values = range.value;
+      if (trainer.store().buckets().places()[range.bucket].values_in == belay::tier::file) {
+        read.resize(range.count);
+        trainer.store().buckets().value_file()->read(values, read.data(), range.count * sizeof(T),
+                                                     belay::where::current());
+        values = read.data();
+      }
+      copy(into_->weights[parameter.name()], parameter.global_size(), global, values, range.count);
     });
     trainer.model().for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       if constexpr (!belay::has_gradient<typename Parameter::learning_type>)

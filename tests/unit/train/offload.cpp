@@ -9,9 +9,11 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -56,6 +58,7 @@ struct setting {
   tier parameters = tier::device, gradients = tier::device;
   int shard_group = 0;
   std::size_t micro_batches = 1;
+  std::string folder = {};  // of shares in a file
 };
 
 template <int Stage, class Files = belay::system_tier_file_calls, class Before>
@@ -64,10 +67,12 @@ trained train(const setting& how, const Before& before) {
   const auto body = [&](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.data = rank.size(), .shard_group = how.shard_group}};
     network net;
-    belay::parameter_store store{
-        run, mesh, net, belay::zero<Stage>{},
-        belay::store_options{
-            .seed = 5, .bucket_bytes = 20000, .parameters = how.parameters, .gradients = how.gradients}};
+    belay::parameter_store store{run, mesh, net, belay::zero<Stage>{},
+                                 belay::store_options{.seed = 5,
+                                                      .bucket_bytes = 20000,
+                                                      .parameters = how.parameters,
+                                                      .gradients = how.gradients,
+                                                      .files = {.folder = how.folder, .piece = 4096}}};
     belay::gathers first{net.first, store}, second{net.second, store}, last{net.last, store};
     using store_type = decltype(store);
     belay::adamw<float, typename store_type::group_type, typename store_type::kit_type, Files> optimizer{
@@ -169,15 +174,16 @@ TEST_CASE("state in a lower tier trains to the bit as in device, and takes there
 
 TEST_CASE("shares of parameters and gradients in a lower tier train to the bit, and leave device what is gathered") {
   const auto of = [](tier which) { return static_cast<std::size_t>(which); };
+  const tier_files::folder folder;
   for (const int ranks : {1, 2, 3})
     for (const stream_choice& streams : policies)
-      for (const tier lower : {tier::pinned, tier::host}) {
+      for (const tier lower : {tier::pinned, tier::host, tier::file}) {
         INFO(ranks << " ranks, " << name(lower) << ", " << name(streams.policy) << ", seed " << streams.seed);
-        setting how{.ranks = ranks, .streams = streams, .micro_batches = 2};
+        setting how{.ranks = ranks, .streams = streams, .micro_batches = 2, .folder = folder.path};
         const trained resident = train<3>(how);
         how.parameters = lower;
         const trained parameters = train<3>(how);
-        how.gradients = lower;
+        how.gradients = lower == tier::file ? tier::host : lower;
         const trained both = train<3>(how);
         how.memory.state = tier::host;
         const trained all = train<3>(how);
@@ -186,7 +192,9 @@ TEST_CASE("shares of parameters and gradients in a lower tier train to the bit, 
           CHECK(got->values == resident.values);
           CHECK(got->state == resident.state);
           CHECK(got->as_planned);
+          CHECK((got->peaks[of(tier::file)] > 0) == (lower == tier::file));
         }
+        CHECK(folder.empty());
         if (ranks == 1) continue;  // one rank has no gathers in device when nothing is offloaded
         CHECK(parameters.peaks[of(tier::device)] < resident.peaks[of(tier::device)]);
         CHECK(both.peaks[of(tier::device)] < parameters.peaks[of(tier::device)]);
@@ -200,9 +208,41 @@ TEST_CASE("shares of parameters and gradients in a lower tier train to the bit, 
   const trained replicated = train<3>(how);
   how.parameters = how.gradients = how.memory.state = tier::pinned;
   CHECK(train<3>(how).values == replicated.values);
+  how.parameters = how.memory.state = tier::file;
+  how.folder = how.memory.folder = folder.path;
+  CHECK(train<3>(how).values == replicated.values);
 }
 
-TEST_CASE("shares that are not there cannot lie in a lower tier, and none lies in a file") {
+// The unnamed files of `folder` that this process has open.
+std::vector<std::string> open_files_of(const std::string& folder) {
+  std::vector<std::string> out;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(each.path(), gone).string().starts_with(folder))
+      out.push_back(each.path().string());
+  }
+  return out;
+}
+
+TEST_CASE("a file of parameters that is truncated underneath ends the step whose gather reads it") {
+  const tier_files::folder folder;
+  for (const int ranks : {1, 2})
+    for (const stream_choice& streams : policies) {
+      INFO(ranks << " ranks, " << name(streams.policy) << ", seed " << streams.seed);
+      setting how{.ranks = ranks, .streams = streams, .parameters = tier::file, .folder = folder.path};
+      const auto truncates = [&](auto& rank, std::size_t number) {
+        if (number != 2 || rank.number() != 0) return;
+        const auto files = open_files_of(folder.path);
+        REQUIRE(files.size() == static_cast<std::size_t>(ranks));
+        for (const std::string& each : files) REQUIRE(::truncate(each.c_str(), 4096) == 0);
+      };
+      CHECK_THROWS_WITH_AS(train<3>(how, truncates), doctest::Contains("the file ends there, it was truncated"),
+                           belay::tier_file_error);
+      CHECK(folder.empty());
+    }
+}
+
+TEST_CASE("shares that are not there cannot lie in a lower tier, and gradients not in a file") {
   setting how{.ranks = 2, .parameters = tier::pinned};
   CHECK_THROWS_WITH_AS(train<2>(how), doctest::Contains("shares of parameters lie in tier pinned, but belay::zero<2>"),
                        belay::usage_error);
@@ -210,7 +250,10 @@ TEST_CASE("shares that are not there cannot lie in a lower tier, and none lies i
   CHECK_THROWS_WITH_AS(train<1>(how), doctest::Contains("shares of gradients lie in tier host, but belay::zero<1>"),
                        belay::usage_error);
   how = {.ranks = 2, .parameters = tier::file};
-  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("parameters of a store lie in tier device, pinned or host"),
+  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("parameters lie in tier file, which has no folder"),
+                       belay::usage_error);
+  how = {.ranks = 2, .gradients = tier::file};
+  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("gradients of a store lie in tier device, pinned or host"),
                        belay::usage_error);
   how = {.ranks = 2, .parameters = tier::host, .shard_group = 1};
   CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("a shard group of one rank has no shares"), belay::usage_error);
@@ -278,6 +321,20 @@ TEST_CASE("a file that fails is named with its byte, on every policy, and nothin
                 .access = belay::file_access::thread};
   tier_files::now.most_bytes = 8192;  // short calls are continued
   CHECK(train<1, faulty>(how, nothing).losses == train<1>(setting{}).losses);
+}
+
+TEST_CASE("checkpoints of parameters in a file are refused by name") {
+  const tier_files::folder folder, saved_in;
+  const auto of_parameters = [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    network net;
+    belay::parameter_store store{run, mesh, net, belay::zero<3>{},
+                                 belay::store_options{.parameters = tier::file, .files = {.folder = folder.path}}};
+    belay::checkpoints saved{run, mesh, {.folder = saved_in.path}};
+    saved.add(store);
+  };
+  CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{1}, of_parameters),
+                       doctest::Contains("parameters of this store are in tier file"), belay::usage_error);
 }
 
 TEST_CASE("a file that is truncated underneath ends the step that reads it") {

@@ -28,6 +28,7 @@
 #include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/parameter.hpp"
 
@@ -51,6 +52,9 @@ class bound_buckets {
       if (layout_.family_of(b).divides_values()) return true;
     return false;
   }
+  /// The files of shares in tier file; null where none are.
+  [[nodiscard]] file_shares* value_file() const noexcept { return memory_.value_file; }
+  [[nodiscard]] file_shares* gradient_file() const noexcept { return memory_.gradient_file; }
   /// 0 unless T is narrower than its gradients and some family has several ranks.
   [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
 
@@ -66,7 +70,7 @@ class bound_buckets {
   [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
     const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
     return gathered_of<T>(layout_, number, families_, memory_.places, memory_.values[memory_.places[number].values_in],
-                          kept_layout(), parameter_at);
+                          memory_.value_file, kept_layout(), parameter_at);
   }
 
   /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same

@@ -19,6 +19,7 @@
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/places.hpp"
+#include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/parameter.hpp"
 
@@ -41,7 +42,7 @@ struct frozen_member {
 template <class T, class Group, class ParameterAt>
 [[nodiscard]] gathered_bucket<T, Group> gathered_of(const bucket_layout& layout, std::size_t number,
                                                     const std::vector<bucket_family<Group>>& families,
-                                                    const bucket_places& places, std::span<T> values,
+                                                    const bucket_places& places, std::span<T> values, file_shares* file,
                                                     std::shared_ptr<const void> kept, const ParameterAt& parameter_at) {
   const auto& b = layout.buckets()[number];
   const bucket_places::place& place = places[number];
@@ -52,6 +53,7 @@ template <class T, class Group, class ParameterAt>
                                 b.count,
                                 {},
                                 std::move(kept)};
+  if (place.values_in == tier::file) out.file = file;
   for (std::size_t p : b.members) out.parameters.push_back({parameter_at(p), layout.offset(p) - b.first});
   return out;
 }
@@ -76,9 +78,10 @@ class frozen_buckets {
   [[nodiscard]] std::shared_ptr<const void> kept() const noexcept { return layout_; }
   [[nodiscard]] std::span<const frozen_member<T>> members() const noexcept { return members_; }
 
-  /// Gives every parameter its memory: `places().value_elements(tier)` in each tier.
-  void bind(const tiered_memory<T>& memory) {
+  /// Gives every parameter its memory: `places().value_elements(tier)` in each tier; `file` has what is in tier file.
+  void bind(const tiered_memory<T>& memory, file_shares* file = nullptr) {
     values_ = memory;
+    file_ = file;
     for (std::size_t b = 0; b < layout_->buckets().size(); ++b) {
       const auto& bucket = layout_->buckets()[b];
       const bucket_places::place& place = places_[b];
@@ -94,7 +97,8 @@ class frozen_buckets {
       layout_->each_owned(bucket, rank, [&](const parameter_range& range) {
         const std::size_t in_bucket = layout_->offset(range.parameter) - bucket.first + range.offset;
         members_[range.parameter].parameter->hold(
-            {{range.offset, range.count, values.data() + place.values + in_bucket - place.before}});
+            {{range.offset, range.count, values.data() + place.values + in_bucket - place.before,
+              place.values_in == tier::file ? file : nullptr}});
       });
     }
   }
@@ -109,7 +113,7 @@ class frozen_buckets {
   /// For gathers.
   [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
     const auto parameter_at = [this](std::size_t p) { return members_[p].parameter; };
-    return gathered_of<T>(*layout_, number, families_, places_, values_[places_[number].values_in], layout_,
+    return gathered_of<T>(*layout_, number, families_, places_, values_[places_[number].values_in], file_, layout_,
                           parameter_at);
   }
 
@@ -119,6 +123,7 @@ class frozen_buckets {
   std::shared_ptr<bucket_layout> layout_;
   bucket_places places_;
   tiered_memory<T> values_;
+  file_shares* file_ = nullptr;
 };
 
 }  // namespace belay::inline BELAY_ABI

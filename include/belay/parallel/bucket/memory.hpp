@@ -15,6 +15,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/places.hpp"
+#include "belay/parallel/file_shares.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -30,6 +31,8 @@ struct bucket_memory {
   std::span<gradient_type> reductions = {};
   std::span<T> wire = {};
   bucket_places places = {};
+  file_shares* value_file = nullptr;  // of shares in tier file
+  file_shares* gradient_file = nullptr;
 
   /// Throws usage_error where it is not what `layout` needs, with `wire_elements` for the wire.
   void expect(const bucket_layout& layout, std::size_t wire_elements, where at) const {

@@ -17,6 +17,7 @@
 #include "belay/parallel/bucket/memory.hpp"
 #include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/file_shares.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -66,9 +67,10 @@ void bind_members(const bucket_layout& layout, const std::vector<bucket_member<T
       contributors[p].note_memory(family.divides_gradients() ? contribution_target::memory::needed
                                                              : contribution_target::memory::given);
       if (!family.divides_values()) continue;
+      file_shares* const file = place.values_in == tier::file ? memory.value_file : nullptr;
       std::vector<held_range<T>> held;
       for (const owned_range<T>& range : owned)
-        if (range.parameter == p) held.push_back({range.offset, range.count, range.value});
+        if (range.parameter == p) held.push_back({range.offset, range.count, range.value, file});
       members[p].parameter().hold(std::move(held));
     }
   }

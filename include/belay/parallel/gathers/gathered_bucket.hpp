@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/gathers/reached_values.hpp"
 #include "belay/parallel/parameter.hpp"
 
@@ -24,13 +25,14 @@ struct gathered_bucket {
   };
 
   const Group* group = nullptr;  // the ranks that divide it
-  std::span<const T> share;      // of this rank
+  std::span<const T> share;      // of this rank; addresses where it is in a file
   std::size_t before = 0;        // of the bucket, before the share
   std::span<const std::size_t> counts;
   std::size_t count = 0;  // of the whole bucket
   std::vector<place> parameters;
   std::shared_ptr<const void> kept;                            // while a gather is under way
   std::shared_ptr<const reached_shares<T>> reached = nullptr;  // null: its ranks gather together
+  file_shares* file = nullptr;                                 // where the share is in one
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -43,7 +43,8 @@ enum class reshard_when : std::uint8_t { after_use, after_step };
 /// Whether a gather is the next one of the plan.
 enum class plan_says : std::uint8_t { so, another };
 
-/// One bucket's gather: this rank's share, and those of its peers, into `whole`. Where it is not as the plan says, its
+/// One bucket's gather: this rank's share, which is empty where it is in `whole` already, and those of its peers, into
+/// `whole`. Where it is not as the plan says, its
 /// ranks first say which layer they mean: if they do not agree, it throws usage_error, and the world stops.
 template <class T>
 struct bucket_gather {
@@ -242,9 +243,13 @@ class parameter_gathers {
     for (slot& each : one.slots) {
       const bucket_type& b = each.of;
       const std::size_t bytes = b.count * sizeof(T);
-      each.first =
-          reinterpret_cast<T*>(source_->lease_bytes_for(stream_kind::communication, ready, bytes, each.lease, at));
-      each.over = gather(b, each.first, number, says, start_order(after(ready, at)));
+      // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
+      const stream_kind first_user = b.file == nullptr ? stream_kind::communication : stream_kind::copy;
+      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at));
+      const stream_event begins =
+          b.file == nullptr ? ready
+                            : b.file->load(ready, b.share.data(), each.first + b.before, b.share.size_bytes(), at);
+      each.over = gather(b, each.first, number, says, start_order(after(begins, at)));
       source_->used_until(each.over.event(), each.first, bytes);
     }
     one.started = true;
@@ -259,7 +264,8 @@ class parameter_gathers {
         return b.group->start_local(operation::all_gather_v, bucket_pull<T>{whole, b.reached->first, counts},
                                     order.keeping(b.reached));
     }
-    const bucket_gather<T> work{{whole, b.count}, b.share, b.before, b.counts, number, says, order.at};
+    const std::span<const T> share = b.file == nullptr ? b.share : std::span<const T>();
+    const bucket_gather<T> work{{whole, b.count}, share, b.before, b.counts, number, says, order.at};
     return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
   }
   void take_back(layer& one, auto& stream, where at) {

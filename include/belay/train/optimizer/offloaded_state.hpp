@@ -27,6 +27,7 @@
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/train/optimizer/state_chunks.hpp"
 #include "belay/train/optimizer/state_layout.hpp"
@@ -39,10 +40,13 @@ struct adamw_step {
   kernel::adamw_scalars<State> decayed, undecayed;
 };
 
-/// Whether values and gradients of a bucket are copied to where they are updated. What lies in a lower tier is not.
+/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. What lies in
+/// another lower tier is updated in place.
 struct bucket_copies {
   bool values = true;
   bool gradients = true;
+  file_shares* value_file = nullptr;
+  file_shares* gradient_file = nullptr;
 };
 
 /// What streams have queued points to it: it lives until they are over.
@@ -105,6 +109,8 @@ class offloaded_state {
     copies.let_wait(compute, values, at);
     if (file_)
       for (file_transfer& each : written_) copies.run([&each, at] { each.wait(at); });
+    for (const bucket_copies& each : copies_of_)
+      if (each.value_file != nullptr) return each.value_file->queue_settle(at);
   }
 
   /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
@@ -201,6 +207,13 @@ class offloaded_state {
                             });
   }
 
+  template <class Element, class Copies>
+  static void bring(Element* to, const Element* from, std::size_t count, file_shares* file, Copies& copies, where at) {
+    if (file != nullptr)
+      file->queue_read(from, to, count * sizeof(Element), at);
+    else
+      copies.copy(to, from, count * sizeof(Element));
+  }
   template <class Copies>
   [[nodiscard]] slot_view load(std::size_t k, Copies& copies, where at) {
     const std::size_t number = ring_.next();
@@ -214,10 +227,11 @@ class offloaded_state {
       });
     state_chunks::each_part(chunks_[k], owned_,
                             [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              if (copies_of_[range.bucket].gradients)
-                                copies.copy(slot.gradient + in, range.gradient + offset, n * sizeof(state_type));
-                              if (copies_of_[range.bucket].values)
-                                copies.copy(slot.value + in, range.value + offset, n * sizeof(T));
+                              const bucket_copies& from = copies_of_[range.bucket];
+                              if (from.gradients)
+                                bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+                              if (from.values)
+                                bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
                             });
     copied_[number] = copies.record();
     return slot;
@@ -255,7 +269,10 @@ class offloaded_state {
     copies.wait(engine.compute().record(), at);
     state_chunks::each_part(chunks_[k], owned_,
                             [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              if (copies_of_[range.bucket].values)
+                              const bucket_copies& to = copies_of_[range.bucket];
+                              if (to.value_file != nullptr)
+                                to.value_file->queue_write(range.value + offset, slot.value + in, n * sizeof(T), at);
+                              else if (to.values)
                                 copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
                             });
     const stream_event values = copies.record();

@@ -18,7 +18,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Where an optimizer keeps its state: the update runs where that lives, chunk by chunk. Gradients and values of a
 /// chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
-/// copied. State in tier file is updated in a ring of tier host.
+/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host.
 struct optimizer_memory {
   tier state = tier::device;
   std::string folder = {};                   // of tier file: the directory in which its file is made

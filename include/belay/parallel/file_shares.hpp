@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Shares that lie in a file have addresses, and no memory: touching one is a SIGSEGV. Who reads or writes them comes by
+// here, with their addresses.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_event.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// One file of a rank. What fails of it is a tier_file_error: of what was queued, where the stream of copies is waited
+/// for.
+class file_shares {
+ public:
+  /// Queues on the stream of copies, after `ready`: `bytes` bytes of a share come to `to`. Returns when they are there.
+  [[nodiscard]] virtual stream_event load(const stream_event& ready, const void* share, void* to, std::size_t bytes,
+                                          where at) = 0;
+  /// The same in the order of what is queued there, and the other way round: `from` is free when the stream is there,
+  /// and what is queued later reads what was written.
+  virtual void queue_read(const void* share, void* to, std::size_t bytes, where at) = 0;
+  virtual void queue_write(void* share, const void* from, std::size_t bytes, where at) = 0;
+  /// Queues to wait for what is being written.
+  virtual void queue_settle(where at) = 0;
+
+  /// On the host, once all that the stream of copies has is over.
+  virtual void read(const void* share, void* to, std::size_t bytes, where at) = 0;
+  /// Calls `visit(first, std::span<T>)` for elements of `share` from its element `first` on, piece by piece, and writes
+  /// what it leaves. On the host, alike.
+  template <class T, class Visit>
+  void change(std::span<T> share, Visit&& visit, where at = where::current()) {
+    using visitor = std::remove_reference_t<Visit>;
+    change_bytes(
+        share.data(), share.size_bytes(),
+        [](void* context, std::size_t first, std::span<std::byte> piece) {
+          (*static_cast<visitor*>(context))(first / sizeof(T),
+                                            std::span<T>(reinterpret_cast<T*>(piece.data()), piece.size() / sizeof(T)));
+        },
+        const_cast<void*>(static_cast<const void*>(std::addressof(visit))), at);
+  }
+
+ protected:
+  ~file_shares() = default;
+  using visit_piece = void (*)(void* context, std::size_t first, std::span<std::byte> piece);
+
+ private:
+  virtual void change_bytes(const void* share, std::size_t bytes, visit_piece visit, void* context, where at) = 0;
+};
+
+/// Elements `first` to `first + count - 1` of a parameter's local part, which a rank has in memory, or in a file.
+template <class T>
+struct held_range {
+  std::size_t first = 0;
+  std::size_t count = 0;
+  T* data = nullptr;
+  file_shares* file = nullptr;
+
+  /// Calls `visit(first, std::span<T>)` for its elements, in order: at once, or of a file piece by piece.
+  template <class Visit>
+  void each_piece(Visit&& visit) const {
+    if (count == 0) return;
+    const std::span<T> all(data, count);
+    if (file == nullptr)
+      visit(first, all);
+    else
+      file->change(all, [&](std::size_t begin, std::span<T> piece) { visit(first + begin, piece); });
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A rank's shares of parameters in a file of its own: planned, made, read and written on the stream of copies.
+// IWYU pragma: private, include "belay/train/store.hpp"
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/streamed_file.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/device/tier_file.hpp"
+#include "belay/parallel/file_shares.hpp"
+#include "belay/train/plan.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// What the streams of `Engine` have queued points to it: a run keeps it. A rehearsal makes no file.
+template <class Engine, tier_file_calls Files = system_tier_file_calls>
+class shares_in_file final : public file_shares {
+ public:
+  /// As `streamed_file`; `engine` outlives what is queued.
+  shares_in_file(Engine& engine, const file_memory& memory, std::size_t bytes, const streamed_layout& sizes,
+                 std::span<std::byte> ring, where at)
+      : engine_(&engine), addresses_(bytes, at) {
+    static_cast<void>(engine.copies());  // its thread is there before the first step
+    if constexpr (!Engine::rehearsing())
+      if (bytes > 0) file_.emplace(memory, bytes, sizes, ring, at);
+  }
+
+  /// Where the shares begin.
+  [[nodiscard]] std::byte* data() const noexcept { return addresses_.data(); }
+
+  [[nodiscard]] stream_event load(const stream_event& ready, const void* share, void* to, std::size_t bytes,
+                                  where at) override {
+    engine_->copies().wait(ready, at);
+    queue_read(share, to, bytes, at);
+    return engine_->copies().record();
+  }
+  void queue_read(const void* share, void* to, std::size_t bytes, where at) override {
+    if (file_ && bytes > 0) file_->read(engine_->copies(), to, offset(share), bytes, at);
+  }
+  void queue_write(void* share, const void* from, std::size_t bytes, where at) override {
+    if (file_ && bytes > 0) file_->write(engine_->copies(), offset(share), from, bytes, at);
+  }
+  void queue_settle(where at) override {
+    if (file_) engine_->copies().run([file = &*file_, at] { file->settle(at); });
+  }
+
+  void read(const void* share, void* to, std::size_t bytes, where at) override {
+    if (!file_ || bytes == 0) return;
+    engine_->copies().synchronize();
+    file_->read_now(to, offset(share), bytes, at);
+  }
+
+ private:
+  void change_bytes(const void* share, std::size_t bytes, visit_piece visit, void* context, where at) override {
+    if (!file_ || bytes == 0) return;
+    engine_->copies().synchronize();
+    file_->change(
+        offset(share), bytes, [=](std::size_t first, std::span<std::byte> piece) { visit(context, first, piece); }, at);
+  }
+  [[nodiscard]] std::uint64_t offset(const void* share) const noexcept {
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(share) - addresses_.data());
+  }
+
+  Engine* engine_;
+  reserved_addresses addresses_;
+  std::optional<streamed_file<Files>> file_;
+};
+
+/// Shares in a file: their addresses, and what reads and writes there.
+template <class T>
+struct leased_shares {
+  std::span<T> addresses;
+  file_shares* file = nullptr;
+};
+
+/// A file in `memory.folder` for `elements` elements of this rank; rank r of the world has `elements_of(r)`. It is the
+/// row `purpose` of the plan, and its ring in tier host the row `ring`. Throws usage_error without a folder,
+/// tier_file_error where the file cannot be made.
+template <class T, class Run, std::invocable<int> ElementsOf>
+[[nodiscard]] leased_shares<T> lease_in_file(Run& run, const file_memory& memory, std::size_t elements,
+                                             ElementsOf&& elements_of, const char* purpose, const char* ring,
+                                             where at) {
+  if (memory.folder.empty())
+    throw usage_error(
+        std::string(purpose) + " lie in tier file, which has no folder: belay::store_options{.files = {.folder = ...}}",
+        at);
+  const file_medium medium = medium_of(memory.folder, at);
+  const streamed_layout sizes(medium.alignment, memory.piece);
+  run.charge_share(
+      tier::file, [&](int rank) { return sizes.file_bytes(elements_of(rank) * sizeof(T)); }, purpose,
+      medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+  const std::span<std::byte> slots = run.template lease_share<std::byte>(
+      tier::host, [&](int rank) { return sizes.ring_bytes(elements_of(rank) * sizeof(T)); }, ring, at);
+  auto made = std::make_shared<shares_in_file<typename Run::engine_type>>(run.engine(), memory, elements * sizeof(T),
+                                                                          sizes, slots, at);
+  run.keep(made);
+  return {{reinterpret_cast<T*>(made->data()), elements}, made.get()};
+}
+
+}  // namespace belay::inline BELAY_ABI
