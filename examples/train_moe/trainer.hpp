@@ -74,12 +74,12 @@ class trainer {
                 .reshard = settings.reshard,
                 .parameters = settings.parameter_tier,
                 .gradients = settings.gradient_tier,
-                .files = {.folder = settings.tier_folder, .piece = settings.tier_chunk * sizeof(float)}}),
+                .files = files_of(settings)}),
         network_(model_, store_),
         optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1},
                    {.state = settings.optimizer_tier, .folder = settings.tier_folder, .chunk = settings.tier_chunk}),
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
-        activations_(run, settings.activation_tier),
+        activations_(run, settings.activation_tier, files_of(settings)),
         stage_(
             network_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }, activations_),
         table_(settings),
@@ -148,6 +148,9 @@ class trainer {
   [[nodiscard]] static belay::expert_settings experts_of(const options& settings) {
     const auto& model = settings.model;
     return {model.experts, model.experts_per_token, model.hidden, initial_capacity(settings)};
+  }
+  [[nodiscard]] static belay::file_memory files_of(const options& settings) {
+    return {.folder = settings.tier_folder, .piece = settings.tier_chunk * sizeof(float)};
   }
   [[nodiscard]] model::model_part part_of(const options& settings) const {
     return model::model_part::of(settings.model, static_cast<std::size_t>(mesh_.coordinate().pipeline),

@@ -194,6 +194,7 @@ class streamed_file {
   }
   void write_piece() {
     if (filled_.first == filled_.last) return;
+    await_writes(filled_);  // two at once would be in no order
     transfer& to = under_way_[filled_slot_];
     to.writes = filled_;
     to.moves = file_.start_write(

@@ -35,6 +35,9 @@ inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>:
   return "unknown";
 }
 
+/// Where the bytes of tier file are: on a disk, or in the machine's memory, as those of tmpfs.
+enum class file_bytes : std::uint8_t { on_disk, in_memory };
+
 /// Bytes that one rank may use of each tier; unlimited by default.
 struct budget {
   std::array<std::size_t, tier_count> bytes{unlimited_bytes, unlimited_bytes, unlimited_bytes, unlimited_bytes};

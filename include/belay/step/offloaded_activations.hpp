@@ -12,6 +12,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,7 +26,9 @@
 #include "belay/device/arena.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/device/stream_event.hpp"
+#include "belay/device/streamed_file.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/device/tier_file.hpp"
 #include "belay/step/call_order.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/step/layer.hpp"
@@ -48,14 +52,17 @@ class offloaded_activations {
   static constexpr std::uint32_t nothing = call_order::nothing;
 
   /// Layers whose activations live in `lower` from their forward to their backward; in tier device nothing leaves.
-  /// `run` outlives it, and gives it memory that is planned and grows when a step is replayed. Throws usage_error for
-  /// tier file.
+  /// `run` outlives it, and gives it memory that is planned and grows when a step is replayed. In tier file they are in
+  /// a file in `files.folder`, and pass through a ring in tier host. Throws tier_file_error where the file cannot be
+  /// made, usage_error where it has no folder.
   template <class Run>
-  offloaded_activations(Run& run, tier lower, where at = where::current()) : engine_(&run.engine()), tier_(lower) {
-    if (lower == tier::file)
-      throw usage_error("activations cannot be offloaded to tier file: name tier host or pinned", at);
+  offloaded_activations(Run& run, tier lower, const file_memory& files = {}, where at = where::current())
+      : engine_(&run.engine()), tier_(lower), files_(files) {
     if (lower == tier::device) return;
-    lower_ = &run.step_memory("activations", lower);
+    if (lower == tier::file)
+      lease_in_file(run, at);
+    else
+      lower_ = &run.step_memory("activations", lower);
     order_ = &run.rehearsed_returns();
     static_cast<void>(engine_->copies());  // made before the first step
   }
@@ -91,11 +98,14 @@ class offloaded_activations {
     if (use == output_use::read) add(one, output);
     add(one, input);
     if (one.bytes() == 0) return number;
-    one.block = lower_->lease_bytes(one.bytes(), one.in_lower, at);
+    one.block = lower_->lease_bytes(in_lower_bytes(one), one.in_lower, at);
     auto& copies = engine_->copies();
     copies.wait(engine_->compute().record(), at);
-    for (std::size_t i = 0; i < one.ranges.size(); ++i)
-      copies.copy(one.block + one.places[i], one.ranges[i].first, one.ranges[i].bytes);
+    if (tier_ == tier::file)
+      write(one, at);
+    else
+      for (std::size_t i = 0; i < one.ranges.size(); ++i)
+        copies.copy(one.block + one.places[i], one.ranges[i].first, one.ranges[i].bytes);
     one.copied = copies.record();
     if (use == output_use::unread && !output.empty()) {
       one.ranges.push_back({output.data(), output.size(), nullptr});
@@ -238,11 +248,71 @@ class offloaded_activations {
     if (engine_->epoch() == epoch_) return;
     epoch_ = engine_->epoch();
     if (lower_->offsets().live_bytes() > 0) lower_->reclaim();  // of handles that were lost
+    if (tier_ == tier::file && lower_->memory().size_bytes() != file_bytes_) make_file(engine_->step_site());
     for (one_call& each : calls_) each.in_lower = each.on_device = each.let_go = {};
     next_ = 0;
     leaving_ = started_ = nothing;
     order_->expected.begin();
     if constexpr (Engine::rehearsing()) order_->found = {};
+  }
+
+  // What streams have queued points to the file, so a run keeps it.
+  using file_type = std::optional<streamed_file<>>;
+  template <class Run>
+  void lease_in_file(Run& run, where at) {
+    if (files_.folder.empty())
+      throw usage_error(
+          "activations in tier file have no folder: belay::offloaded_activations{run, "
+          "belay::tier::file, {.folder = ...}}",
+          at);
+    const file_medium medium = medium_of(files_.folder, at);
+    sizes_ = streamed_layout(medium.alignment, files_.piece);
+    lower_ =
+        &run.step_memory("activations", tier::file, medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+    ring_ = run.template lease<std::byte>(tier::host, sizes_.whole_ring_bytes(), "activation ring", at);
+    file_ = std::make_shared<file_type>();
+    run.keep(file_);
+    make_file(at);
+  }
+  // Of the size that was planned, which is another one when a step is replayed with more room.
+  void make_file(where at) {
+    file_bytes_ = lower_->memory().size_bytes();
+    if constexpr (!Engine::rehearsing()) {
+      file_->reset();
+      if (file_bytes_ > 0) file_->emplace(files_, file_bytes_, sizes_, ring_, at);
+    }
+  }
+  [[nodiscard]] std::size_t in_lower_bytes(const one_call& one) const noexcept {
+    return tier_ == tier::file ? sizes_.rounded(one.bytes()) : one.bytes();
+  }
+  [[nodiscard]] std::uint64_t place_in_file(const one_call& one) const noexcept {
+    return static_cast<std::uint64_t>(one.block - lower_->memory().data());
+  }
+  // A block is whole blocks of the medium: one piece after the other is put together in a slot, and written.
+  void write(const one_call& one, where at) {
+    if constexpr (!Engine::rehearsing()) {
+      auto& copies = engine_->copies();
+      auto* const file = &**file_;
+      const std::uint64_t first = place_in_file(one);
+      copies.run([file, first, bytes = in_lower_bytes(one), at] { file->begin_write(first, bytes, at); });
+      for (std::size_t i = 0; i < one.ranges.size(); ++i)
+        copies.run([file, to = first + one.places[i], from = one.ranges[i].first, bytes = one.ranges[i].bytes] {
+          file->put(to, from, bytes);
+        });
+      copies.run([file] { file->end_write(); });
+    }
+  }
+  void read(const one_call& one, where at) {
+    if constexpr (!Engine::rehearsing()) {
+      auto& copies = engine_->copies();
+      auto* const file = &**file_;
+      const std::uint64_t first = place_in_file(one);
+      copies.run([file, first, bytes = one.bytes(), at] { file->begin_read(first, bytes, at); });
+      for (std::size_t i = 0; i < one.ranges.size(); ++i)
+        if (one.places[i] != not_copied)
+          copies.run([file, from = first + one.places[i], to = one.returned + one.places[i],
+                      bytes = one.ranges[i].bytes] { file->get(to, from, bytes); });
+    }
   }
 
   // The memory of what leaves is free in the order of the compute stream.
@@ -266,9 +336,12 @@ class offloaded_activations {
     one.returned = engine_->activations().lease_bytes(one.bytes(), one.on_device, at);
     auto& copies = engine_->copies();
     copies.wait(engine_->compute().record(), at);  // what the memory held before is used up
-    for (std::size_t i = 0; i < one.ranges.size(); ++i)
-      if (one.places[i] != not_copied)
-        copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
+    if (tier_ == tier::file)
+      read(one, at);
+    else
+      for (std::size_t i = 0; i < one.ranges.size(); ++i)
+        if (one.places[i] != not_copied)
+          copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
     one.back = copies.record();
     one.is = state::returning;
   }
@@ -294,6 +367,11 @@ class offloaded_activations {
 
   Engine* engine_;
   tier tier_;
+  file_memory files_;
+  streamed_layout sizes_;
+  std::span<std::byte> ring_;
+  std::shared_ptr<file_type> file_;
+  std::size_t file_bytes_ = 0;
   arena_type* lower_ = nullptr;
   rehearsed_order* order_ = nullptr;
   std::vector<one_call> calls_;  // by number, of the step that runs
@@ -304,5 +382,7 @@ class offloaded_activations {
 
 template <class Run>
 offloaded_activations(Run&, tier) -> offloaded_activations<typename Run::engine_type>;
+template <class Run>
+offloaded_activations(Run&, tier, file_memory) -> offloaded_activations<typename Run::engine_type>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -25,9 +25,6 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Where the bytes of tier file are: on a disk, or in the machine's memory, as those of tmpfs.
-enum class file_bytes : std::uint8_t { on_disk, in_memory };
-
 /// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
 /// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
 struct plan_item {

@@ -202,13 +202,13 @@ class run {
 
   /// Memory for leases that begin and end within a step, beside the engine's; `purpose` is its row in the plan. What is
   /// released is free in the order of the compute stream, in a lower tier in that of the copies. It stays where it is,
-  /// and grows when a step is replayed.
-  [[nodiscard]] arena<memory_type>& step_memory(const char* purpose, tier where_it_is = tier::device) {
-    const std::size_t index = of_steps_.size();
-    const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(index);
+  /// and grows when a step is replayed. In tier file it has addresses alone, of bytes of a file.
+  [[nodiscard]] arena<memory_type>& step_memory(const char* purpose, tier in = tier::device,
+                                                file_bytes of_file = file_bytes::on_disk) {
+    const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
     of_steps_.push_back(std::make_unique<within_steps>(
-        within_steps{purpose, {where_it_is, memory_type{bytes}, most_leases, meters_[where_it_is]}}));
-    if (where_it_is == tier::device) engine_->adopt(of_steps_.back()->leases);
+        within_steps{purpose, {in, memory_in<memory_type>(in, bytes), most_leases, meters_[in]}, of_file}));
+    if (in == tier::device) engine_->adopt(of_steps_.back()->leases);
     return of_steps_.back()->leases;
   }
 
@@ -315,10 +315,11 @@ class run {
     std::size_t& rest = left[static_cast<std::size_t>(tier::device)];
     rest -= window_peak;
     for (const auto& one : of_steps_) {
-      std::size_t& of_tier = left[static_cast<std::size_t>(one->leases.where_it_is())];
-      const std::size_t peak = std::min(of_tier, one->leases.offsets().peak_bytes());
-      out.memory.of_steps.push_back(one->leases.offsets().extent_bytes());
-      out.plan.add(one->leases.where_it_is(), one->purpose, peak, std::max(peak, out.memory.of_steps.back()));
+      const auto& [purpose, leases, of_file] = *one;
+      std::size_t& of_tier = left[static_cast<std::size_t>(leases.where_it_is())];
+      const std::size_t peak = std::min(of_tier, leases.offsets().peak_bytes());
+      out.memory.of_steps.push_back(leases.offsets().extent_bytes());
+      out.plan.add({leases.where_it_is(), purpose, peak, std::max(peak, out.memory.of_steps.back()), of_file});
       of_tier -= peak;
     }
     out.plan.add(tier::device, "activations", rest, out.memory.activations);
@@ -338,6 +339,7 @@ class run {
   struct within_steps {
     const char* purpose;
     arena<memory_type> leases;
+    file_bytes of_file;
   };
   static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
 
@@ -363,7 +365,7 @@ class run {
     if (leases.memory().size_bytes() == bytes) return;
     const tier of = leases.where_it_is();
     leases = {of, memory_type{0}, most_leases, meters_[of]};
-    leases = {of, memory_type{bytes}, most_leases, meters_[of]};
+    leases = {of, memory_in<memory_type>(of, bytes), most_leases, meters_[of]};
     if (of == tier::device) engine_->adopt(leases);
   }
 

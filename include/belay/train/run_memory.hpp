@@ -5,11 +5,13 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <span>
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/device/memory.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/gathers/order.hpp"
@@ -43,6 +45,14 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
   if (bytes == 0) return;
   to.plan.add(tier::device, workspace_row, bytes);
   to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
+}
+
+/// A region of `bytes` in a tier. In tier file it has addresses alone.
+template <class Memory>
+[[nodiscard]] Memory memory_in(tier where_it_is, std::size_t bytes) {
+  if constexpr (std::constructible_from<Memory, reserved_addresses&&>)
+    if (where_it_is == tier::file) return Memory(reserved_addresses(bytes));
+  return Memory{bytes};
 }
 
 /// A lease for as long as the run.
