@@ -146,10 +146,6 @@ freeze_kind parse_freeze(const std::string& text) {
   throw input_error("--freeze is one of none; attention; experts; attention,experts,embedding; got '" + text + "'");
 }
 
-[[nodiscard]] static bool lies_in_files(const offloadable& what) {
-  return what.where_it_is == &options::optimizer_tier || what.where_it_is == &options::parameter_tier;
-}
-
 // optimizer:pinned,activations: each once, in the tier that it names or in `otherwise`.
 void parse_offload(const std::string& text, const std::string& otherwise, options& run) {
   for (std::size_t first = 0; first <= text.size();) {
@@ -172,11 +168,11 @@ void parse_offload(const std::string& text, const std::string& otherwise, option
       tier_of = belay::tier::host;
     else if (where == "pinned")
       tier_of = belay::tier::pinned;
-    else if (where == "file" && lies_in_files(*what))
+    else if (where == "file")
       tier_of = belay::tier::file;
     else
       throw input_error("--offload " + text + ": the tiers below device for " + what->name + " are " +
-                        (lies_in_files(*what) ? "pinned, host and file" : "pinned and host") + ", not '" + where + "'");
+                        "pinned, host and file, not '" + where + "'");
   }
 }
 

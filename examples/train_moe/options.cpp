@@ -89,6 +89,9 @@ void check(const options& run) {
   if (mesh.replicates_shards() && mesh.shards() == 1 &&
       (run.parameter_tier != belay::tier::device || run.gradient_tier != belay::tier::device))
     throw input_error("--shard-group 1 has no shares that --offload could move: take a larger group");
+  if (mesh.replicates_shards() && run.gradient_tier == belay::tier::file)
+    throw input_error(
+        "--shard-group sums gradients over groups, which it does not in tier file: take --offload gradients:host");
   const auto in_file = [&](const offloadable& each) { return run.*each.where_it_is == belay::tier::file; };
   if (std::ranges::any_of(all_offloadable, in_file) == run.tier_folder.empty())
     throw input_error(

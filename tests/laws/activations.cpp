@@ -48,13 +48,14 @@ std::vector<setting> settings() {
                                           {stream_policy::queued, 0},
                                           {stream_policy::adversarial, 0},
                                           {stream_policy::adversarial, 3}};
+  const tier of_calls[] = {tier::host, tier::file, tier::pinned};
   std::vector<setting> out;
   std::size_t number = 0;
   for (const belay::axes& mesh : meshes)
     for (std::size_t i = 0; i < 12; ++i, ++number) {
       const auto add = [&](const belay::stream_choice& how) {
         out.push_back({mesh, schedules[i % 2], recomputes[i % 3], static_cast<int>((i / 3 + number / 12) % 4),
-                       (i + number / 12) % 2 == 0 ? tier::host : tier::pinned, how});
+                       of_calls[(i + i / 4 + number / 12) % 3], how});
       };
       if (!is_soak())
         add(streams[(i + number / 12) % 4]);
@@ -62,6 +63,12 @@ std::vector<setting> settings() {
         for (const belay::stream_choice& how : streams) add(how);
     }
   return out;
+}
+
+void offload(options& run, tier lower) {
+  run.activation_tier = lower;
+  run.tier_folder = lower == tier::file ? "/tmp" : "";
+  run.tier_chunk = 1024;
 }
 
 struct peaks {
@@ -76,7 +83,7 @@ void measure(options run, tier lower, const batch_source& source, peaks& out) {
         run, rank, self, source};
     for (const std::size_t step : self.steps(run.steps)) static_cast<void>(trained.train(step));
     if (self.rehearsing()) return;
-    for (const tier of : {tier::device, tier::pinned, tier::host})
+    for (const tier of : {tier::device, tier::pinned, tier::host, tier::file})
       if (self.meters()[of].peak_bytes() != self.planned().peak_bytes(of)) out.as_planned = false;
     if (rank.number() != 0) return;
     out.device = self.meters()[tier::device].peak_bytes();
@@ -93,7 +100,7 @@ TEST_CASE("activations in a lower tier train as resident ones, to the bit") {
     options run = run_of(chosen);
     const uneven_text source(run.model.vocab);
     const record expected = train<double>(run, source);
-    run.activation_tier = chosen.lower;
+    offload(run, chosen.lower);
     run.streams = chosen.streams;
     const difference apart = compare(expected, train<double>(run, source));
     INFO(run.mesh.text() << ", zero " << chosen.zero << ", recompute " << static_cast<int>(chosen.recompute)
@@ -108,12 +115,12 @@ TEST_CASE("every tier peaks as planned, and the device needs less") {
        {setting{{1, 1, 1, 1}, schedule_kind::gpipe, recompute_kind::none, 1, tier::host, {}},
         setting{{2, 1, 1, 1}, schedule_kind::gpipe, recompute_kind::full, 0, tier::pinned, {}},
         setting{{2, 1, 2, 1}, schedule_kind::one_f_one_b, recompute_kind::selective, 1, tier::host, {}},
-        setting{{1, 2, 1, 1}, schedule_kind::gpipe, recompute_kind::none, 3, tier::host, {}}}) {
+        setting{{1, 2, 1, 1}, schedule_kind::gpipe, recompute_kind::none, 3, tier::file, {}}}) {
     options run = run_of(chosen);
     const uneven_text source(run.model.vocab);
     peaks resident, offloaded;
     measure(run, chosen.lower, source, resident);
-    run.activation_tier = chosen.lower;
+    offload(run, chosen.lower);
     measure(run, chosen.lower, source, offloaded);
     CAPTURE(run.mesh.text());
     CHECK(resident.as_planned);
@@ -131,7 +138,10 @@ TEST_CASE("a step that is replayed with more room has more in the lower tier too
   const uneven_text source(run.model.vocab);
   const record expected = train<double>(run, source);
   REQUIRE(expected.replays[0] + expected.replays[1] > 0);
-  run.activation_tier = tier::host;
-  CHECK(compare(expected, train<double>(run, source)).worst == 0);
-  CHECK(train<double>(run, source).replays == expected.replays);
+  for (const tier lower : {tier::host, tier::file}) {
+    offload(run, lower);
+    const record got = train<double>(run, source);
+    CHECK(compare(expected, got).worst == 0);
+    CHECK(got.replays == expected.replays);
+  }
 }

@@ -207,7 +207,7 @@ TEST_CASE("flags that make no sense are refused with the flag and what would wor
                                                         {"--whole-below", "64"},
                                                         {"--gathers", "step"},
                                                         {"--offload", "optimizer:moon"},
-                                                        {"--offload", "activations:file"},
+                                                        {"--offload", "activations:file"},  // without --tier-dir
                                                         {"--offload", "activations,activations"},
                                                         {"--offload", "weights"},
                                                         {"--phase-tier", "host"},

@@ -74,11 +74,18 @@ class streamed_file {
     for (std::size_t i = 0; i < ring_.slots(); ++i) start_read();
   }
   void get(void* to, std::uint64_t first, std::size_t bytes) {
-    for (auto* byte = static_cast<std::byte*>(to); bytes > 0;) {
+    get_pieces(first, bytes, [to](std::size_t done, const std::byte* piece, std::size_t count) {
+      std::memcpy(static_cast<std::byte*>(to) + done, piece, count);
+    });
+  }
+  /// The same where it is: calls `visit(bytes before it, piece, bytes)` for pieces, in order.
+  template <class Visit>
+  void get_pieces(std::uint64_t first, std::size_t bytes, Visit&& visit) {
+    for (std::size_t done = 0; done < bytes;) {
       while (first >= taken_.last) take_piece();
-      const std::size_t count = std::min<std::uint64_t>(bytes, taken_.last - first);
-      std::memcpy(byte, taken_slot_ + (first - taken_.first), count);
-      byte += count, first += count, bytes -= count;
+      const std::size_t count = std::min<std::uint64_t>(bytes - done, taken_.last - first);
+      visit(done, taken_slot_ + (first - taken_.first), count);
+      done += count, first += count;
     }
   }
 

@@ -31,8 +31,6 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/kernel/elementwise.hpp"
-#include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket/bound_buckets.hpp"
 #include "belay/parallel/bucket/bucket_reduction.hpp"
 #include "belay/parallel/bucket/checksums.hpp"
@@ -360,8 +358,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (!different.empty()) throw usage_error(different, at);
     if constexpr (!moves_nothing<Group>) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
-      for (const owned_range<T>& range : owned_)
-        kernel::for_each_index(range.count, kernel::scale<gradient_type>{scale, range.gradient});
+      for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale);
     }
     latest_ = ++divisions_;
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);

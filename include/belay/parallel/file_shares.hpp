@@ -2,6 +2,7 @@
 //
 // Shares that lie in a file have addresses, and no memory: touching one is a SIGSEGV. Who reads or writes them comes by
 // here, with their addresses.
+// IWYU pragma: private, include "belay/parallel/parameter.hpp"
 #pragma once
 
 #include <cstddef>
@@ -26,11 +27,17 @@ class file_shares {
   /// and what is queued later reads what was written.
   virtual void queue_read(const void* share, void* to, std::size_t bytes, where at) = 0;
   virtual void queue_write(void* share, const void* from, std::size_t bytes, where at) = 0;
+  /// What a share has is added to `total` by `add(to, from, bytes)`, piece by piece.
+  using add_bytes = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
+  virtual void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) = 0;
   /// Queues to wait for what is being written.
   virtual void queue_settle(where at) = 0;
 
   /// On the host, once all that the stream of copies has is over.
   virtual void read(const void* share, void* to, std::size_t bytes, where at) = 0;
+  /// The same of a range whose parts are then got in order, and read ahead.
+  virtual void begin_read(const void* share, std::size_t bytes, where at) = 0;
+  virtual void get(const void* part, void* to, std::size_t bytes) = 0;
   /// Calls `visit(first, std::span<T>)` for elements of `share` from its element `first` on, piece by piece, and writes
   /// what it leaves. On the host, alike.
   template <class T, class Visit>

@@ -158,9 +158,19 @@ class gradient_norm {
       if (place.share == norm_share::counted_elsewhere) continue;
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
+      if (range.gradient_file != nullptr) {
+        chunk_.resize(parameter_chunk);
+        range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
+      }
       for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
         double squares = 0;
-        kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, range.count - first, &squares}(0);
+        const compute_type_t<T>* gradient = range.gradient + first;
+        if (range.gradient_file != nullptr) {
+          range.gradient_file->get(gradient, chunk_.data(),
+                                   std::min(parameter_chunk, range.count - first) * sizeof *gradient);
+          gradient = chunk_.data();
+        }
+        kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
         entries[first / unit] += squares;
       }
     }
@@ -209,6 +219,7 @@ class gradient_norm {
   std::vector<norm_place> places_;
   std::span<double> memory_;
   rank_comparison compared_;
+  std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
 };
 
 }  // namespace belay::inline BELAY_ABI

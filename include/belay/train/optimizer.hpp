@@ -112,7 +112,8 @@ class adamw {
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store] { store.note_before_update(); };
-    if (memory.state != tier::device || buckets_->value_file() != nullptr) offload(store, memory, at);
+    if (memory.state != tier::device || buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr)
+      offload(store, memory, at);
   }
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
@@ -286,7 +287,9 @@ class adamw {
         const bucket_places::place& place = buckets_->places()[b];
         bucket_copies one{place.values_in == tier::device, place.gradients_in == tier::device};
         if (place.values_in == tier::file) one.value_file = buckets_->value_file();
+        if (place.gradients_in == tier::file) one.gradient_file = buckets_->gradient_file();
         one.values = one.values || one.value_file != nullptr;
+        one.gradients = one.gradients || one.gradient_file != nullptr;
         copied.push_back(one);
       }
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,

@@ -193,10 +193,9 @@ class run {
 
   /// Symmetric memory of `group`, for an expert exchange. Collective. It grows when a step is replayed.
   [[nodiscard]] heap_type& windows(const group_type& group, where at = where::current()) {
-    const std::size_t index = windows_.size();
-    const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(index);
+    const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(windows_.size());
     windows_.push_back(std::make_unique<window>(group));
-    open_window(index, bytes, at);
+    open_window(windows_.size() - 1, bytes, at);
     return *windows_.back()->heap;
   }
 
@@ -214,9 +213,8 @@ class run {
 
   // For those who bring back what calls keep: the order in which they do, as it was rehearsed. It stays where it is.
   [[nodiscard]] rehearsed_order& rehearsed_returns() {
-    const std::size_t index = returns_.size();
     returns_.push_back(std::make_unique<rehearsed_order>());
-    if (index < planned_.returns.size()) returns_.back()->expected = planned_.returns[index];
+    if (returns_.size() <= planned_.returns.size()) returns_.back()->expected = planned_.returns[returns_.size() - 1];
     return *returns_.back();
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rank's shares of parameters in a file of its own: planned, made, read and written on the stream of copies.
+// A rank's shares of parameters or gradients in a file of its own: planned, made, read and written on the stream of
+// copies.
 // IWYU pragma: private, include "belay/train/store.hpp"
 #pragma once
 
@@ -53,6 +54,15 @@ class shares_in_file final : public file_shares {
   void queue_write(void* share, const void* from, std::size_t bytes, where at) override {
     if (file_ && bytes > 0) file_->write(engine_->copies(), offset(share), from, bytes, at);
   }
+  void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) override {
+    if (!file_ || bytes == 0) return;
+    engine_->copies().run([file = &*file_, to = static_cast<std::byte*>(total), first = offset(share), bytes, add, at] {
+      file->begin_read(first, bytes, at);
+      file->get_pieces(first, bytes, [to, add](std::size_t done, const std::byte* piece, std::size_t count) {
+        add(to + done, piece, count);
+      });
+    });
+  }
   void queue_settle(where at) override {
     if (file_) engine_->copies().run([file = &*file_, at] { file->settle(at); });
   }
@@ -61,6 +71,14 @@ class shares_in_file final : public file_shares {
     if (!file_ || bytes == 0) return;
     engine_->copies().synchronize();
     file_->read_now(to, offset(share), bytes, at);
+  }
+  void begin_read(const void* share, std::size_t bytes, where at) override {
+    if (!file_ || bytes == 0) return;
+    engine_->copies().synchronize();
+    file_->begin_read(offset(share), bytes, at);
+  }
+  void get(const void* part, void* to, std::size_t bytes) override {
+    if (file_ && bytes > 0) file_->get(to, offset(part), bytes);
   }
 
  private:

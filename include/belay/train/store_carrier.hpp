@@ -8,23 +8,38 @@
 #include <span>
 
 #include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
 #include "belay/device/stream_event.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket/shares.hpp"
+#include "belay/parallel/file_shares.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// `engine` outlives it.
+// A sum has the same bits whichever of its terms is in the file.
+template <class Gradient>
+void add_share(std::byte* to, const std::byte* from, std::size_t bytes) {
+  kernel::for_each_index(bytes / sizeof(Gradient),
+                         kernel::axpy<Gradient, Gradient>{Gradient(1), reinterpret_cast<const Gradient*>(from),
+                                                          reinterpret_cast<Gradient*>(to)});
+}
+
+/// `engine` outlives it, and `file`, which has the shares in tier file.
 template <class Gradient, class Engine>
-[[nodiscard]] share_carrier<Gradient> carrier_on(Engine& engine) {
+[[nodiscard]] share_carrier<Gradient> carrier_on(Engine& engine, file_shares* file) {
   static_cast<void>(engine.copies());  // its thread is there before the first step
   share_carrier<Gradient> out;
-  out.carry = [&engine](const stream_event& reduced, const Gradient* from, std::span<Gradient> share,
-                        first_of_step which) {
+  out.carry = [&engine, file](const stream_event& reduced, Gradient* from, std::span<Gradient> share, tier in,
+                              first_of_step which) {
     auto& copies = engine.copies();
     copies.wait(reduced);
-    if (which == first_of_step::yes)
+    const where at = engine.step_site();
+    if (in == tier::file) {
+      if (which == first_of_step::no) file->queue_add(from, share.data(), share.size_bytes(), add_share<Gradient>, at);
+      file->queue_write(share.data(), from, share.size_bytes(), at);
+    } else if (which == first_of_step::yes)
       copies.copy(share.data(), from, share.size_bytes());
     else
       copies.run([from, to = share.data(), count = share.size()] {
@@ -32,9 +47,11 @@ template <class Gradient, class Engine>
       });
     return copies.record();
   };
-  out.load = [&engine](std::span<const Gradient> share, Gradient* to) {
+  out.load = [&engine, file](std::span<const Gradient> share, tier in, Gradient* to) {
     auto& copies = engine.copies();
-    copies.wait(engine.compute().record());
+    const stream_event ready = engine.compute().record();
+    if (in == tier::file) return file->load(ready, share.data(), to, share.size_bytes(), engine.step_site());
+    copies.wait(ready);
     copies.copy(to, share.data(), share.size_bytes());
     return copies.record();
   };

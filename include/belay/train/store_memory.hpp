@@ -222,12 +222,16 @@ class store_memory {
     };
     if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
       throw usage_error("a shard group of one rank has no shares, which could lie in a lower tier", at);
+    if (mesh.shape().replicates_shards() &&
+        std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
+      throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned",
+                        at);
     bind(found.values, found.gradients, at);
     if (buckets_.divides_gradients()) {
       staging_.emplace(run.step_memory("gradient buckets"));
       buckets_.use(*staging_);
       if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-        buckets_.carry_shares(carrier_on<gradient_type>(run.engine()));
+        buckets_.carry_shares(carrier_on<gradient_type>(run.engine(), buckets_.gradient_file()));
     }
     if (!frozen_.members().empty()) {
       const tiered_memory<value_type> frozen =
@@ -286,7 +290,7 @@ class store_memory {
       const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
       return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
     }
-    const tiered_memory<value_type> all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
+    const auto all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
     file_shares* const value_file = std::exchange(file_, nullptr);
     if (reached_) buckets_.reach_shares_of(dividing());
     if (!buckets_.places().divided()) {
@@ -295,11 +299,13 @@ class store_memory {
     }
     const auto all_gradients = lease_of_buckets<gradient_type>(
         buckets_, &bucket_places::gradient_elements, &family_shape::gradients, "gradients", "gradient ring", at);
+    file_shares* const gradient_file = std::exchange(file_, nullptr);
     std::span<gradient_type> reductions;
     if (const std::size_t count = layout.gradient_elements() - own; count > 0)
       reductions = lease_gradients(count, "reductions");
     bucket_memory<value_type> memory{all_values, all_gradients, reductions, wire};
     memory.value_file = value_file;
+    memory.gradient_file = gradient_file;
     buckets_.bind(memory, at);
   }
 

@@ -53,14 +53,12 @@ struct store_options {
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
   gather_by gathers = gather_by::reach;                // of ZeRO 3; `collectives` even where ranks reach each other
   tier parameters = tier::device;                      // where shares of ZeRO 3 lie,
-  tier gradients = tier::device;                       // and shares of ZeRO 2 and 3: not in tier file
+  tier gradients = tier::device;                       // and shares of ZeRO 2 and 3
   file_memory files = {};                              // of shares in tier file
 };
 
 /// Throws usage_error where shares of `what`, which `from` and higher stages have, cannot lie in `in`.
 inline void expect_shares_in(tier in, zero_stage stage, zero_stage from, const char* what, where at) {
-  if (in == tier::file && from != zero_stage::parameters)
-    throw usage_error(std::string(what) + " of a store lie in tier device, pinned or host, and not in a file", at);
   if (in != tier::device && stage < from)
     throw usage_error(std::string("shares of ") + what + " lie in tier " + name(in) + ", but belay::zero<" +
                           std::to_string(static_cast<int>(stage)) + "> has no shares of them: zero<" +

@@ -129,9 +129,14 @@ class recorder {
     if (into_->gradients.size() <= step_) into_->gradients.resize(step_ + 1);
     each_owned(trainer, [&](auto& parameter, const auto& range, std::size_t global) {
       if (policy_ != nullptr) policy_(parameter.name(), is_expert(parameter), {range.gradient, range.count});
-      if (range.share == belay::norm_share::counted_here) {
-        copy(into_->gradients[step_][parameter.name()], parameter.global_size(), global, range.gradient, range.count);
+      if (range.share != belay::norm_share::counted_here) return;
+      auto& whole = into_->gradients[step_][parameter.name()];
+      std::vector<belay::compute_type_t<T>> read;
+      if (range.gradient_file != nullptr) {
+        read.resize(range.count);
+        range.gradient_file->read(range.gradient, read.data(), range.count * sizeof read[0], belay::where::current());
       }
+      copy(whole, parameter.global_size(), global, read.empty() ? range.gradient : read.data(), range.count);
     });
     ++step_;
   }

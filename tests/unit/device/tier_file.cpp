@@ -4,9 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <random>
 #include <thread>
 #include <vector>
 
+#include "belay/device/copy_stream.hpp"
+#include "belay/device/host_stream.hpp"
+#include "belay/device/streamed_file.hpp"
 #include "support/tier_file.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 
@@ -276,4 +280,46 @@ TEST_CASE("how a file is accessed is said, with reasons") {
   CHECK(fallen_back.access().why_thread == "not today");
   CHECK_THROWS_WITH_AS(tier_file<by_kernel_ring::calls>("/tmp", 0, 1, belay::file_access::ring),
                        doctest::Contains("/tmp: tier file: cannot start: not today"), belay::tier_file_error);
+}
+
+TEST_CASE_TEMPLATE("bytes stream through a ring to and from any place, as if the file were memory", Way, by_thread,
+                   by_kernel_ring, by_backward_ring) {
+  const calm before;
+  if (!exists<Way>()) return;
+  belay::copy_stream<belay::host_stream> copies;
+  std::mt19937 random(7);
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{5000}, std::size_t{90000}}) {
+    const belay::streamed_layout sizes(4096, 8192);  // more pieces than slots, where it is long
+    const blocks ring(sizes.ring_bytes(bytes));
+    belay::streamed_file<typename Way::calls> file({"/tmp", 8192, Way::access}, bytes, sizes, ring.all());
+    std::vector<std::byte> expected(bytes), from(bytes), to(bytes);
+    std::size_t wrong = 0;
+    for (int i = 0; i < 300; ++i) {
+      const std::size_t first = random() % bytes, count = random() % (bytes - first + 1);
+      const auto part = std::span(expected).subspan(first, count);
+      switch (i % 4) {
+        case 0:
+        case 1:
+          for (std::byte& each : from) each = static_cast<std::byte>(random());
+          file.write(copies, first, from.data(), count);
+          std::copy_n(from.data(), count, part.data());
+          break;
+        case 2:
+          file.read(copies, to.data(), first, count);
+          wrong += std::ranges::equal(part, std::span(to).first(count)) ? 0U : 1U;
+          break;
+        case 3:
+          file.change(
+              first, count,
+              [&](std::size_t begin, std::span<std::byte> piece) {
+                wrong += std::ranges::equal(part.subspan(begin, piece.size()), piece) ? 0U : 1U;
+                for (std::byte& each : piece) each ^= std::byte{0x55};
+              },
+              belay::where::current());
+          for (std::byte& each : part) each ^= std::byte{0x55};
+      }
+    }
+    CHECK(wrong == 0);
+    file.settle(belay::where::current());
+  }
 }

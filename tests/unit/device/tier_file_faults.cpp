@@ -8,6 +8,9 @@
 #include <fstream>
 #include <utility>
 
+#include "belay/device/copy_stream.hpp"
+#include "belay/device/host_stream.hpp"
+#include "belay/device/streamed_file.hpp"
 #include "belay/device/tier_file.hpp"
 #include "support/tier_file.hpp"
 
@@ -272,4 +275,34 @@ TEST_CASE("the alignment is what the file system tells, or a page; without O_DIR
   now.make_direct = EINVAL;
   CHECK(!file("/tmp", 4096, 1).access().direct);
   CHECK(file("/tmp", 4096, 1).access().why_buffered == "O_DIRECT is refused: Invalid argument");
+}
+
+TEST_CASE_TEMPLATE("what a stream could not write is said when its slot is used again, or at the end", Way, by_thread,
+                   by_backward_ring) {
+  const calm before;
+  if (!exists<Way>()) return;
+  const belay::streamed_layout sizes(4096, 4096);
+  for (const int code : {EIO, ENOSPC}) {
+    const blocks ring(sizes.ring_bytes(32768)), from(4096, 3), to(4096);
+    belay::copy_stream<belay::host_stream> copies;
+    belay::streamed_file<typename Way::calls> file({"/tmp", 4096, Way::access}, 32768, sizes, ring.all());
+    now.result = -code;
+    now.bad_offset = 8192;
+    file.write(copies, 8192, from.all().data(), 4096);
+    const auto expect_said = [&](auto&& what) {
+      try {
+        what();
+        FAIL("nothing was thrown");
+      } catch (const belay::tier_file_error& error) {
+        CHECK(error.about().operation == belay::tier_file_operation::write);
+        CHECK(error.about().fault == belay::fault_of(code));
+        CHECK(error.about().offset == 8192);
+        CHECK(error.about().bytes == 4096);
+      }
+    };
+    expect_said([&] { file.read_now(to.all().data(), 8192, 4096, belay::where::current()); });
+    file.write(copies, 8192, from.all().data(), 4096);
+    expect_said([&] { file.settle(belay::where::current()); });
+    now.bad_offset = -1;
+  }
 }

@@ -15,11 +15,13 @@
 #include <string>
 #include <system_error>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/step.hpp"
+#include "belay/train/checkpoint.hpp"
 #include "belay/train/launch.hpp"
 #include "belay/train/loss.hpp"
 #include "belay/train/optimizer.hpp"
@@ -183,7 +185,7 @@ TEST_CASE("shares of parameters and gradients in a lower tier train to the bit, 
         const trained resident = train<3>(how);
         how.parameters = lower;
         const trained parameters = train<3>(how);
-        how.gradients = lower == tier::file ? tier::host : lower;
+        how.gradients = lower;
         const trained both = train<3>(how);
         how.memory.state = tier::host;
         const trained all = train<3>(how);
@@ -202,8 +204,11 @@ TEST_CASE("shares of parameters and gradients in a lower tier train to the bit, 
       }
   setting how{.ranks = 2};
   const trained resident = train<2>(how);
-  how.gradients = tier::pinned;
-  CHECK(train<2>(how).values == resident.values);
+  how.folder = folder.path;
+  for (const tier lower : {tier::pinned, tier::file}) {
+    how.gradients = lower;
+    CHECK(train<2>(how).values == resident.values);
+  }
   how = {.ranks = 4, .shard_group = 2, .micro_batches = 2};
   const trained replicated = train<3>(how);
   how.parameters = how.gradients = how.memory.state = tier::pinned;
@@ -224,12 +229,14 @@ std::vector<std::string> open_files_of(const std::string& folder) {
   return out;
 }
 
-TEST_CASE("a file of parameters that is truncated underneath ends the step whose gather reads it") {
+TEST_CASE("a file of shares that is truncated underneath ends the step that reads it, in a gather or a reduction") {
   const tier_files::folder folder;
-  for (const int ranks : {1, 2})
+  for (const auto& [ranks, shares] :
+       {std::pair{1, &setting::parameters}, std::pair{2, &setting::parameters}, std::pair{2, &setting::gradients}})
     for (const stream_choice& streams : policies) {
       INFO(ranks << " ranks, " << name(streams.policy) << ", seed " << streams.seed);
-      setting how{.ranks = ranks, .streams = streams, .parameters = tier::file, .folder = folder.path};
+      setting how{.ranks = ranks, .streams = streams, .folder = folder.path};
+      how.*shares = tier::file;
       const auto truncates = [&](auto& rank, std::size_t number) {
         if (number != 2 || rank.number() != 0) return;
         const auto files = open_files_of(folder.path);
@@ -242,7 +249,7 @@ TEST_CASE("a file of parameters that is truncated underneath ends the step whose
     }
 }
 
-TEST_CASE("shares that are not there cannot lie in a lower tier, and gradients not in a file") {
+TEST_CASE("shares that are not there cannot lie in a lower tier, and none in a file without a folder") {
   setting how{.ranks = 2, .parameters = tier::pinned};
   CHECK_THROWS_WITH_AS(train<2>(how), doctest::Contains("shares of parameters lie in tier pinned, but belay::zero<2>"),
                        belay::usage_error);
@@ -253,7 +260,10 @@ TEST_CASE("shares that are not there cannot lie in a lower tier, and gradients n
   CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("parameters lie in tier file, which has no folder"),
                        belay::usage_error);
   how = {.ranks = 2, .gradients = tier::file};
-  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("gradients of a store lie in tier device, pinned or host"),
+  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("gradients lie in tier file, which has no folder"),
+                       belay::usage_error);
+  how = {.ranks = 4, .gradients = tier::file, .shard_group = 2, .folder = "/tmp"};
+  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("gradients in tier file are not summed over shard groups"),
                        belay::usage_error);
   how = {.ranks = 2, .parameters = tier::host, .shard_group = 1};
   CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("a shard group of one rank has no shares"), belay::usage_error);

@@ -65,6 +65,13 @@ struct bucket_memory {
     return gradients[place.gradients_in].subspan(place.gradients,
                                                  layout.family_of(b).divides_gradients() ? place.own : b.count);
   }
+  /// Calls `visit(std::span<gradient_type>)` for a part of what is kept of a bucket's gradients: piece by piece, where
+  /// it is in a file.
+  template <class Visit>
+  void change_gradients(std::size_t bucket, std::span<gradient_type> part, Visit&& visit) const {
+    if (places[bucket].gradients_in != tier::file) return visit(part);
+    gradient_file->change(part, [&](std::size_t, std::span<gradient_type> piece) { visit(piece); });
+  }
   /// Where a bucket of whole gradients is reduced.
   [[nodiscard]] std::span<gradient_type> reduction_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];

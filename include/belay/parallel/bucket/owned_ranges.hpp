@@ -11,6 +11,9 @@
 
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
@@ -42,10 +45,20 @@ template <class T, class Group>
       const std::size_t gradient = place.gradients + in_bucket - (family.divides_gradients() ? place.before : 0);
       out.push_back({range.parameter, range.offset, range.count, b, memory.values[place.values_in].data() + value,
                      memory.gradients[place.gradients_in].data() + gradient,
-                     members[range.parameter].parameter().decay(), share});
+                     members[range.parameter].parameter().decay(), share,
+                     place.gradients_in == tier::file ? memory.gradient_file : nullptr});
     });
   }
   return out;
+}
+
+/// Multiplies the gradients of a range, wherever they are kept, by `scale`.
+template <class T>
+void scale_gradients(const owned_range<T>& range, const bucket_memory<T>& memory, compute_type_t<T> scale) {
+  using gradient_type = compute_type_t<T>;
+  memory.change_gradients(range.bucket, {range.gradient, range.count}, [scale](std::span<gradient_type> part) {
+    kernel::for_each_index(part.size(), kernel::scale<gradient_type>{scale, part.data()});
+  });
 }
 
 /// Gives every parameter its memory: whole, or of divided values what this rank owns, and of divided gradients none

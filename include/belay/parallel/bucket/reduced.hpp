@@ -13,6 +13,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/parallel/divisor.hpp"
+#include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -34,6 +35,7 @@ struct owned_range {
   compute_type_t<T>* gradient = nullptr;
   weight_decay decay = weight_decay::no;
   norm_share share = norm_share::counted_here;
+  file_shares* gradient_file = nullptr;  // where the gradient is in one
 };
 
 /// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and `apply` consumes it. Valid

@@ -40,13 +40,13 @@ enum class first_of_step : std::uint8_t { no, yes };
 /// Brings shares that lie in a lower tier there, and back.
 template <class Gradient>
 struct share_carrier {
-  /// Copies reduced gradients from `from` on to a share, or adds them to it, once `reduced` is reached. Returns when
-  /// they are there.
-  std::function<stream_event(const stream_event& reduced, const Gradient* from, std::span<Gradient> share,
+  /// Copies reduced gradients from `from` on to a share in tier `in`, or adds them to it, once `reduced` is reached.
+  /// Returns when they are there, and `from` is free.
+  std::function<stream_event(const stream_event& reduced, Gradient* from, std::span<Gradient> share, tier in,
                              first_of_step which)>
       carry;
   /// Copies a share to memory that the compute stream has just given up. Returns when it is there.
-  std::function<stream_event(std::span<const Gradient> share, Gradient* to)> load;
+  std::function<stream_event(std::span<const Gradient> share, tier in, Gradient* to)> load;
 };
 
 template <class T, class Group>
@@ -116,7 +116,8 @@ class gradient_shares {
       goes_on ? contributors[p].note_written() : contributors[p].begin_unwritten();
       contributors[p].note_memory(contribution_target::memory::given);
     }
-    return goes_on ? carrier_.load(memory_->gradients_of(layout(), bucket), first) : stream_event{};
+    return goes_on ? carrier_.load(memory_->gradients_of(layout(), bucket), memory_->places[bucket].gradients_in, first)
+                   : stream_event{};
   }
 
   /// A micro-batch has contributed to a parameter of the bucket. True where the bucket is to be reduced.
@@ -147,7 +148,7 @@ class gradient_shares {
       over = started.event();
       if (carried)
         over = carrier_.carry(over, staging_.of(bucket).data() + place.before, memory_->gradients_of(layout(), bucket),
-                              which);
+                              place.gradients_in, which);
       staging_.close(bucket, std::move(started), over);
     }
     for (std::size_t p : b.members) {
@@ -174,12 +175,12 @@ class gradient_shares {
     if (any_) staging_.wait_all(at);
   }
   /// Of a step without micro-batches: the shares are zero.
-  void zero_untouched() noexcept {
+  void zero_untouched() {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
-      if (divides(b) && buckets_[b].reductions == 0) {
-        const auto share = memory_->gradients_of(layout(), b);
-        std::fill(share.begin(), share.end(), gradient_type(0));
-      }
+      if (divides(b) && buckets_[b].reductions == 0)
+        memory_->change_gradients(b, memory_->gradients_of(layout(), b), [](std::span<gradient_type> share) {
+          std::fill(share.begin(), share.end(), gradient_type(0));
+        });
   }
 
  private:
