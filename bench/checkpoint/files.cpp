@@ -68,7 +68,7 @@ double write(const std::string& folder, std::span<std::byte> state) {
     piece.count = values;
     content.tensors.push_back({declarations[i].name, {values}, {piece}});
   }
-  std::vector<std::byte> ring(belay::checkpoint_chunk);
+  std::vector<std::byte> ring(belay::checkpoint_writer<>::memory_bytes(0));
   belay::checkpoint_writer<> writer{std::span(ring)};
   const double seconds = seconds_of([&] {
     writer.start({std::move(file)}, folder, here);

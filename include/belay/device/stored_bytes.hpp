@@ -63,7 +63,7 @@ class stored_bytes {
 class file_staging {
  public:
   static constexpr std::size_t largest_alignment = std::size_t{64} << 10U;
-  static constexpr std::size_t buffer_bytes = std::size_t{512} << 10U;
+  static constexpr std::size_t buffer_bytes = std::size_t{256} << 10U;
   static constexpr std::size_t bytes = 2 * buffer_bytes + largest_alignment;  // of memory, wherever that begins
 
   /// None, for those who read no files.

@@ -103,8 +103,7 @@ class checkpoints {
   checkpoints(Run& run, const Mesh& mesh, checkpoint_options options, where at = where::current())
       : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
     if (!enabled()) return;
-    const std::uint64_t ring = checkpoint_chunks(options_.ring_bytes) + 1;
-    ring_ = run.template lease<std::byte>(tier::host, static_cast<std::size_t>(ring * checkpoint_chunk),
+    ring_ = run.template lease<std::byte>(tier::host, checkpoint_writer<Files>::memory_bytes(options_.ring_bytes),
                                           "checkpoint ring", at);
   }
   checkpoints(const checkpoints&) = delete;
@@ -281,7 +280,8 @@ class checkpoints {
 
   void lease_staging(where at) {
     if (staging_.empty())
-      staging_ = run_->template lease<std::byte>(tier::host, 2 * file_staging::bytes, "checkpoint staging", at);
+      staging_ = run_->template lease<std::byte>(tier::host, checkpoint_writer<Files>::staging_bytes,
+                                                 "checkpoint staging", at);
   }
   template <class Store>
   void attach(Store& store) {

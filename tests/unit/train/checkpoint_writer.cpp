@@ -43,14 +43,16 @@ struct bench {
   directory dir;
   tier_files::folder scratch;
   std::vector<std::byte> ring, staging;
-  belay::tier_file<tier_files::by_thread::calls> tier{scratch.path, 5 * chunk, 4, belay::file_access::thread};
-  std::vector<std::byte> large = std::vector<std::byte>(4 * chunk + 77), small = std::vector<std::byte>(300);
+  belay::tier_file<tier_files::by_thread::calls> tier{scratch.path, 9 * chunk, 4, belay::file_access::thread};
+  std::vector<std::byte> large = std::vector<std::byte>(8 * chunk + 77), small = std::vector<std::byte>(300);
   std::vector<std::byte> header = std::vector<std::byte>(50, std::byte{'h'});
   std::string expected;
   belay::checkpoint_writer<gated_files> writer;
 
   explicit bench(std::size_t ring_chunks, place its = place::memory)
-      : ring((ring_chunks + 1) * chunk), staging(2 * belay::file_staging::bytes), writer(ring, staging) {
+      : ring(belay::checkpoint_writer<gated_files>::memory_bytes(ring_chunks * chunk)),
+        staging(belay::checkpoint_writer<gated_files>::staging_bytes),
+        writer(ring, staging) {
     std::uint32_t state = 5;
     for (auto* each : {&large, &small})
       for (std::byte& one : *each) one = static_cast<std::byte>((state = state * 1664525U + 1013904223U) >> 24U);
@@ -103,7 +105,8 @@ TEST_CASE("what the ring takes is copied, and an update waits for the rest") {
       with.writer.before_update();
       with.update();
     });
-    // At least this much is copied before the first write is over; the last chunk has 727 bytes.
+    // At least this much is copied before the first write is over: four chunks wait at the gate, the last has 727
+    // bytes.
     while (with.writer.costs().copied_bytes < (ring_chunks > 4 ? 4 : ring_chunks) * chunk - chunk + 700)
       std::this_thread::yield();
     gated_files::open_now = true;
@@ -118,9 +121,9 @@ TEST_CASE("where an update cannot copy from a tier's file the write ends with th
   tier_files::now.alignment = std::optional<std::size_t>(4096);
   gated_files::arrived = 0;
   bench with(9, place::file);
-  while (gated_files::arrived == 0) std::this_thread::yield();  // with the first chunk
+  while (gated_files::arrived < 4) std::this_thread::yield();  // with the first four chunks
   tier_files::now.result = -EIO;
-  tier_files::now.bad_offset = 2 * chunk;
+  tier_files::now.bad_offset = 5 * chunk;
   const std::size_t reads = tier_files::now.at_gate;
   std::thread update([&] { with.writer.before_update(); });
   while (tier_files::now.at_gate < reads + 3)
@@ -131,7 +134,7 @@ TEST_CASE("where an update cannot copy from a tier's file the write ends with th
   tier_files::now.bad_offset = -1;
   REQUIRE(with.writer.problem());
   CHECK(with.writer.problem()->path() == with.scratch.path);
-  CHECK(with.writer.problem()->offset() == 2 * chunk);
+  CHECK(with.writer.problem()->offset() == 5 * chunk);
 }
 
 TEST_CASE("without a ring an update waits for all of it") {

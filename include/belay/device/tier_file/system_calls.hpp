@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "belay/core/config.hpp"
+#include "belay/core/direct_io.hpp"
 #include "belay/device/tier_file/liburing_ring.hpp"
 #include "belay/device/tier_file/transfer_ring.hpp"
 
@@ -61,23 +62,10 @@ struct basic_tier_file_calls {
     return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
   }
   [[nodiscard]] static std::optional<std::size_t> direct_alignment(int descriptor) noexcept {
-#if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
-    struct statx facts {};
-    if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
-      const std::size_t of_memory = facts.stx_dio_mem_align;
-      const std::size_t of_offsets = facts.stx_dio_offset_align;
-      return of_offsets < of_memory && of_offsets != 0 ? of_memory : of_offsets;  // powers of two
-    }
-#else
-    static_cast<void>(descriptor);
-#endif
-    return std::nullopt;
+    return direct_alignment_of(descriptor);
   }
   /// After `allocate`, which may have to write single bytes.
-  [[nodiscard]] static int make_direct(int descriptor) noexcept {
-    const int flags = ::fcntl(descriptor, F_GETFL);
-    return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags | O_DIRECT);
-  }
+  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
   [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
     return ::pread(descriptor, to, bytes, offset);
   }

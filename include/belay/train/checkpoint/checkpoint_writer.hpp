@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Writes one rank's files of a checkpoint beside its training, on a thread of its own: from where the state lies, a
-// chunk at a time, without a copy of what is in memory. What is in a tier's file is read through aligned memory. Before
-// the state changes, `before_update` copies the last chunks that are not written into a ring of fixed size, and waits
-// for those that do not fit.
+// Writes one rank's files of a checkpoint beside its training, on threads of its own, a chunk at a time: each thread
+// gathers a chunk in aligned memory, sums it and writes it around the page cache while others do the same. Before the
+// state changes, `before_update` copies the last chunks that are not gathered into a ring of fixed size, and waits for
+// those that do not fit.
 // IWYU pragma: private, include "belay/train/checkpoint.hpp"
 #pragma once
 
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -31,6 +33,7 @@
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
+#include "belay/train/checkpoint/chunked_files.hpp"  // IWYU pragma: export
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/safetensors/file.hpp"
 
@@ -43,57 +46,52 @@ struct checkpoint_costs {
   double waited_seconds = 0;       // of updates, and of what ends a checkpoint
 };
 
-/// A file that is to be written: its segments, one after another, which stay as they are until the next
-/// `before_update` has returned.
-struct file_to_write {
-  std::string path;
-  std::vector<stored_bytes> segments;
-  std::uint64_t bytes = 0;               // of all segments
-  std::vector<std::uint32_t> checksums;  // of its chunks, once written
-};
-
 template <folders_policy Files = posix_files>
 class checkpoint_writer {
  public:
-  /// `ring`: memory for so many whole chunks, of which the first is for gathering small segments. At least one.
-  /// `staging`: where segments lie in files, twice what `file_staging` needs.
-  explicit checkpoint_writer(std::span<std::byte> ring, std::span<std::byte> staging = {})
-      : gathered_(ring.first(chunk_bytes)),
-        ring_(ring.subspan(chunk_bytes)),
-        staging_(staging.first(staging.size() / 2)),
-        staging_of_updates_(staging.subspan(staging.size() / 2)),
-        thread_([this] { work(); }) {}
+  /// Chunks that are on their way to the medium at once, each from a thread.
+  static constexpr std::size_t writers = 4;
+
+  /// Bytes that it needs where an update can copy `ring_bytes`, rounded up to whole chunks, and what it needs beside
+  /// that to read tiers' files.
+  [[nodiscard]] static constexpr std::size_t memory_bytes(std::size_t ring_bytes) noexcept {
+    return static_cast<std::size_t>(writers + checkpoint_chunks(ring_bytes)) * chunk_bytes + largest_alignment;
+  }
+  static constexpr std::size_t staging_bytes = (writers + 1) * file_staging::bytes;
+
+  /// `memory`: as `memory_bytes` says. `staging`: `staging_bytes`, where segments lie in files.
+  explicit checkpoint_writer(std::span<std::byte> memory, std::span<std::byte> staging = {}) {
+    void* first = memory.data();
+    std::size_t room = memory.size();
+    buffers_ = static_cast<std::byte*>(std::align(largest_alignment, writers * chunk_bytes, first, room));
+    ring_chunks_ = room / chunk_bytes - writers;
+    for (std::size_t i = 0; i <= writers && !staging.empty(); ++i)
+      staging_[i] = file_staging(staging.subspan(i * file_staging::bytes, file_staging::bytes));
+    try {
+      threads_.reserve(writers);
+      threads_.emplace_back([this] { work(); });
+      for (std::size_t i = 1; i < writers; ++i) threads_.emplace_back([this, i] { help(i); });
+    } catch (...) {
+      end();
+      throw;
+    }
+  }
   checkpoint_writer(const checkpoint_writer&) = delete;
   checkpoint_writer& operator=(const checkpoint_writer&) = delete;
-  /// Gives up what is not written: its thread ends after the chunk that it is at.
-  ~checkpoint_writer() {
-    {
-      const std::lock_guard held(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
+  /// Gives up what is not written: its threads end after the chunks that they are at.
+  ~checkpoint_writer() { end(); }
 
   /// Begins to write `files` into `folder`, which is made, and to bring all to the medium. Nothing else may be under
   /// way.
   void start(std::vector<file_to_write> files, std::string folder, where at) {
     const std::lock_guard held(mutex_);
-    files_ = std::move(files);
+    files_ = chunked_files(std::move(files));
     folder_ = std::move(folder);
     at_ = at;
-    ends_of_.clear();
-    copied_from_ = 0;
-    for (file_to_write& each : files_) {
-      each.checksums.assign(static_cast<std::size_t>(checkpoint_chunks(each.bytes)), 0);
-      copied_from_ += each.checksums.size();
-      std::uint64_t end = 0;
-      std::vector<std::uint64_t>& ends = ends_of_.emplace_back();
-      for (const stored_bytes& segment : each.segments) ends.push_back(end += segment.size());
-    }
-    taken_ = written_ = 0;
+    taken_ = 0;
+    copied_from_ = files_.chunks();
     problem_.reset();
-    unread_.reset();
+    failed_.reset();
     stage_ = stage::writing;
     changed_.notify_all();
   }
@@ -120,7 +118,7 @@ class checkpoint_writer {
     return std::exchange(late_problem_, std::nullopt);
   }
   /// The files, with their checksums, once they are done.
-  [[nodiscard]] const std::vector<file_to_write>& files() const noexcept { return files_; }
+  [[nodiscard]] const std::vector<file_to_write>& files() const noexcept { return files_.all(); }
   [[nodiscard]] checkpoint_costs costs() const {
     const std::lock_guard held(mutex_);
     return costs_;
@@ -130,22 +128,25 @@ class checkpoint_writer {
   /// a `problem` of what is written, and no error here.
   void before_update() {
     std::unique_lock held(mutex_);
-    if (stage_ != stage::writing || written_ >= copied_from_) return;
-    const std::size_t room = ring_.size() / chunk_bytes;
-    const std::size_t from = std::max(taken_, copied_from_ - std::min(room, copied_from_));
+    if (stage_ != stage::writing || gathered()) return;
+    const std::size_t from = std::max(taken_, copied_from_ - std::min(ring_chunks_, copied_from_));
     const std::size_t to = copied_from_;
     held.unlock();  // chunks that are taken meanwhile are still as they were
     std::uint64_t copied = 0;
     std::optional<file_error> wrong = problem_of([&] {
-      for (std::size_t chunk = from; chunk < to; ++chunk) copied += copy(chunk);
+      for (std::size_t chunk = from; chunk < to; ++chunk) {
+        const chunked_files::place of = files_.place_of(chunk);
+        files_.gather(of, slot_of(chunk), staging_[writers], at_);
+        copied += of.bytes;
+      }
     });
     held.lock();
     if (wrong)
-      unread_ = std::move(wrong);  // the thread ends with it at its next chunk
+      failed_ = std::move(wrong);
     else
       copied_from_ = std::max(from, std::min(taken_, to));
     costs_.copied_bytes += copied;
-    wait(held, [&] { return stage_ != stage::writing || (!unread_ && written_ >= copied_from_); });
+    wait(held, [&] { return stage_ != stage::writing || (!failed_ && gathered()); });
   }
   /// Returns when everything that was started is done.
   void wait_done() {
@@ -155,9 +156,11 @@ class checkpoint_writer {
 
  private:
   static constexpr std::size_t chunk_bytes = checkpoint_chunk;
-  static constexpr std::size_t gathered_below = std::size_t{64} << 10U;  // bytes of a segment
+  static constexpr std::size_t largest_alignment = file_staging::largest_alignment;
   enum class stage : std::uint8_t { idle, writing };
 
+  // Whether all is in memory of its own.
+  [[nodiscard]] bool gathered() const noexcept { return taken_ >= copied_from_ && gathering_ == 0; }
   template <class Until>
   void wait(std::unique_lock<std::mutex>& held, Until&& until) {
     if (until()) return;
@@ -165,49 +168,20 @@ class checkpoint_writer {
     changed_.wait(held, until);
     costs_.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
-
-  // Where chunk `number` of all files lies.
-  struct place {
-    file_to_write* file;
-    std::size_t file_number, chunk;
-    std::uint64_t begin, bytes;
-  };
-  [[nodiscard]] place place_of(std::size_t number) {
-    std::size_t f = 0;
-    for (; number >= files_[f].checksums.size(); ++f) number -= files_[f].checksums.size();
-    const std::uint64_t begin = number * checkpoint_chunk;
-    return {&files_[f], f, number, begin, std::min(checkpoint_chunk, files_[f].bytes - begin)};
-  }
-  // Calls `visit(stored_bytes)` for the segments of a chunk, in order.
-  template <class Visit>
-  void each_segment(const place& of, Visit&& visit) const {
-    const std::vector<std::uint64_t>& ends = ends_of_[of.file_number];
-    const std::vector<stored_bytes>& segments = of.file->segments;
-    const std::uint64_t end = of.begin + of.bytes;
-    auto i = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), of.begin) - ends.begin());
-    for (std::uint64_t next = of.begin; next < end; next = ends[i++]) {
-      const std::uint64_t begin = ends[i] - segments[i].size(), last = std::min(ends[i], end);
-      if (next < last)
-        visit(segments[i].part(static_cast<std::size_t>(next - begin), static_cast<std::size_t>(last - next)));
-    }
-  }
   // The last chunks have the ring, so that a chunk always has the same slot.
   [[nodiscard]] std::byte* slot_of(std::size_t number) const noexcept {
-    return ring_.data() + number % (ring_.size() / chunk_bytes) * chunk_bytes;
+    return buffers_ + (writers + number % ring_chunks_) * chunk_bytes;
   }
-  std::uint64_t copy(std::size_t number) {
-    const place of = place_of(number);
-    gather(of, slot_of(number), staging_of_updates_);
-    return of.bytes;
-  }
-  void gather(const place& of, std::byte* to, file_staging& staging) const {
-    each_segment(of, [&](const stored_bytes& part) {
-      staging.copy(part, to, at_);
-      to += part.size();
-    });
+  void end() noexcept {
+    {
+      const std::lock_guard held(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& each : threads_) each.join();
   }
 
-  // --- on the thread
+  // --- on the first thread
 
   void work() {
     std::unique_lock held(mutex_);
@@ -248,11 +222,10 @@ class checkpoint_writer {
   void write_all() {
     if (Files::make_folder(folder_.c_str(), 0755) != 0 && errno != EEXIST)
       throw file_error(folder_, 0, "cannot be made: " + safetensors::reason(errno), at_);
-    for (file_to_write& each : files_) {
+    for (const file_to_write& each : files_.all()) {
       safetensors::basic_file<Files> out = make(each.path);
       out.reserve(each.bytes, at_);
-      for (std::size_t chunk = 0; chunk < each.checksums.size(); ++chunk)
-        if (!write_next(out)) return;  // it was given up
+      if (!write_chunks(out, each.checksums.size())) return;  // it was given up
       out.permit(0644, at_);
       out.sync(at_);
     }
@@ -267,81 +240,115 @@ class checkpoint_writer {
     if (!out.is_open()) throw file_error(path, 0, "is in the way", at_);
     return out;
   }
-  [[nodiscard]] bool write_next(const safetensors::basic_file<Files>& out) {
-    std::size_t number = 0;
-    bool copied = false;
-    {
-      const std::lock_guard held(mutex_);
-      if (ends_) return false;
-      if (unread_) throw file_error(*unread_);
-      number = taken_++;
-      copied = number >= copied_from_;
-    }
-    const place of = place_of(number);
-    crc32c checksum;
-    if (!copied && lies_in_file(of)) gather(of, gathered_.data(), staging_);
-    if (copied || lies_in_file(of)) {
-      const std::span<const std::byte> all(copied ? slot_of(number) : gathered_.data(),
-                                           static_cast<std::size_t>(of.bytes));
-      checksum.add(all);
-      out.write(of.begin, all, at_);
-    } else {
-      write_in_place(of, out, checksum);
-    }
-    out.start_sync(of.begin, of.bytes);
-    of.file->checksums[of.chunk] = checksum.value();
-    const std::lock_guard held(mutex_);
-    ++written_;
-    costs_.written_bytes += of.bytes;
+  [[nodiscard]] bool write_chunks(const safetensors::basic_file<Files>& out, std::size_t chunks) {
+    const std::size_t alignment = out.go_direct();
+    const bool direct = alignment != 0 && alignment <= largest_alignment;
+    if (!direct) out.go_buffered(at_);
+    std::unique_lock held(mutex_);
+    alignment_ = direct ? alignment : 1;
+    rest_.clear();
+    out_ = &out;
+    file_end_ = taken_ + chunks;
+    held.unlock();
     changed_.notify_all();
+    write_from(0);
+    held.lock();
+    changed_.wait(held, [&] { return helping_ == 0; });
+    out_ = nullptr;
+    if (failed_) throw file_error(*failed_);
+    if (ends_) return false;
+    held.unlock();
+    if (!rest_.empty()) {  // less than a block
+      out.go_buffered(at_);
+      out.write(rest_begin_, rest_, at_);
+    }
     return true;
   }
-  [[nodiscard]] bool lies_in_file(const place& of) const {
-    bool out = false;
-    each_segment(of, [&](const stored_bytes& part) { out = out || part.in_file(); });
-    return out;
+
+  // --- on all threads
+
+  void help(std::size_t writer) {
+    std::unique_lock held(mutex_);
+    while (true) {
+      changed_.wait(held, [&] { return ends_ || (out_ != nullptr && !failed_ && taken_ < file_end_); });
+      if (ends_) return;
+      ++helping_;
+      held.unlock();
+      write_from(writer);
+      held.lock();
+      --helping_;
+      changed_.notify_all();
+    }
   }
-  void write_in_place(const place& of, const safetensors::basic_file<Files>& out, crc32c& checksum) {
-    std::uint64_t next = of.begin;  // byte of the file that is to be written next
-    std::size_t held = 0;           // bytes that are gathered for it
-    const auto flush = [&] {
-      if (held > 0) out.write(next, gathered_.first(held), at_);
-      next += std::exchange(held, 0);
-    };
-    each_segment(of, [&](const stored_bytes& segment) {
-      const std::span<const std::byte> part = segment.memory();
-      checksum.add(part);
-      if (part.size() < gathered_below) {
-        std::memcpy(gathered_.data() + held, part.data(), part.size());
-        held += part.size();
-        return;
+  // Chunks of the file, until there is none left.
+  void write_from(std::size_t writer) {
+    std::optional<file_error> wrong = problem_of([&] {
+      while (write_next(writer)) {
       }
-      flush();
-      out.write(next, part, at_);
-      next += part.size();
     });
-    flush();
+    const std::lock_guard held(mutex_);
+    if (wrong && !failed_) failed_ = std::move(wrong);
+  }
+  [[nodiscard]] bool write_next(std::size_t writer) {
+    std::unique_lock held(mutex_);
+    if (ends_ || failed_ || taken_ == file_end_) return false;
+    const std::size_t number = taken_++;
+    const bool copied = number >= copied_from_;
+    const chunked_files::place of = files_.place_of(number);
+    std::byte* const memory = copied ? slot_of(number) : buffers_ + writer * chunk_bytes;
+    if (!copied) {
+      ++gathering_;
+      held.unlock();
+      std::optional<file_error> wrong = problem_of([&] { files_.gather(of, memory, staging_[writer], at_); });
+      held.lock();
+      --gathering_;
+      changed_.notify_all();  // an update may wait for it
+      if (wrong) {
+        failed_ = std::move(wrong);
+        return false;
+      }
+    }
+    held.unlock();
+    const std::span<const std::byte> all(memory, of.bytes);
+    files_.set_checksum(of, crc32c_of(all));
+    const std::size_t whole = all.size() / alignment_ * alignment_;  // blocks
+    if (whole < all.size()) {
+      rest_begin_ = of.begin + whole;
+      rest_.assign(all.begin() + static_cast<std::ptrdiff_t>(whole), all.end());
+    }
+    if (whole > 0) out_->write(of.begin, all.first(whole), at_);
+    if (alignment_ == 1) out_->start_sync(of.begin, of.bytes);
+    held.lock();
+    costs_.written_bytes += of.bytes;
+    return true;
   }
 
-  std::span<std::byte> gathered_, ring_;
-  file_staging staging_, staging_of_updates_;
+  std::byte* buffers_ = nullptr;  // a chunk for each thread, and then the ring
+  std::size_t ring_chunks_ = 0;
+  std::array<file_staging, writers + 1> staging_;  // of the threads, and of updates
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   stage stage_ = stage::idle;
   bool ends_ = false;
   bool in_job_ = false;
-  std::vector<file_to_write> files_;
+  chunked_files files_;
   std::string folder_;
   where at_;
-  std::vector<std::vector<std::uint64_t>> ends_of_;  // by file: where each segment ends in it
-  std::size_t taken_ = 0;                            // chunks that the thread has begun, in order
-  std::size_t written_ = 0;                          // and those that it has written
-  std::size_t copied_from_ = 0;                      // chunks from here on are in the ring
+  std::size_t taken_ = 0;        // chunks that threads have begun, in order
+  std::size_t gathering_ = 0;    // threads that copy such a chunk
+  std::size_t copied_from_ = 0;  // chunks from here on are in the ring
   std::optional<file_error> problem_, late_problem_;
-  std::optional<file_error> unread_;  // why an update could not copy
+  std::optional<file_error> failed_;  // the first reason why not all can be written
   std::vector<std::function<void()>> jobs_;
   checkpoint_costs costs_;
-  std::thread thread_;  // the last: it uses all the others
+  // The file that is being written.
+  const safetensors::basic_file<Files>* out_ = nullptr;
+  std::size_t file_end_ = 0;   // the first chunk of the next
+  std::size_t alignment_ = 1;  // that its writes need
+  std::size_t helping_ = 0;    // threads beside the first that are at it
+  std::uint64_t rest_begin_ = 0;
+  std::vector<std::byte> rest_;       // what is less than a block at its end
+  std::vector<std::thread> threads_;  // the last: they use all the others
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
+#include "belay/core/direct_io.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/missing_folder.hpp"
 #include "belay/core/policies.hpp"
@@ -122,6 +123,17 @@ class basic_file {
   void start_sync(std::uint64_t offset, std::uint64_t bytes) const noexcept {
     static_cast<void>(
         ::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE));
+  }
+
+  /// Lets writes go around the page cache from here on: returns the alignment of offset, length and address that they
+  /// need then, or 0 where the file system has none of these. `go_buffered`: through it again.
+  [[nodiscard]] std::size_t go_direct() const noexcept {
+    const std::size_t alignment = direct_alignment_of(descriptor_).value_or(4096);
+    return alignment != 0 && make_direct(descriptor_) == 0 ? alignment : 0;
+  }
+  void go_buffered(where at) const {
+    if (make_buffered(descriptor_) != 0)
+      throw file_error(path_, 0, "cannot be written through the page cache: " + reason(errno), at);
   }
 
   /// Makes it `bytes` long, and takes that room on the medium where the file system can, so that a full one is found
