@@ -86,4 +86,10 @@ struct halved {
   }
 };
 
+// What a run has in a tier between its steps: in the device the findings of its engine.
+template <class Run>
+std::size_t lasting_bytes(const Run&, belay::tier of) {
+  return of == belay::tier::device ? Run::engine_type::findings_bytes : 0;
+}
+
 }  // namespace offloaded_layers
