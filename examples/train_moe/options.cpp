@@ -96,9 +96,6 @@ void check(const options& run) {
   if (std::ranges::any_of(all_offloadable, in_file) == run.tier_folder.empty())
     throw input_error(
         "--offload with :file, as in optimizer:file, and --tier-dir DIR, the folder of its files, go together");
-  if (run.parameter_tier == belay::tier::file && !run.checkpoint.folder.empty())
-    throw input_error(
-        "--checkpoint does not read parameters in tier file: take --offload parameters:host or parameters:pinned");
   const checkpoint_settings& saved = run.checkpoint;
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
     throw input_error(

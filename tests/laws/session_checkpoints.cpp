@@ -147,7 +147,6 @@ TEST_CASE("what cannot be offloaded is refused with the flag that would help") {
   refused({"--offload", "gradients"});
   refused({"--offload", "parameters:file", "--zero", "3"});
   refused({"--offload", "parameters:file", "--zero", "2", "--tier-dir", "/tmp"});
-  refused({"--offload", "parameters:file", "--zero", "3", "--tier-dir", "/tmp", "--checkpoint", in.file("a")});
   refused({"--offload", "optimizer:file"});
   refused({"--tier-dir", "/tmp"});
   refused({"--offload", "optimizer,optimizer:host"});

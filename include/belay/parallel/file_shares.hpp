@@ -16,6 +16,8 @@
 
 namespace belay::inline BELAY_ABI {
 
+class stored_bytes;
+
 /// One file of a rank. What fails of it is a tier_file_error: of what was queued, where the stream of copies is waited
 /// for.
 class file_shares {
@@ -38,6 +40,8 @@ class file_shares {
   /// The same of a range whose parts are then got in order, and read ahead.
   virtual void begin_read(const void* share, std::size_t bytes, where at) = 0;
   virtual void get(const void* part, void* to, std::size_t bytes) = 0;
+  /// Where a share lies, for who reads it while nothing changes it.
+  [[nodiscard]] virtual stored_bytes place_of(const void* share, std::size_t bytes) const = 0;
   /// Calls `visit(first, std::span<T>)` for elements of `share` from its element `first` on, piece by piece, and writes
   /// what it leaves. On the host, alike.
   template <class T, class Visit>

@@ -157,11 +157,17 @@ class parameter_base {
   /// that is in a file comes in pieces, and goes back as `visit` leaves it.
   template <class Visit>
   void each_kept(Visit&& visit) const {
+    each_kept_range([&](const held_range<T>& range) { range.each_piece(visit); });
+  }
+  /// Calls `visit(held_range)` for the same ranges, wherever they lie.
+  template <class Visit>
+  void each_kept_range(Visit&& visit) const {
     if (!divided_) {
-      if (local_size() > 0) visit(std::size_t{0}, std::span<T>(value_, local_size()));
+      if (local_size() > 0) visit(held_range<T>{0, local_size(), value_});
       return;
     }
-    for (const held_range<T>& range : held_) range.each_piece(visit);
+    for (const held_range<T>& range : held_)
+      if (range.count > 0) visit(range);
   }
   /// Calls `visit(global_offset, std::span<T>)` for every contiguous run of what this rank keeps, in order.
   template <class Visit>

@@ -116,15 +116,16 @@ class checkpoints {
   [[nodiscard]] bool enabled() const noexcept { return !options_.folder.empty(); }
   [[nodiscard]] const checkpoint_options& options() const noexcept { return options_; }
 
-  /// The values of a store's parameters. Throws usage_error for parameters in tier file.
+  /// The values of a store's parameters, in whatever tier. What lies in tier file is read through memory of tier host,
+  /// "checkpoint staging".
   template <saved_store Store>
   void add(Store& store, where at = where::current()) {
-    if (enabled()) expect_in_memory(store, at);
+    if constexpr (requires { store.in_file(); })
+      if (enabled() && store.in_file()) lease_staging(at);
     state_.add_values(store);
     attach(store);
   }
-  /// The same with the state of their optimizer, in whatever tier. State in tier file is read through memory of tier
-  /// host, "checkpoint staging". Throws usage_error for parameters in tier file.
+  /// The same with the state of their optimizer.
   template <saved_store Store, saved_optimizer Optimizer>
   void add(Store& store, Optimizer& optimizer, where at = where::current()) {
     if constexpr (requires { optimizer.state_tier(); })

@@ -17,6 +17,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/memory.hpp"
+#include "belay/device/stored_bytes.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/streamed_file.hpp"
 #include "belay/device/tier.hpp"
@@ -79,6 +80,9 @@ class shares_in_file final : public file_shares {
   }
   void get(const void* part, void* to, std::size_t bytes) override {
     if (file_ && bytes > 0) file_->get(to, offset(part), bytes);
+  }
+  [[nodiscard]] stored_bytes place_of(const void* share, std::size_t bytes) const override {
+    return file_ ? stored_bytes(file_->file().reference(), offset(share), bytes) : stored_bytes();
   }
 
  private:

@@ -2,7 +2,6 @@
 //
 // A run that ends and goes on from its checkpoint is the run that did not end: to the bit on the same ranks, within
 // rounding on others. Damage is named with file, byte and tensor.
-#include "test_length.hpp"
 #include "unit/train/support/checkpoint.hpp"
 
 #include <doctest/doctest.h>
@@ -13,6 +12,7 @@
 #include <cstdint>
 #include <string>
 
+#include "test_length.hpp"
 #include "unit/device/support/tier_file.hpp"
 
 using namespace checkpoint_bench;
@@ -126,6 +126,36 @@ TEST_CASE("state of the optimizer in a tier's file is saved from there and loade
   const record expected = train(pinned);
   settings file = in(dir, 3, 3);
   file.memory = in_file;
+  CHECK(apart(expected.at.at(3), train(file).at.at(3)) == 0);
+}
+
+TEST_CASE("parameters in a tier's file are saved from there and loaded into it, and from and into memory") {
+  const tier_files::folder scratch;
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const directory dir;
+    settings whole = in(dir, ranks, 5);
+    whole.zero = belay::zero_stage::parameters;
+    settings first = whole, second = whole;
+    whole.saved.folder = "";
+    first.steps = 3;
+    first.parameters = second.parameters = scratch.path;
+    const record expected = train(whole);
+    train(first);
+    for (const bool in_file : {true, false}) {
+      settings elsewhere = in(dir, 3, 3);
+      elsewhere.zero = belay::zero_stage::parameters;
+      elsewhere.parameters = in_file ? scratch.path : "";
+      CHECK(apart(expected.at.at(3), train(elsewhere).at.at(3)) == 0);
+    }
+    CHECK(apart(expected.at.at(5), train(second).at.at(5)) == 0);
+    CHECK(scratch.empty());
+  }
+  const directory dir;
+  const record expected = train(in(dir, 2, 3));
+  settings file = in(dir, 3, 3);
+  file.zero = belay::zero_stage::parameters;
+  file.parameters = scratch.path;
   CHECK(apart(expected.at.at(3), train(file).at.at(3)) == 0);
 }
 

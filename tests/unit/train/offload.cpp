@@ -21,7 +21,6 @@
 #include "belay/backend/host.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/step.hpp"
-#include "belay/train/checkpoint.hpp"
 #include "belay/train/launch.hpp"
 #include "belay/train/loss.hpp"
 #include "belay/train/optimizer.hpp"
@@ -331,20 +330,6 @@ TEST_CASE("a file that fails is named with its byte, on every policy, and nothin
                 .access = belay::file_access::thread};
   tier_files::now.most_bytes = 8192;  // short calls are continued
   CHECK(train<1, faulty>(how, nothing).losses == train<1>(setting{}).losses);
-}
-
-TEST_CASE("checkpoints of parameters in a file are refused by name") {
-  const tier_files::folder folder, saved_in;
-  const auto of_parameters = [&](auto& rank, auto& run) {
-    belay::mesh mesh{rank, {}};
-    network net;
-    belay::parameter_store store{run, mesh, net, belay::zero<3>{},
-                                 belay::store_options{.parameters = tier::file, .files = {.folder = folder.path}}};
-    belay::checkpoints saved{run, mesh, {.folder = saved_in.path}};
-    saved.add(store);
-  };
-  CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{1}, of_parameters),
-                       doctest::Contains("parameters of this store are in tier file"), belay::usage_error);
 }
 
 TEST_CASE("a file that is truncated underneath ends the step that reads it") {

@@ -20,6 +20,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
+#include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/declared_state.hpp"
@@ -45,8 +46,10 @@ class added_state {
     declare_.push_back([&store](declared_state& out) {
       std::size_t number = 0;
       store.each_stored([&](auto& parameter, const stored_copies& copies) {
-        parameter.each_kept([&](std::size_t first, auto values) {
-          out.add(parameter, number, value_part, first, values, copies.of_values);
+        parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
+          const stored_bytes place = place_of(range);
+          out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
+                     copies.of_values);
         });
         ++number;
       });
@@ -123,6 +126,12 @@ class added_state {
 
  private:
   using reader = checkpoint_reader<Files>;
+
+  template <class T>
+  [[nodiscard]] static stored_bytes place_of(const held_range<T>& range) {
+    if (range.file != nullptr) return range.file->place_of(range.data, range.count * sizeof(T));
+    return std::as_bytes(std::span<T>(range.data, range.count));
+  }
 
   template <class Parameter>
   [[nodiscard]] static const manifest_tensor& tensor_of(const Parameter& parameter, const reader& in, where at) {

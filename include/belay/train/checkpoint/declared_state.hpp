@@ -16,8 +16,6 @@
 
 #include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
-#include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter.hpp"
@@ -34,16 +32,6 @@ struct declared_piece {
   manifest_piece piece;                // its file is 0 for values, 1 for state of an optimizer
   std::vector<stored_bytes> segments;  // one after another
 };
-
-/// Throws usage_error where parameters of `store` are in a file: checkpoints write them from where they lie.
-template <class Store>
-void expect_in_memory(const Store& store, where at) {
-  if constexpr (requires { store.in_file(); })
-    if (store.in_file())
-      throw usage_error(
-          "parameters of this store are in tier file, which checkpoints do not read: keep them in tier host or pinned",
-          at);
-}
 
 class declared_state {
  public:

@@ -108,6 +108,7 @@ struct settings {
   belay::zero_stage zero = belay::zero_stage::optimizer_state;
   belay::stream_choice streams;
   belay::optimizer_memory memory;  // of the optimizer's state
+  std::string parameters;          // in a file of that folder
   std::function<void(int rank, std::size_t step)> before_commit = [](int, std::size_t) {};
 };
 
@@ -119,7 +120,14 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
   layer<T> net;
   using run_type = std::remove_reference_t<decltype(run)>;
   using store_type = belay::parameter_store<run_type, decltype(mesh), belay::precision<T>>;
-  store_type store{run, mesh, net, with.zero, {.seed = 3, .bucket_bytes = std::size_t{1} << 16U}};
+  store_type store{run,
+                   mesh,
+                   net,
+                   with.zero,
+                   {.seed = 3,
+                    .bucket_bytes = std::size_t{1} << 16U,
+                    .parameters = with.parameters.empty() ? belay::tier::device : belay::tier::file,
+                    .files = {.folder = with.parameters}}};
   belay::gathers<layer<T>, store_type> whole{net, store};
   belay::adamw<T, typename store_type::group_type, typename store_type::kit_type, Calls> optimizer{
       store, {}, with.memory};
