@@ -120,6 +120,34 @@ TEST_CASE("a session offloads what it names, into the tiers that it names, withi
   CHECK_THROWS_AS(static_cast<void>(run(in, lower)), belay::plan_refused);
 }
 
+TEST_CASE("a session whose state lies in files is saved, and resumed there or on other ranks without files") {
+  const folder in;
+  const auto train = [&](const char* mesh, const char* steps, std::vector<std::string> more) {
+    std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", mesh, "--steps", steps, "--zero", "3"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return run(in, flags);
+  };
+  const std::vector<std::string> in_files{"--offload", "optimizer:file,parameters:file,gradients:file", "--tier-dir",
+                                          in.file("")};
+  const auto saved = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--checkpoint", in.file("saved"), "--resume", "--checkpoint-every", "2"});
+    return more;
+  };
+  const outcome whole = train("dp=2", "6", {});
+  REQUIRE(train("dp=2", "2", saved(in_files)).code == 0);
+  const outcome there = train("dp=2", "4", saved(in_files));
+  const outcome elsewhere = train("ep=2,dp=2", "6", saved({}));
+  CHECK(there.summary["resumed_from"] == 2);
+  CHECK(elsewhere.summary["resumed_from"] == 4);
+  REQUIRE(there.steps.size() == 2);
+  REQUIRE(elsewhere.steps.size() == 2);
+  for (std::size_t s = 0; s < 2; ++s) {
+    CHECK(there.steps[s]["loss"] == whole.steps[2 + s]["loss"]);
+    CHECK(there.steps[s]["grad_norm"] == whole.steps[2 + s]["grad_norm"]);
+    CHECK(double(elsewhere.steps[s]["loss"]) == doctest::Approx(double(whole.steps[4 + s]["loss"])).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("sizes that are together more than any plan holds are refused with their flags and the bytes") {
   const folder in;
   std::vector<std::string> words{
