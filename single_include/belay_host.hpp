@@ -16441,11 +16441,11 @@ class file_transfers;
 
 /// One started read or write; move-only. Its memory belongs to it until `wait` returns, or it is destroyed: that waits
 /// too, and drops an error that nobody waited for. Used by one thread at a time. It may outlive its file.
-class [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer {
+class file_transfer {
  public:
   /// Nothing under way: for a transfer to be moved into.
   file_transfer() noexcept = default;
-  file_transfer(file_transfer && other) noexcept { take(other); }
+  file_transfer(file_transfer&& other) noexcept { take(other); }
   /// Waits for what this handle held before.
   file_transfer& operator=(file_transfer&& other) noexcept {
     if (this == &other) return *this;
@@ -16468,10 +16468,10 @@ class [[nodiscard("a dropped transfer is waited for at once, and its error is lo
 
  private:
   friend class file_transfers;
-  file_transfer(file_transfers & owner, std::shared_ptr<const std::string> directory, const transfer_call& call);
+  file_transfer(file_transfers& owner, std::shared_ptr<const std::string> directory, const transfer_call& call);
 
   inline void settle() noexcept;
-  inline void take(file_transfer & other) noexcept;
+  inline void take(file_transfer& other) noexcept;
   void copy_outcome(const file_transfer& other) noexcept {
     fault_ = other.fault_;
     code_ = other.code_;
@@ -16651,11 +16651,13 @@ class tier_file_reference {
       : transfers_(&transfers), bytes_(bytes), alignment_(alignment) {}
 
   /// As of `tier_file`.
-  file_transfer start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
+  start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
     expect_fits(tier_file_operation::read, offset, to, at);
     return transfers_->start(tier_file_operation::read, offset, to.data(), to.size());
   }
-  file_transfer start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) const {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
+  start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) const {
     expect_fits(tier_file_operation::write, offset, from, at);
     return transfers_->start(tier_file_operation::write, offset, const_cast<std::byte*>(from.data()), from.size());
   }
@@ -17238,11 +17240,13 @@ class tier_file {
   /// Fills `to` from byte `offset` on. Both and the address are multiples of the alignment and inside the file: else
   /// usage_error. `to` is the transfer's until it was waited for. Transfers that are under way at the same time are in
   /// no order. Any thread may start.
-  file_transfer start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
+  start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) {
     return reference().start_read(offset, to, at);
   }
   /// Writes `from` at byte `offset`, alike.
-  file_transfer start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
+  start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
     return reference().start_write(offset, from, at);
   }
   /// The same file without its type.

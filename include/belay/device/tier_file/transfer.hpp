@@ -28,11 +28,11 @@ class file_transfers;
 
 /// One started read or write; move-only. Its memory belongs to it until `wait` returns, or it is destroyed: that waits
 /// too, and drops an error that nobody waited for. Used by one thread at a time. It may outlive its file.
-class [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer {
+class file_transfer {
  public:
   /// Nothing under way: for a transfer to be moved into.
   file_transfer() noexcept = default;
-  file_transfer(file_transfer && other) noexcept { take(other); }
+  file_transfer(file_transfer&& other) noexcept { take(other); }
   /// Waits for what this handle held before.
   file_transfer& operator=(file_transfer&& other) noexcept {
     if (this == &other) return *this;
@@ -55,10 +55,10 @@ class [[nodiscard("a dropped transfer is waited for at once, and its error is lo
 
  private:
   friend class file_transfers;
-  file_transfer(file_transfers & owner, std::shared_ptr<const std::string> directory, const transfer_call& call);
+  file_transfer(file_transfers& owner, std::shared_ptr<const std::string> directory, const transfer_call& call);
 
   inline void settle() noexcept;
-  inline void take(file_transfer & other) noexcept;
+  inline void take(file_transfer& other) noexcept;
   void copy_outcome(const file_transfer& other) noexcept {
     fault_ = other.fault_;
     code_ = other.code_;
