@@ -4794,7 +4794,9 @@ class symmetric_heap {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
   /// they are those of a stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept {
+    if (clock_ != clock) clock_ = clock;
+  }
 
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
@@ -15474,6 +15476,7 @@ class expert_exchange {
     if (routed.experts != shape_.experts || routed.k != shape_.k) {
       throw usage_error("dispatch: the routing is over other experts than the exchange", at);
     }
+    frame.engine().adopt(*heap_);  // one that was made by hand has followed no stream before
     state_type state;
     state.exchange = this, state.routed = routed;
     state.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});

@@ -38,9 +38,10 @@ std::vector<float> train_experts(const Group& ranks, const expert_job& what) {
   const std::size_t all = std::accumulate(what.rows.begin(), what.rows.end(), std::size_t{0});
   const auto x = toy::some_numbers<float>(all * what.hidden, 5);
   const auto dy = toy::some_numbers<float>(all * what.hidden, 6);
+  // What the stream uses outlives it.
+  toy::parameters<float> weights(what.experts, what.hidden, 11), other(what.experts, what.hidden, 12);
   toy::expert_fixture<float, Group> here(ranks, {what.experts, what.k, what.hidden, what.capacity}, {what.streams});
   here.exchange.prepare(0, 2, 1);
-  toy::parameters<float> weights(what.experts, what.hidden, 11), other(what.experts, what.hidden, 12);
   std::vector<float> out;
   for (int step = 0; step < 2; ++step) {
     here.exchange.begin_step();

@@ -117,6 +117,7 @@ class expert_exchange {
     if (routed.experts != shape_.experts || routed.k != shape_.k) {
       throw usage_error("dispatch: the routing is over other experts than the exchange", at);
     }
+    frame.engine().adopt(*heap_);  // one that was made by hand has followed no stream before
     state_type state;
     state.exchange = this, state.routed = routed;
     state.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});
