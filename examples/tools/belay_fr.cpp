@@ -30,7 +30,11 @@ int main(int argc, char** argv) {
   app.add_option("--rank", rank, "only this rank's operations, with all that is known of each");
   app.add_option("--last", count, "so many operations of each rank")->capture_default_str();
   app.add_flag("--json", as_json, "for programs: the same as JSON");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    return app.exit(problem) == 0 ? 0 : 2;
+  }
   const auto show = [&](const std::string& file) {
     const flight read = read_flight(file);
     if (rank < -1 || rank >= static_cast<int>(read.ranks.size())) {

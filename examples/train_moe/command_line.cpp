@@ -42,6 +42,18 @@ std::vector<std::pair<std::string, std::string>> key_values(const std::string& t
 // Where what a number leads to is held against its limit: see check(options).
 constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
 
+// An integer that counts nothing.
+CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc{} && end == text.data() + text.size()) return {};
+        return "expected a whole number, at least 0 and below 2^64, got '" + text + "'";
+      },
+      "");
+}
+
 // Zero sizes, negative numbers and what is no number at all are refused with the flag's name and its unit.
 CLI::Validator count_of(const char* unit, std::size_t least, std::size_t most) {
   return CLI::Validator(
@@ -260,7 +272,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--steps", run.steps, "optimizer steps; 0 only imports, evaluates, exports")
       ->check(count_of("steps", 0, 1000000000));
   app.add_option("--seed", run.seed, "of the initialisation, the data order and the sample")
-      ->check(count_of("seed", 0, any));
+      ->type_name("NUMBER")
+      ->check(whole_number());
   app.add_option("--lr", run.learning_rate, "AdamW's learning rate, per step")->type_name("RATE");
   app.add_option("--data", line.data, "file of text to train on (default: this repository's headers and documentation)")
       ->type_name("FILE");
@@ -367,7 +380,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     resolve_model(line, app.count("--model") > 0);
     check(run);
   } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error);
+    exit_code = app.exit(error) == 0 ? 0 : 2;
     return std::nullopt;
   } catch (const belay::error& error) {
     std::fprintf(stderr, "train_moe: %s\n", belay::printable_what(error).c_str());

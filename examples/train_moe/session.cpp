@@ -49,8 +49,9 @@ class outlives_interrupts {
 void expect_ranks(const belay::launcher_environment& found, const options& run, const char* backend) {
   if (found.size == static_cast<int>(run.mesh.ranks())) return;
   throw belay::input_error("--mesh " + mesh_text(run.mesh) + " is " + std::to_string(run.mesh.ranks()) +
-                           " ranks, and " + found.text() + ": start as many, as examples/run --backend " + backend +
-                           " does");
+                           " ranks, and " +
+                           (found.size == 1 ? std::string("this process was started alone") : found.text()) +
+                           ": start as many, as examples/run --backend " + backend + " does");
 }
 
 }  // namespace
