@@ -53,6 +53,14 @@ else()
   message(STATUS "OpenBLAS: not used; the examples multiply matrices with a blocked loop")
 endif()
 
+# What they link: header-only as most users have it, or with the host backend compiled once for all of them.
+option(BELAY_SEPARATE "Tests, examples and benchmarks link belay::host_compiled instead of compiling all of it in each" OFF)
+set(belay_linked belay::belay)
+if(BELAY_SEPARATE)
+  set(belay_linked belay::host_compiled)
+  target_link_libraries(belay_host_compiled PRIVATE belay_warnings)
+endif()
+
 # io_uring, which a file tier uses where it is found and the kernel allows it.
 add_library(belay_liburing INTERFACE)
 find_path(BELAY_LIBURING_INCLUDE NAMES liburing.h)
