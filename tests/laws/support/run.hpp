@@ -85,10 +85,11 @@ template <class Parameter>
   return belay::sharded_over<belay::axis::expert>(parameter);
 }
 
-/// Runs `body` on threads, with the products that train_moe has.
+/// Runs `body` on threads, with the products that train_moe has, within the budgets of `run`.
 template <class Kit = model::host_kit, class Body>
 void launch(const options& run, Body&& body) {
-  belay::launch<Kit>(belay::host::world{static_cast<int>(run.mesh.ranks())}, body, {.streams = run.streams});
+  belay::launch<Kit>(belay::host::world{static_cast<int>(run.mesh.ranks())}, body,
+                     {.budget = run.budget, .streams = run.streams});
 }
 
 /// What a test does to the gradients of one rank before they are used; the wrong policies live here.
