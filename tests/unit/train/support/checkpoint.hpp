@@ -46,6 +46,14 @@ inline std::vector<std::string> names_in(const std::string& path) {
   return out;
 }
 
+// Over a pointer: where nothing is optimized, a view is asked for its size at each element.
+template <class T>
+double sum(const T* values, std::size_t count) {
+  double out = 0;
+  for (std::size_t i = 0; i < count; ++i) out += static_cast<double>(static_cast<float>(values[i]));
+  return out;
+}
+
 // A loss that is its input times the mean of its weights: what counts is that every weight has a gradient of its own.
 template <class T>
 struct layer {
@@ -64,9 +72,7 @@ struct layer {
     const auto first = frame.read(wide);
     const auto second = frame.read(narrow);
     frame.run([=] {
-      double mean = 0;
-      for (std::size_t i = 0; i < first.size(); ++i) mean += static_cast<double>(static_cast<float>(first.data()[i]));
-      for (std::size_t i = 0; i < second.size(); ++i) mean += static_cast<double>(static_cast<float>(second.data()[i]));
+      const double mean = sum(first.data(), first.size()) + sum(second.data(), second.size());
       for (std::size_t i = 0; i < y.size(); ++i) y.data()[i] = x.data()[i] * static_cast<float>(mean / 1000);
     });
     return {y, x};
@@ -76,8 +82,11 @@ struct layer {
     const belay::view<float, 1> second = frame.add_to(narrow);
     frame.run([=, x = r.x] {
       const float slope = dy.data()[0] * x.data()[0];
-      for (std::size_t i = 0; i < first.size(); ++i) first.data()[i] += slope * static_cast<float>(i % 97) / 97;
-      for (std::size_t i = 0; i < second.size(); ++i) second.data()[i] += slope;
+      float* const wide_gradient = first.data();
+      float* const narrow_gradient = second.data();
+      for (std::size_t i = 0, n = first.size(); i < n; ++i)
+        wide_gradient[i] += slope * static_cast<float>(i % 97) / 97;
+      for (std::size_t i = 0, n = second.size(); i < n; ++i) narrow_gradient[i] += slope;
       for (std::size_t i = 0; i < dx.size(); ++i) dx.data()[i] = dy.data()[i];
     });
   }
