@@ -1039,7 +1039,7 @@ class comm_error : public error {
   struct details {
     comm_fault fault = comm_fault::revoked;
     std::vector<int> culprits;           // ranks of the world that caused it
-    std::string operation;               // "all_reduce", "barrier", ...
+    std::string operation;               // "all_reduce", "barrier", ...; empty where it was none
     std::uint32_t group = 0;             // the group's number; 0 is the world
     std::uint64_t operation_number = 0;  // counted per group from 0
     std::size_t bytes = 0;
@@ -1261,7 +1261,8 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL std::string comm_error::text(const details& d) {
   std::string message = name(d.fault);
-  message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
+  if (!d.operation.empty())
+    message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
   if (!d.culprits.empty()) message.append(d.culprits.size() == 1 ? ", rank " : ", ranks ");
   for (std::size_t i = 0; i < d.culprits.size(); ++i)
     message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));
@@ -1305,6 +1306,15 @@ namespace belay::inline BELAY_ABI {
 /// The streams of one rank. An arbiter with seed 0 lets copies run last.
 enum class stream_kind : std::uint8_t { compute, communication, copy };
 inline constexpr std::size_t stream_kinds = 3;
+
+[[nodiscard]] constexpr const char* name(stream_kind which) noexcept {
+  switch (which) {
+    case stream_kind::compute: return "compute";
+    case stream_kind::communication: return "communication";
+    case stream_kind::copy: return "copy";
+  }
+  return "unknown";
+}
 
 /// A vector clock. Places of a stream are counted from 1, by the events that it records: what is queued between two of
 /// them has one place. 0 is before all work.
@@ -1374,13 +1384,26 @@ class stream_clock {
 
 namespace belay::inline BELAY_ABI {
 
+/// What a stream is doing, for those who wait for it: so they see whether it gets on.
+struct stream_pace {
+  /// `waits`: for another stream, or for peers, which has a limit of its own.
+  enum class activity : std::uint8_t { works, waits };
+  activity now = activity::works;
+  std::uint64_t done = 0;  // pieces of work that are over
+};
+
 /// What a stream shares with its events: how far it is. Places are counted from 1.
 class event_source {
  public:
   /// Whether all work up to `place` is over, done or failed.
   [[nodiscard]] virtual bool over(std::uint64_t place) const noexcept = 0;
-  /// Returns true when it is over, false when `deadline` has passed before.
-  [[nodiscard]] virtual bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline) const = 0;
+  /// Returns true when it is over, false when `deadline` has passed before. Without a deadline
+  /// (`time_point::max()`) it is the stream's own that ends the wait, by a `comm_error`.
+  [[nodiscard]] virtual bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
+                                        where at) const = 0;
+  [[nodiscard]] virtual stream_pace pace() const noexcept = 0;
+  /// The stream and what it does now, in words.
+  [[nodiscard]] virtual std::string text() const = 0;
   /// For a place that is over: throws the first cause where its work has failed, or was skipped after a failure.
   virtual void expect_done(std::uint64_t place, where at) const = 0;
 
@@ -1400,17 +1423,18 @@ class stream_event {
   /// True when `synchronize` would not block.
   [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->over(place_); }
 
-  /// Blocks the calling thread until the place is reached. Throws the first cause where the work before it has failed.
+  /// Blocks the calling thread until the place is reached. Throws the first cause where the work before it has failed,
+  /// and the `comm_error` of a stream that is stuck (device/stream_watch.hpp).
   void synchronize(where at = where::current()) const {
     if (source_ == nullptr) return;
-    static_cast<void>(source_->wait_until(place_, std::chrono::steady_clock::time_point::max()));
+    static_cast<void>(source_->wait_until(place_, std::chrono::steady_clock::time_point::max(), at));
     source_->expect_done(place_, at);
   }
   /// The same, for so long: false where `deadline` has passed before.
   [[nodiscard]] bool synchronize_until(std::chrono::steady_clock::time_point deadline,
                                        where at = where::current()) const {
     if (source_ == nullptr) return true;
-    if (!source_->wait_until(place_, deadline)) return false;
+    if (!source_->wait_until(place_, deadline, at)) return false;
     source_->expect_done(place_, at);
     return true;
   }
@@ -1483,6 +1507,15 @@ class immediate_stream : public counted_stream {
   void synchronize() const noexcept {}
 };
 
+/// `stream.synchronize()`, for the wait at `at` where the stream says of which wait an error is.
+template <stream Stream>
+void synchronize(Stream& stream, where at) {
+  if constexpr (requires { stream.synchronize(at); })
+    stream.synchronize(at);
+  else
+    stream.synchronize();
+}
+
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
 class rehearsal_stream : public counted_stream {
  public:
@@ -1503,9 +1536,12 @@ static_assert(clocked_stream<immediate_stream> && clocked_stream<rehearsal_strea
 
 namespace belay::inline BELAY_ABI {
 
-/// Executes started operations in launch order; they are numbered from 1, and their ends are its places.
+/// Executes started operations in launch order; they are numbered from 1, and their ends are its places. Each ends by
+/// its own limit.
 class completion_source : public event_source {
  public:
+  [[nodiscard]] stream_pace pace() const noexcept override { return {stream_pace::activity::waits, 0}; }
+  [[nodiscard]] std::string text() const override { return "communication stream"; }
   /// Returns when it is over; throws `comm_error` if it failed, and `usage_error` where the caller may not wait.
   virtual void wait(std::uint64_t number, operation what, where at) = 0;
   /// A stream waits for it, not the host.
@@ -5897,9 +5933,11 @@ static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && fo
 namespace belay::inline BELAY_ABI {
 
 class stream_arbiter;
+class stream_watch;
 
 class queue_stream {
   class progress;
+  class patience;
   class turns;
 
  public:
@@ -5907,13 +5945,15 @@ class queue_stream {
   static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
   static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
 
-  /// With a thread of its own.
-  queue_stream();
+  /// With a thread of its own. Where the rank's world gives a `watch`, every wait for the stream, and of it, ends: with
+  /// a `comm_error` where one piece of work has run for longer than the limit, or the world has failed.
+  explicit queue_stream(stream_kind kind = stream_kind::compute, std::shared_ptr<const stream_watch> watch = {});
   /// Runs when `arbiter` says so: a stream of `rank`, whose host thread waits through the arbiter alone.
   queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind = stream_kind::compute);
   queue_stream(const queue_stream&) = delete;  // a stream is one order
   queue_stream& operator=(const queue_stream&) = delete;
-  /// Runs what is queued, then ends the thread. An exception that nobody fetched by `synchronize` is dropped.
+  /// Runs what is queued, then ends the thread. An exception that nobody fetched by `synchronize` is dropped. Where a
+  /// piece of work does not end within the watch's limit, the program ends: what it writes cannot be freed.
   ~queue_stream();
 
   /// Queues `work()`: small and trivially copyable, because it is kept by value until it has run. What it points to
@@ -5927,6 +5967,7 @@ class queue_stream {
       closure& slot = next_slot();
       ::new (static_cast<void*>(slot.storage)) Work(work);
       slot.call = [](closure& self) { (*std::launder(reinterpret_cast<Work*>(self.storage)))(); };
+      slot.signature = signature_of<Work>();
       submit();
     }
   }
@@ -5939,22 +5980,29 @@ class queue_stream {
   void wait(const stream_event& mark, where at = where::current());
 
   /// Returns when all queued work is over; rethrows the first exception of it.
-  void synchronize();
-  /// The same, and leaves the exception to the next `synchronize`.
-  void wait_until_idle() const noexcept;
+  void synchronize(where at = where::current());
+  /// The same, and leaves the work's exception to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const;
   /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
-  /// over.
+  /// over; ends the program, as the destructor does, where it does not end.
   void cancel() noexcept;
 
  private:
   struct closure {
     alignas(std::max_align_t) std::byte storage[closure_room];
     void (*call)(closure&) = nullptr;
-    stream_event mark;  // of another stream, where the work is to wait for it
+    const char* signature = nullptr;  // of the work
+    stream_event mark;                // of another stream, where the work is to wait for it
     where waited_at;
-    const progress* of = nullptr;  // the own stream's
+    progress* of = nullptr;  // the own stream's
   };
   static const std::chrono::milliseconds slice;
+
+  // Has the name of the work in it, for messages.
+  template <class Work>
+  [[nodiscard]] static constexpr const char* signature_of() noexcept {
+    return __PRETTY_FUNCTION__;
+  }
 
   // Its slot is the caller's until it is submitted.
   [[nodiscard]] closure& next_slot();
@@ -5976,7 +6024,7 @@ static_assert(stream<queue_stream>);
 
 // ---- belay/device/queue_stream.ipp
 //
-// The thread of a stream, or its turns.
+// The thread of a stream, or its turns. Whoever waits for a stream looks every slice whether it gets on.
 
 // ---- belay/device/stream_arbiter.hpp
 //
@@ -6339,20 +6387,98 @@ BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/stream_watch.hpp
+//
+// What bounds the waits for a rank's streams. The world that the rank is of gives it: how long a piece of work may run,
+// and whether what it waits for can still come. A stream that was made without one waits for as long as it takes.
+//
+//   belay::host_stream compute({.policy = belay::stream_policy::queued, .watch = rank.watch()}, rank.number());
+//   compute.run([=] { use(to); });
+//   compute.synchronize();  // comm_error: the work takes longer than the world's timeout, or a peer has failed
+
 namespace belay::inline BELAY_ABI {
 
-// A wait for an event of another stream looks so often whether it was cancelled.
+/// Asked by threads that wait, for one rank. Not by those that find what they wait for.
+class stream_watch {
+ public:
+  /// One piece of work that runs for longer is stuck.
+  [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
+  /// Whether the world has failed.
+  [[nodiscard]] virtual bool failed() const noexcept = 0;
+  /// Throws its first cause, to the wait at `at`. Only after `failed()`.
+  [[noreturn]] virtual void raise(where at) const = 0;
+  /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
+  [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
+  /// The rank's number in its world.
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+
+ protected:
+  ~stream_watch() = default;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+// Who waits looks so often whether its wait was cancelled, or is too long.
 inline constexpr std::chrono::milliseconds queue_stream::slice{20};
+
+// Of one wait for a stream. The time in which that stream itself waits does not count: that wait ends by its own
+// patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was queued
+// before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits for
+// that leaves it the time.
+class queue_stream::patience {
+ public:
+  enum class verdict : std::uint8_t { goes_on, stuck, failed };
+
+  explicit patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+
+  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    const auto limit = watch_->limit();
+    const bool waits = seen.now == stream_pace::activity::waits;
+    if (seen.done != done_ || waits) since_ = now;
+    done_ = seen.done;
+    if (now - since_ >= limit) return verdict::stuck;
+    if (!watch_->failed()) return verdict::goes_on;
+    failed_at_ = std::min(failed_at_, now);
+    const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
+    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+  }
+  /// Throws unless the wait, of a rank's host or of its stream, goes on.
+  void expect_more(const std::string& who, const event_source& awaited, const where& at) {
+    switch (look(awaited.pace())) {
+      case verdict::goes_on: return;
+      case verdict::failed: watch_->raise(at);
+      case verdict::stuck: break;
+    }
+    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
+    watch_->give_up("rank " + std::to_string(watch_->rank()) + who + " waits for its " + awaited.text() +
+                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
+                    at);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds grace{500};
+
+  const stream_watch* watch_;
+  std::uint64_t done_ = 0;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point failed_at_ = std::chrono::steady_clock::time_point::max();
+};
 
 // How many pieces of work are queued and over. Outlives the stream with its events.
 class queue_stream::progress final : public event_source {
  public:
-  explicit progress(std::shared_ptr<stream_arbiter> arbiter) noexcept : arbiter_(std::move(arbiter)) {}
+  progress(stream_kind kind, std::shared_ptr<stream_arbiter> arbiter,
+           std::shared_ptr<const stream_watch> watch) noexcept
+      : kind_(kind), arbiter_(std::move(arbiter)), watch_(std::move(watch)) {}
 
   [[nodiscard]] bool over(std::uint64_t place) const noexcept override {
     return done_.load(std::memory_order_acquire) >= place;
   }
-  [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline) const override {
+  [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
+                                where at) const override {
     if (over(place)) return true;
     if (arbiter_ != nullptr) {
       arbiter_->wait([&] { return over(place); });
@@ -6361,8 +6487,54 @@ class queue_stream::progress final : public event_source {
     std::unique_lock lock(mutex_);
     const auto is_over = [&] { return over(place); };
     if (deadline != std::chrono::steady_clock::time_point::max()) return changed_.wait_until(lock, deadline, is_over);
-    changed_.wait(lock, is_over);
+    if (watch_ == nullptr) {
+      changed_.wait(lock, is_over);
+      return true;
+    }
+    patience mine(*watch_);
+    while (!changed_.wait_for(lock, slice, is_over)) {
+      lock.unlock();
+      mine.expect_more("", *this, at);
+      lock.lock();
+    }
     return true;
+  }
+  [[nodiscard]] stream_pace pace() const noexcept override {
+    return {now_.load(std::memory_order_relaxed), done_.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] std::string text() const override {
+    const char* const signature = runs_.load(std::memory_order_relaxed);
+    if (signature == nullptr || now_.load(std::memory_order_relaxed) == stream_pace::activity::waits) return name();
+    // "... signature_of() [with Work = NAME]", without "with" where Clang says it
+    std::string_view work = signature;
+    const std::size_t begin = work.find("Work = ");
+    if (begin != std::string_view::npos) work = work.substr(begin + 7, work.size() - begin - 8);
+    return name() + ", which runs '" + std::string(work) + "' as its work " + std::to_string(done() + 1);
+  }
+  // The stream's thread: returns when `mark` is reached or the wait is cancelled; throws as the host's waits do.
+  void await_event(const stream_event& mark, const where& at) {
+    if (mark.ready()) return mark.synchronize(at);
+    now_.store(stream_pace::activity::waits, std::memory_order_relaxed);
+    std::optional<patience> mine;
+    if (watch_ != nullptr) mine.emplace(*watch_);
+    while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + slice, at))
+      if (mine) mine->expect_more("'s " + name(), *mark.source(), at);
+  }
+  // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
+  void wait_or_end(std::uint64_t place) const noexcept {
+    if (watch_ == nullptr || arbiter_ != nullptr)
+      return static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), {}));
+    std::unique_lock lock(mutex_);
+    patience mine(*watch_);
+    while (!changed_.wait_for(lock, slice, [&] { return over(place); })) {
+      lock.unlock();
+      if (mine.look(pace()) == patience::verdict::stuck) end_program();
+      lock.lock();
+    }
+  }
+  void begin(const char* signature) noexcept {
+    now_.store(stream_pace::activity::works, std::memory_order_relaxed);
+    runs_.store(signature, std::memory_order_relaxed);
   }
   void expect_done(std::uint64_t place, where) const override {
     const std::lock_guard lock(mutex_);
@@ -6416,7 +6588,20 @@ class queue_stream::progress final : public event_source {
   [[nodiscard]] const std::shared_ptr<stream_arbiter>& arbiter() const noexcept { return arbiter_; }
 
  private:
+  [[nodiscard]] std::string name() const { return std::string(belay::name(kind_)) + " stream"; }
+  [[noreturn]] void end_program() const noexcept {
+    std::fprintf(stderr,
+                 "belay: rank %d ends its program: what it has queued on its %s does not end, and its memory cannot be "
+                 "freed before\n",
+                 watch_->rank(), text().c_str());
+    std::terminate();
+  }
+
+  stream_kind kind_;
   std::shared_ptr<stream_arbiter> arbiter_;
+  std::shared_ptr<const stream_watch> watch_;
+  std::atomic<stream_pace::activity> now_{stream_pace::activity::works};
+  std::atomic<const char*> runs_{nullptr};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::atomic<std::uint64_t> done_{0};
@@ -6442,13 +6627,13 @@ class queue_stream::turns final : public arbitrated {
   queue_stream* owner_;
 };
 
-BELAY_DECL queue_stream::queue_stream()
-    : progress_(std::make_shared<progress>(nullptr)),
+BELAY_DECL queue_stream::queue_stream(stream_kind kind, std::shared_ptr<const stream_watch> watch)
+    : progress_(std::make_shared<progress>(kind, nullptr, std::move(watch))),
       ring_(std::make_unique<closure[]>(capacity)),
       thread_([this] { serve(); }) {}
 
 BELAY_DECL queue_stream::queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind)
-    : progress_(std::make_shared<progress>(std::move(arbiter))),
+    : progress_(std::make_shared<progress>(kind, std::move(arbiter), nullptr)),
       ring_(std::make_unique<closure[]>(capacity)),
       turns_(std::make_unique<turns>(*this, rank, kind)) {
   progress_->arbiter()->add(*turns_);
@@ -6460,6 +6645,7 @@ BELAY_DECL queue_stream::~queue_stream() {
     while (progress_->done() < queued_) run_slot(progress_->done() + 1);
     return;
   }
+  progress_->wait_or_end(queued_);
   progress_->end(ending_);
   thread_.join();
 }
@@ -6467,7 +6653,7 @@ BELAY_DECL queue_stream::~queue_stream() {
 BELAY_DECL queue_stream::closure& queue_stream::next_slot() {
   // The place of the oldest: it is over before its slot is written.
   if (queued_ >= capacity)
-    static_cast<void>(progress_->wait_until(queued_ + 1 - capacity, std::chrono::steady_clock::time_point::max()));
+    static_cast<void>(progress_->wait_until(queued_ + 1 - capacity, std::chrono::steady_clock::time_point::max(), {}));
   return ring_[queued_ % capacity];
 }
 
@@ -6483,28 +6669,24 @@ BELAY_DECL void queue_stream::wait(const stream_event& mark, where at) {
   closure& slot = next_slot();
   slot.mark = mark;  // keeps the other stream's progress alive until the place is passed
   slot.waited_at = at;
-  slot.call = [](closure& self) {
-    const stream_event place = std::exchange(self.mark, {});
-    while (!self.of->cancelled() &&
-           !place.synchronize_until(std::chrono::steady_clock::now() + slice, self.waited_at)) {
-    }
-  };
+  slot.call = [](closure& self) { self.of->await_event(std::exchange(self.mark, {}), self.waited_at); };
+  slot.signature = nullptr;
   slot.of = progress_.get();
   submit();
 }
 
 BELAY_DECL void queue_stream::cancel() noexcept {
   progress_->cancel();
-  wait_until_idle();
+  progress_->wait_or_end(queued_);
   progress_->resume();
 }
 
-BELAY_DECL void queue_stream::wait_until_idle() const noexcept {
-  static_cast<void>(progress_->wait_until(queued_, std::chrono::steady_clock::time_point::max()));
+BELAY_DECL void queue_stream::wait_until_idle(where at) const {
+  static_cast<void>(progress_->wait_until(queued_, std::chrono::steady_clock::time_point::max(), at));
 }
 
-BELAY_DECL void queue_stream::synchronize() {
-  wait_until_idle();
+BELAY_DECL void queue_stream::synchronize(where at) {
+  wait_until_idle(at);
   if (const std::exception_ptr failure = progress_->take_failure()) std::rethrow_exception(failure);
 }
 
@@ -6514,6 +6696,7 @@ BELAY_DECL void queue_stream::run_slot(std::uint64_t number) noexcept {
   if (progress_->failed() || progress_->cancelled()) {
     slot.mark = {};
   } else {
+    progress_->begin(slot.signature);
     try {
       slot.call(slot);
     } catch (...) {
@@ -6538,6 +6721,7 @@ BELAY_DECL void queue_stream::serve() {
 namespace belay::inline BELAY_ABI {
 
 class stream_arbiter;
+class stream_watch;
 
 /// `immediate`: the host runs work itself when it is given. `queued`: each stream has a thread. `adversarial`: a
 /// `stream_arbiter` runs one piece of work of one stream of one rank at a time, when all hosts wait: whatever lacks an
@@ -6559,10 +6743,12 @@ struct stream_choice {
   std::uint64_t seed = 0;
 };
 
-/// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks.
+/// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks. Only `queued` looks at
+/// `watch`, which is the rank's own: elsewhere the host runs the work itself.
 struct stream_settings {
   stream_policy policy = stream_policy::immediate;
   std::shared_ptr<stream_arbiter> arbiter = {};
+  std::shared_ptr<const stream_watch> watch = {};
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -6578,7 +6764,7 @@ class host_stream : public counted_stream {
   /// Runs it as `how` says: a stream of rank `rank`.
   explicit host_stream(const stream_settings& how, int rank = 0, stream_kind kind = stream_kind::compute)
       : counted_stream(kind) {
-    if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>();
+    if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>(kind, how.watch);
     if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank, kind);
   }
 
@@ -6601,13 +6787,13 @@ class host_stream : public counted_stream {
       queue_->wait(mark, at);
     join(mark);
   }
-  /// Returns when all work is over; rethrows the first exception of it.
-  void synchronize() {
-    if (queue_ != nullptr) queue_->synchronize();
+  /// Returns when all work is over; rethrows the first exception of it. Throws a `comm_error` where it is stuck.
+  void synchronize(where at = where::current()) {
+    if (queue_ != nullptr) queue_->synchronize(at);
   }
-  /// The same, and leaves the exception to the next `synchronize`.
-  void wait_until_idle() const noexcept {
-    if (queue_ != nullptr) queue_->wait_until_idle();
+  /// The same, and leaves the work's exception to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const {
+    if (queue_ != nullptr) queue_->wait_until_idle(at);
   }
   /// Skips what is queued and has not begun, and waits for no event any more.
   void cancel() noexcept {
@@ -6902,15 +7088,15 @@ class copy_stream {
 
   /// Returns when all copies are over; throws the first failure of them. Who has computed all that there was stands
   /// still meanwhile, which is counted.
-  void synchronize() {
-    if (!timed_) return stream_.synchronize();
+  void synchronize(where at = where::current()) {
+    if (!timed_) return belay::synchronize(stream_, at);
     const std::uint64_t begun = now();
-    stream_.synchronize();
+    belay::synchronize(stream_, at);
     times_.waited.fetch_add(now() - begun, std::memory_order_relaxed);
   }
-  /// The same, and leaves the failure to the next `synchronize`.
-  void wait_until_idle() const noexcept {
-    if constexpr (requires { stream_.wait_until_idle(); }) stream_.wait_until_idle();
+  /// The same, and leaves the failure of a copy to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const {
+    if constexpr (requires { stream_.wait_until_idle(at); }) stream_.wait_until_idle(at);
   }
   /// Skips what has not begun, and returns when what has begun is over.
   void cancel() noexcept {
@@ -13778,9 +13964,6 @@ struct pass_findings {
   kernel::finding first_wrong;
 };
 
-/// What becomes of copies between tiers that are queued when a step ends.
-enum class copies_at_end : std::uint8_t { skipped, finished };
-
 template <memory_region Memory, compute_kit<float> Kit>
 class engine {
  public:
@@ -13836,16 +14019,16 @@ class engine {
   /// Of the copies so far.
   [[nodiscard]] copy_times times_of_copies() const noexcept { return has_copies() ? copies_->times() : copy_times{}; }
   /// Returns when all that the streams have queued is over; throws the first failure of it.
-  void synchronize() {
-    compute().synchronize();
-    if (has_copies()) copies_->synchronize();
+  void synchronize(where at = where::current()) {
+    belay::synchronize(compute(), at);
+    if (has_copies()) copies_->synchronize(at);
   }
 
   /// Runs `work()` on the calling thread, once all that the kit's stream has queued is over. A rehearsal does not run
   /// it.
   template <std::invocable Work>
-  void run_on_host(Work&& work) {
-    compute().synchronize();
+  void run_on_host(Work&& work, where at = where::current()) {
+    belay::synchronize(compute(), at);
     if constexpr (!stream_type::runs_nothing) work();
   }
 
@@ -13932,11 +14115,14 @@ class engine {
     if constexpr (requires { compute().cancel(); }) compute().cancel();
     if (has_copies()) copies_->cancel();
   }
+  /// For `step` only: returns when the copies of a step that is committed are over. What has failed in them, the next
+  /// step throws.
+  void finish_copies(where at) {
+    if (has_copies()) copies_->wait_until_idle(at);
+  }
   /// For `step` and `forward_only` only. Ends every lease and every obligation of the step. What it has queued is over
-  /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank. Copies of a
-  /// committed step are waited for.
-  void end_step(copies_at_end copies = copies_at_end::skipped) noexcept {
-    if (has_copies() && copies == copies_at_end::finished) copies_->wait_until_idle();
+  /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank.
+  void end_step() noexcept {
     cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
@@ -13960,7 +14146,7 @@ class engine {
     try {
       return findings_.read(copied, epoch_, at);
     } catch (...) {
-      compute().synchronize();  // a failure is told once
+      belay::synchronize(compute(), at);  // a failure is told once
       throw;
     }
   }
@@ -14007,7 +14193,7 @@ class engine {
  private:
   void begin(where at) {
     expect_between_steps(at);
-    synchronize();  // throws what has failed since the last step
+    synchronize(at);  // throws what has failed since the last step
     watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
     in_step_ = true;
     ++epoch_;
@@ -18870,8 +19056,9 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     read_findings(at);
     std::string list = close_obligations();
     const std::uint64_t number = engine_->step_number();
+    engine_->finish_copies(at);
     ended_ = true;
-    engine_->end_step(copies_at_end::finished);
+    engine_->end_step();
     expect_no_obligations(list, at);
     const ballot all = std::forward<Vote>(vote)(findings_);
     if (all.open_obligations + all.misused_handles > 0) return refused_step{all, std::move(list)};
@@ -18899,7 +19086,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     if (findings_.open_obligations + findings_.misused_handles > 0) {
       each([&](auto& participant) { participant.abandon(mesh, at); });
       const ballot all = vote(mesh, no_divisor, at);
-      end(end_of_step::refused);
+      end(end_of_step::refused, at);
       return refuse(all, std::move(list));
     }
     // In the order in which they were named: each may be collective.
@@ -18930,16 +19117,16 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
       list = all.non_finite > 0 ? not_finite(summary, parts) : std::string();
       discard(parts);
-      end(end_of_step::refused);
+      end(end_of_step::refused, at);
       return refuse(all, std::move(list));
     }
     if (all.needed_rows > 0) {
       discard(parts);
-      end(end_of_step::replay);
+      end(end_of_step::replay, at);
       engine_->note_rows(all.needed_rows);
       return replay_step{all.needed_rows};
     }
-    end(end_of_step::committed);
+    end(end_of_step::committed, at);
     return token_type{summary, std::move(parts)};
   }
   /// Any other call does not compile, with a sentence.
@@ -19034,9 +19221,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     return out;
   }
 
-  void end(end_of_step how) noexcept {
+  void end(end_of_step how, where at) {
+    engine_->finish_copies(at);
     ended_ = true;
-    engine_->end_step(copies_at_end::finished);
+    engine_->end_step();
     engine_->note_end(how);
   }
   [[nodiscard]] outcome_type refuse(const ballot& all, std::string list) {
@@ -26341,12 +26529,12 @@ class shares_in_file final : public file_shares {
 
   void read(const void* share, void* to, std::size_t bytes, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().synchronize();
+    engine_->copies().synchronize(at);
     file_->read_now(to, offset(share), bytes, at);
   }
   void begin_read(const void* share, std::size_t bytes, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().synchronize();
+    engine_->copies().synchronize(at);
     file_->begin_read(offset(share), bytes, at);
   }
   void get(const void* part, void* to, std::size_t bytes) override {
@@ -26359,7 +26547,7 @@ class shares_in_file final : public file_shares {
  private:
   void change_bytes(const void* share, std::size_t bytes, visit_piece visit, void* context, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().synchronize();
+    engine_->copies().synchronize(at);
     file_->change(
         offset(share), bytes, [=](std::size_t first, std::span<std::byte> piece) { visit(context, first, piece); }, at);
   }
@@ -26755,7 +26943,7 @@ class store_memory {
   [[nodiscard]] whole_parameter<value_type> read(const Parameter& parameter, where at = where::current()) {
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
-    engine.synchronize();  // the last update
+    engine.synchronize(at);  // the last update
     if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
     expect_settled(at);
     if constexpr (has_gradient<typename Parameter::learning_type>)
@@ -28310,7 +28498,7 @@ class checkpoints {
 
   void start(std::uint64_t number, where at) {
     finish(at);
-    run_->engine().synchronize();  // the last update
+    run_->engine().synchronize(at);  // the last update
     if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
     if (speaks()) captured_ = state_.capture();
     saving_ = last_started_ = number;
@@ -29337,7 +29525,7 @@ class run {
   }
 
   [[nodiscard]] next_step next() {
-    engine_->synchronize();  // the optimizer's update
+    engine_->synchronize(engine_->step_site());  // the optimizer's update
     engine_->expect_refusal_read();
     if (engine_->last_end() != end_of_step::replay) return next_step::another;
     make_room(engine_->needed_rows());
@@ -29510,6 +29698,12 @@ concept takes_arbiter = requires(Rank& rank, std::shared_ptr<stream_arbiter> arb
   rank.use(arbiter);
 };
 
+/// A rank whose world bounds the waits for its streams.
+template <class Rank>
+concept watches_streams = requires(const Rank& rank) {
+  { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
+};
+
 /// The streams of all ranks of a world of `size`. Throws usage_error where they cannot be as chosen.
 template <class World, class Engine>
 [[nodiscard]] stream_settings stream_settings_for(const stream_choice& chosen, int size, where at) {
@@ -29518,10 +29712,10 @@ template <class World, class Engine>
     throw usage_error(std::string("streams that are ") + name(chosen.policy) +
                           " need a kit that is made of stream_settings, as host_kit is",
                       at);
-  if (chosen.policy == stream_policy::queued) return {chosen.policy, nullptr};
+  if (chosen.policy == stream_policy::queued) return {chosen.policy};
   if (!ranks_are_threads<World>)
     throw usage_error("adversarial streams need ranks that are threads of one process: belay::host::world", at);
-  return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size))};
+  return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size)), nullptr};
 }
 
 /// Runs `body` in the run of a rank. A communication that begins after a copy between tiers fails where that has: what
@@ -29567,9 +29761,11 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
       return own;
     };
     using run_type = run<rank_type, engine_type>;
+    stream_settings own_streams = streams;
+    if constexpr (watches_streams<rank_type>) own_streams.watch = rank.watch();
     const auto mine = static_cast<std::size_t>(number);
     auto self = std::make_shared<run_type>(number, size, planned_run{planned.plan.ranks()[mine], planned.memory[mine]},
-                                           again, streams);
+                                           again, own_streams);
     kept[mine] = self;
     if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
     if constexpr (takes_arbiter<rank_type>) {
@@ -31878,7 +32074,7 @@ class phase_switch {
                         at);
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
-    engine.synchronize();
+    engine.synchronize(at);
     transition found{.from = From, .to = To, .after_step = engine.step_number()};
     found.live_before = live_bytes();
     found.resident_before = resident_memory();
@@ -34159,7 +34355,7 @@ struct call_site {
   what.signal = why.signal;
   what.exit_code = why.exit_code;
   what.thrown = why.thrown;
-  what.operation = name(mine.what);
+  if (mine.what != operation::none) what.operation = name(mine.what);
   what.group = mine.group;
   what.operation_number = mine.number;
   what.bytes = mine.bytes;
@@ -38551,6 +38747,13 @@ concept world_state = requires(W& world, const W& seen, const call_site& call, c
   { seen.home() } -> std::convertible_to<std::shared_ptr<const own_process>>;
 };
 
+/// Whether the world has failed, for a wait in which no operation of the thread looks for what peers say.
+template <world_state World>
+[[nodiscard]] bool has_failed(World& world) noexcept {
+  if constexpr (requires { world.look_for_abort(); }) world.look_for_abort();
+  return world.aborted();
+}
+
 /// Used by the rank's own thread. Its groups and handles share it.
 template <world_state World>
 class async_stream final : public completion_source, public std::enable_shared_from_this<async_stream<World>> {
@@ -38597,7 +38800,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   // As a source of events. An operation ends by its own limit: a wait without one ends too.
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return queue_.completed(number); }
-  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline) const override {
+  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
+                                where) const override {
     if (deadline != std::chrono::steady_clock::time_point::max() && arbiter_ == nullptr)
       return queue_.wait_until(number, world_->before_sleep(lane::caller), deadline);
     await(number);
@@ -38815,7 +39019,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
                                  now.at.text() + " after an event that its own stream has not reached in time";
         world_->abort({comm_fault::timeout, {rank_}, text, ""});
       }
-      if (world_->aborted()) world_->raise({now.what, 0, number - 1, 0, now.at});
+      if (has_failed(*world_)) world_->raise({now.what, 0, number - 1, 0, now.at});
       const auto slice = std::min<duration>(now.limit - spent, std::chrono::nanoseconds(wait_slice_ns));
       if (now.after.synchronize_until(std::chrono::steady_clock::now() + slice, now.at)) return;
     }
@@ -39387,6 +39591,37 @@ class membership {
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/comm/world_watch.hpp
+//
+// How a backend's world bounds the waits for a rank's streams: by its timeout, and by its failure.
+
+namespace belay::inline BELAY_ABI {
+
+/// Of rank `rank` of `world`.
+template <world_state World>
+requires requires(const World& world) {
+  { world.timeout() } -> std::convertible_to<std::chrono::steady_clock::duration>;
+}
+class world_watch final : public stream_watch {
+ public:
+  world_watch(std::shared_ptr<World> world, int rank) noexcept : world_(std::move(world)), rank_(rank) {}
+
+  [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override { return world_->timeout(); }
+  [[nodiscard]] bool failed() const noexcept override { return has_failed(*world_); }
+  [[noreturn]] void raise(where at) const override { world_->raise({operation::none, 0, 0, 0, at}); }
+  [[noreturn]] void give_up(const std::string& what, where at) const override {
+    world_->abort({comm_fault::timeout, {rank_}, what, at.line == 0 ? std::string() : at.text()});
+    raise(at);
+  }
+  [[nodiscard]] int rank() const noexcept override { return rank_; }
+
+ private:
+  std::shared_ptr<World> world_;
+  int rank_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 namespace host {
 
@@ -39456,6 +39691,11 @@ class rank {
 
   /// Communications of this rank run when `arbiter` says so, which all ranks share. Before the first of them.
   void use(std::shared_ptr<stream_arbiter> arbiter) { stream_->use(std::move(arbiter)); }
+
+  /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const {
+    return std::make_shared<world_watch<world_status>>(seat_.world, number());
+  }
 
   /// Runs what was started and not waited for, and ends the communication thread.
   void finish() noexcept { stream_->finish(); }

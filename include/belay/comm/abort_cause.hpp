@@ -52,7 +52,7 @@ struct call_site {
   what.signal = why.signal;
   what.exit_code = why.exit_code;
   what.thrown = why.thrown;
-  what.operation = name(mine.what);
+  if (mine.what != operation::none) what.operation = name(mine.what);
   what.group = mine.group;
   what.operation_number = mine.number;
   what.bytes = mine.bytes;

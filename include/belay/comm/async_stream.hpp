@@ -51,6 +51,13 @@ concept world_state = requires(W& world, const W& seen, const call_site& call, c
   { seen.home() } -> std::convertible_to<std::shared_ptr<const own_process>>;
 };
 
+/// Whether the world has failed, for a wait in which no operation of the thread looks for what peers say.
+template <world_state World>
+[[nodiscard]] bool has_failed(World& world) noexcept {
+  if constexpr (requires { world.look_for_abort(); }) world.look_for_abort();
+  return world.aborted();
+}
+
 /// Used by the rank's own thread. Its groups and handles share it.
 template <world_state World>
 class async_stream final : public completion_source, public std::enable_shared_from_this<async_stream<World>> {
@@ -97,7 +104,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   // As a source of events. An operation ends by its own limit: a wait without one ends too.
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return queue_.completed(number); }
-  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline) const override {
+  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
+                                where) const override {
     if (deadline != std::chrono::steady_clock::time_point::max() && arbiter_ == nullptr)
       return queue_.wait_until(number, world_->before_sleep(lane::caller), deadline);
     await(number);
@@ -315,7 +323,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
                                  now.at.text() + " after an event that its own stream has not reached in time";
         world_->abort({comm_fault::timeout, {rank_}, text, ""});
       }
-      if (world_->aborted()) world_->raise({now.what, 0, number - 1, 0, now.at});
+      if (has_failed(*world_)) world_->raise({now.what, 0, number - 1, 0, now.at});
       const auto slice = std::min<duration>(now.limit - spent, std::chrono::nanoseconds(wait_slice_ns));
       if (now.after.synchronize_until(std::chrono::steady_clock::now() + slice, now.at)) return;
     }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "belay/comm/fingerprint.hpp"
@@ -24,9 +25,12 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Executes started operations in launch order; they are numbered from 1, and their ends are its places.
+/// Executes started operations in launch order; they are numbered from 1, and their ends are its places. Each ends by
+/// its own limit.
 class completion_source : public event_source {
  public:
+  [[nodiscard]] stream_pace pace() const noexcept override { return {stream_pace::activity::waits, 0}; }
+  [[nodiscard]] std::string text() const override { return "communication stream"; }
   /// Returns when it is over; throws `comm_error` if it failed, and `usage_error` where the caller may not wait.
   virtual void wait(std::uint64_t number, operation what, where at) = 0;
   /// A stream waits for it, not the host.

@@ -132,7 +132,7 @@ class comm_error : public error {
   struct details {
     comm_fault fault = comm_fault::revoked;
     std::vector<int> culprits;           // ranks of the world that caused it
-    std::string operation;               // "all_reduce", "barrier", ...
+    std::string operation;               // "all_reduce", "barrier", ...; empty where it was none
     std::uint32_t group = 0;             // the group's number; 0 is the world
     std::uint64_t operation_number = 0;  // counted per group from 0
     std::size_t bytes = 0;

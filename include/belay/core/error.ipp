@@ -47,7 +47,8 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL std::string comm_error::text(const details& d) {
   std::string message = name(d.fault);
-  message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
+  if (!d.operation.empty())
+    message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
   if (!d.culprits.empty()) message.append(d.culprits.size() == 1 ? ", rank " : ", ranks ");
   for (std::size_t i = 0; i < d.culprits.size(); ++i)
     message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));

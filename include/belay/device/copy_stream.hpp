@@ -84,15 +84,15 @@ class copy_stream {
 
   /// Returns when all copies are over; throws the first failure of them. Who has computed all that there was stands
   /// still meanwhile, which is counted.
-  void synchronize() {
-    if (!timed_) return stream_.synchronize();
+  void synchronize(where at = where::current()) {
+    if (!timed_) return belay::synchronize(stream_, at);
     const std::uint64_t begun = now();
-    stream_.synchronize();
+    belay::synchronize(stream_, at);
     times_.waited.fetch_add(now() - begun, std::memory_order_relaxed);
   }
-  /// The same, and leaves the failure to the next `synchronize`.
-  void wait_until_idle() const noexcept {
-    if constexpr (requires { stream_.wait_until_idle(); }) stream_.wait_until_idle();
+  /// The same, and leaves the failure of a copy to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const {
+    if constexpr (requires { stream_.wait_until_idle(at); }) stream_.wait_until_idle(at);
   }
   /// Skips what has not begun, and returns when what has begun is over.
   void cancel() noexcept {

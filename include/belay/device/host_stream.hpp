@@ -29,7 +29,7 @@ class host_stream : public counted_stream {
   /// Runs it as `how` says: a stream of rank `rank`.
   explicit host_stream(const stream_settings& how, int rank = 0, stream_kind kind = stream_kind::compute)
       : counted_stream(kind) {
-    if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>();
+    if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>(kind, how.watch);
     if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank, kind);
   }
 
@@ -52,13 +52,13 @@ class host_stream : public counted_stream {
       queue_->wait(mark, at);
     join(mark);
   }
-  /// Returns when all work is over; rethrows the first exception of it.
-  void synchronize() {
-    if (queue_ != nullptr) queue_->synchronize();
+  /// Returns when all work is over; rethrows the first exception of it. Throws a `comm_error` where it is stuck.
+  void synchronize(where at = where::current()) {
+    if (queue_ != nullptr) queue_->synchronize(at);
   }
-  /// The same, and leaves the exception to the next `synchronize`.
-  void wait_until_idle() const noexcept {
-    if (queue_ != nullptr) queue_->wait_until_idle();
+  /// The same, and leaves the work's exception to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const {
+    if (queue_ != nullptr) queue_->wait_until_idle(at);
   }
   /// Skips what is queued and has not begun, and waits for no event any more.
   void cancel() noexcept {

@@ -33,9 +33,11 @@
 namespace belay::inline BELAY_ABI {
 
 class stream_arbiter;
+class stream_watch;
 
 class queue_stream {
   class progress;
+  class patience;
   class turns;
 
  public:
@@ -43,13 +45,15 @@ class queue_stream {
   static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
   static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
 
-  /// With a thread of its own.
-  queue_stream();
+  /// With a thread of its own. Where the rank's world gives a `watch`, every wait for the stream, and of it, ends: with
+  /// a `comm_error` where one piece of work has run for longer than the limit, or the world has failed.
+  explicit queue_stream(stream_kind kind = stream_kind::compute, std::shared_ptr<const stream_watch> watch = {});
   /// Runs when `arbiter` says so: a stream of `rank`, whose host thread waits through the arbiter alone.
   queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind = stream_kind::compute);
   queue_stream(const queue_stream&) = delete;  // a stream is one order
   queue_stream& operator=(const queue_stream&) = delete;
-  /// Runs what is queued, then ends the thread. An exception that nobody fetched by `synchronize` is dropped.
+  /// Runs what is queued, then ends the thread. An exception that nobody fetched by `synchronize` is dropped. Where a
+  /// piece of work does not end within the watch's limit, the program ends: what it writes cannot be freed.
   ~queue_stream();
 
   /// Queues `work()`: small and trivially copyable, because it is kept by value until it has run. What it points to
@@ -63,6 +67,7 @@ class queue_stream {
       closure& slot = next_slot();
       ::new (static_cast<void*>(slot.storage)) Work(work);
       slot.call = [](closure& self) { (*std::launder(reinterpret_cast<Work*>(self.storage)))(); };
+      slot.signature = signature_of<Work>();
       submit();
     }
   }
@@ -75,22 +80,29 @@ class queue_stream {
   void wait(const stream_event& mark, where at = where::current());
 
   /// Returns when all queued work is over; rethrows the first exception of it.
-  void synchronize();
-  /// The same, and leaves the exception to the next `synchronize`.
-  void wait_until_idle() const noexcept;
+  void synchronize(where at = where::current());
+  /// The same, and leaves the work's exception to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const;
   /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
-  /// over.
+  /// over; ends the program, as the destructor does, where it does not end.
   void cancel() noexcept;
 
  private:
   struct closure {
     alignas(std::max_align_t) std::byte storage[closure_room];
     void (*call)(closure&) = nullptr;
-    stream_event mark;  // of another stream, where the work is to wait for it
+    const char* signature = nullptr;  // of the work
+    stream_event mark;                // of another stream, where the work is to wait for it
     where waited_at;
-    const progress* of = nullptr;  // the own stream's
+    progress* of = nullptr;  // the own stream's
   };
   static const std::chrono::milliseconds slice;
+
+  // Has the name of the work in it, for messages.
+  template <class Work>
+  [[nodiscard]] static constexpr const char* signature_of() noexcept {
+    return __PRETTY_FUNCTION__;
+  }
 
   // Its slot is the caller's until it is submitted.
   [[nodiscard]] closure& next_slot();

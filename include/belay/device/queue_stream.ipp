@@ -1,28 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The thread of a stream, or its turns.
+// The thread of a stream, or its turns. Whoever waits for a stream looks every slice whether it gets on.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "belay/device/queue_stream.hpp"
 #include "belay/device/stream_arbiter.hpp"
+#include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-// A wait for an event of another stream looks so often whether it was cancelled.
+// Who waits looks so often whether its wait was cancelled, or is too long.
 inline constexpr std::chrono::milliseconds queue_stream::slice{20};
+
+// Of one wait for a stream. The time in which that stream itself waits does not count: that wait ends by its own
+// patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was queued
+// before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits for
+// that leaves it the time.
+class queue_stream::patience {
+ public:
+  enum class verdict : std::uint8_t { goes_on, stuck, failed };
+
+  explicit patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+
+  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    const auto limit = watch_->limit();
+    const bool waits = seen.now == stream_pace::activity::waits;
+    if (seen.done != done_ || waits) since_ = now;
+    done_ = seen.done;
+    if (now - since_ >= limit) return verdict::stuck;
+    if (!watch_->failed()) return verdict::goes_on;
+    failed_at_ = std::min(failed_at_, now);
+    const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
+    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+  }
+  /// Throws unless the wait, of a rank's host or of its stream, goes on.
+  void expect_more(const std::string& who, const event_source& awaited, const where& at) {
+    switch (look(awaited.pace())) {
+      case verdict::goes_on: return;
+      case verdict::failed: watch_->raise(at);
+      case verdict::stuck: break;
+    }
+    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
+    watch_->give_up("rank " + std::to_string(watch_->rank()) + who + " waits for its " + awaited.text() +
+                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
+                    at);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds grace{500};
+
+  const stream_watch* watch_;
+  std::uint64_t done_ = 0;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point failed_at_ = std::chrono::steady_clock::time_point::max();
+};
 
 // How many pieces of work are queued and over. Outlives the stream with its events.
 class queue_stream::progress final : public event_source {
  public:
-  explicit progress(std::shared_ptr<stream_arbiter> arbiter) noexcept : arbiter_(std::move(arbiter)) {}
+  progress(stream_kind kind, std::shared_ptr<stream_arbiter> arbiter,
+           std::shared_ptr<const stream_watch> watch) noexcept
+      : kind_(kind), arbiter_(std::move(arbiter)), watch_(std::move(watch)) {}
 
   [[nodiscard]] bool over(std::uint64_t place) const noexcept override {
     return done_.load(std::memory_order_acquire) >= place;
   }
-  [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline) const override {
+  [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
+                                where at) const override {
     if (over(place)) return true;
     if (arbiter_ != nullptr) {
       arbiter_->wait([&] { return over(place); });
@@ -31,8 +89,54 @@ class queue_stream::progress final : public event_source {
     std::unique_lock lock(mutex_);
     const auto is_over = [&] { return over(place); };
     if (deadline != std::chrono::steady_clock::time_point::max()) return changed_.wait_until(lock, deadline, is_over);
-    changed_.wait(lock, is_over);
+    if (watch_ == nullptr) {
+      changed_.wait(lock, is_over);
+      return true;
+    }
+    patience mine(*watch_);
+    while (!changed_.wait_for(lock, slice, is_over)) {
+      lock.unlock();
+      mine.expect_more("", *this, at);
+      lock.lock();
+    }
     return true;
+  }
+  [[nodiscard]] stream_pace pace() const noexcept override {
+    return {now_.load(std::memory_order_relaxed), done_.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] std::string text() const override {
+    const char* const signature = runs_.load(std::memory_order_relaxed);
+    if (signature == nullptr || now_.load(std::memory_order_relaxed) == stream_pace::activity::waits) return name();
+    // "... signature_of() [with Work = NAME]", without "with" where Clang says it
+    std::string_view work = signature;
+    const std::size_t begin = work.find("Work = ");
+    if (begin != std::string_view::npos) work = work.substr(begin + 7, work.size() - begin - 8);
+    return name() + ", which runs '" + std::string(work) + "' as its work " + std::to_string(done() + 1);
+  }
+  // The stream's thread: returns when `mark` is reached or the wait is cancelled; throws as the host's waits do.
+  void await_event(const stream_event& mark, const where& at) {
+    if (mark.ready()) return mark.synchronize(at);
+    now_.store(stream_pace::activity::waits, std::memory_order_relaxed);
+    std::optional<patience> mine;
+    if (watch_ != nullptr) mine.emplace(*watch_);
+    while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + slice, at))
+      if (mine) mine->expect_more("'s " + name(), *mark.source(), at);
+  }
+  // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
+  void wait_or_end(std::uint64_t place) const noexcept {
+    if (watch_ == nullptr || arbiter_ != nullptr)
+      return static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), {}));
+    std::unique_lock lock(mutex_);
+    patience mine(*watch_);
+    while (!changed_.wait_for(lock, slice, [&] { return over(place); })) {
+      lock.unlock();
+      if (mine.look(pace()) == patience::verdict::stuck) end_program();
+      lock.lock();
+    }
+  }
+  void begin(const char* signature) noexcept {
+    now_.store(stream_pace::activity::works, std::memory_order_relaxed);
+    runs_.store(signature, std::memory_order_relaxed);
   }
   void expect_done(std::uint64_t place, where) const override {
     const std::lock_guard lock(mutex_);
@@ -86,7 +190,20 @@ class queue_stream::progress final : public event_source {
   [[nodiscard]] const std::shared_ptr<stream_arbiter>& arbiter() const noexcept { return arbiter_; }
 
  private:
+  [[nodiscard]] std::string name() const { return std::string(belay::name(kind_)) + " stream"; }
+  [[noreturn]] void end_program() const noexcept {
+    std::fprintf(stderr,
+                 "belay: rank %d ends its program: what it has queued on its %s does not end, and its memory cannot be "
+                 "freed before\n",
+                 watch_->rank(), text().c_str());
+    std::terminate();
+  }
+
+  stream_kind kind_;
   std::shared_ptr<stream_arbiter> arbiter_;
+  std::shared_ptr<const stream_watch> watch_;
+  std::atomic<stream_pace::activity> now_{stream_pace::activity::works};
+  std::atomic<const char*> runs_{nullptr};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::atomic<std::uint64_t> done_{0};
@@ -112,13 +229,13 @@ class queue_stream::turns final : public arbitrated {
   queue_stream* owner_;
 };
 
-BELAY_DECL queue_stream::queue_stream()
-    : progress_(std::make_shared<progress>(nullptr)),
+BELAY_DECL queue_stream::queue_stream(stream_kind kind, std::shared_ptr<const stream_watch> watch)
+    : progress_(std::make_shared<progress>(kind, nullptr, std::move(watch))),
       ring_(std::make_unique<closure[]>(capacity)),
       thread_([this] { serve(); }) {}
 
 BELAY_DECL queue_stream::queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind)
-    : progress_(std::make_shared<progress>(std::move(arbiter))),
+    : progress_(std::make_shared<progress>(kind, std::move(arbiter), nullptr)),
       ring_(std::make_unique<closure[]>(capacity)),
       turns_(std::make_unique<turns>(*this, rank, kind)) {
   progress_->arbiter()->add(*turns_);
@@ -130,6 +247,7 @@ BELAY_DECL queue_stream::~queue_stream() {
     while (progress_->done() < queued_) run_slot(progress_->done() + 1);
     return;
   }
+  progress_->wait_or_end(queued_);
   progress_->end(ending_);
   thread_.join();
 }
@@ -137,7 +255,7 @@ BELAY_DECL queue_stream::~queue_stream() {
 BELAY_DECL queue_stream::closure& queue_stream::next_slot() {
   // The place of the oldest: it is over before its slot is written.
   if (queued_ >= capacity)
-    static_cast<void>(progress_->wait_until(queued_ + 1 - capacity, std::chrono::steady_clock::time_point::max()));
+    static_cast<void>(progress_->wait_until(queued_ + 1 - capacity, std::chrono::steady_clock::time_point::max(), {}));
   return ring_[queued_ % capacity];
 }
 
@@ -153,28 +271,24 @@ BELAY_DECL void queue_stream::wait(const stream_event& mark, where at) {
   closure& slot = next_slot();
   slot.mark = mark;  // keeps the other stream's progress alive until the place is passed
   slot.waited_at = at;
-  slot.call = [](closure& self) {
-    const stream_event place = std::exchange(self.mark, {});
-    while (!self.of->cancelled() &&
-           !place.synchronize_until(std::chrono::steady_clock::now() + slice, self.waited_at)) {
-    }
-  };
+  slot.call = [](closure& self) { self.of->await_event(std::exchange(self.mark, {}), self.waited_at); };
+  slot.signature = nullptr;
   slot.of = progress_.get();
   submit();
 }
 
 BELAY_DECL void queue_stream::cancel() noexcept {
   progress_->cancel();
-  wait_until_idle();
+  progress_->wait_or_end(queued_);
   progress_->resume();
 }
 
-BELAY_DECL void queue_stream::wait_until_idle() const noexcept {
-  static_cast<void>(progress_->wait_until(queued_, std::chrono::steady_clock::time_point::max()));
+BELAY_DECL void queue_stream::wait_until_idle(where at) const {
+  static_cast<void>(progress_->wait_until(queued_, std::chrono::steady_clock::time_point::max(), at));
 }
 
-BELAY_DECL void queue_stream::synchronize() {
-  wait_until_idle();
+BELAY_DECL void queue_stream::synchronize(where at) {
+  wait_until_idle(at);
   if (const std::exception_ptr failure = progress_->take_failure()) std::rethrow_exception(failure);
 }
 
@@ -184,6 +298,7 @@ BELAY_DECL void queue_stream::run_slot(std::uint64_t number) noexcept {
   if (progress_->failed() || progress_->cancelled()) {
     slot.mark = {};
   } else {
+    progress_->begin(slot.signature);
     try {
       slot.call(slot);
     } catch (...) {

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 
@@ -72,6 +73,15 @@ class immediate_stream : public counted_stream {
   }
   void synchronize() const noexcept {}
 };
+
+/// `stream.synchronize()`, for the wait at `at` where the stream says of which wait an error is.
+template <stream Stream>
+void synchronize(Stream& stream, where at) {
+  if constexpr (requires { stream.synchronize(at); })
+    stream.synchronize(at);
+  else
+    stream.synchronize();
+}
 
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
 class rehearsal_stream : public counted_stream {

@@ -22,6 +22,15 @@ namespace belay::inline BELAY_ABI {
 enum class stream_kind : std::uint8_t { compute, communication, copy };
 inline constexpr std::size_t stream_kinds = 3;
 
+[[nodiscard]] constexpr const char* name(stream_kind which) noexcept {
+  switch (which) {
+    case stream_kind::compute: return "compute";
+    case stream_kind::communication: return "communication";
+    case stream_kind::copy: return "copy";
+  }
+  return "unknown";
+}
+
 /// A vector clock. Places of a stream are counted from 1, by the events that it records: what is queued between two of
 /// them has one place. 0 is before all work.
 class stream_clock {

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -19,13 +20,26 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// What a stream is doing, for those who wait for it: so they see whether it gets on.
+struct stream_pace {
+  /// `waits`: for another stream, or for peers, which has a limit of its own.
+  enum class activity : std::uint8_t { works, waits };
+  activity now = activity::works;
+  std::uint64_t done = 0;  // pieces of work that are over
+};
+
 /// What a stream shares with its events: how far it is. Places are counted from 1.
 class event_source {
  public:
   /// Whether all work up to `place` is over, done or failed.
   [[nodiscard]] virtual bool over(std::uint64_t place) const noexcept = 0;
-  /// Returns true when it is over, false when `deadline` has passed before.
-  [[nodiscard]] virtual bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline) const = 0;
+  /// Returns true when it is over, false when `deadline` has passed before. Without a deadline
+  /// (`time_point::max()`) it is the stream's own that ends the wait, by a `comm_error`.
+  [[nodiscard]] virtual bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
+                                        where at) const = 0;
+  [[nodiscard]] virtual stream_pace pace() const noexcept = 0;
+  /// The stream and what it does now, in words.
+  [[nodiscard]] virtual std::string text() const = 0;
   /// For a place that is over: throws the first cause where its work has failed, or was skipped after a failure.
   virtual void expect_done(std::uint64_t place, where at) const = 0;
 
@@ -45,17 +59,18 @@ class stream_event {
   /// True when `synchronize` would not block.
   [[nodiscard]] bool ready() const noexcept { return source_ == nullptr || source_->over(place_); }
 
-  /// Blocks the calling thread until the place is reached. Throws the first cause where the work before it has failed.
+  /// Blocks the calling thread until the place is reached. Throws the first cause where the work before it has failed,
+  /// and the `comm_error` of a stream that is stuck (device/stream_watch.hpp).
   void synchronize(where at = where::current()) const {
     if (source_ == nullptr) return;
-    static_cast<void>(source_->wait_until(place_, std::chrono::steady_clock::time_point::max()));
+    static_cast<void>(source_->wait_until(place_, std::chrono::steady_clock::time_point::max(), at));
     source_->expect_done(place_, at);
   }
   /// The same, for so long: false where `deadline` has passed before.
   [[nodiscard]] bool synchronize_until(std::chrono::steady_clock::time_point deadline,
                                        where at = where::current()) const {
     if (source_ == nullptr) return true;
-    if (!source_->wait_until(place_, deadline)) return false;
+    if (!source_->wait_until(place_, deadline, at)) return false;
     source_->expect_done(place_, at);
     return true;
   }

@@ -13,6 +13,7 @@
 namespace belay::inline BELAY_ABI {
 
 class stream_arbiter;
+class stream_watch;
 
 /// `immediate`: the host runs work itself when it is given. `queued`: each stream has a thread. `adversarial`: a
 /// `stream_arbiter` runs one piece of work of one stream of one rank at a time, when all hosts wait: whatever lacks an
@@ -34,10 +35,12 @@ struct stream_choice {
   std::uint64_t seed = 0;
 };
 
-/// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks.
+/// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks. Only `queued` looks at
+/// `watch`, which is the rank's own: elsewhere the host runs the work itself.
 struct stream_settings {
   stream_policy policy = stream_policy::immediate;
   std::shared_ptr<stream_arbiter> arbiter = {};
+  std::shared_ptr<const stream_watch> watch = {};
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -44,9 +44,6 @@ struct pass_findings {
   kernel::finding first_wrong;
 };
 
-/// What becomes of copies between tiers that are queued when a step ends.
-enum class copies_at_end : std::uint8_t { skipped, finished };
-
 template <memory_region Memory, compute_kit<float> Kit>
 class engine {
  public:
@@ -102,16 +99,16 @@ class engine {
   /// Of the copies so far.
   [[nodiscard]] copy_times times_of_copies() const noexcept { return has_copies() ? copies_->times() : copy_times{}; }
   /// Returns when all that the streams have queued is over; throws the first failure of it.
-  void synchronize() {
-    compute().synchronize();
-    if (has_copies()) copies_->synchronize();
+  void synchronize(where at = where::current()) {
+    belay::synchronize(compute(), at);
+    if (has_copies()) copies_->synchronize(at);
   }
 
   /// Runs `work()` on the calling thread, once all that the kit's stream has queued is over. A rehearsal does not run
   /// it.
   template <std::invocable Work>
-  void run_on_host(Work&& work) {
-    compute().synchronize();
+  void run_on_host(Work&& work, where at = where::current()) {
+    belay::synchronize(compute(), at);
     if constexpr (!stream_type::runs_nothing) work();
   }
 
@@ -198,11 +195,14 @@ class engine {
     if constexpr (requires { compute().cancel(); }) compute().cancel();
     if (has_copies()) copies_->cancel();
   }
+  /// For `step` only: returns when the copies of a step that is committed are over. What has failed in them, the next
+  /// step throws.
+  void finish_copies(where at) {
+    if (has_copies()) copies_->wait_until_idle(at);
+  }
   /// For `step` and `forward_only` only. Ends every lease and every obligation of the step. What it has queued is over
-  /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank. Copies of a
-  /// committed step are waited for.
-  void end_step(copies_at_end copies = copies_at_end::skipped) noexcept {
-    if (has_copies() && copies == copies_at_end::finished) copies_->wait_until_idle();
+  /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank.
+  void end_step() noexcept {
     cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
@@ -226,7 +226,7 @@ class engine {
     try {
       return findings_.read(copied, epoch_, at);
     } catch (...) {
-      compute().synchronize();  // a failure is told once
+      belay::synchronize(compute(), at);  // a failure is told once
       throw;
     }
   }
@@ -273,7 +273,7 @@ class engine {
  private:
   void begin(where at) {
     expect_between_steps(at);
-    synchronize();  // throws what has failed since the last step
+    synchronize(at);  // throws what has failed since the last step
     watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
     in_step_ = true;
     ++epoch_;

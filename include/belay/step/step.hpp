@@ -143,8 +143,9 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     read_findings(at);
     std::string list = close_obligations();
     const std::uint64_t number = engine_->step_number();
+    engine_->finish_copies(at);
     ended_ = true;
-    engine_->end_step(copies_at_end::finished);
+    engine_->end_step();
     expect_no_obligations(list, at);
     const ballot all = std::forward<Vote>(vote)(findings_);
     if (all.open_obligations + all.misused_handles > 0) return refused_step{all, std::move(list)};
@@ -172,7 +173,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     if (findings_.open_obligations + findings_.misused_handles > 0) {
       each([&](auto& participant) { participant.abandon(mesh, at); });
       const ballot all = vote(mesh, no_divisor, at);
-      end(end_of_step::refused);
+      end(end_of_step::refused, at);
       return refuse(all, std::move(list));
     }
     // In the order in which they were named: each may be collective.
@@ -203,16 +204,16 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
       list = all.non_finite > 0 ? not_finite(summary, parts) : std::string();
       discard(parts);
-      end(end_of_step::refused);
+      end(end_of_step::refused, at);
       return refuse(all, std::move(list));
     }
     if (all.needed_rows > 0) {
       discard(parts);
-      end(end_of_step::replay);
+      end(end_of_step::replay, at);
       engine_->note_rows(all.needed_rows);
       return replay_step{all.needed_rows};
     }
-    end(end_of_step::committed);
+    end(end_of_step::committed, at);
     return token_type{summary, std::move(parts)};
   }
   /// Any other call does not compile, with a sentence.
@@ -307,9 +308,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     return out;
   }
 
-  void end(end_of_step how) noexcept {
+  void end(end_of_step how, where at) {
+    engine_->finish_copies(at);
     ended_ = true;
-    engine_->end_step(copies_at_end::finished);
+    engine_->end_step();
     engine_->note_end(how);
   }
   [[nodiscard]] outcome_type refuse(const ballot& all, std::string list) {

@@ -342,7 +342,7 @@ class checkpoints {
 
   void start(std::uint64_t number, where at) {
     finish(at);
-    run_->engine().synchronize();  // the last update
+    run_->engine().synchronize(at);  // the last update
     if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
     if (speaks()) captured_ = state_.capture();
     saving_ = last_started_ = number;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -35,6 +36,7 @@
 #include "belay/device/memory.hpp"
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_policy.hpp"
+#include "belay/device/stream_watch.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file/error.hpp"
 #include "belay/step/engine.hpp"
@@ -185,6 +187,12 @@ concept takes_arbiter = requires(Rank& rank, std::shared_ptr<stream_arbiter> arb
   rank.use(arbiter);
 };
 
+/// A rank whose world bounds the waits for its streams.
+template <class Rank>
+concept watches_streams = requires(const Rank& rank) {
+  { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
+};
+
 /// The streams of all ranks of a world of `size`. Throws usage_error where they cannot be as chosen.
 template <class World, class Engine>
 [[nodiscard]] stream_settings stream_settings_for(const stream_choice& chosen, int size, where at) {
@@ -193,10 +201,10 @@ template <class World, class Engine>
     throw usage_error(std::string("streams that are ") + name(chosen.policy) +
                           " need a kit that is made of stream_settings, as host_kit is",
                       at);
-  if (chosen.policy == stream_policy::queued) return {chosen.policy, nullptr};
+  if (chosen.policy == stream_policy::queued) return {chosen.policy};
   if (!ranks_are_threads<World>)
     throw usage_error("adversarial streams need ranks that are threads of one process: belay::host::world", at);
-  return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size))};
+  return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size)), nullptr};
 }
 
 /// Runs `body` in the run of a rank. A communication that begins after a copy between tiers fails where that has: what
@@ -242,9 +250,11 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
       return own;
     };
     using run_type = run<rank_type, engine_type>;
+    stream_settings own_streams = streams;
+    if constexpr (watches_streams<rank_type>) own_streams.watch = rank.watch();
     const auto mine = static_cast<std::size_t>(number);
     auto self = std::make_shared<run_type>(number, size, planned_run{planned.plan.ranks()[mine], planned.memory[mine]},
-                                           again, streams);
+                                           again, own_streams);
     kept[mine] = self;
     if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
     if constexpr (takes_arbiter<rank_type>) {

@@ -164,7 +164,7 @@ class phase_switch {
                         at);
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
-    engine.synchronize();
+    engine.synchronize(at);
     transition found{.from = From, .to = To, .after_step = engine.step_number()};
     found.live_before = live_bytes();
     found.resident_before = resident_memory();

@@ -368,7 +368,7 @@ class run {
   }
 
   [[nodiscard]] next_step next() {
-    engine_->synchronize();  // the optimizer's update
+    engine_->synchronize(engine_->step_site());  // the optimizer's update
     engine_->expect_refusal_read();
     if (engine_->last_end() != end_of_step::replay) return next_step::another;
     make_room(engine_->needed_rows());

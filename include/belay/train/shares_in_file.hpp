@@ -70,12 +70,12 @@ class shares_in_file final : public file_shares {
 
   void read(const void* share, void* to, std::size_t bytes, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().synchronize();
+    engine_->copies().synchronize(at);
     file_->read_now(to, offset(share), bytes, at);
   }
   void begin_read(const void* share, std::size_t bytes, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().synchronize();
+    engine_->copies().synchronize(at);
     file_->begin_read(offset(share), bytes, at);
   }
   void get(const void* part, void* to, std::size_t bytes) override {
@@ -88,7 +88,7 @@ class shares_in_file final : public file_shares {
  private:
   void change_bytes(const void* share, std::size_t bytes, visit_piece visit, void* context, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().synchronize();
+    engine_->copies().synchronize(at);
     file_->change(
         offset(share), bytes, [=](std::size_t first, std::span<std::byte> piece) { visit(context, first, piece); }, at);
   }

@@ -120,7 +120,7 @@ class store_memory {
   [[nodiscard]] whole_parameter<value_type> read(const Parameter& parameter, where at = where::current()) {
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
-    engine.synchronize();  // the last update
+    engine.synchronize(at);  // the last update
     if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
     expect_settled(at);
     if constexpr (has_gradient<typename Parameter::learning_type>)

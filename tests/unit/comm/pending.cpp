@@ -13,7 +13,8 @@ namespace {
 class fake_source final : public belay::completion_source {
  public:
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return number <= done; }
-  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point) const override {
+  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point,
+                                belay::where) const override {
     return over(number);
   }
   void expect_done(std::uint64_t, belay::where) const override {}

@@ -6,13 +6,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <random>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "belay/backend/host.hpp"
@@ -22,6 +25,7 @@
 
 namespace {
 
+using namespace std::chrono_literals;
 using belay::stream_choice;
 using belay::stream_policy;
 using train_bench::linear;
@@ -34,7 +38,8 @@ struct network {
 const stream_choice policies[] = {
     {}, {stream_policy::queued, 0}, {stream_policy::adversarial, 0}, {stream_policy::adversarial, 9}};
 
-// Trains three steps of three micro-batches. `between(rank, step)` is called between the two backwards of the last one.
+// Trains three steps of three micro-batches. `between(rank, run, step)` is called between the two backwards of the
+// last.
 template <class World, class Between>
 std::vector<double> train(World&& world, const stream_choice& how, const Between& between) {
   std::vector<double> losses;
@@ -58,7 +63,8 @@ std::vector<double> train(World&& world, const stream_choice& how, const Between
         auto y = belay::forward(step.micro_batch(m), net.second, h.out());
         auto [loss, grad] = belay::squared_error(step.micro_batch(m), y.out(), t);
         grad = std::move(y).backward(grad);
-        if (!run.rehearsing() && m == 2) between(rank, number);
+        if constexpr (!std::remove_reference_t<decltype(run)>::rehearsing())
+          if (m == 2) between(rank, run, number);
         std::move(h).backward(grad);
       }
       auto outcome = std::move(step).commit(mesh, belay::samples{24 * static_cast<std::uint64_t>(rank.size())});
@@ -74,8 +80,9 @@ std::vector<double> train(World&& world, const stream_choice& how, const Between
 
 }  // namespace
 
+constexpr auto nothing = [](auto&, auto&, std::size_t) {};
+
 TEST_CASE("every policy trains alike, on any number of ranks") {
-  const auto nothing = [](auto&, std::size_t) {};
   for (int ranks : {1, 2, 3}) {
     const std::vector<double> expected = train(belay::host::world{ranks}, {}, nothing);
     REQUIRE(expected.size() == 3);
@@ -89,10 +96,39 @@ TEST_CASE("every policy trains alike, on any number of ranks") {
 TEST_CASE("a rank that throws with work in flight ends all, at once and with its own words") {
   for (const stream_choice& how : policies) {
     INFO(name(how.policy) << ", seed " << how.seed);
-    const auto fail = [](auto& rank, std::size_t step) {
+    const auto fail = [](auto& rank, auto&, std::size_t step) {
       if (rank.number() == 1 && step == 2) throw std::runtime_error("rank 1 has had enough");
     };
     CHECK_THROWS_WITH_AS(train(belay::host::world{3}, how, fail), "rank 1 has had enough", std::runtime_error);
+  }
+}
+
+TEST_CASE("a kernel or a copy that does not end is a timeout at the commit that waits for it, and names its rank") {
+  for (int ranks : {1, 2}) {
+    for (const bool copies : {false, true}) {
+      CAPTURE(ranks);
+      CAPTURE(copies);
+      const auto get_stuck = [&](auto& rank, auto& run, std::size_t step) {
+        if (rank.number() != 0 || step != 2) return;
+        // Until the world has failed: what runs for ever cannot be stopped.
+        const auto stuck = [world = rank.state().get()] {
+          while (!world->aborted()) std::this_thread::yield();
+        };
+        copies ? run.engine().copies().run(stuck) : run.engine().compute().run(stuck);
+      };
+      try {
+        train(belay::host::world{ranks, {.timeout = 100ms}}, {stream_policy::queued, 0}, get_stuck);
+        FAIL("nobody noticed");
+      } catch (const belay::comm_error& problem) {
+        CHECK(problem.fault() == belay::comm_fault::timeout);
+        CHECK(problem.about().culprits == std::vector<int>{0});
+        if (ranks > 1) continue;  // the others' own deadline may be first
+        const std::string what = problem.what();
+        CHECK(what.find(copies ? "rank 0 waits for its copy stream, which runs '"
+                               : "rank 0 waits for its compute stream, which runs '") != std::string::npos);
+        CHECK(what.find("streams.cpp:") != std::string::npos);
+      }
+    }
   }
 }
 
@@ -134,7 +170,7 @@ TEST_CASE("what a participant withdraws in a step that an exception ends, no wor
 TEST_CASE("a process that ends or is killed with work in flight is named by its peers") {
   for (stream_policy how : {stream_policy::immediate, stream_policy::queued}) {
     for (const bool killed : {false, true}) {
-      const auto end = [&](auto& rank, std::size_t step) {
+      const auto end = [&](auto& rank, auto&, std::size_t step) {
         if (rank.number() != 1 || step != 2) return;
         if (killed) ::raise(SIGKILL);
         ::_exit(3);
@@ -154,7 +190,6 @@ TEST_CASE("a process that ends or is killed with work in flight is named by its 
 }
 
 TEST_CASE("what cannot be late on purpose is refused: ranks that are processes") {
-  const auto nothing = [](auto&, std::size_t) {};
   CHECK_THROWS_WITH_AS(train(belay::host::processes{2}, {stream_policy::adversarial, 1}, nothing),
                        doctest::Contains("adversarial streams need ranks that are threads of one process"),
                        belay::usage_error);

@@ -26,9 +26,11 @@
 #include "belay/backend/host/membership/membership.hpp"
 #include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/world_watch.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_arbiter.hpp"
+#include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -99,6 +101,11 @@ class rank {
 
   /// Communications of this rank run when `arbiter` says so, which all ranks share. Before the first of them.
   void use(std::shared_ptr<stream_arbiter> arbiter) { stream_->use(std::move(arbiter)); }
+
+  /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const {
+    return std::make_shared<world_watch<world_status>>(seat_.world, number());
+  }
 
   /// Runs what was started and not waited for, and ends the communication thread.
   void finish() noexcept { stream_->finish(); }

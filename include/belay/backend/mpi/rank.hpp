@@ -22,8 +22,10 @@
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/world_watch.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
@@ -65,6 +67,11 @@ class rank {
 
   /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
   [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+
+  /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const {
+    return std::make_shared<world_watch<mpi_progress>>(progress_, number());
+  }
 
   /// Runs what was started and not waited for, and ends the communication thread.
   void finish() noexcept { stream_->finish(); }

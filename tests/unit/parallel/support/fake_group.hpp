@@ -57,7 +57,8 @@ class queue final : public belay::completion_source {
  public:
   explicit queue(std::size_t capacity = 1024) { work_.reserve(capacity); }
   [[nodiscard]] bool over(std::uint64_t ticket) const noexcept override { return done_ >= ticket; }
-  [[nodiscard]] bool wait_until(std::uint64_t ticket, std::chrono::steady_clock::time_point) const override {
+  [[nodiscard]] bool wait_until(std::uint64_t ticket, std::chrono::steady_clock::time_point,
+                                belay::where) const override {
     return over(ticket);
   }
   void expect_done(std::uint64_t, belay::where) const override {}

@@ -84,6 +84,14 @@ class mpi_progress {
   [[nodiscard]] const std::shared_ptr<const own_process>& home() const noexcept { return home_; }
 
   [[nodiscard]] bool aborted() const noexcept { return status_.aborted(); }
+  /// Takes what others have sent of it, where this thread waits in no operation.
+  void look_for_abort() noexcept {
+    try {
+      if (!aborted()) out_of_band_->poll();
+    } catch (const std::exception&) {
+      // The next operation meets it too, and says where.
+    }
+  }
   /// Throws the first cause, once the flight file is written. Only after `aborted()`.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
     reporter_->report();
