@@ -23,7 +23,7 @@
 namespace {
 
 constexpr double limit = 0.9;
-constexpr std::size_t count = 16, width = 320, elements = std::size_t{1} << 18;
+constexpr std::size_t count = 16, elements = std::size_t{1} << 18;
 
 using clock_type = std::chrono::steady_clock;
 double seconds_since(clock_type::time_point begin) {
@@ -44,9 +44,11 @@ enum class how { products, communications, in_turn, overlapped };
 
 class rank_work {
  public:
-  rank_work(const belay::host::group& group, what kind)
+  /// Products are of matrices of `width` rows and columns.
+  rank_work(const belay::host::group& group, what kind, std::size_t width)
       : group_(&group),
         kind_(kind),
+        width_(width),
         kit_(belay::stream_settings{belay::stream_policy::queued}, group.rank()),
         a_(width * width, 0.5F),
         b_(width * width, 0.25F),
@@ -58,10 +60,10 @@ class rank_work {
   void run(how order) {
     for (std::size_t i = 0; i < count; ++i) {
       if (order != how::communications) {
-        const auto matrix = [](auto* data) {
-          return belay::operand<std::remove_pointer_t<decltype(data)>>{data, width, width, width};
+        const auto matrix = [this](auto* data) {
+          return belay::operand<std::remove_pointer_t<decltype(data)>>{data, width_, width_, width_};
         };
-        kit_.product<float>(matrix(c_.data() + i * width * width), matrix(std::as_const(a_).data()),
+        kit_.product<float>(matrix(c_.data() + i * width_ * width_), matrix(std::as_const(a_).data()),
                             matrix(std::as_const(b_).data()), 1, 0);
       }
       if (order == how::products) continue;
@@ -88,6 +90,7 @@ class rank_work {
 
   const belay::host::group* group_;
   what kind_;
+  std::size_t width_;
   belay::host_kit<> kit_;
   std::vector<float> a_, b_, c_, sent_, received_;
   std::vector<belay::pending> pending_;
@@ -99,8 +102,8 @@ struct figures {
   double processor = 0;             // of the communications
 };
 
-figures measure(const belay::host::group& group, what kind, std::size_t rounds) {
-  rank_work work(group, kind);
+figures measure(const belay::host::group& group, what kind, std::size_t width, std::size_t rounds) {
+  rank_work work(group, kind, width);
   std::array<std::vector<double>, 4> seconds;
   std::vector<double> processor;
   for (std::size_t round = 0; round < rounds + 2; ++round) {
@@ -149,7 +152,8 @@ int main() {
   const belay::host::processes world{2, {.pin = belay::host::pinning::one_core_each}};
   bool enough = true;
   for (const what kind : {what::reduction, what::transfer}) {
-    const auto all = world.run([&](belay::host::rank& self) { return measure(self.world(), kind, quick ? 3 : 41); });
+    const auto all = world.run(
+        [&](belay::host::rank& self) { return measure(self.world(), kind, quick ? 32 : 320, quick ? 3 : 41); });
     const figures& one = all.front();
     const auto [products, communications, in_turn, overlapped] = one.seconds;
     // The core's own work cannot be hidden: products, and what the communications copy and add.
