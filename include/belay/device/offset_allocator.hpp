@@ -50,7 +50,8 @@ class offset_allocator {
   /// lease.
   offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter = nullptr,
                    where at = where::current())
-      : nodes_(nodes_for(max_leases, at)), capacity_(capacity_bytes), meter_(meter) {
+      : capacity_(capacity_bytes), meter_(meter) {
+    nodes_.reserve(nodes_for(max_leases, at));
     clear();
   }
 
@@ -154,7 +155,7 @@ class offset_allocator {
     if (meter_ != nullptr) meter_->remove(live_);
     live_ = 0;
     spare_ = edge;
-    for (std::uint32_t i = static_cast<std::uint32_t>(nodes_.size()); i-- > 2;) recycle(i);
+    nodes_.resize(2);
     constexpr std::uint32_t whole = 1;
     const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
     nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false};
@@ -230,9 +231,13 @@ class offset_allocator {
   // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its position in the free
   // list. Returns the edge where all nodes are in use.
   std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept {
+    if (spare_ == edge) [[unlikely]] {
+      if (nodes_.size() == nodes_.capacity()) return edge;
+      nodes_.emplace_back().chained = edge;  // within what was reserved
+      spare_ = static_cast<std::uint32_t>(nodes_.size() - 1);
+    }
     node* const nodes = nodes_.data();
     const std::uint32_t taken = spare_;
-    if (taken == edge) return edge;
     node& rest = nodes[at];
     node& front = nodes[taken];
     const std::uint32_t before = rest.previous;
@@ -345,7 +350,7 @@ class offset_allocator {
     nodes[after].previous_free = at;
   }
 
-  std::vector<node> nodes_;
+  std::vector<node> nodes_;  // those that were ever needed at a time; never more than were reserved
   std::size_t capacity_;
   tier_meter* meter_;
   std::size_t live_ = 0;
