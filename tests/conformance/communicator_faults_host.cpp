@@ -15,5 +15,8 @@ TEST_CASE_TEMPLATE_INVOKE(conf_overlap, conformance::host_threads, conformance::
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_pair, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_started_fault, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_in_flight, conformance::host_threads, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_in_flight_silent, conformance::host_threads, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_in_flight_timeout, conformance::host_threads, conformance::host_processes);
+TEST_CASE_TEMPLATE_INVOKE(conf_in_flight_mismatch, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_one_order, conformance::host_threads, conformance::host_processes);
 TEST_CASE_TEMPLATE_INVOKE(conf_other_order, conformance::host_threads, conformance::host_processes);

@@ -14,5 +14,8 @@ TEST_CASE_TEMPLATE_INVOKE(conf_overlap, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_pair, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_started_fault, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_in_flight, conformance::mpi_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_in_flight_silent, conformance::mpi_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_in_flight_timeout, conformance::mpi_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_in_flight_mismatch, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_one_order, conformance::mpi_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_other_order, conformance::mpi_ranks);

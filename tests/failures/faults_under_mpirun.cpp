@@ -70,7 +70,7 @@ TEST_CASE("and where work is in flight on streams") {
   const job all = run("queued-nothing", "", "60 30");
   CAPTURE(all.output);
   CHECK(all.exit_code == 0);
-  for (const std::string mode : {"throw", "return", "kill", "abort", "exit"}) {
+  for (const std::string mode : {"throw", "return", "kill", "segv", "abort", "exit"}) {
     const job failed = run("queued-" + mode, "--enable-recovery", "40 30");
     CAPTURE(mode);
     CAPTURE(failed.output);
@@ -110,7 +110,7 @@ TEST_CASE("and where tokens are on their way to experts and back") {
 }
 
 TEST_CASE("under plain mpirun a rank that dies ends the job with a report that names it") {
-  for (const std::string mode : {"kill", "segv"}) {
+  for (const std::string mode : {"kill", "segv", "queued-segv"}) {
     const job failed = run(mode, "", "40 30");
     CAPTURE(mode);
     CAPTURE(failed.output);

@@ -3,7 +3,7 @@
 #
 # stopped_at_random.sh BELAY_RUN TRAIN_MOE
 #   Runs the trainer on four ranks under belay-run, again and again, and stops one of them (SIGSTOP) at a random time_point of
-#   its start, its steps, its export and its end. Each run must say within --stall, and a margin for a busy machine, that
+#   its start, its steps, its export and its end; in every other run the streams of all ranks are threads. Each run must say within --stall, and a margin for a busy machine, that
 #   this rank is stopped, must end with a failure and leave no process. A rank that was gone before the signal does not count.
 # BELAY_STOPS says how often (4; 100 in a soak), BELAY_SEED where the chances begin (printed).
 set -u
@@ -23,11 +23,12 @@ command=("$belay_run" -n 4 --stall 0.5 --grace 0.5 --timeout 120 "$train_moe" --
 
 now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
 stamp() { while IFS= read -r line; do printf '%s %s\n' "$(now_ms)" "$line"; done; }
+# start STREAMS
 start() {
   rm -rf "$work"/export*
   : >"$work/log"
   {
-    (echo "$BASHPID" >&3 && exec "${command[@]}" 3>&- 4>&-) 2>&1 </dev/null | stamp >"$work/log"
+    (echo "$BASHPID" >&3 && exec "${command[@]}" --streams "$1" 3>&- 4>&-) 2>&1 </dev/null | stamp >"$work/log"
     echo "${PIPESTATUS[0]}" >&4
   } &
   read -r parent <&3
@@ -52,13 +53,13 @@ pause() { [ "$1" = 0 ] || read -r -t "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 
 left_over() { grep -lsaF -f "$work/ours" /proc/[0-9]*/cmdline | tr -dc '0-9 \n'; }
 
 fail() {
-  echo "stop $i (seed $seed): $*"
+  echo "stop $i (seed $seed, streams $streams): $*"
   tail -n 30 "$work/log"
   failed=$((failed + 1))
 }
 
 # One run to the end tells when what happens.
-start
+start immediate
 finish
 [ "$code" = 0 ] || { echo "without a stop: exit code '$code'"; cat "$work/log"; exit 1; }
 total=$(($(now_ms) - began))
@@ -76,7 +77,9 @@ for ((i = 0; i - missed < stops && i < 3 * stops; ++i)); do
   from=${bounds[i % 4]} to=${bounds[i % 4 + 1]}
   wanted=$((from + (to > from ? (RANDOM * 32768 + RANDOM) % (to - from) : 0)))
   which=$((RANDOM % 4))
-  start
+  streams=immediate
+  [ $(((i + i / 4) % 2)) = 0 ] || streams=queued
+  start "$streams"
   # What is short is waited for: the fork (of every other start), the export's first file, its last word.
   case $((i % 8)) in
     0) pause "$((RANDOM % 30))" ;;

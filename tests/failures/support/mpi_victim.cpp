@@ -53,10 +53,11 @@ struct exchange_memory {
   belay::invocation_memory memory;
   std::vector<float> x, logits, dweights;
 
-  explicit exchange_memory(const belay::mpi::group& ranks)
-      : heap(ranks, {8 << 20, 64, &meter}),
-        engine(belay::host_pages(16 << 20), meter, {belay::stream_policy::queued}, ranks.rank()),
-        exchange(ranks, heap, {experts, k, hidden, 3 * rows * k}),
+  explicit exchange_memory(const belay::mpi::rank& rank)
+      : heap(rank.world(), {8 << 20, 64, &meter}),
+        engine(belay::host_pages(16 << 20), meter, {belay::stream_policy::queued, nullptr, rank.watch()},
+               rank.number()),
+        exchange(rank.world(), heap, {experts, k, hidden, 3 * rows * k}),
         x(rows * hidden, 1.0F),
         logits(rows * experts),
         dweights(rows * k) {
@@ -97,15 +98,15 @@ int main(int argc, char** argv) {
       const auto values = std::make_shared<std::vector<float>>(100'000, 1.0F);
       std::vector<float>& x = *values;
       if (exchanges) {
-        rows.emplace(rank.world());
+        rows.emplace(rank);
         for (int step = 0; step < 10; ++step) {
           rows->queue();
           if (step == 5 && rank.number() == 1 && !fail(mode, rank)) return;
         }
         return rows->engine.compute().synchronize();
       }
-      belay::host_stream compute({in_flight ? belay::stream_policy::queued : belay::stream_policy::immediate},
-                                 rank.number());
+      const auto policy = in_flight ? belay::stream_policy::queued : belay::stream_policy::immediate;
+      belay::host_stream compute({policy, nullptr, rank.watch()}, rank.number());
       for (int step = 0; step < 10; ++step) {
         if (in_flight) {
           float* const first = x.data();
