@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -172,9 +173,7 @@ class pipeline {
       const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
       if (!place().first()) {
         const gradient<Engine, T, Rank> incoming{pass.engine(), boundary_of(input.shape()), at};  // a tensor, owned
-        const std::array transfers{p2p::receive(group_.rank() - 1, incoming.values().flat())};
-        pass.engine().compute().synchronize();
-        belay::exchange(group_, std::span<const p2p>(transfers), at);
+        exchange_in_pass(pass.engine(), p2p::receive(group_.rank() - 1, incoming.values().flat()), at);
         from_layers(incoming);
       } else if constexpr (offers_first<Network>) {
         const auto embedded = belay::observe(pass, stage.network().first(), input, at);
@@ -235,9 +234,7 @@ class pipeline {
       last = std::move(next);
     }
     if (!place().last()) {
-      const std::array transfers{p2p::send(group_.rank() + 1, x.flat())};
-      pass.engine().compute().synchronize();
-      belay::exchange(group_, std::span<const p2p>(transfers), at);
+      exchange_in_pass(pass.engine(), p2p::send(group_.rank() + 1, x.flat()), at);
     } else if constexpr (offers_last<Network>) {
       see(belay::observe(pass, stage.network().last(), x, at).out(at));
     } else {
@@ -293,7 +290,7 @@ class pipeline {
         transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
       }
     }
-    exchange_in_order(engine, ready, {transfers.data(), count}, at);
+    exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
     for (const schedule::transfer& one : next.transfers()) {
       if (one.direction != schedule::transfer_direction::send) continue;
       if (one.what == schedule::payload::gradient)
@@ -303,16 +300,28 @@ class pipeline {
     }
   }
 
-  // A received tensor's memory, and that of a sent one after it, may still be read by what the stream has queued.
+  // The same for a tensor of a pass. What is received has been leased before the event, as what is sent.
   template <class Engine>
-  void exchange_in_order(Engine& engine, const stream_event& ready, std::span<const p2p> transfers, where at) {
+  void exchange_in_pass(Engine& engine, const p2p& one, where at) {
+    if (std::exchange(pass_, engine.epoch()) != engine.epoch()) in_pass_ = 0;  // what passes before had is over
+    if (in_pass_ == passed_->size()) passed_->emplace_back();
+    p2p& transfer = (*passed_)[in_pass_++];
+    transfer = one;
+    exchange_in_order(engine, engine.compute().record(), {&transfer, 1}, passed_, at);
+  }
+
+  // A received tensor's memory, and that of a sent one after it, may still be read by what the stream has queued.
+  // `kept` has the transfers.
+  template <class Engine>
+  void exchange_in_order(Engine& engine, const stream_event& ready, std::span<const p2p> transfers,
+                         const std::shared_ptr<const void>& kept, where at) {
     auto& stream = engine.compute();
     const auto used_until = [&](const stream_event& over) {
       for (const p2p& one : transfers) engine.activations().used_until(over, one.data, one.bytes);
     };
     if constexpr (can_start_exchange<Group> && requires { stream.immediate(); }) {
       if (!stream.immediate()) {
-        pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(transfers_));
+        pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
         used_until(under_way.event());
         return std::move(under_way).then(stream, at);
       }
@@ -334,6 +343,10 @@ class pipeline {
   std::vector<tensor> received_;
   // Of each action: a started exchange reads them, also where nobody waits for it any more.
   std::shared_ptr<std::vector<transfer_list>> transfers_ = std::make_shared<std::vector<transfer_list>>();
+  // And those of one pass, which stay where they are.
+  std::shared_ptr<std::deque<p2p>> passed_ = std::make_shared<std::deque<p2p>>();
+  std::size_t in_pass_ = 0;
+  std::uint64_t pass_ = 0;  // an epoch
   pipeline_times times_;
   std::int64_t last_ = 0;
 };
