@@ -322,6 +322,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")
       ->type_name("FILE")
       ->check(a_name());
+  app.add_option("--tensorboard", line.tensorboard,
+                 "write the numbers of the JSON lines and the sample to a new file of this folder, for TensorBoard")
+      ->type_name("DIR")
+      ->check(a_name());
   app.add_flag("--print-plan", print_plan, "print the memory plan, itemised per rank, before training");
   app.add_option(
          "--checkpoint", run.checkpoint.folder,

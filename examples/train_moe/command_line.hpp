@@ -22,6 +22,7 @@ struct command_line {
   std::string model = "tiny";
   std::string data;         // empty: the repository's own headers and documentation
   std::string json;         // empty: no JSON lines
+  std::string tensorboard;  // a folder; empty: no events
   std::string eval;         // empty: no evaluation
   std::string export_to;    // empty: no export
   std::string import_from;  // empty: random initialisation

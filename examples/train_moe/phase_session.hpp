@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -42,18 +43,23 @@ class phase_session {
   }
 
   /// After step `number`: the phases that follow it, if it ends a cycle's training. `write(line)` gets the JSON line of
-  /// each pass, rollout and transition, `say(line)` a line for people of each pass and rollout. Collective over the
-  /// world.
+  /// each pass, rollout and transition, `say(line)` a line for people of each pass and rollout. Returns the loss of the
+  /// last evaluation among them. Collective over the world.
   template <class Write, class Say>
-  void after(std::size_t number, Write&& write, Say&& say) {
-    if (!cycle_->ends_with(number)) return;
+  std::optional<double> after(std::size_t number, Write&& write, Say&& say) {
+    std::optional<double> loss;
+    if (!cycle_->ends_with(number)) return loss;
     for (const phase_cycle::entry& each : cycle_->entries()) {
       if (each.which == belay::phase::train) continue;
       enter(each.which, write);
       for (std::size_t i = 0; i < each.count; ++i)
-        each.which == belay::phase::eval ? evaluate(number, write, say) : roll_out(number, write, say);
+        if (each.which == belay::phase::eval)
+          loss = evaluate(number, write, say);
+        else
+          roll_out(number, write, say);
     }
     enter(belay::phase::train, write);
+    return loss;
   }
 
   /// The run goes on after step `number`: its passes are counted as if it had not ended.
@@ -98,13 +104,14 @@ class phase_session {
         now_);
     if constexpr (!Trainer::rehearsing()) write(lines_.transition(world(), switch_.last()));
   }
-  void evaluate(std::size_t after_step, auto& write, auto& say) {
+  double evaluate(std::size_t after_step, auto& write, auto& say) {
     const double loss = evaluate();
     const auto counts = trainer_->store().take_gathered(belay::phase::eval);
     write(lines_.evaluation(world(), ++evaluations_, after_step, loss, counts));
     char words[64];
     std::snprintf(words, sizeof words, "eval %zu  loss %.4f\n", evaluations_, loss);
     say(std::string_view(words));
+    return loss;
   }
   void roll_out(std::size_t after_step, auto& write, auto& say) {
     const std::uint64_t seed = corpus::mix(trainer_->settings().seed + ++rollouts_);

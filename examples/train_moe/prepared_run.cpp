@@ -185,7 +185,7 @@ prepared_run::prepared_run(const command_line& given, voice says, rehearsal_of r
       eval_text(text_to_evaluate(given, text)),
       imported(read_import(given)),
       plan(fitting(plan_of(rehearse, *this), given.run)),  // it reads the rest, before anything is opened for writing
-      printer(given.run, says == voice::speaks ? given.json : "") {
+      printer(given.run, says == voice::speaks ? given.json : "", says == voice::speaks ? given.tensorboard : "") {
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)));
   if (given.run.steps > 0 && says == voice::speaks)
@@ -210,6 +210,11 @@ void prepared_run::finish(const summary& end) {
                                     {"stopped", end.stopped},
                                     {"config", config_of(line)}};
   printer.write_json(last.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  printer.write_events([&](belay::event_file& events) {
+    if (end.eval_loss) events.scalar("eval_loss", *end.eval_loss);
+    if (!end.sample.empty()) events.text("sample", "```\n" + end.sample + "\n```");
+    events.write(end.steps);
+  });
   char words[256];
   std::string out;
   if (end.final_loss) {

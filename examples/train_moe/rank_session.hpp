@@ -69,6 +69,7 @@ class rank_session {
     phases_.continue_after(done_);
     if (!first_ || saved.from == belay::resume_from::nothing) return;
     end.resumed_from = done_;
+    prepared_->printer.write_events([this](belay::event_file& events) { events.resume_at(done_ + 1); });
     prepared_->printer.say(done_ > 0 ? "resumed from " + belay::printable(from.folder) + "\n"
                                      : belay::printable(saved.folder) + " has no checkpoint: the run starts afresh\n");
   }
@@ -100,7 +101,7 @@ class rank_session {
         end.steps = step;
         end.final_loss = result->loss;
       }
-      phases_.after(
+      const std::optional<double> evaluated = phases_.after(
           step,
           [this](std::string_view line) {
             if (first_) prepared_->printer.write_json(line);
@@ -108,6 +109,10 @@ class rank_session {
           [this](std::string_view line) {
             if (first_) prepared_->printer.say(line);
           });
+      if (evaluated && first_)
+        prepared_->printer.write_events([&](belay::event_file& events) {
+          events.scalar("eval_loss", *evaluated).write(step);
+        });
       if (end.stopped = save(step); end.stopped) break;
       begin = clock::now();
     }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,8 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/printable.hpp"
 #include "belay/parallel/schedule.hpp"
+#include "belay/report/event_file.hpp"
 #include "belay/report/output.hpp"
+#include "belay/report/step_events.hpp"
 #include "belay/report/step_line.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 #include "train_moe/report_table.hpp"
@@ -27,7 +31,7 @@ namespace train_moe {
 
 class step_printer {
  public:
-  step_printer(const options& run, const std::string& json_path)
+  step_printer(const options& run, const std::string& json_path, const std::string& tensorboard)
       : run_(run),
         table_(run),
         schedule_(schedule_of(run)),
@@ -37,6 +41,7 @@ class step_printer {
         line_(static_cast<std::size_t>(run.mesh.ranks()), run.model.layers, run.model.experts),
         expert_tokens_(run.model.layers * run.model.experts) {
     if (!json_path.empty()) json_.emplace(json_path, belay::where{});
+    if (!tensorboard.empty()) events_.emplace(tensorboard, belay::where{});
   }
   step_printer(const step_printer&) = delete;  // the player points to the table beside it
   step_printer& operator=(const step_printer&) = delete;
@@ -66,6 +71,10 @@ class step_printer {
     report.allocations = {now.device - base_.device, now.host - base_.host, now.heap - base_.heap};
     terminal_.write(line_.human(report));
     if (json_) json_->write(line_.json(report));
+    write_events([&](belay::event_file& events) {
+      belay::add_scalars(events, report);
+      events.write(step);
+    });
     if (begins) base_.heap = tools::heap_allocations();
   }
 
@@ -74,6 +83,18 @@ class step_printer {
     if (json_) json_->write(text);
   }
   void say(std::string_view text) { terminal_.write(text); }
+  /// What `add(events)` writes, where there are events. A file that fails is said once, and training goes on.
+  template <class Add>
+  void write_events(Add&& add) {
+    if (!events_) return;
+    try {
+      add(*events_);
+    } catch (const belay::file_error& problem) {
+      std::fprintf(stderr, "train_moe: no more events are written, training goes on: %s\n",
+                   belay::printable_what(problem).c_str());
+      events_.reset();
+    }
+  }
 
  private:
   [[nodiscard]] static belay::tier_report bytes_of(belay::tier of, const belay::memory_report& memory) {
@@ -136,6 +157,7 @@ class step_printer {
   bool begun_ = false;
   belay::output terminal_{STDOUT_FILENO, "standard output"};
   std::optional<belay::output> json_;
+  std::optional<belay::event_file> events_;
 };
 
 }  // namespace train_moe

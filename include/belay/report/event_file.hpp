@@ -137,8 +137,8 @@ class event_file {
   }
   // A checksum of bytes that hold checksums themselves would be weak.
   [[nodiscard]] static std::uint32_t masked(std::string_view bytes) noexcept {
-    const std::uint32_t sum = crc32c().add(std::as_bytes(std::span(bytes))).value();
-    return (sum >> 15U | sum << 17U) + 0xa282ead8U;
+    const std::uint32_t plain = crc32c().add(std::as_bytes(std::span(bytes))).value();
+    return (plain >> 15U | plain << 17U) + 0xa282ead8U;
   }
 
   [[nodiscard]] static std::string new_path(const std::string& folder, where at) {
