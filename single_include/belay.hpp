@@ -22585,8 +22585,327 @@ class world_vote {
 // ---- belay/report.hpp
 //
 // Door of the report room, what people look at: the line of a step for a reader and for a program, the table of a plan,
-// memory over time as a picture, a pipeline schedule as a chart, and a trace of what every rank did. All of it but the
-// chart takes plain numbers, so that a trainer with steps of its own can use it too.
+// memory over time as a picture, a pipeline schedule as a chart, a trace of what every rank did, and events for
+// TensorBoard. All of it but the chart takes plain numbers, so that a trainer with steps of its own can use it too.
+
+// ---- belay/report/event_file.hpp
+//
+// A file of events as TensorBoard reads it: scalars and texts of steps. Protocol buffers are not needed: an event is a
+// few fields, and a record is its length and its bytes, each with a masked CRC-32C (TensorFlow's record format).
+//
+//   belay::event_file events("runs/first");
+//   events.scalar("loss", 2.5).scalar("device/peak", 1048576).write(20);
+//   events.text("sample", "To be, or").write(20);
+
+#include <limits.h>
+
+#include <filesystem>
+
+// ---- belay/core/crc32c.hpp
+//
+// CRC-32C (Castagnoli, the one of iSCSI and ext4): what a file's chunks are verified by. With the instruction of x86
+// where the machine has it, else eight bytes a step from tables, whose values are the same.
+//
+//   belay::crc32c sum;
+//   sum.add(first_part).add(second_part);
+//   if (sum.value() != stored) report_damage();
+
+namespace belay::inline BELAY_ABI {
+
+/// How the checksum of this polynomial is computed; `best` asks the machine.
+enum class crc32c_method : std::uint8_t { best, instruction, tables };
+
+class crc32c {
+ public:
+  /// Throws nothing: where the machine has no such instruction, tables are taken.
+  explicit crc32c(crc32c_method method = crc32c_method::best) noexcept
+      : by_instruction_(method != crc32c_method::tables && has_instruction()) {}
+
+  /// Continues with `bytes`.
+  crc32c& add(std::span<const std::byte> bytes) noexcept {
+    state_ = by_instruction_ ? with_instruction(state_, bytes) : with_tables(state_, bytes);
+    return *this;
+  }
+  [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
+
+  [[nodiscard]] static bool has_instruction() noexcept {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("sse4.2") != 0;
+#else
+    return false;
+#endif
+  }
+
+ private:
+  static constexpr std::uint32_t polynomial = 0x82f63b78U;  // reflected
+
+  // Entry [k][b]: of byte b with k zero bytes after it.
+  static constexpr std::array<std::array<std::uint32_t, 256>, 8> tables = [] {
+    std::array<std::array<std::uint32_t, 256>, 8> out{};
+    for (std::uint32_t b = 0; b < 256; ++b) {
+      std::uint32_t word = b;
+      for (int bit = 0; bit < 8; ++bit) word = word >> 1U ^ ((word & 1U) != 0 ? polynomial : 0U);
+      out[0][b] = word;
+    }
+    for (std::size_t k = 1; k < out.size(); ++k)
+      for (std::size_t b = 0; b < 256; ++b) out[k][b] = out[k - 1][b] >> 8U ^ out[0][out[k - 1][b] & 0xffU];
+    return out;
+  }();
+
+  [[nodiscard]] static std::uint64_t word_at(const std::byte* data) noexcept {
+    std::uint64_t word = 0;
+    std::memcpy(&word, data, sizeof word);
+    return word;
+  }
+  [[nodiscard]] static std::uint32_t one_byte(std::uint32_t state, std::byte next) noexcept {
+    return tables[0][(state ^ std::to_integer<std::uint32_t>(next)) & 0xffU] ^ state >> 8U;
+  }
+
+  [[nodiscard]] static std::uint32_t with_tables(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+    std::size_t i = 0;
+    for (; i + 8 <= bytes.size(); i += 8) {
+      const std::uint64_t word = word_at(bytes.data() + i) ^ state;
+      state = 0;
+      for (std::size_t k = 0; k < 8; ++k) state ^= tables[7 - k][word >> 8U * k & 0xffU];
+    }
+    for (; i < bytes.size(); ++i) state = one_byte(state, bytes[i]);
+    return state;
+  }
+
+#if defined(__x86_64__)
+  [[nodiscard, gnu::target("sse4.2")]] static std::uint32_t with_instruction(
+      std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+    std::uint64_t word = state;
+    std::size_t i = 0;
+    for (; i + 8 <= bytes.size(); i += 8) word = __builtin_ia32_crc32di(word, word_at(bytes.data() + i));
+    auto out = static_cast<std::uint32_t>(word);
+    for (; i < bytes.size(); ++i) out = one_byte(out, bytes[i]);
+    return out;
+  }
+#else
+  [[nodiscard]] static std::uint32_t with_instruction(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+    return with_tables(state, bytes);
+  }
+#endif
+
+  std::uint32_t state_ = ~std::uint32_t{0};
+  bool by_instruction_;
+};
+
+/// Of all of `bytes`.
+[[nodiscard]] inline std::uint32_t crc32c_of(std::span<const std::byte> bytes) noexcept {
+  return crc32c().add(bytes).value();
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/output.hpp
+//
+// A file that lines are appended to. A line is written with one system call, so that a reader who follows the file
+// never sees half of one. A full disk is an error with a name, not a log that silently ends.
+//
+//   belay::output log("steps.jsonl");
+//   log.write(line.json(report));
+//   belay::output terminal(stdout, "standard output");
+
+namespace belay::inline BELAY_ABI {
+
+/// A file descriptor that text is appended to. Writing allocates nothing.
+class output {
+ public:
+  /// Creates `path`, or empties it. Closed by the destructor.
+  explicit output(std::string path, where at = where::current()) : path_(std::move(path)), owned_(true) {
+    do {
+      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    } while (descriptor_ < 0 && errno == EINTR);
+    if (descriptor_ < 0) fail("cannot be opened for writing", errno, at);
+  }
+
+  /// Writes to a descriptor of the caller, which stays open. `name` is its name in errors.
+  output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
+
+  /// Writes to the descriptor of a <cstdio> stream, whose buffer is flushed first.
+  output(std::FILE* stream, std::string name) : output(::fileno(stream), std::move(name)) { std::fflush(stream); }
+
+  output(const output&) = delete;
+  output& operator=(const output&) = delete;
+  output(output&& other) noexcept
+      : path_(std::move(other.path_)),
+        descriptor_(std::exchange(other.descriptor_, -1)),
+        owned_(std::exchange(other.owned_, false)),
+        written_(other.written_) {}
+  ~output() {
+    if (owned_ && descriptor_ >= 0) ::close(descriptor_);
+  }
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+  /// Bytes written so far.
+  [[nodiscard]] std::uint64_t written() const noexcept { return written_; }
+
+  /// Writes `text`, newline included, with one system call. Only after a partial write there is another.
+  void write(std::string_view text, where at = where::current()) {
+    while (!text.empty()) {
+      const ssize_t put = ::write(descriptor_, text.data(), text.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) fail("cannot be written", errno, at);
+      text.remove_prefix(static_cast<std::size_t>(put));
+      written_ += static_cast<std::uint64_t>(put);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what, int number, where at) const {
+    const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";
+    throw file_error(path_, written_, what + (": " + std::generic_category().message(number)) + folder, at);
+  }
+
+  std::string path_;
+  int descriptor_ = -1;
+  bool owned_ = false;
+  std::uint64_t written_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A file of its own in a folder that runs of one name share: what is resumed adds a file. An event has one step and
+/// any number of values. Used by one thread at a time. Up to `reserved_bytes` an event, writing allocates nothing.
+class event_file {
+ public:
+  static constexpr std::size_t reserved_bytes = std::size_t{1} << 16U;
+
+  /// Makes the folder where it is missing, and a file in it that none has. Throws file_error where that cannot be.
+  explicit event_file(const std::string& folder, where at = where::current())
+      : file_(new_path(folder, at), at) {
+    values_.reserve(reserved_bytes);
+    event_.reserve(reserved_bytes);
+    record_.reserve(reserved_bytes);
+    begin_event(0);
+    text_field(event_, 3, "brain.Event:2");
+    write_event(at);
+  }
+
+  /// Adds a value to the event. A tag is a path of names; a value that is no number is one that TensorBoard leaves out.
+  event_file& scalar(std::string_view tag, double value) {
+    const std::size_t bytes = text_bytes(tag) + 1 + sizeof(float);
+    number_field(values_, 1, length_delimited), varint(values_, bytes);
+    text_field(values_, 1, tag);
+    number_field(values_, 2, fixed32);
+    little_endian(values_, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+    return *this;
+  }
+
+  /// Adds a text, which is shown as Markdown.
+  event_file& text(std::string_view tag, std::string_view markdown) {
+    // One string in a tensor of one dimension, and whose it is: the plug-in of texts.
+    constexpr std::string_view metadata = "\x0a\x06\x0a\x04text\x20\x02";
+    constexpr std::string_view type_and_shape = "\x08\x07\x12\x04\x12\x02\x08\x01";
+    const std::size_t tensor = type_and_shape.size() + text_bytes(markdown);
+    const std::size_t bytes =
+        text_bytes(tag) + text_bytes(metadata) + 1 + varint_bytes(tensor) + tensor;
+    number_field(values_, 1, length_delimited), varint(values_, bytes);
+    text_field(values_, 1, tag);
+    number_field(values_, 8, length_delimited), varint(values_, tensor);
+    values_ += type_and_shape;
+    text_field(values_, 8, markdown);
+    text_field(values_, 9, metadata);
+    return *this;
+  }
+
+  /// Writes what was added as an event of `step`, with one system call; nothing where nothing was. Throws file_error;
+  /// what was added is gone then, too.
+  void write(std::uint64_t step, where at = where::current()) {
+    if (values_.empty()) return;
+    begin_event(step);
+    text_field(event_, 5, values_);
+    values_.clear();
+    write_event(at);
+  }
+
+  /// A run goes on with `step`: TensorBoard leaves out what earlier files of the folder have of it and of later ones.
+  void resume_at(std::uint64_t step, where at = where::current()) {
+    begin_event(step);
+    constexpr std::string_view started = "\x08\x01";
+    text_field(event_, 7, started);
+    write_event(at);
+  }
+
+  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+
+ private:
+  // What a field's number is followed by.
+  static constexpr std::uint32_t number = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5;
+
+  static void varint(std::string& to, std::uint64_t value) {
+    for (; value >= 0x80U; value >>= 7U) to += static_cast<char>(static_cast<unsigned char>(value) | 0x80U);
+    to += static_cast<char>(value);
+  }
+  [[nodiscard]] static std::size_t varint_bytes(std::uint64_t value) noexcept {
+    std::size_t out = 1;
+    for (; value >= 0x80U; value >>= 7U) ++out;
+    return out;
+  }
+  static void number_field(std::string& to, std::uint32_t field, std::uint32_t kind) { varint(to, field << 3U | kind); }
+  static void text_field(std::string& to, std::uint32_t field, std::string_view text) {
+    number_field(to, field, length_delimited);
+    varint(to, text.size());
+    to += text;
+  }
+  // Of a field whose number is below 16.
+  [[nodiscard]] static std::size_t text_bytes(std::string_view text) noexcept {
+    return 1 + varint_bytes(text.size()) + text.size();
+  }
+  template <class Word>
+  static void little_endian(std::string& to, Word value) {
+    for (std::size_t i = 0; i < sizeof(Word); ++i) to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
+  }
+
+  void begin_event(std::uint64_t step) {
+    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    event_.clear();
+    number_field(event_, 1, fixed64), little_endian(event_, std::bit_cast<std::uint64_t>(now.count()));
+    number_field(event_, 2, number), varint(event_, step);
+  }
+  void write_event(where at) {
+    record_.clear();
+    little_endian(record_, std::uint64_t{event_.size()});
+    little_endian(record_, masked(record_));
+    record_ += event_;
+    little_endian(record_, masked(event_));
+    file_.write(record_, at);
+  }
+  // A checksum of bytes that hold checksums themselves would be weak.
+  [[nodiscard]] static std::uint32_t masked(std::string_view bytes) noexcept {
+    const std::uint32_t plain = crc32c().add(std::as_bytes(std::span(bytes))).value();
+    return (plain >> 15U | plain << 17U) + 0xa282ead8U;
+  }
+
+  [[nodiscard]] static std::string new_path(const std::string& folder, where at) {
+    std::error_code wrong;
+    std::filesystem::create_directories(folder, wrong);
+    if (wrong) throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message(), at);
+    char host[HOST_NAME_MAX + 1] = {};
+    if (::gethostname(host, HOST_NAME_MAX) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
+    for (char* c = host; *c != '\0'; ++c)
+      if (*c == '/') *c = '-';
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const std::string begin = folder + "/events.out.tfevents." + std::to_string(seconds) + "." + host + "." +
+                              std::to_string(::getpid()) + ".";
+    int n = 0;
+    while (std::filesystem::exists(begin + std::to_string(n), wrong)) ++n;
+    return begin + std::to_string(n);
+  }
+
+  output file_;
+  std::string values_;
+  std::string event_;
+  std::string record_;
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/report/json_line.hpp
 //
@@ -22886,75 +23205,6 @@ class json_line {
 //   belay::memory_picture picture({"device", "host"});
 //   picture.add(seconds, live_bytes);  // allocates nothing
 //   picture.write("memory.svg");
-
-// ---- belay/report/output.hpp
-//
-// A file that lines are appended to. A line is written with one system call, so that a reader who follows the file
-// never sees half of one. A full disk is an error with a name, not a log that silently ends.
-//
-//   belay::output log("steps.jsonl");
-//   log.write(line.json(report));
-//   belay::output terminal(stdout, "standard output");
-
-namespace belay::inline BELAY_ABI {
-
-/// A file descriptor that text is appended to. Writing allocates nothing.
-class output {
- public:
-  /// Creates `path`, or empties it. Closed by the destructor.
-  explicit output(std::string path, where at = where::current()) : path_(std::move(path)), owned_(true) {
-    do {
-      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    } while (descriptor_ < 0 && errno == EINTR);
-    if (descriptor_ < 0) fail("cannot be opened for writing", errno, at);
-  }
-
-  /// Writes to a descriptor of the caller, which stays open. `name` is its name in errors.
-  output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
-
-  /// Writes to the descriptor of a <cstdio> stream, whose buffer is flushed first.
-  output(std::FILE* stream, std::string name) : output(::fileno(stream), std::move(name)) { std::fflush(stream); }
-
-  output(const output&) = delete;
-  output& operator=(const output&) = delete;
-  output(output&& other) noexcept
-      : path_(std::move(other.path_)),
-        descriptor_(std::exchange(other.descriptor_, -1)),
-        owned_(std::exchange(other.owned_, false)),
-        written_(other.written_) {}
-  ~output() {
-    if (owned_ && descriptor_ >= 0) ::close(descriptor_);
-  }
-
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-
-  /// Bytes written so far.
-  [[nodiscard]] std::uint64_t written() const noexcept { return written_; }
-
-  /// Writes `text`, newline included, with one system call. Only after a partial write there is another.
-  void write(std::string_view text, where at = where::current()) {
-    while (!text.empty()) {
-      const ssize_t put = ::write(descriptor_, text.data(), text.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) fail("cannot be written", errno, at);
-      text.remove_prefix(static_cast<std::size_t>(put));
-      written_ += static_cast<std::uint64_t>(put);
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const char* what, int number, where at) const {
-    const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";
-    throw file_error(path_, written_, what + (": " + std::generic_category().message(number)) + folder, at);
-  }
-
-  std::string path_;
-  int descriptor_ = -1;
-  bool owned_ = false;
-  std::uint64_t written_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/train/plan_table.hpp
 //
@@ -23414,6 +23664,15 @@ template <any_table Table>
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/report/step_events.hpp
+//
+// The numbers of a step as scalars of an event: their tags are the names of the JSON line (report/step_line.hpp), those
+// inside an object as paths.
+//
+//   belay::event_file events("runs/first");
+//   belay::add_scalars(events, report);
+//   events.write(report.step);
+
 // ---- belay/report/step_line.hpp
 //
 // A step as one line: for people who watch, and for programs that compare. The memory for both is allocated once, for
@@ -23575,6 +23834,42 @@ class step_line {
 
   std::string room_;  // of both lines
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Adds them to the event that `events` collects. Bytes are those of the rank with most, in the tiers that are used. Of the experts' tokens it is the imbalance, `expert_imbalance`: the
+/// busiest expert of any layer over the mean of its layer. Allocates nothing.
+inline void add_scalars(event_file& events, const step_report& report) {
+  const auto scalar = [&events](std::string_view tag, auto value) { events.scalar(tag, static_cast<double>(value)); };
+  scalar("loss", report.loss), scalar("aux_loss", report.aux_loss), scalar("grad_norm", report.grad_norm);
+  scalar("tokens", report.tokens), scalar("tokens_per_s", report.tokens_per_s);
+  const auto largest = [](std::span<const std::uint64_t> ranks) {
+    return ranks.empty() ? 0 : *std::max_element(ranks.begin(), ranks.end());
+  };
+  struct {
+    const tier_report& bytes;
+    std::string_view live, peak, planned;
+  } const tiers[] = {{report.device, "live_bytes/device", "peak_bytes/device", "planned_bytes/device"},
+                     {report.pinned, "live_bytes/pinned", "peak_bytes/pinned", "planned_bytes/pinned"},
+                     {report.host, "live_bytes/host", "peak_bytes/host", "planned_bytes/host"},
+                     {report.file, "live_bytes/file", "peak_bytes/file", "planned_bytes/file"}};
+  for (const auto& tier : tiers) {
+    if (!tier.bytes.used()) continue;
+    scalar(tier.live, largest(tier.bytes.live)), scalar(tier.peak, largest(tier.bytes.peak));
+    scalar(tier.planned, largest(tier.bytes.planned));
+  }
+  scalar("allocations/device", report.allocations.device), scalar("allocations/host", report.allocations.host);
+  scalar("allocations/heap", report.allocations.heap), scalar("open_obligations", report.open_obligations);
+  scalar("bubble", report.bubble), scalar("bubble_predicted", report.bubble_predicted);
+  scalar("plan_misses", report.plan_misses), scalar("prefetch_hits", report.prefetch_hits);
+  scalar("gathered_bytes_peak", report.gathered_bytes_peak);
+  scalar("offloaded_bytes/pinned", report.offloaded_pinned), scalar("offloaded_bytes/host", report.offloaded_host);
+  scalar("offloaded_bytes/file", report.offloaded_file), scalar("hidden_copy_share", report.hidden_copy_share);
+  scalar("expert_imbalance", step_line::imbalance(report.expert_tokens));
+  scalar("replayed", report.replayed ? 1 : 0);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -23984,104 +24279,6 @@ void each_stored_part(std::span<const stored_bytes> all, std::size_t begin, std:
 // Reads parts of the tensors of a committed checkpoint, whatever mesh has written it. Of each file only the chunks that
 // hold what is asked for are read, and each is verified by its checksum before any of it is used.
 
-// ---- belay/core/crc32c.hpp
-//
-// CRC-32C (Castagnoli, the one of iSCSI and ext4): what a file's chunks are verified by. With the instruction of x86
-// where the machine has it, else eight bytes a step from tables, whose values are the same.
-//
-//   belay::crc32c sum;
-//   sum.add(first_part).add(second_part);
-//   if (sum.value() != stored) report_damage();
-
-namespace belay::inline BELAY_ABI {
-
-/// How the checksum of this polynomial is computed; `best` asks the machine.
-enum class crc32c_method : std::uint8_t { best, instruction, tables };
-
-class crc32c {
- public:
-  /// Throws nothing: where the machine has no such instruction, tables are taken.
-  explicit crc32c(crc32c_method method = crc32c_method::best) noexcept
-      : by_instruction_(method != crc32c_method::tables && has_instruction()) {}
-
-  /// Continues with `bytes`.
-  crc32c& add(std::span<const std::byte> bytes) noexcept {
-    state_ = by_instruction_ ? with_instruction(state_, bytes) : with_tables(state_, bytes);
-    return *this;
-  }
-  [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
-
-  [[nodiscard]] static bool has_instruction() noexcept {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("sse4.2") != 0;
-#else
-    return false;
-#endif
-  }
-
- private:
-  static constexpr std::uint32_t polynomial = 0x82f63b78U;  // reflected
-
-  // Entry [k][b]: of byte b with k zero bytes after it.
-  static constexpr std::array<std::array<std::uint32_t, 256>, 8> tables = [] {
-    std::array<std::array<std::uint32_t, 256>, 8> out{};
-    for (std::uint32_t b = 0; b < 256; ++b) {
-      std::uint32_t word = b;
-      for (int bit = 0; bit < 8; ++bit) word = word >> 1U ^ ((word & 1U) != 0 ? polynomial : 0U);
-      out[0][b] = word;
-    }
-    for (std::size_t k = 1; k < out.size(); ++k)
-      for (std::size_t b = 0; b < 256; ++b) out[k][b] = out[k - 1][b] >> 8U ^ out[0][out[k - 1][b] & 0xffU];
-    return out;
-  }();
-
-  [[nodiscard]] static std::uint64_t word_at(const std::byte* data) noexcept {
-    std::uint64_t word = 0;
-    std::memcpy(&word, data, sizeof word);
-    return word;
-  }
-  [[nodiscard]] static std::uint32_t one_byte(std::uint32_t state, std::byte next) noexcept {
-    return tables[0][(state ^ std::to_integer<std::uint32_t>(next)) & 0xffU] ^ state >> 8U;
-  }
-
-  [[nodiscard]] static std::uint32_t with_tables(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
-    std::size_t i = 0;
-    for (; i + 8 <= bytes.size(); i += 8) {
-      const std::uint64_t word = word_at(bytes.data() + i) ^ state;
-      state = 0;
-      for (std::size_t k = 0; k < 8; ++k) state ^= tables[7 - k][word >> 8U * k & 0xffU];
-    }
-    for (; i < bytes.size(); ++i) state = one_byte(state, bytes[i]);
-    return state;
-  }
-
-#if defined(__x86_64__)
-  [[nodiscard, gnu::target("sse4.2")]] static std::uint32_t with_instruction(
-      std::uint32_t state, std::span<const std::byte> bytes) noexcept {
-    std::uint64_t word = state;
-    std::size_t i = 0;
-    for (; i + 8 <= bytes.size(); i += 8) word = __builtin_ia32_crc32di(word, word_at(bytes.data() + i));
-    auto out = static_cast<std::uint32_t>(word);
-    for (; i < bytes.size(); ++i) out = one_byte(out, bytes[i]);
-    return out;
-  }
-#else
-  [[nodiscard]] static std::uint32_t with_instruction(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
-    return with_tables(state, bytes);
-  }
-#endif
-
-  std::uint32_t state_ = ~std::uint32_t{0};
-  bool by_instruction_;
-};
-
-/// Of all of `bytes`.
-[[nodiscard]] inline std::uint32_t crc32c_of(std::span<const std::byte> bytes) noexcept {
-  return crc32c().add(bytes).value();
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/checkpoint/checkpoint_folder.hpp
 //
 // A folder of checkpoints, each a folder "step-00000050" in it. One is committed when it has its manifest: before that
@@ -24089,8 +24286,6 @@ class crc32c {
 
 #include <sys/file.h>
 #include <sys/random.h>
-
-#include <filesystem>
 
 // ---- belay/train/safetensors/file.hpp
 //

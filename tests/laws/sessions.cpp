@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -14,6 +16,7 @@
 
 #include "belay/train/plan.hpp"
 #include "laws/support/session.hpp"
+#include "unit/report/support/event_reader.hpp"
 
 using namespace sessions_bench;
 
@@ -76,9 +79,21 @@ TEST_CASE("an export has the type that was chosen, either is imported into eithe
 
 TEST_CASE("every line has the fields that scripts read") {
   const folder in;
-  const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2"});
+  const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2",
+                               "--tensorboard", in.file("events")});
   REQUIRE(got.steps.size() == 2);
+  // The same numbers for TensorBoard: the first event is the format's version, the last one the sample.
+  const auto file = files::directory_iterator(in.file("events"));
+  const auto events = report_test::read_events(file->path().string());
+  REQUIRE(events.size() == 4);
+  CHECK(events[3].texts.count("sample") == 1);
   for (const auto& step : got.steps) {
+    const auto& event = events[std::size_t(step["step"])];
+    CHECK(event.step == std::size_t(step["step"]));
+    for (const char* field : {"loss", "aux_loss", "grad_norm", "tokens", "tokens_per_s", "bubble", "prefetch_hits"})
+      CHECK(event.scalars.at(field) == static_cast<double>(static_cast<float>(double(step[field]))));
+    const auto& peaks = step["peak_bytes"]["device"];
+    CHECK(event.scalars.at("peak_bytes/device") == double(*std::max_element(peaks.begin(), peaks.end())));
     for (const char* field : {"step", "loss", "aux_loss", "grad_norm", "tokens", "tokens_per_s", "open_obligations",
                               "bubble", "bubble_predicted", "plan_misses", "prefetch_hits", "gathered_bytes_peak"}) {
       INFO(field);
