@@ -4833,9 +4833,7 @@ class symmetric_heap {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
   /// they are those of a stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept {
-    if (clock_ != clock) clock_ = clock;
-  }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
 
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
@@ -22597,8 +22595,6 @@ class world_vote {
 //   events.scalar("loss", 2.5).scalar("device/peak", 1048576).write(20);
 //   events.text("sample", "To be, or").write(20);
 
-#include <limits.h>
-
 #include <filesystem>
 
 // ---- belay/core/crc32c.hpp
@@ -22886,8 +22882,8 @@ class event_file {
     std::error_code wrong;
     std::filesystem::create_directories(folder, wrong);
     if (wrong) throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message(), at);
-    char host[HOST_NAME_MAX + 1] = {};
-    if (::gethostname(host, HOST_NAME_MAX) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
+    char host[65] = {};  // Linux has names of at most 64 bytes
+    if (::gethostname(host, 64) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
     for (char* c = host; *c != '\0'; ++c)
       if (*c == '/') *c = '-';
     const auto seconds =

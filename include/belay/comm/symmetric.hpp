@@ -113,9 +113,7 @@ class symmetric_heap {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
   /// they are those of a stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept {
-    if (clock_ != clock) clock_ = clock;
-  }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
 
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.

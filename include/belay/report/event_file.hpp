@@ -8,7 +8,6 @@
 //   events.text("sample", "To be, or").write(20);
 #pragma once
 
-#include <limits.h>
 #include <unistd.h>
 
 #include <bit>
@@ -145,8 +144,8 @@ class event_file {
     std::error_code wrong;
     std::filesystem::create_directories(folder, wrong);
     if (wrong) throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message(), at);
-    char host[HOST_NAME_MAX + 1] = {};
-    if (::gethostname(host, HOST_NAME_MAX) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
+    char host[65] = {};  // Linux has names of at most 64 bytes
+    if (::gethostname(host, 64) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
     for (char* c = host; *c != '\0'; ++c)
       if (*c == '/') *c = '-';
     const auto seconds =
