@@ -3,7 +3,7 @@
 // A frozen base model fills every device at the start: DeepSpeed's issue 6737. It was whole on each rank before
 // anything was divided, and freezing changed nothing. Here a model of four times a rank's budget, three quarters of it
 // frozen, is born divided. That a frozen gradient does not compile: tests/compile_fail/frozen_*.cpp. See
-// docs/explanation/field_failures.md, failure 2.
+// docs/explanation/field_failures/frozen_base_model.md.
 #include <doctest/doctest.h>
 
 #include <algorithm>

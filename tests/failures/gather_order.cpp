@@ -2,8 +2,8 @@
 //
 // The trace by which parameters are prefetched is thrown away for ever: open-r1's issue 387, DeepSpeed's 6870, 5006,
 // 5662. One order of modules was recorded, and cleared by the first step, evaluation or generated token that differed;
-// nothing was prefetched until a complete step had been recorded again. See docs/explanation/field_failures.md,
-// failure 4.
+// nothing was prefetched until a complete step had been recorded again. See
+// docs/explanation/field_failures/gather_order.md.
 #include <doctest/doctest.h>
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 // Parameters that were gathered for a layer stay whole, and memory grows: DeepSpeed's issues 6726, 6966, 7116, 7258. A
 // counter of owed backwards gave them back, and was zeroed once a step, because a forward without gradient owes none.
 // Under recompute, which runs the forward twice and one backward, it never came back to zero. See
-// docs/explanation/field_failures.md, failure 1.
+// docs/explanation/field_failures/gathered_parameters.md.
 #include <doctest/doctest.h>
 
 #include <algorithm>

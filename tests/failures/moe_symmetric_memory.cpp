@@ -3,7 +3,8 @@
 // Field failure 3: a mixture of experts over symmetric memory that leaked and trained wrong, because the
 // dispatch's result was dropped, its backward never ran, and slots were nobody's. Two stages of two expert
 // ranks, a layer each, four micro-batches; beside the right policy two wrong ones that the same checks catch.
-// That an ignored dispatch does not compile is tests/compile_fail/moe_dispatch_dropped.cpp.
+// That an ignored dispatch does not compile is tests/compile_fail/moe_dispatch_dropped.cpp. See
+// docs/explanation/field_failures/moe_symmetric_memory.md.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 // Host memory grows with every offload phase: EasyR1's issues 50, 156, 59, 125, 260, verl's 429, 630, 2822. Each phase
 // took a new pinned buffer from an allocator that rounds up to a power of two and never gives back; a checkpoint loaded
 // the optimizer and forgot to put it back; a helper discarded the result of its copy, so that nothing was offloaded.
-// See docs/explanation/field_failures.md, failure 5.
+// See docs/explanation/field_failures/offload_phases.md.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/parallel/bucket.hpp"
+#include "belay/parallel/pipeline.hpp"
+#include "belay/parallel/pipeline_stage.hpp"
+#include "belay/parallel/schedule.hpp"
 #include "belay/parallel/vote.hpp"
 #include "belay/step.hpp"
+#include "belay/train/launch.hpp"
+#include "belay/train/loss.hpp"
 #include "belay/train/optimizer.hpp"
+#include "belay/train/store.hpp"
 
 namespace {
 
@@ -126,4 +135,121 @@ TEST_CASE("a frozen lower part needs no backward: it is observed, and owes nothi
   CHECK(grad == 2 * 1 + 4 * 2);
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
+}
+
+namespace {
+
+using matrix = belay::view<const float, 2>;
+constexpr std::size_t rows = 2, width = 5, micro_batches = 3, steps = 2;
+
+struct calls {
+  std::size_t backwards_of_base = 0, input_gradients = 0;
+  friend bool operator==(const calls&, const calls&) = default;
+};
+
+// y = weight * x, and the gradient of x only where somebody wants it.
+template <belay::learning Learning>
+struct factor {
+  belay::parameter<float, belay::replicate, Learning> weight;
+  calls* seen;
+  factor(const char* name, float value, calls& noted)
+      : weight({name, {1}, belay::initial::constant(value)}), seen(&noted) {}
+
+  struct residue {
+    belay::view<float, 2> out;
+    matrix x;
+  };
+
+  residue forward(auto& frame, matrix x) {
+    const auto y = belay::keep<float>(frame, x.shape());
+    const float* const w = frame.read(weight).data();
+    frame.run([=] {
+      for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = *w * x.data()[i];
+    });
+    return {y, x};
+  }
+  void backward(auto& frame, residue&& r, matrix dy) requires belay::has_gradient<Learning> {
+    float* const dw = frame.add_to(weight).data();
+    frame.run([=, x = r.x] {
+      for (std::size_t i = 0; i < dy.size(); ++i) *dw += x.data()[i] * dy.data()[i];
+    });
+  }
+  void backward(auto& frame, residue&& r, matrix dy, belay::view<float, 2> dx) requires belay::has_gradient<Learning> {
+    ++seen->input_gradients;
+    const float* const w = frame.read(weight).data();
+    frame.run([=] {
+      for (std::size_t i = 0; i < dy.size(); ++i) dx.data()[i] = *w * dy.data()[i];
+    });
+    backward(frame, std::move(r), dy);
+  }
+};
+
+// Two frozen layers as one, a pipeline's first(), which says so or, as the wrong one does, does not.
+template <belay::learning Says>
+struct base_of_two {
+  using learning_type = Says;
+  factor<belay::frozen> lower, upper;
+  calls* seen;
+  explicit base_of_two(calls& noted) : lower("lower", 2, noted), upper("upper", 3, noted), seen(&noted) {}
+
+  struct residue {
+    belay::view<float, 2> out;
+  };
+
+  residue forward(auto& frame, matrix x) { return {upper.forward(frame, lower.forward(frame, x).out).out}; }
+  void backward(auto&, residue&&, matrix) { ++seen->backwards_of_base; }
+};
+
+template <belay::learning Says>
+class network_on_base {
+ public:
+  explicit network_on_base(calls& seen) : base_(seen) { top_.emplace_back("top", 1.0F, seen); }
+  [[nodiscard]] auto& first() { return base_; }
+  [[nodiscard]] auto& layers() { return top_; }
+  void for_each_parameter(auto&& visit) { visit(base_.lower.weight), visit(base_.upper.weight), visit(top_[0].weight); }
+
+ private:
+  base_of_two<Says> base_;
+  std::deque<factor<belay::trainable>> top_;
+};
+
+template <belay::learning Says>
+std::vector<double> train_on_base(calls& seen) {
+  std::vector<double> losses;
+  std::vector<float> x(micro_batches * rows * width, 0.5F), wanted(rows * width, 1);
+  belay::launch(belay::host::world{1}, [&](auto& rank, auto& run) {
+    seen = {};  // of the rehearsal
+    belay::mesh mesh{rank, {}};
+    network_on_base<Says> net{seen};
+    belay::parameter_store store{run, mesh, net, belay::zero<0>{}};
+    belay::adamw optimizer{store};
+    belay::pipeline pipeline{mesh, belay::schedule::gpipe(1, micro_batches), belay::boundary<float>({rows, width})};
+    belay::pipeline_stage stage{net};
+    for (auto number : run.steps(steps)) {
+      static_cast<void>(number);
+      belay::step step{run.engine(), store};
+      pipeline.run(step, stage, belay::view<const float, 3>{x.data(), {micro_batches, rows, width}},
+                   [&](const auto& scope, matrix y) {
+                     return belay::squared_error(scope, y, matrix{wanted.data(), {rows, width}});
+                   });
+      auto outcome = std::move(step).commit(mesh, belay::samples{micro_batches * rows});
+      if (auto* ok = belay::committed(outcome)) {
+        run.report(*ok, [&](double mean) { losses.push_back(mean); });
+        optimizer.apply(std::move(*ok), {.learning_rate = 0.1});
+      }
+    }
+  });
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("a frozen base below a stage's layers, however deep, runs no backward, and nothing makes its gradient") {
+  calls said, unsaid;
+  const std::vector<double> losses = train_on_base<belay::frozen>(said);
+  CHECK(said == calls{});
+  REQUIRE(losses.size() == steps);
+  CHECK(losses[1] < losses[0]);
+  CHECK(train_on_base<belay::trainable>(unsaid) == losses);
+  CHECK(unsaid == calls{steps * micro_batches, steps * micro_batches});
 }
