@@ -87,3 +87,28 @@ TEST_CASE("what does not fit the memory is refused by name") {
   CHECK_THROWS_AS(list.add("e", {1}), belay::usage_error);
   CHECK_THROWS_AS((belay::parameter_list<float>{values, std::span(gradients).first(9)}), belay::usage_error);
 }
+
+// What ZeRO 2 and 3 divide a rank has no whole memory of, so there is nothing that it could borrow.
+TEST_CASE("borrowed memory is refused by ZeRO 2 and 3, on any number of ranks, and stays as it was") {
+  using belay::zero_stage;
+  for (const int ranks : {1, 2})
+    for (const zero_stage stage :
+         {zero_stage::none, zero_stage::optimizer_state, zero_stage::gradients, zero_stage::parameters}) {
+      CAPTURE(ranks);
+      CAPTURE(static_cast<int>(stage));
+      const auto all = std::make_shared<arrays>();
+      const auto body = [&](auto& rank, auto& run) {
+        belay::parameter_list<float> list{all->values, all->gradients};
+        list.add("a", {5});
+        belay::mesh mesh{rank, {.data = rank.size()}};
+        belay::parameter_store store{run, mesh, list, stage};
+      };
+      if (stage < zero_stage::gradients)
+        CHECK_NOTHROW(static_cast<void>(belay::rehearse(ranks, body)));
+      else
+        CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{ranks}, body),
+                             doctest::Contains("borrowed memory holds whole values and gradients"), belay::usage_error);
+      CHECK(all->values == std::vector<float>(20, 1.0F));
+      CHECK(all->gradients == std::vector<float>(20, 99.0F));
+    }
+}

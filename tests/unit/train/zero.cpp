@@ -318,7 +318,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("slips are told by name: a layer that is not wrapped, other numbers of micro-batches, borrowed memory") {
+TEST_CASE("slips are told by name: a layer that is not wrapped, other numbers of micro-batches") {
   for (const std::string& one : messages([](auto&rank, auto&run) {
          belay::mesh mesh{rank, {.data = rank.size()}};
          square_network net;
