@@ -24568,8 +24568,9 @@ class checkpoint_folder {
     for (; !wrong && entries != std::filesystem::directory_iterator(); entries.increment(wrong))
       out.push_back(entries->path().filename().string());
     if (wrong && wrong != std::errc::no_such_file_or_directory)
-      throw file_error(folder, 0, "cannot be listed as a folder of checkpoints: " + wrong.message() +
-                                      (wrong == std::errc::not_a_directory ? "; name a folder, or what is none yet" : ""),
+      throw file_error(folder, 0,
+                       "cannot be listed as a folder of checkpoints: " + wrong.message() +
+                           (wrong == std::errc::not_a_directory ? "; name a folder, or what is none yet" : ""),
                        at);
     return out;
   }
