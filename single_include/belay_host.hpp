@@ -16844,13 +16844,13 @@ class tier_file_reference {
       : transfers_(&transfers), bytes_(bytes), alignment_(alignment) {}
 
   /// As of `tier_file`.
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
-  start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
+      std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
     expect_fits(tier_file_operation::read, offset, to, at);
     return transfers_->start(tier_file_operation::read, offset, to.data(), to.size());
   }
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
-  start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) const {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_write(
+      std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) const {
     expect_fits(tier_file_operation::write, offset, from, at);
     return transfers_->start(tier_file_operation::write, offset, const_cast<std::byte*>(from.data()), from.size());
   }
@@ -17433,13 +17433,13 @@ class tier_file {
   /// Fills `to` from byte `offset` on. Both and the address are multiples of the alignment and inside the file: else
   /// usage_error. `to` is the transfer's until it was waited for. Transfers that are under way at the same time are in
   /// no order. Any thread may start.
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
-  start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
+      std::uint64_t offset, std::span<std::byte> to, where at = where::current()) {
     return reference().start_read(offset, to, at);
   }
   /// Writes `from` at byte `offset`, alike.
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
-  start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_write(
+      std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
     return reference().start_write(offset, from, at);
   }
   /// The same file without its type.
@@ -22775,8 +22775,7 @@ class event_file {
   static constexpr std::size_t reserved_bytes = std::size_t{1} << 16U;
 
   /// Makes the folder where it is missing, and a file in it that none has. Throws file_error where that cannot be.
-  explicit event_file(const std::string& folder, where at = where::current())
-      : file_(new_path(folder, at), at) {
+  explicit event_file(const std::string& folder, where at = where::current()) : file_(new_path(folder, at), at) {
     values_.reserve(reserved_bytes);
     event_.reserve(reserved_bytes);
     record_.reserve(reserved_bytes);
@@ -22801,8 +22800,7 @@ class event_file {
     constexpr std::string_view metadata = "\x0a\x06\x0a\x04text\x20\x02";
     constexpr std::string_view type_and_shape = "\x08\x07\x12\x04\x12\x02\x08\x01";
     const std::size_t tensor = type_and_shape.size() + text_bytes(markdown);
-    const std::size_t bytes =
-        text_bytes(tag) + text_bytes(metadata) + 1 + varint_bytes(tensor) + tensor;
+    const std::size_t bytes = text_bytes(tag) + text_bytes(metadata) + 1 + varint_bytes(tensor) + tensor;
     number_field(values_, 1, length_delimited), varint(values_, bytes);
     text_field(values_, 1, tag);
     number_field(values_, 8, length_delimited), varint(values_, tensor);
@@ -22857,7 +22855,8 @@ class event_file {
   }
   template <class Word>
   static void little_endian(std::string& to, Word value) {
-    for (std::size_t i = 0; i < sizeof(Word); ++i) to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
+    for (std::size_t i = 0; i < sizeof(Word); ++i)
+      to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
   }
 
   void begin_event(std::uint64_t step) {
@@ -23837,8 +23836,9 @@ class step_line {
 
 namespace belay::inline BELAY_ABI {
 
-/// Adds them to the event that `events` collects. Bytes are those of the rank with most, in the tiers that are used. Of the experts' tokens it is the imbalance, `expert_imbalance`: the
-/// busiest expert of any layer over the mean of its layer. Allocates nothing.
+/// Adds them to the event that `events` collects. Bytes are those of the rank with most, in the tiers that are used. Of
+/// the experts' tokens it is the imbalance, `expert_imbalance`: the busiest expert of any layer over the mean of its
+/// layer. Allocates nothing.
 inline void add_scalars(event_file& events, const step_report& report) {
   const auto scalar = [&events](std::string_view tag, auto value) { events.scalar(tag, static_cast<double>(value)); };
   scalar("loss", report.loss), scalar("aux_loss", report.aux_loss), scalar("grad_norm", report.grad_norm);

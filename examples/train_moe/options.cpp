@@ -100,7 +100,8 @@ void check(const options& run) {
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
     throw input_error(
         "--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR: name that too");
-  if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate)) throw input_error("--lr must be a finite number >= 0");
+  if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate))
+    throw input_error("--lr must be a finite number >= 0");
 }
 
 }  // namespace train_moe

@@ -110,9 +110,8 @@ class rank_session {
             if (first_) prepared_->printer.say(line);
           });
       if (evaluated && first_)
-        prepared_->printer.write_events([&](belay::event_file& events) {
-          events.scalar("eval_loss", *evaluated).write(step);
-        });
+        prepared_->printer.write_events(
+            [&](belay::event_file& events) { events.scalar("eval_loss", *evaluated).write(step); });
       if (end.stopped = save(step); end.stopped) break;
       begin = clock::now();
     }

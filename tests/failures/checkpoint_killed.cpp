@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "unit/train/support/checkpoint.hpp"
 #include "test_length.hpp"
+#include "unit/train/support/checkpoint.hpp"
 
 using namespace checkpoint_bench;
 

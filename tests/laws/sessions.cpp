@@ -79,8 +79,8 @@ TEST_CASE("an export has the type that was chosen, either is imported into eithe
 
 TEST_CASE("every line has the fields that scripts read") {
   const folder in;
-  const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2",
-                               "--tensorboard", in.file("events")});
+  const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2", "--tensorboard",
+                               in.file("events")});
   REQUIRE(got.steps.size() == 2);
   // The same numbers for TensorBoard: the first event is the format's version, the last one the sample.
   const auto file = files::directory_iterator(in.file("events"));

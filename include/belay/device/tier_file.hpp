@@ -70,13 +70,13 @@ class tier_file {
   /// Fills `to` from byte `offset` on. Both and the address are multiples of the alignment and inside the file: else
   /// usage_error. `to` is the transfer's until it was waited for. Transfers that are under way at the same time are in
   /// no order. Any thread may start.
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
-  start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
+      std::uint64_t offset, std::span<std::byte> to, where at = where::current()) {
     return reference().start_read(offset, to, at);
   }
   /// Writes `from` at byte `offset`, alike.
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
-  start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_write(
+      std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
     return reference().start_write(offset, from, at);
   }
   /// The same file without its type.

@@ -35,8 +35,7 @@ class event_file {
   static constexpr std::size_t reserved_bytes = std::size_t{1} << 16U;
 
   /// Makes the folder where it is missing, and a file in it that none has. Throws file_error where that cannot be.
-  explicit event_file(const std::string& folder, where at = where::current())
-      : file_(new_path(folder, at), at) {
+  explicit event_file(const std::string& folder, where at = where::current()) : file_(new_path(folder, at), at) {
     values_.reserve(reserved_bytes);
     event_.reserve(reserved_bytes);
     record_.reserve(reserved_bytes);
@@ -61,8 +60,7 @@ class event_file {
     constexpr std::string_view metadata = "\x0a\x06\x0a\x04text\x20\x02";
     constexpr std::string_view type_and_shape = "\x08\x07\x12\x04\x12\x02\x08\x01";
     const std::size_t tensor = type_and_shape.size() + text_bytes(markdown);
-    const std::size_t bytes =
-        text_bytes(tag) + text_bytes(metadata) + 1 + varint_bytes(tensor) + tensor;
+    const std::size_t bytes = text_bytes(tag) + text_bytes(metadata) + 1 + varint_bytes(tensor) + tensor;
     number_field(values_, 1, length_delimited), varint(values_, bytes);
     text_field(values_, 1, tag);
     number_field(values_, 8, length_delimited), varint(values_, tensor);
@@ -117,7 +115,8 @@ class event_file {
   }
   template <class Word>
   static void little_endian(std::string& to, Word value) {
-    for (std::size_t i = 0; i < sizeof(Word); ++i) to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
+    for (std::size_t i = 0; i < sizeof(Word); ++i)
+      to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
   }
 
   void begin_event(std::uint64_t step) {

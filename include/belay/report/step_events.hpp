@@ -19,8 +19,9 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Adds them to the event that `events` collects. Bytes are those of the rank with most, in the tiers that are used. Of the experts' tokens it is the imbalance, `expert_imbalance`: the
-/// busiest expert of any layer over the mean of its layer. Allocates nothing.
+/// Adds them to the event that `events` collects. Bytes are those of the rank with most, in the tiers that are used. Of
+/// the experts' tokens it is the imbalance, `expert_imbalance`: the busiest expert of any layer over the mean of its
+/// layer. Allocates nothing.
 inline void add_scalars(event_file& events, const step_report& report) {
   const auto scalar = [&events](std::string_view tag, auto value) { events.scalar(tag, static_cast<double>(value)); };
   scalar("loss", report.loss), scalar("aux_loss", report.aux_loss), scalar("grad_norm", report.grad_norm);

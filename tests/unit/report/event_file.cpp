@@ -46,7 +46,7 @@ TEST_CASE("scalars and texts of steps are read as they were added, checksums and
   CHECK(std::filesystem::path(events.path()).filename().string().starts_with("events.out.tfevents."));
 }
 
-TEST_CASE("each run of a folder has a file of its own, and one that is resumed says from where on earlier ones are void") {
+TEST_CASE("each run of a folder has a file of its own, and a resumed one says from where on others are void") {
   const folder here;
   belay::event_file first(here.path), second(here.path);
   CHECK(first.path() != second.path());

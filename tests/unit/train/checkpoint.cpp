@@ -174,7 +174,9 @@ TEST_CASE("a tier's file that cannot be read costs a checkpoint that is named, a
     // the checkpoint of step 4 was read.
     constexpr std::int64_t second = 4 * belay::parameter_chunk * sizeof(float);
     tier_files::now.result = -EIO;
-    with.before_commit = [&](int, std::size_t step) { tier_files::now.bad_offset = step == 4 || step == 5 ? second : -1; };
+    with.before_commit = [&](int, std::size_t step) {
+      tier_files::now.bad_offset = step == 4 || step == 5 ? second : -1;
+    };
     const record got = train<float, belay::posix_files, calls>(with);
     REQUIRE(got.problems.size() == 1);
     CHECK(contains(got.problems[0], scratch.path));

@@ -26,13 +26,13 @@ class tier_file_reference {
       : transfers_(&transfers), bytes_(bytes), alignment_(alignment) {}
 
   /// As of `tier_file`.
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
-  start_read(std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
+      std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
     expect_fits(tier_file_operation::read, offset, to, at);
     return transfers_->start(tier_file_operation::read, offset, to.data(), to.size());
   }
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer
-  start_write(std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) const {
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_write(
+      std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) const {
     expect_fits(tier_file_operation::write, offset, from, at);
     return transfers_->start(tier_file_operation::write, offset, const_cast<std::byte*>(from.data()), from.size());
   }

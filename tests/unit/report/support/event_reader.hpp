@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Reads a file of events as TensorBoard does, and shares no code with its writer: any byte that is not as the formats of
-// records and protocol buffers say is an exception.
+// Reads a file of events as TensorBoard does, and shares no code with its writer: any byte that is not as the formats
+// of records and protocol buffers say is an exception.
 #pragma once
 
 #include <cstddef>
@@ -132,8 +132,7 @@ inline std::vector<event> read_events(const std::string& path) {
   const auto word = [&](std::size_t at, std::size_t bytes) {
     if (at + bytes > all.size()) throw std::runtime_error("a record is cut off");
     std::uint64_t value = 0;
-    for (std::size_t i = 0; i < bytes; ++i)
-      value |= std::uint64_t{static_cast<unsigned char>(all[at + i])} << (8 * i);
+    for (std::size_t i = 0; i < bytes; ++i) value |= std::uint64_t{static_cast<unsigned char>(all[at + i])} << (8 * i);
     return value;
   };
   for (std::size_t at = 0; at < all.size();) {

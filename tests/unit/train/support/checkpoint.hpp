@@ -84,8 +84,7 @@ struct layer {
       const float slope = dy.data()[0] * x.data()[0];
       float* const wide_gradient = first.data();
       float* const narrow_gradient = second.data();
-      for (std::size_t i = 0, n = first.size(); i < n; ++i)
-        wide_gradient[i] += slope * static_cast<float>(i % 97) / 97;
+      for (std::size_t i = 0, n = first.size(); i < n; ++i) wide_gradient[i] += slope * static_cast<float>(i % 97) / 97;
       for (std::size_t i = 0, n = second.size(); i < n; ++i) narrow_gradient[i] += slope;
       for (std::size_t i = 0; i < dx.size(); ++i) dx.data()[i] = dy.data()[i];
     });
