@@ -17302,6 +17302,12 @@ struct file_medium {
   bool direct = false;           // transfers go around the page cache
   bool in_memory = false;        // tmpfs: its bytes are the machine's memory
   std::string why_buffered;      // where it is not direct
+
+  /// For people: "direct, in blocks of 512 bytes", or "buffered: O_DIRECT is refused: ...".
+  [[nodiscard]] std::string text() const {
+    if (!direct) return "buffered: " + why_buffered;
+    return "direct, in blocks of " + std::to_string(alignment) + " bytes";
+  }
 };
 
 template <tier_file_calls Calls>
@@ -17598,6 +17604,11 @@ class streamed_file {
       each.writes = {};
       each.moves.wait(at);
     }
+  }
+
+  /// The same, and what has failed is forgotten.
+  void abandon() noexcept {
+    for (transfer& each : under_way_) each = {};
   }
 
   [[nodiscard]] const tier_file<Files>& file() const noexcept { return file_; }
@@ -24533,6 +24544,26 @@ class checkpoint_folder {
       throw file_error(path_, 0, "another run writes its checkpoints there", at);
   }
 
+  /// Commits the checkpoint of `step`, whose other files are on their medium: its manifest is `text`, on the medium
+  /// when this returns.
+  void commit(std::uint64_t step, const std::string& text, where at = where::current()) const {
+    const std::string folder = path_of(step);
+    const std::string unfinished = folder + "/" + std::string(unfinished_manifest_name);
+    const std::string final_name = folder + "/" + std::string(manifest_name);
+    static_cast<void>(Files::remove(unfinished.c_str()));
+    {
+      const auto out = safetensors::basic_file<Files>::create_new(unfinished, at);
+      if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
+      out.write(0, std::as_bytes(std::span<const char>(text)), at);
+      out.permit(0644, at);
+      out.sync(at);
+    }
+    safetensors::sync_folder<Files>(path_, at);  // the name of this checkpoint's folder
+    if (Files::rename(unfinished.c_str(), final_name.c_str()) != 0)
+      throw file_error(final_name, 0, "cannot be given its name: " + safetensors::reason(errno), at);
+    safetensors::sync_folder<Files>(folder, at);
+  }
+
   /// Removes what is not committed, of steps before `end`.
   void sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
     for (const std::uint64_t step : steps(at))
@@ -26018,6 +26049,69 @@ void each_run_of(const parameter_base<T>& parameter, std::size_t first, std::siz
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/residency_hold.hpp
+//
+// State that may be away from the device, and the scope in which it is there. Who moves it, a `phase_residency`, tells
+// its stores; who reads or writes it asks them, and need not know whether it has moved.
+//
+//   { const auto here = store.hold_state(); read(optimizer); }   // it was brought, and leaves again
+
+namespace belay::inline BELAY_ABI {
+
+/// Moves gradients and the state of optimizers away from the device, and back.
+class state_mover {
+ public:
+  /// The first hold brings back what is away. Throws tier_file_error where it cannot; then there is no hold.
+  virtual void begin_hold(where at) = 0;
+  /// Once for each: the last one moves away what the phase has away. Throws tier_file_error where it cannot; then all
+  /// stays on the device.
+  virtual void end_hold(where at) = 0;
+  /// Whether the phase that this rank is in has it away: alike on all ranks, and also while it is held.
+  [[nodiscard]] virtual bool away() const noexcept = 0;
+  /// Whether all of it is on the device.
+  [[nodiscard]] virtual bool here() const noexcept = 0;
+
+ protected:
+  ~state_mover() = default;
+};
+
+/// What is moved is on the device while it lives, and then where it was. Where the mover has ended before, its end does
+/// nothing.
+class [[nodiscard]] residency_hold {
+ public:
+  /// Holds nothing.
+  residency_hold() = default;
+  /// `mover` may be null, then and later; the place where that stands outlives this.
+  residency_hold(state_mover* const& mover, where at) {
+    if (mover == nullptr) return;
+    mover->begin_hold(at);
+    mover_ = &mover;
+  }
+  residency_hold(residency_hold&& other) noexcept : mover_(std::exchange(other.mover_, nullptr)) {}
+  residency_hold& operator=(residency_hold&& other) noexcept {
+    std::swap(mover_, other.mover_);
+    return *this;
+  }
+  /// As `end`; what cannot leave stays on the device.
+  ~residency_hold() {
+    try {
+      end();
+    } catch (...) {
+    }
+  }
+
+  /// Ends it now. Throws tier_file_error where what is away otherwise cannot be written; it stays on the device.
+  void end(where at = where::current()) {
+    state_mover* const* const of = std::exchange(mover_, nullptr);
+    if (of != nullptr && *of != nullptr) (*of)->end_hold(at);
+  }
+
+ private:
+  state_mover* const* mover_ = nullptr;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/store_memory.hpp
 //
 // The memory of a store: its parameters in buckets, what a rank has of each, and the gathers of what is divided.
@@ -27495,6 +27589,7 @@ class added_state {
             at);
       optimizer.continue_after(in.content().optimizers[number].steps);
     });
+    add_holds(store, optimizer);
     optimizers_.push_back([&optimizer] {
       manifest_optimizer out{optimizer.steps(), {}};
       optimizer.each_setting([&](const char* name, double value) { out.settings.emplace_back(name, value); });
@@ -27516,6 +27611,16 @@ class added_state {
   void declare(declared_state& out) const {
     for (const auto& each : declare_) each(out);
   }
+  /// Whether a phase has state of optimizers away from the device.
+  [[nodiscard]] bool away() const {
+    return std::any_of(away_.begin(), away_.end(), [](const auto& each) { return each(); });
+  }
+  /// It is there while the result lives.
+  [[nodiscard]] std::vector<residency_hold> hold(where at) const {
+    std::vector<residency_hold> out;
+    for (const auto& each : hold_) out.push_back(each(at));
+    return out;
+  }
   [[nodiscard]] captured_state capture() const {
     captured_state out;
     for (const auto& each : optimizers_) out.optimizers.push_back(each());
@@ -27528,6 +27633,17 @@ class added_state {
 
  private:
   using reader = checkpoint_reader<Files>;
+
+  // State in a lower tier is where it is in every phase.
+  template <class Store, class Optimizer>
+  void add_holds(const Store& store, const Optimizer& optimizer) {
+    if constexpr (requires { optimizer.state_tier(); })
+      if (optimizer.state_tier() != tier::device) return;
+    if constexpr (requires(where at) { store.hold_state(at); }) {
+      away_.push_back([&store] { return store.state_away(); });
+      hold_.push_back([&store](where at) { return store.hold_state(at); });
+    }
+  }
 
   template <class T>
   [[nodiscard]] static stored_bytes place_of(const held_range<T>& range) {
@@ -27575,6 +27691,8 @@ class added_state {
   std::vector<std::function<void(declared_state&)>> declare_;
   std::vector<std::function<void(reader&, state_kinds, where)>> load_;
   std::vector<std::function<manifest_optimizer()>> optimizers_;
+  std::vector<std::function<bool()>> away_;
+  std::vector<std::function<residency_hold(where)>> hold_;
   std::vector<std::pair<std::string, std::function<std::string()>>> states_;
 };
 
@@ -28343,6 +28461,35 @@ class checkpoint_layout {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/checkpoint/saved_state.hpp
+//
+// What a run saves: stores, optimizers and state of one's own.
+
+namespace belay::inline BELAY_ABI {
+
+/// A store of parameters.
+template <class Store>
+concept saved_store = requires(Store& store, std::function<void()> hook) {
+  typename Store::buckets_type;
+  store.before_update(std::move(hook));
+};
+
+/// An optimizer of a store: `each_state(visit)` and `each_setting(visit)` as adamw has them.
+template <class Optimizer>
+concept saved_optimizer = requires(Optimizer& optimizer, std::uint64_t steps) {
+  { optimizer.steps() } -> std::convertible_to<std::uint64_t>;
+  optimizer.continue_after(steps);
+};
+
+/// State of one's own, equal on all ranks: as UTF-8 text, and back.
+template <class State>
+concept saved_state = requires(State& state, const State& same, std::string_view text) {
+  { same.save() } -> std::convertible_to<std::string>;
+  state.load(text);
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/stop_request.hpp
 //
 // SIGTERM as a request: the run writes a checkpoint, then ends with exit code 75, which says "start me again". Ranks
@@ -28435,27 +28582,7 @@ enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
 struct resumed_run {
   std::uint64_t step = 0;
   std::string folder = {};
-};
-
-/// A store of parameters.
-template <class Store>
-concept saved_store = requires(Store& store, std::function<void()> hook) {
-  typename Store::buckets_type;
-  store.before_update(std::move(hook));
-};
-
-/// An optimizer of a store: `each_state(visit)` and `each_setting(visit)` as adamw has them.
-template <class Optimizer>
-concept saved_optimizer = requires(Optimizer& optimizer, std::uint64_t steps) {
-  { optimizer.steps() } -> std::convertible_to<std::uint64_t>;
-  optimizer.continue_after(steps);
-};
-
-/// State of one's own, equal on all ranks: as UTF-8 text, and back.
-template <class State>
-concept saved_state = requires(State& state, const State& same, std::string_view text) {
-  { same.save() } -> std::convertible_to<std::string>;
-  state.load(text);
+  std::uint64_t bytes_read = 0;  // by this rank
 };
 
 /// All ranks of the mesh make one and call it alike. Run, mesh, stores, optimizers and states outlive it. It takes part
@@ -28530,7 +28657,7 @@ class checkpoints {
       control().broadcast(std::span<std::uint64_t>(newest), 0, at);
       if (newest[0] != 0) {
         out = {newest[0], folder_.path_of(newest[0])};
-        load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
+        out.bytes_read = load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
         run_->engine().continue_after(out.step);
       }
       layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
@@ -28540,9 +28667,10 @@ class checkpoints {
     return out;
   }
 
-  /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050". Collective, between steps. Errors
-  /// as of `open`.
-  void load(const std::string& folder, state_kinds kinds, where at = where::current()) {
+  /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050"; returns the bytes that this rank
+  /// has read of its files, the manifest aside. Collective, between steps. Errors as of `open`.
+  std::uint64_t load(const std::string& folder, state_kinds kinds, where at = where::current()) {
+    std::uint64_t bytes_read = 0;
     if constexpr (!moves_nothing<control_type>) {
       run_->engine().expect_between_steps(at);
       before_update();
@@ -28554,11 +28682,15 @@ class checkpoints {
       problems.agree(control(), at);
       text = safetensors::broadcast_text(control(), std::move(text), 0, at);
       problems.attempt([&] {
+        std::vector<residency_hold> here = state_.hold(at);
         checkpoint_reader<Files> in(folder, parse_manifest(text, folder + "/" + std::string(manifest_name), at));
         state_.load(in, kinds, at);
+        for (residency_hold& each : here) each.end(at);
+        bytes_read = in.bytes_read();
       });
       problems.agree(control(), at);
     }
+    return bytes_read;
   }
 
   /// After step `number` of the whole run was applied. Begins a checkpoint where the options want one, and commits the
@@ -28567,6 +28699,7 @@ class checkpoints {
   /// file_error where that of a stop could not be written, usage_error before `open`.
   [[nodiscard]] bool after(std::uint64_t number, where at = where::current()) {
     if constexpr (moves_nothing<control_type>) {
+      if (enabled()) held_ = state_.hold(at);
       return false;
     } else {
       if (!enabled()) return false;
@@ -28575,8 +28708,9 @@ class checkpoints {
       settle(heard, at);
       const bool stops = heard.asked_to_stop > 0;
       const bool due = options_.every > 0 && number % options_.every == 0;
-      if ((stops || due) && last_started_ != number) start(number, at);
+      const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
       if (!stops) return false;
+      if (!begun) throw *std::exchange(problem_, std::nullopt);
       close(at);
       if (options_.stop != nullptr) options_.stop->note_followed();
       return true;
@@ -28613,6 +28747,7 @@ class checkpoints {
   /// The state is about to change: returns when no write reads it any more.
   void before_update() {
     if (writer_) writer_->before_update();
+    held_.clear();
   }
 
   // What a step asks of its participants.
@@ -28685,6 +28820,7 @@ class checkpoints {
       writer_->then([this, text = manifest_text::of(content), step = saving_, at] { publish(text, step, at); });
     }
     saving_ = 0;
+    held_.clear();
   }
   // All ranks know why, and training goes on.
   void give_up(where at) {
@@ -28699,6 +28835,7 @@ class checkpoints {
       problem_ = problem;
     }
     saving_ = 0;
+    held_.clear();
   }
   void finish(where at) {
     if (saving_ == 0) return;
@@ -28706,33 +28843,37 @@ class checkpoints {
     settle(vote(at), at);
   }
 
-  void start(std::uint64_t number, where at) {
+  // What a phase has moved away is there until it is written. False: of some rank it cannot be, as all know.
+  [[nodiscard]] bool hold_state(where at) {
+    if (!state_.away()) return true;
+    safetensors::file_agreement problems;
+    problems.attempt([&] { held_ = state_.hold(at); });
+    try {
+      problems.agree(control(), at);
+      return true;
+    } catch (const file_error& problem) {
+      problem_ = problem;
+    }
+    held_.clear();
+    return false;
+  }
+
+  // False: it is given up.
+  [[nodiscard]] bool start(std::uint64_t number, where at) {
     finish(at);
     run_->engine().synchronize(at);  // the last update
+    if (!hold_state(at)) return false;
     if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
     if (speaks()) captured_ = state_.capture();
     saving_ = last_started_ = number;
     const std::string folder = folder_.path_of(number);
     writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);
+    return true;
   }
 
   // Rank 0, once all files are on their media.
   void publish(const std::string& text, std::uint64_t step, where at) const {
-    const std::string folder = folder_.path_of(step);
-    const std::string unfinished = folder + "/" + std::string(unfinished_manifest_name);
-    const std::string final_name = folder + "/" + std::string(manifest_name);
-    static_cast<void>(Files::remove(unfinished.c_str()));
-    {
-      const auto out = safetensors::basic_file<Files>::create_new(unfinished, at);
-      if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
-      out.write(0, std::as_bytes(std::span<const char>(text)), at);
-      out.permit(0644, at);
-      out.sync(at);
-    }
-    safetensors::sync_folder<Files>(options_.folder, at);  // the name of this checkpoint's folder
-    if (Files::rename(unfinished.c_str(), final_name.c_str()) != 0)
-      throw file_error(final_name, 0, "cannot be given its name: " + safetensors::reason(errno), at);
-    safetensors::sync_folder<Files>(folder, at);
+    folder_.commit(step, text, at);
     folder_.keep(options_.keep, at);
     folder_.sweep(step, at);  // what was given up; others may write a later one by now
   }
@@ -28745,9 +28886,10 @@ class checkpoints {
   added_state<Files> state_;
   std::vector<std::function<void()>> detach_;
   checkpoint_layout layout_;
-  captured_state captured_;        // on rank 0, of the checkpoint that is being written
-  std::optional<std::string> id_;  // of this run, in all its checkpoints
-  std::uint64_t saving_ = 0;       // the step whose checkpoint is being written, or 0
+  std::vector<residency_hold> held_;  // of state that is being written
+  captured_state captured_;           // on rank 0, of the checkpoint that is being written
+  std::optional<std::string> id_;     // of this run, in all its checkpoints
+  std::uint64_t saving_ = 0;          // the step whose checkpoint is being written, or 0
   std::uint64_t last_started_ = 0;
   std::optional<ballot> heard_;  // the last vote
   std::optional<file_error> problem_;
@@ -29524,13 +29666,11 @@ class run {
         out.push_back(each);
     return out;
   }
-  /// As much memory of another tier as `leased` has on every rank.
-  [[nodiscard]] std::span<std::byte> lease_beside(const lasting_lease& leased, tier where_it_is, const char* purpose,
-                                                  where at = where::current()) {
-    for (std::size_t i = 0, known = shares_.size(); i < known; ++i)
-      if (shares_[i].item == leased.item)
-        shares_.push_back({used_.items().size(), std::vector<std::size_t>(shares_[i].bytes), 0});
-    return lease<std::byte>(where_it_is, leased.memory.size(), purpose, at);
+  /// What such a lease has on rank `rank` of the world, in bytes; in a run, for its own rank alone.
+  [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const {
+    for (const rank_shares& each : shares_)
+      if (each.item == leased.item) return each.bytes[static_cast<std::size_t>(rank)];
+    return leased.memory.size();
   }
   /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
@@ -30735,7 +30875,8 @@ class adamw {
     kit_ = &store.run().engine().kit();
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
-    before_ = [&store] { store.note_before_update(); };
+    before_ = [&store](where now) { store.note_before_update(now); };
+    if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
     if (memory.state != tier::device || buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr)
       offload(store, memory, at);
   }
@@ -30806,36 +30947,33 @@ class adamw {
 
   /// Calls `visit(part, range, state)` for each part of the state, "first_moment", "second_moment" and, where T is
   /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range. Of state in a
-  /// file a range comes in parts, through the ring, and goes back as `visit` leaves it. Between steps. Throws
-  /// tier_file_error where the file cannot be read or written.
+  /// file a range comes in parts, through the ring, and goes back as `visit` leaves it. State that a phase has moved
+  /// away is back meanwhile. Between steps. Throws tier_file_error where a file cannot be read or written.
   template <class Visit>
   void each_state(Visit&& visit, where at = where::current()) const {
-    if (offloaded_) return offloaded_->each_state(visit, at);
-    const std::size_t part = state_.size() / adamw_state_parts<T>;
-    std::size_t done = 0;
-    for (const owned_range<T>& range : buckets_->owned()) {
-      visit("first_moment", range, state_.subspan(done, range.count));
-      visit("second_moment", range, state_.subspan(part + done, range.count));
-      if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
-      done += range.count;
-    }
+    residency_hold here = hold_ ? hold_(at) : residency_hold();
+    visit_state(visit, at);
+    here.end(at);
   }
   /// Calls `visit(part, range, state)` alike, in any order, for what is written as a whole: what was there is not read.
   /// Between steps. Throws tier_file_error.
   template <class Visit>
   void fill_state(Visit&& visit, where at = where::current()) {
-    if (offloaded_) return offloaded_->fill_state(visit, at);
-    each_state(visit, at);
+    if (!offloaded_) return each_state(visit, at);
+    residency_hold here = hold_ ? hold_(at) : residency_hold();
+    offloaded_->fill_state(visit, at);
+    here.end(at);
   }
   /// Calls `visit(part, range, places)` once for each part of each range, with a `std::span<const stored_bytes>` where
   /// its state lies. Nothing is read.
   template <class Visit>
   void each_state_place(Visit&& visit) const {
     if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
-    each_state([&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+    const auto visit_place = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
       const stored_bytes place(std::as_bytes(state));
       visit(part, range, std::span<const stored_bytes>(&place, 1));
-    });
+    };
+    visit_state(visit_place, where::current());
   }
   /// `visit(name, value)` for what the optimizer was made with, and the last learning rate.
   template <class Visit>
@@ -30928,6 +31066,19 @@ class adamw {
     }
   }
 
+  template <class Visit>
+  void visit_state(Visit&& visit, where at) const {
+    if (offloaded_) return offloaded_->each_state(visit, at);
+    const std::size_t part = state_.size() / adamw_state_parts<T>;
+    std::size_t done = 0;
+    for (const owned_range<T>& range : buckets_->owned()) {
+      visit("first_moment", range, state_.subspan(done, range.count));
+      visit("second_moment", range, state_.subspan(part + done, range.count));
+      if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
+      done += range.count;
+    }
+  }
+
   [[nodiscard]] static std::uint64_t bits_of(double value) noexcept { return std::bit_cast<std::uint64_t>(value); }
 
   void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at) {
@@ -30941,7 +31092,7 @@ class adamw {
       throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
                             " of their buckets, which have begun another since",
                         at);
-    if (before_) before_();
+    if (before_) before_(at);
     const reduced_gradients<T> used = std::move(gradients);
     last_token_ = number;
     ++steps_;
@@ -30989,8 +31140,9 @@ class adamw {
   Kit* kit_ = nullptr;
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
-  std::function<void(std::uint64_t)> note_;  // tells a store what the last update was made with
-  std::function<void()> before_;             // and that there will be one
+  std::function<void(std::uint64_t)> note_;    // tells a store what the last update was made with
+  std::function<void(where)> before_;          // and that there will be one
+  std::function<residency_hold(where)> hold_;  // of state on the device, which may be away
   std::shared_ptr<offloaded_type> offloaded_;
   std::function<void(adamw&, const adamw_step<state_type>&, where)> update_offloaded_;
 };
@@ -31994,115 +32146,267 @@ class parameter_list {
 //
 // Memory that is on the device while a run trains, and in a lower tier in its other phases: gradients and the state of
 // optimizers. A transition takes one residency and returns the other, chunk by chunk, so that both are never there.
-// What the state is read for meanwhile, such as a checkpoint, has it back for a scope.
+// What the state is read or written for meanwhile, such as a checkpoint, has it back for a scope.
 //
 //   belay::phase_residency residency{run, belay::tier::host, store};   // after stores and optimizers
 //   phases.moves(residency);
 //   auto evaluating = phases.to_eval(std::move(training));             // the state leaves
-//   { const auto here = residency.hold(); save(optimizer); }           // it is back, and leaves again
+//   { const auto here = store.hold_state(); ... }                      // it is back, and leaves again
 //   training = phases.to_train(std::move(evaluating));                 // and it is back
 
 namespace belay::inline BELAY_ABI {
 
-/// Run and stores outlive it.
-template <class Run>
-class phase_residency {
+/// Where that memory is when a run does not train.
+struct residency_memory {
+  tier lower = tier::host;
+  file_memory files = {};  // of tier file: the folder
+};
+
+/// Run and stores outlive it. `Files` makes the file of tier file. Errors of a move are tier_file_error, of this rank
+/// alone: then nothing has moved, and nothing is lost. A transition makes them those of all ranks.
+template <class Run, tier_file_calls Files = system_tier_file_calls>
+class phase_residency final : public state_mover {
  public:
   static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 
   /// All gradients and states of optimizers that `run` has leased on the device so far. In `lower` they get as much
   /// memory, which is planned, and is theirs for as long as the run; in tier device nothing ever leaves. `stores` have
   /// the state: what still reads it, such as a checkpoint that is being written, ends that before it leaves. Throws
-  /// usage_error for tier file.
+  /// usage_error for tier file, which has no folder, and for a store whose state another one moves.
   template <class... Stores>
-  phase_residency(Run& run, tier lower, Stores&... stores) : run_(&run), lower_(lower) {
+  phase_residency(Run& run, tier lower, Stores&... stores)
+      : phase_residency(run, residency_memory{.lower = lower}, stores...) {}
+  /// The same. In tier file they get a file, which is made now, and a ring in tier host that they pass through. Throws
+  /// tier_file_error where it cannot be made.
+  template <class... Stores>
+  phase_residency(Run& run, const residency_memory& memory, Stores&... stores) : run_(&run), lower_(memory.lower) {
     const where at = where::current();
-    if (lower == tier::file)
-      throw usage_error("what leaves the device between phases goes to tier host or pinned, not to tier file", at);
-    if (lower == tier::device) return;
+    if (lower_ == tier::device) return;
+    std::vector<lasting_lease> leased;
     for (const char* purpose : {"gradients", "reductions", "gradients on the wire", "optimizer state"})
-      for (const auto& here : run.leases_of(tier::device, purpose)) {
-        const std::span<std::byte> away = run.lease_beside(here, lower, "out of phase", at);
-        run.vacate(lower, away);
-        ranges_.push_back({here.memory, away});
-        bytes_ += leased_size(away.size());
-      }
-    before_ = [&stores...] { (stores.note_before_update(), ...); };
+      for (const lasting_lease& each : run.leases_of(tier::device, purpose)) leased.push_back(each);
+    lower_ == tier::file ? take_file(memory.files, leased, at) : take_memory(leased, at);
+    before_ = [&stores...]([[maybe_unused]] where now) { (stores.note_before_update(now), ...); };
+    (attach(stores, at), ...);
   }
-  phase_residency(const phase_residency&) = delete;  // phases point to it
+  phase_residency(const phase_residency&) = delete;  // phases and stores point to it
   phase_residency& operator=(const phase_residency&) = delete;
+  /// What is away comes back.
+  ~phase_residency() {
+    try {
+      come_back();
+    } catch (...) {
+    }
+  }
 
   /// Moves all to the lower tier; returns the bytes that have left the device: 0 where they had. Between steps, with
-  /// nothing queued.
-  std::size_t leave() {
-    if (ranges_.empty() || std::exchange(away_, true)) return 0;
-    before_();
-    for (const range& each : ranges_) move(each.here, tier::device, each.away, lower_);
+  /// nothing queued. Throws usage_error while somebody holds it on the device.
+  std::size_t leave(where at = where::current()) {
+    if (away_ || lower_ == tier::device) return 0;
+    bring_all(at);  // after a move that has failed
+    if (before_) before_(at);
+    if (holds_ > 0)
+      throw usage_error(
+          "gradients and optimizer state are held on the device: what store.hold_state() or residency.hold() has given "
+          "ends before training is left",
+          at);
+    send_all(at);
+    away_ = true;
     return bytes_;
   }
   /// Moves all back; returns the bytes that have come: 0 where they were there.
-  std::size_t come_back() noexcept {
-    if (!std::exchange(away_, false)) return 0;
-    for (const range& each : ranges_) move(each.away, lower_, each.here, tier::device);
-    return bytes_;
+  std::size_t come_back(where at = where::current()) {
+    const std::size_t bytes = gone_ > 0 ? bytes_ : 0;
+    bring_all(at);
+    away_ = false;
+    return bytes;
   }
 
-  /// All is on the device while it lives, and then where it was. What of it is being written then is waited for; if
-  /// that fails, it stays on the device.
-  class [[nodiscard]] held {
-   public:
-    explicit held(phase_residency& of) noexcept : of_(&of), was_away_(of.away_) { of.come_back(); }
-    held(const held&) = delete;
-    held& operator=(const held&) = delete;
-    ~held() {
-      if (was_away_) of_->leave_again();
-    }
-
-   private:
-    phase_residency* of_;
-    bool was_away_;
-  };
-  held hold() noexcept { return held(*this); }
+  /// All is on the device while the result lives, and then where it was: as the stores' `hold_state`.
+  [[nodiscard]] residency_hold hold(where at = where::current()) { return {self_, at}; }
+  void begin_hold(where at) override {
+    bring_all(at);
+    ++holds_;
+  }
+  void end_hold(where at) override {
+    if (--holds_ == 0 && away_) send_all(at);
+  }
 
   /// Bytes that it moves, and where they are when they are not on the device.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] tier lower() const noexcept { return lower_; }
-  [[nodiscard]] bool away() const noexcept { return away_; }
+  [[nodiscard]] bool away() const noexcept override { return away_; }
+  [[nodiscard]] bool here() const noexcept override { return gone_ == 0; }
   /// The most bytes that were in both tiers together at a time of a move.
   [[nodiscard]] std::size_t most_in_both() const noexcept { return most_in_both_; }
 
  private:
-  struct range {
-    std::span<std::byte> here, away;
+  struct chunk {
+    std::span<std::byte> here;
+    std::byte* away;        // in memory,
+    std::uint64_t in_file;  // or in the file
+  };
+  // Ends what stores know of this, also where not all of them could be told.
+  struct attachments {
+    std::vector<std::function<void()>> detach;
+    ~attachments() {
+      for (const auto& each : detach) each();
+    }
   };
 
-  void leave_again() noexcept {
+  void take_memory(const std::vector<lasting_lease>& leased, where at) {
+    for (const lasting_lease& each : leased) {
+      const auto bytes_of = [&](int rank) { return run_->bytes_on(each, rank); };
+      const std::span<std::byte> away = run_->template lease_share<std::byte>(lower_, bytes_of, "out of phase", at);
+      run_->vacate(lower_, away);
+      add(each.memory, away.data(), 0);
+    }
+  }
+  void take_file(const file_memory& files, const std::vector<lasting_lease>& leased, where at) {
+    if (files.folder.empty())
+      throw usage_error(
+          "what leaves the device between phases goes to tier file, which has no folder: "
+          "belay::residency_memory{.lower = belay::tier::file, .files = {.folder = ...}}",
+          at);
+    const file_medium medium = medium_of<Files>(files.folder, at);
+    const streamed_layout sizes(medium.alignment, std::min(files.piece, chunk_bytes / streamed_layout::most_slots));
+    const auto bytes_of = [&](int rank) {
+      std::size_t all = 0;
+      for (const lasting_lease& each : leased) all += sizes.rounded(run_->bytes_on(each, rank));
+      return all;
+    };
+    run_->charge_share(tier::file, bytes_of, "out of phase",
+                       medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+    const std::span<std::byte> ring = run_->template lease_share<std::byte>(
+        tier::host, [&](int rank) { return sizes.ring_bytes(bytes_of(rank)); }, "out of phase ring", at);
+    std::size_t end = 0;
+    for (const lasting_lease& each : leased) {
+      add(each.memory, nullptr, end);
+      end += sizes.rounded(each.memory.size());
+    }
+    if constexpr (!Run::rehearsing())
+      if (end > 0) file_.emplace(files, end, sizes, ring, at);
+  }
+  void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
+    for (std::size_t i = 0; i < here.size(); i += chunk_bytes) {
+      const std::size_t count = std::min(chunk_bytes, here.size() - i);
+      chunks_.push_back({here.subspan(i, count), away == nullptr ? nullptr : away + i, in_file + i});
+    }
+    bytes_ += leased_size(here.size());
+  }
+  template <class Store>
+  void attach(Store& store, where at) {
+    store.moved_by(this, at);
+    attached_.detach.push_back([&store] { store.moved_by(nullptr); });
+  }
+
+  // Where it fails, what has left comes back. What of that cannot be read again stays in the file: the next who needs
+  // it tries anew.
+  void send_all(where at) {
+    begin_move();
     try {
-      leave();
+      for (; gone_ < chunks_.size(); ++gone_) send(chunks_[gone_], at);
     } catch (...) {
-      away_ = false;  // nothing has moved
+      try {
+        bring_all(at);
+      } catch (...) {
+      }
+      throw;
+    }
+  }
+  // Where it fails, what has come is let go of again: it is in the file still.
+  void bring_all(where at) {
+    begin_move();
+    std::size_t come = 0;
+    try {
+      for (; come < gone_; ++come) bring(chunks_[come], at);
+    } catch (...) {
+      while (come > 0) let_go(chunks_[--come]);
+      throw;
+    }
+    gone_ = 0;
+  }
+
+  void send(const chunk& each, where at) {
+    if (lower_ == tier::file) {
+      write(each, at);
+      in_file_ += leased_size(each.here.size());
+    } else {
+      run_->occupy(lower_, {each.away, each.here.size()});
+      copy(each.away, each.here.data(), each.here.size());
+    }
+    note_both();
+    run_->vacate(tier::device, each.here);
+  }
+  void bring(const chunk& each, where at) {
+    run_->occupy(tier::device, each.here);
+    note_both();
+    if (lower_ == tier::file) {
+      read(each, at);
+      in_file_ -= leased_size(each.here.size());
+    } else {
+      copy(each.here.data(), each.away, each.here.size());
+      run_->vacate(lower_, {each.away, each.here.size()});
+    }
+  }
+  void let_go(const chunk& each) noexcept {
+    run_->vacate(tier::device, each.here);
+    in_file_ += leased_size(each.here.size());
+  }
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+    if constexpr (!Run::rehearsing()) std::memcpy(to, from, bytes);
+  }
+  // Returns when the medium has it.
+  void write(const chunk& each, where at) {
+    if (!file_) return;
+    try {
+      file_->begin_write(each.in_file, each.here.size(), at);
+      file_->put(each.in_file, each.here.data(), each.here.size());
+      file_->end_write();
+      file_->settle(at);
+    } catch (...) {
+      file_->abandon();
+      throw;
+    }
+  }
+  void read(const chunk& each, where at) {
+    if (!file_) return;
+    try {
+      file_->read_now(each.here.data(), each.in_file, each.here.size(), at);
+    } catch (...) {
+      file_->abandon();
+      run_->vacate(tier::device, each.here);
+      throw;
     }
   }
 
-  void move(std::span<std::byte> from, tier of_from, std::span<std::byte> to, tier of_to) noexcept {
+  // Live bytes of both tiers; a file's own are there for as long as the run.
+  [[nodiscard]] std::size_t in_both() const noexcept {
     const tier_meters& meters = run_->meters();
-    const std::size_t others = meters[of_from].live_bytes() + meters[of_to].live_bytes() - bytes_;
-    for (std::size_t i = 0; i < from.size(); i += chunk_bytes) {
-      const std::size_t count = std::min(chunk_bytes, from.size() - i);
-      run_->occupy(of_to, to.subspan(i, count));
-      most_in_both_ = std::max(most_in_both_, meters[of_from].live_bytes() + meters[of_to].live_bytes() - others);
-      if constexpr (!Run::rehearsing()) std::memcpy(to.data() + i, from.data() + i, count);
-      run_->vacate(of_from, from.subspan(i, count));
-    }
+    return meters[tier::device].live_bytes() + (lower_ == tier::file ? in_file_ : meters[lower_].live_bytes());
   }
+  void begin_move() noexcept { others_ = in_both() - bytes_; }
+  void note_both() noexcept { most_in_both_ = std::max(most_in_both_, in_both() - others_); }
 
   Run* run_;
   tier lower_;
-  std::vector<range> ranges_;
-  std::function<void()> before_;
+  std::vector<chunk> chunks_;
+  std::optional<streamed_file<Files>> file_;
+  std::function<void(where)> before_;
   std::size_t bytes_ = 0, most_in_both_ = 0;
-  bool away_ = false;
+  std::size_t gone_ = 0;     // chunks, from the first on, that are not on the device
+  std::size_t in_file_ = 0;  // bytes of those, in tier file
+  std::size_t others_ = 0;   // bytes of both tiers that are not of this, during a move
+  std::size_t holds_ = 0;
+  bool away_ = false;  // as the phase has it
+  state_mover* self_ = this;
+  attachments attached_;
 };
+
+template <class Run, class... Stores>
+phase_residency(Run&, tier, Stores&...) -> phase_residency<Run>;
+template <class Run, class... Stores>
+phase_residency(Run&, const residency_memory&, Stores&...) -> phase_residency<Run>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -32229,7 +32533,7 @@ class phase_switch {
                   "phases.on_leave(phase, \"what\", tier, [&] { return std::size_t{...}; })");
     if constexpr (returns_bytes) {
       given_back_[index(from)].push_back({std::move(what), of, 0});
-      hooks_[index(from)].push_back(std::move(hook));
+      hooks_[index(from)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
     }
   }
 
@@ -32243,20 +32547,29 @@ class phase_switch {
                   "phases.on_enter(phase, \"what\", tier, [&] { return std::size_t{...}; })");
     if constexpr (returns_bytes) {
       taken_[index(to)].push_back({std::move(what), of, 0});
-      enter_hooks_[index(to)].push_back(std::move(hook));
+      enter_hooks_[index(to)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
     }
   }
-  /// What `residency` moves is on the device in training alone (train/phase_residency.hpp). It outlives this.
+  /// What `residency` moves is on the device in training alone (train/phase_residency.hpp). It outlives this. With tier
+  /// file a transition is collective over the mesh: what one rank's file refuses is a file_error of all.
   template <class Residency>
   void moves(Residency& residency) {
-    if (residency.bytes() == 0) return;
-    on_leave(phase::train, "gradients and optimizer state", tier::device, [&] { return residency.leave(); });
-    on_enter(phase::train, "gradients and optimizer state", tier::device, [&] { return residency.come_back(); });
+    if (residency.lower() == tier::device) return;
+    const auto add = [](std::vector<drained>& names, auto& hooks, auto hook) {
+      names.push_back({"gradients and optimizer state", tier::device, 0});
+      hooks.push_back(std::move(hook));
+    };
+    constexpr std::size_t train = index(phase::train);
+    add(given_back_[train], hooks_[train], [&](where at) { return residency.leave(at); });
+    add(taken_[train], enter_hooks_[train], [&](where at) { return residency.come_back(at); });
+    put_back_.push_back(
+        [&](phase into, where at) { into == phase::train ? residency.come_back(at) : residency.leave(at); });
+    if (residency.lower() == tier::file) agrees_ = true;
   }
 
   /// Leaves a phase for another. Throws usage_error where a step or pass is open, the phase was moved from or ranks
-  /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before. Collective
-  /// over the ranks that replicate parameters, between steps.
+  /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before, and what a
+  /// residency moves is where that has it. Collective over the ranks that replicate parameters, between steps.
   template <phase From>
   in_phase<phase::train> to_train(in_phase<From>&& from, where at = where::current()) {
     return enter<phase::train>(std::move(from), at);
@@ -32289,10 +32602,8 @@ class phase_switch {
     found.live_before = live_bytes();
     found.resident_before = resident_memory();
     expect_one_plan_of_all(at);
-    drain(From, at);
+    change(From, To, at);
     found.given_back = given_back_[index(From)];
-    for (std::size_t i = 0; i < taken_[index(To)].size(); ++i)
-      taken_[index(To)][i].bytes = enter_hooks_[index(To)][i]();
     found.taken = taken_[index(To)];
     found.live_after = live_bytes();
     found.resident_after = resident_memory();
@@ -32306,11 +32617,33 @@ class phase_switch {
     return in_phase<To>{this};
   }
 
+  // All that `from` has goes, and then what `to` has comes: on all ranks, or on none.
+  void change(phase from, phase to, where at) {
+    safetensors::file_agreement problems;
+    const auto call_hooks = [&] {
+      drain(from, at);
+      for (std::size_t i = 0; i < taken_[index(to)].size(); ++i)
+        taken_[index(to)][i].bytes = enter_hooks_[index(to)][i](at);
+    };
+    try {
+      if (!agrees_) return call_hooks();
+      problems.attempt(call_hooks);
+      problems.agree(mesh_->control(), at);
+    } catch (...) {
+      for (const auto& put_back : put_back_) {
+        try {
+          put_back(from, at);
+        } catch (...) {  // what failed before is why
+        }
+      }
+      throw;
+    }
+  }
   void drain(phase from, where at) {
     std::vector<drained>& all = given_back_[index(from)];
     std::size_t number = 0;
     std::apply([&](Stores&... store) { ((all[number++].bytes = store.drain(at)), ...); }, stores_);
-    for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook();
+    for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook(at);
   }
   void expect_one_plan_of_all(where at) {
     const auto compare = [&](const Stores&... store) {
@@ -32333,13 +32666,15 @@ class phase_switch {
   const Mesh* mesh_;
   std::tuple<Stores&...> stores_;
   std::array<std::vector<drained>, phase_count> given_back_;
-  std::array<std::vector<std::function<std::size_t()>>, phase_count> hooks_;
+  std::array<std::vector<std::function<std::size_t(where)>>, phase_count> hooks_;
   std::array<std::vector<drained>, phase_count> taken_;
-  std::array<std::vector<std::function<std::size_t()>>, phase_count> enter_hooks_;
+  std::array<std::vector<std::function<std::size_t(where)>>, phase_count> enter_hooks_;
+  std::vector<std::function<void(phase, where)>> put_back_;  // what moves, after a transition that failed
   std::array<entry, phase_count> entered_{};
   rank_comparison compared_;
   transition last_;
   bool begun_ = false;
+  bool agrees_ = false;  // on what fails of a rank's files
 };
 
 template <class Run, class Mesh, class... Stores>
@@ -32694,9 +33029,28 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   }
   /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
   void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
-  void note_before_update() const {
+  /// Throws usage_error where a part of that is away.
+  void note_before_update(where at = where::current()) const {
+    if (mover_ != nullptr && (mover_->away() || !mover_->here()))
+      throw usage_error(
+          "gradients and optimizer state are away from the device: they are updated in training, after "
+          "phases.to_train(std::move(...))",
+          at);
     if (before_update_) before_update_();
   }
+  /// `mover` moves the gradients and the state of the optimizers, and ends that with a null. Throws usage_error where
+  /// another one does.
+  void moved_by(state_mover* mover, where at = where::current()) {
+    if (mover != nullptr && mover_ != nullptr)
+      throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already",
+                        at);
+    mover_ = mover;
+  }
+  /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
+  /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
+  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {mover_, at}; }
+  /// Whether the phase that this rank is in has them away, alike on all ranks.
+  [[nodiscard]] bool state_away() const noexcept { return mover_ != nullptr && mover_->away(); }
   /// A hash of what an optimizer was last applied with; the next vote compares it.
   void note_update(std::uint64_t arguments) noexcept { update_ = fnv1a(update_).add(arguments).value(); }
 
@@ -32843,6 +33197,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   gradient_norm<value_type> norm_;
   std::vector<std::function<void(std::uint64_t, where)>> fillers_;
   std::function<void()> before_update_;
+  state_mover* mover_ = nullptr;
   std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
   std::uint64_t update_ = 0;
   bool stepping_ = false;

@@ -17,6 +17,7 @@
 #include "belay/train/phase_switch.hpp"     // IWYU pragma: export
 #include "belay/train/plan.hpp"             // IWYU pragma: export
 #include "belay/train/plan_table.hpp"       // IWYU pragma: export
+#include "belay/train/residency_hold.hpp"   // IWYU pragma: export
 #include "belay/train/run.hpp"              // IWYU pragma: export
 #include "belay/train/safetensors.hpp"      // IWYU pragma: export
 #include "belay/train/stop_request.hpp"     // IWYU pragma: export

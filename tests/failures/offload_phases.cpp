@@ -18,15 +18,17 @@
 
 #include "belay/backend/host.hpp"
 #include "belay/core/resident_memory.hpp"
+#include "belay/device/offset_allocator.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/train/checkpoint.hpp"
 #include "belay/train/launch.hpp"
 #include "belay/train/optimizer.hpp"
 #include "belay/train/phase_switch.hpp"
 #include "belay/train/store.hpp"
-#include "unit/train/support/directory.hpp"
 #include "test_length.hpp"
+#include "unit/train/support/directory.hpp"
 #include "unit/train/support/network.hpp"
+#include "unit/train/support/phase_cycles.hpp"
 
 using namespace network_bench;
 using belay::phase;
@@ -63,6 +65,7 @@ struct cached_buffers {
 struct found {
   std::size_t pinned_first = 0, pinned_last = 0;  // after a cycle
   std::size_t shards = 0;                         // bytes of this rank's shares, as arenas round them
+  std::size_t ring = 0;                           // and of what streams between them and the device, in the same tier
   std::size_t in_device = 0;                      // planned bytes of parameters, gradients and state there
   std::size_t other_cycles = 0;                   // that left a tier otherwise than the first
   std::ptrdiff_t grown = 0;                       // what transitions reported
@@ -147,9 +150,12 @@ found run_cycles(int ranks, std::size_t cycles) {
           item.purpose == "parameters" || item.purpose == "gradients" || item.purpose == "optimizer state";
       if (of_shares && item.where_it_is == tier::pinned) out.shards += item.bytes;
       if (of_shares && item.where_it_is == tier::device) out.in_device += item.bytes;
-      if (item.purpose == "optimizer ring") out.shards += item.bytes;  // what streams, in the same tier
+      if (item.purpose == "optimizer ring") out.ring += item.bytes;
     }
-    CHECK(out.shards >= 4 * owned * sizeof(float));
+    // Values, gradients and moments of what this rank owns; each parameter's begin at a cache line.
+    std::size_t exact = belay::leased_size(2 * owned * sizeof(float));
+    for (const auto& range : store.buckets().owned()) exact += 2 * belay::leased_size(range.count * sizeof(float));
+    CHECK(out.shards == exact);
     for (std::size_t t = 0; t < belay::tier_count; ++t)
       out.as_planned = out.as_planned && run.planned().peak_bytes(static_cast<tier>(t)) ==
                                              run.meters()[static_cast<tier>(t)].peak_bytes();
@@ -165,8 +171,8 @@ TEST_CASE("a thousand cycles of offload and load leave pinned memory at the byte
   for (const int ranks : {1, 2}) {
     CAPTURE(ranks);
     const found got = run_cycles<no_buffers>(ranks, 1000);
-    CHECK(got.pinned_first == got.shards);
-    CHECK(got.pinned_last == got.shards);
+    CHECK(got.pinned_first == got.shards + got.ring);
+    CHECK(got.pinned_last == got.shards + got.ring);
     CHECK(got.in_device == 0);     // it has left, and no copy of it stayed
     CHECK(got.other_cycles == 0);  // nor after the checkpoint in the middle
     CHECK(got.committed == 2);     // that one, and one at the end
@@ -179,7 +185,34 @@ TEST_CASE("a thousand cycles of offload and load leave pinned memory at the byte
 TEST_CASE("a cache that takes a buffer for every offload is seen to grow by the same test") {
   const found got = run_cycles<cached_buffers>(2, 10);
   CHECK(got.pinned_last > got.pinned_first);
-  CHECK(got.pinned_first != got.shards);
+  CHECK(got.pinned_first != got.shards + got.ring);
+}
+
+// The same of what moves between phases, which `phase_residency` does: each clause, and the policy that fails in it.
+TEST_CASE(
+    "what leaves between phases: pinned bytes are exactly its own, and a checkpoint in the middle changes nothing") {
+  using namespace phase_cycles;
+  const auto cycles = [](policy how) { return run_phases(how, tier::pinned, 12, 2, 10); };
+  const auto right = cycles(policy::right);
+  CHECK(right.leaves);
+  CHECK(right.flat);
+  CHECK(right.named);
+  CHECK(right.checkpoints);
+  CHECK(right.as_planned);
+  CHECK_FALSE(cycles(policy::fresh_buffer).flat);  // a buffer for every phase, rounded up
+  CHECK_FALSE(cycles(policy::discards_the_copy).leaves);
+  const auto forgot = cycles(policy::forgets);
+  CHECK_FALSE(forgot.checkpoints);  // what a checkpoint has loaded stays on the device
+  CHECK(forgot.losses == right.losses);
+}
+
+TEST_CASE("a switch never holds both residencies; a copy of all before anything is given back does") {
+  using namespace phase_cycles;
+  constexpr std::size_t chunk = std::size_t{1} << 20;
+  const auto right = run_phases(policy::right, tier::pinned, 65536, 1, 1);
+  const auto both = run_phases(policy::copies_all_first, tier::pinned, 65536, 1, 1);
+  CHECK(right.most_in_both <= right.bytes + chunk);
+  CHECK(both.most_in_both > both.bytes + chunk);
 }
 
 TEST_CASE("what a phase forgets to give back is a named, signed difference in the transition's report") {

@@ -134,6 +134,11 @@ class streamed_file {
     }
   }
 
+  /// The same, and what has failed is forgotten.
+  void abandon() noexcept {
+    for (transfer& each : under_way_) each = {};
+  }
+
   [[nodiscard]] const tier_file<Files>& file() const noexcept { return file_; }
 
  private:

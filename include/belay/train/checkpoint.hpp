@@ -15,15 +15,12 @@
 //   saved.close();
 #pragma once
 
-#include <cerrno>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,6 +45,8 @@
 #include "belay/train/checkpoint/declared_state.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/checkpoint/manifest_parser.hpp"
+#include "belay/train/checkpoint/saved_state.hpp"  // IWYU pragma: export
+#include "belay/train/residency_hold.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/stop_request.hpp"
 
@@ -69,27 +68,7 @@ enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
 struct resumed_run {
   std::uint64_t step = 0;
   std::string folder = {};
-};
-
-/// A store of parameters.
-template <class Store>
-concept saved_store = requires(Store& store, std::function<void()> hook) {
-  typename Store::buckets_type;
-  store.before_update(std::move(hook));
-};
-
-/// An optimizer of a store: `each_state(visit)` and `each_setting(visit)` as adamw has them.
-template <class Optimizer>
-concept saved_optimizer = requires(Optimizer& optimizer, std::uint64_t steps) {
-  { optimizer.steps() } -> std::convertible_to<std::uint64_t>;
-  optimizer.continue_after(steps);
-};
-
-/// State of one's own, equal on all ranks: as UTF-8 text, and back.
-template <class State>
-concept saved_state = requires(State& state, const State& same, std::string_view text) {
-  { same.save() } -> std::convertible_to<std::string>;
-  state.load(text);
+  std::uint64_t bytes_read = 0;  // by this rank
 };
 
 /// All ranks of the mesh make one and call it alike. Run, mesh, stores, optimizers and states outlive it. It takes part
@@ -164,7 +143,7 @@ class checkpoints {
       control().broadcast(std::span<std::uint64_t>(newest), 0, at);
       if (newest[0] != 0) {
         out = {newest[0], folder_.path_of(newest[0])};
-        load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
+        out.bytes_read = load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
         run_->engine().continue_after(out.step);
       }
       layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
@@ -174,9 +153,10 @@ class checkpoints {
     return out;
   }
 
-  /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050". Collective, between steps. Errors
-  /// as of `open`.
-  void load(const std::string& folder, state_kinds kinds, where at = where::current()) {
+  /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050"; returns the bytes that this rank
+  /// has read of its files, the manifest aside. Collective, between steps. Errors as of `open`.
+  std::uint64_t load(const std::string& folder, state_kinds kinds, where at = where::current()) {
+    std::uint64_t bytes_read = 0;
     if constexpr (!moves_nothing<control_type>) {
       run_->engine().expect_between_steps(at);
       before_update();
@@ -188,11 +168,15 @@ class checkpoints {
       problems.agree(control(), at);
       text = safetensors::broadcast_text(control(), std::move(text), 0, at);
       problems.attempt([&] {
+        std::vector<residency_hold> here = state_.hold(at);
         checkpoint_reader<Files> in(folder, parse_manifest(text, folder + "/" + std::string(manifest_name), at));
         state_.load(in, kinds, at);
+        for (residency_hold& each : here) each.end(at);
+        bytes_read = in.bytes_read();
       });
       problems.agree(control(), at);
     }
+    return bytes_read;
   }
 
   /// After step `number` of the whole run was applied. Begins a checkpoint where the options want one, and commits the
@@ -201,6 +185,7 @@ class checkpoints {
   /// file_error where that of a stop could not be written, usage_error before `open`.
   [[nodiscard]] bool after(std::uint64_t number, where at = where::current()) {
     if constexpr (moves_nothing<control_type>) {
+      if (enabled()) held_ = state_.hold(at);
       return false;
     } else {
       if (!enabled()) return false;
@@ -209,8 +194,9 @@ class checkpoints {
       settle(heard, at);
       const bool stops = heard.asked_to_stop > 0;
       const bool due = options_.every > 0 && number % options_.every == 0;
-      if ((stops || due) && last_started_ != number) start(number, at);
+      const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
       if (!stops) return false;
+      if (!begun) throw *std::exchange(problem_, std::nullopt);
       close(at);
       if (options_.stop != nullptr) options_.stop->note_followed();
       return true;
@@ -247,6 +233,7 @@ class checkpoints {
   /// The state is about to change: returns when no write reads it any more.
   void before_update() {
     if (writer_) writer_->before_update();
+    held_.clear();
   }
 
   // What a step asks of its participants.
@@ -319,6 +306,7 @@ class checkpoints {
       writer_->then([this, text = manifest_text::of(content), step = saving_, at] { publish(text, step, at); });
     }
     saving_ = 0;
+    held_.clear();
   }
   // All ranks know why, and training goes on.
   void give_up(where at) {
@@ -333,6 +321,7 @@ class checkpoints {
       problem_ = problem;
     }
     saving_ = 0;
+    held_.clear();
   }
   void finish(where at) {
     if (saving_ == 0) return;
@@ -340,33 +329,37 @@ class checkpoints {
     settle(vote(at), at);
   }
 
-  void start(std::uint64_t number, where at) {
+  // What a phase has moved away is there until it is written. False: of some rank it cannot be, as all know.
+  [[nodiscard]] bool hold_state(where at) {
+    if (!state_.away()) return true;
+    safetensors::file_agreement problems;
+    problems.attempt([&] { held_ = state_.hold(at); });
+    try {
+      problems.agree(control(), at);
+      return true;
+    } catch (const file_error& problem) {
+      problem_ = problem;
+    }
+    held_.clear();
+    return false;
+  }
+
+  // False: it is given up.
+  [[nodiscard]] bool start(std::uint64_t number, where at) {
     finish(at);
     run_->engine().synchronize(at);  // the last update
+    if (!hold_state(at)) return false;
     if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
     if (speaks()) captured_ = state_.capture();
     saving_ = last_started_ = number;
     const std::string folder = folder_.path_of(number);
     writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);
+    return true;
   }
 
   // Rank 0, once all files are on their media.
   void publish(const std::string& text, std::uint64_t step, where at) const {
-    const std::string folder = folder_.path_of(step);
-    const std::string unfinished = folder + "/" + std::string(unfinished_manifest_name);
-    const std::string final_name = folder + "/" + std::string(manifest_name);
-    static_cast<void>(Files::remove(unfinished.c_str()));
-    {
-      const auto out = safetensors::basic_file<Files>::create_new(unfinished, at);
-      if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
-      out.write(0, std::as_bytes(std::span<const char>(text)), at);
-      out.permit(0644, at);
-      out.sync(at);
-    }
-    safetensors::sync_folder<Files>(options_.folder, at);  // the name of this checkpoint's folder
-    if (Files::rename(unfinished.c_str(), final_name.c_str()) != 0)
-      throw file_error(final_name, 0, "cannot be given its name: " + safetensors::reason(errno), at);
-    safetensors::sync_folder<Files>(folder, at);
+    folder_.commit(step, text, at);
     folder_.keep(options_.keep, at);
     folder_.sweep(step, at);  // what was given up; others may write a later one by now
   }
@@ -379,9 +372,10 @@ class checkpoints {
   added_state<Files> state_;
   std::vector<std::function<void()>> detach_;
   checkpoint_layout layout_;
-  captured_state captured_;        // on rank 0, of the checkpoint that is being written
-  std::optional<std::string> id_;  // of this run, in all its checkpoints
-  std::uint64_t saving_ = 0;       // the step whose checkpoint is being written, or 0
+  std::vector<residency_hold> held_;  // of state that is being written
+  captured_state captured_;           // on rank 0, of the checkpoint that is being written
+  std::optional<std::string> id_;     // of this run, in all its checkpoints
+  std::uint64_t saving_ = 0;          // the step whose checkpoint is being written, or 0
   std::uint64_t last_started_ = 0;
   std::optional<ballot> heard_;  // the last vote
   std::optional<file_error> problem_;

@@ -48,6 +48,7 @@
 #include "belay/train/optimizer/offloaded_state.hpp"
 #include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export
 #include "belay/train/plan.hpp"
+#include "belay/train/residency_hold.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -111,7 +112,8 @@ class adamw {
     kit_ = &store.run().engine().kit();
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
-    before_ = [&store] { store.note_before_update(); };
+    before_ = [&store](where now) { store.note_before_update(now); };
+    if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
     if (memory.state != tier::device || buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr)
       offload(store, memory, at);
   }
@@ -182,36 +184,33 @@ class adamw {
 
   /// Calls `visit(part, range, state)` for each part of the state, "first_moment", "second_moment" and, where T is
   /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range. Of state in a
-  /// file a range comes in parts, through the ring, and goes back as `visit` leaves it. Between steps. Throws
-  /// tier_file_error where the file cannot be read or written.
+  /// file a range comes in parts, through the ring, and goes back as `visit` leaves it. State that a phase has moved
+  /// away is back meanwhile. Between steps. Throws tier_file_error where a file cannot be read or written.
   template <class Visit>
   void each_state(Visit&& visit, where at = where::current()) const {
-    if (offloaded_) return offloaded_->each_state(visit, at);
-    const std::size_t part = state_.size() / adamw_state_parts<T>;
-    std::size_t done = 0;
-    for (const owned_range<T>& range : buckets_->owned()) {
-      visit("first_moment", range, state_.subspan(done, range.count));
-      visit("second_moment", range, state_.subspan(part + done, range.count));
-      if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
-      done += range.count;
-    }
+    residency_hold here = hold_ ? hold_(at) : residency_hold();
+    visit_state(visit, at);
+    here.end(at);
   }
   /// Calls `visit(part, range, state)` alike, in any order, for what is written as a whole: what was there is not read.
   /// Between steps. Throws tier_file_error.
   template <class Visit>
   void fill_state(Visit&& visit, where at = where::current()) {
-    if (offloaded_) return offloaded_->fill_state(visit, at);
-    each_state(visit, at);
+    if (!offloaded_) return each_state(visit, at);
+    residency_hold here = hold_ ? hold_(at) : residency_hold();
+    offloaded_->fill_state(visit, at);
+    here.end(at);
   }
   /// Calls `visit(part, range, places)` once for each part of each range, with a `std::span<const stored_bytes>` where
   /// its state lies. Nothing is read.
   template <class Visit>
   void each_state_place(Visit&& visit) const {
     if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
-    each_state([&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+    const auto visit_place = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
       const stored_bytes place(std::as_bytes(state));
       visit(part, range, std::span<const stored_bytes>(&place, 1));
-    });
+    };
+    visit_state(visit_place, where::current());
   }
   /// `visit(name, value)` for what the optimizer was made with, and the last learning rate.
   template <class Visit>
@@ -304,6 +303,19 @@ class adamw {
     }
   }
 
+  template <class Visit>
+  void visit_state(Visit&& visit, where at) const {
+    if (offloaded_) return offloaded_->each_state(visit, at);
+    const std::size_t part = state_.size() / adamw_state_parts<T>;
+    std::size_t done = 0;
+    for (const owned_range<T>& range : buckets_->owned()) {
+      visit("first_moment", range, state_.subspan(done, range.count));
+      visit("second_moment", range, state_.subspan(part + done, range.count));
+      if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
+      done += range.count;
+    }
+  }
+
   [[nodiscard]] static std::uint64_t bits_of(double value) noexcept { return std::bit_cast<std::uint64_t>(value); }
 
   void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at) {
@@ -317,7 +329,7 @@ class adamw {
       throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
                             " of their buckets, which have begun another since",
                         at);
-    if (before_) before_();
+    if (before_) before_(at);
     const reduced_gradients<T> used = std::move(gradients);
     last_token_ = number;
     ++steps_;
@@ -365,8 +377,9 @@ class adamw {
   Kit* kit_ = nullptr;
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
-  std::function<void(std::uint64_t)> note_;  // tells a store what the last update was made with
-  std::function<void()> before_;             // and that there will be one
+  std::function<void(std::uint64_t)> note_;    // tells a store what the last update was made with
+  std::function<void(where)> before_;          // and that there will be one
+  std::function<residency_hold(where)> hold_;  // of state on the device, which may be away
   std::shared_ptr<offloaded_type> offloaded_;
   std::function<void(adamw&, const adamw_step<state_type>&, where)> update_offloaded_;
 };

@@ -2,19 +2,21 @@
 //
 // Memory that is on the device while a run trains, and in a lower tier in its other phases: gradients and the state of
 // optimizers. A transition takes one residency and returns the other, chunk by chunk, so that both are never there.
-// What the state is read for meanwhile, such as a checkpoint, has it back for a scope.
+// What the state is read or written for meanwhile, such as a checkpoint, has it back for a scope.
 //
 //   belay::phase_residency residency{run, belay::tier::host, store};   // after stores and optimizers
 //   phases.moves(residency);
 //   auto evaluating = phases.to_eval(std::move(training));             // the state leaves
-//   { const auto here = residency.hold(); save(optimizer); }           // it is back, and leaves again
+//   { const auto here = store.hold_state(); ... }                      // it is back, and leaves again
 //   training = phases.to_train(std::move(evaluating));                 // and it is back
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -23,108 +25,264 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/offset_allocator.hpp"
+#include "belay/device/streamed_file.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/device/tier_file.hpp"
+#include "belay/train/residency_hold.hpp"
+#include "belay/train/run_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// Run and stores outlive it.
-template <class Run>
-class phase_residency {
+/// Where that memory is when a run does not train.
+struct residency_memory {
+  tier lower = tier::host;
+  file_memory files = {};  // of tier file: the folder
+};
+
+/// Run and stores outlive it. `Files` makes the file of tier file. Errors of a move are tier_file_error, of this rank
+/// alone: then nothing has moved, and nothing is lost. A transition makes them those of all ranks.
+template <class Run, tier_file_calls Files = system_tier_file_calls>
+class phase_residency final : public state_mover {
  public:
   static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 
   /// All gradients and states of optimizers that `run` has leased on the device so far. In `lower` they get as much
   /// memory, which is planned, and is theirs for as long as the run; in tier device nothing ever leaves. `stores` have
   /// the state: what still reads it, such as a checkpoint that is being written, ends that before it leaves. Throws
-  /// usage_error for tier file.
+  /// usage_error for tier file, which has no folder, and for a store whose state another one moves.
   template <class... Stores>
-  phase_residency(Run& run, tier lower, Stores&... stores) : run_(&run), lower_(lower) {
+  phase_residency(Run& run, tier lower, Stores&... stores)
+      : phase_residency(run, residency_memory{.lower = lower}, stores...) {}
+  /// The same. In tier file they get a file, which is made now, and a ring in tier host that they pass through. Throws
+  /// tier_file_error where it cannot be made.
+  template <class... Stores>
+  phase_residency(Run& run, const residency_memory& memory, Stores&... stores) : run_(&run), lower_(memory.lower) {
     const where at = where::current();
-    if (lower == tier::file)
-      throw usage_error("what leaves the device between phases goes to tier host or pinned, not to tier file", at);
-    if (lower == tier::device) return;
+    if (lower_ == tier::device) return;
+    std::vector<lasting_lease> leased;
     for (const char* purpose : {"gradients", "reductions", "gradients on the wire", "optimizer state"})
-      for (const auto& here : run.leases_of(tier::device, purpose)) {
-        const std::span<std::byte> away = run.lease_beside(here, lower, "out of phase", at);
-        run.vacate(lower, away);
-        ranges_.push_back({here.memory, away});
-        bytes_ += leased_size(away.size());
-      }
-    before_ = [&stores...] { (stores.note_before_update(), ...); };
+      for (const lasting_lease& each : run.leases_of(tier::device, purpose)) leased.push_back(each);
+    lower_ == tier::file ? take_file(memory.files, leased, at) : take_memory(leased, at);
+    before_ = [&stores...]([[maybe_unused]] where now) { (stores.note_before_update(now), ...); };
+    (attach(stores, at), ...);
   }
-  phase_residency(const phase_residency&) = delete;  // phases point to it
+  phase_residency(const phase_residency&) = delete;  // phases and stores point to it
   phase_residency& operator=(const phase_residency&) = delete;
+  /// What is away comes back.
+  ~phase_residency() {
+    try {
+      come_back();
+    } catch (...) {
+    }
+  }
 
   /// Moves all to the lower tier; returns the bytes that have left the device: 0 where they had. Between steps, with
-  /// nothing queued.
-  std::size_t leave() {
-    if (ranges_.empty() || std::exchange(away_, true)) return 0;
-    before_();
-    for (const range& each : ranges_) move(each.here, tier::device, each.away, lower_);
+  /// nothing queued. Throws usage_error while somebody holds it on the device.
+  std::size_t leave(where at = where::current()) {
+    if (away_ || lower_ == tier::device) return 0;
+    bring_all(at);  // after a move that has failed
+    if (before_) before_(at);
+    if (holds_ > 0)
+      throw usage_error(
+          "gradients and optimizer state are held on the device: what store.hold_state() or residency.hold() has given "
+          "ends before training is left",
+          at);
+    send_all(at);
+    away_ = true;
     return bytes_;
   }
   /// Moves all back; returns the bytes that have come: 0 where they were there.
-  std::size_t come_back() noexcept {
-    if (!std::exchange(away_, false)) return 0;
-    for (const range& each : ranges_) move(each.away, lower_, each.here, tier::device);
-    return bytes_;
+  std::size_t come_back(where at = where::current()) {
+    const std::size_t bytes = gone_ > 0 ? bytes_ : 0;
+    bring_all(at);
+    away_ = false;
+    return bytes;
   }
 
-  /// All is on the device while it lives, and then where it was. What of it is being written then is waited for; if
-  /// that fails, it stays on the device.
-  class [[nodiscard]] held {
-   public:
-    explicit held(phase_residency& of) noexcept : of_(&of), was_away_(of.away_) { of.come_back(); }
-    held(const held&) = delete;
-    held& operator=(const held&) = delete;
-    ~held() {
-      if (was_away_) of_->leave_again();
-    }
-
-   private:
-    phase_residency* of_;
-    bool was_away_;
-  };
-  held hold() noexcept { return held(*this); }
+  /// All is on the device while the result lives, and then where it was: as the stores' `hold_state`.
+  [[nodiscard]] residency_hold hold(where at = where::current()) { return {self_, at}; }
+  void begin_hold(where at) override {
+    bring_all(at);
+    ++holds_;
+  }
+  void end_hold(where at) override {
+    if (--holds_ == 0 && away_) send_all(at);
+  }
 
   /// Bytes that it moves, and where they are when they are not on the device.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] tier lower() const noexcept { return lower_; }
-  [[nodiscard]] bool away() const noexcept { return away_; }
+  [[nodiscard]] bool away() const noexcept override { return away_; }
+  [[nodiscard]] bool here() const noexcept override { return gone_ == 0; }
   /// The most bytes that were in both tiers together at a time of a move.
   [[nodiscard]] std::size_t most_in_both() const noexcept { return most_in_both_; }
 
  private:
-  struct range {
-    std::span<std::byte> here, away;
+  struct chunk {
+    std::span<std::byte> here;
+    std::byte* away;        // in memory,
+    std::uint64_t in_file;  // or in the file
+  };
+  // Ends what stores know of this, also where not all of them could be told.
+  struct attachments {
+    std::vector<std::function<void()>> detach;
+    ~attachments() {
+      for (const auto& each : detach) each();
+    }
   };
 
-  void leave_again() noexcept {
+  void take_memory(const std::vector<lasting_lease>& leased, where at) {
+    for (const lasting_lease& each : leased) {
+      const auto bytes_of = [&](int rank) { return run_->bytes_on(each, rank); };
+      const std::span<std::byte> away = run_->template lease_share<std::byte>(lower_, bytes_of, "out of phase", at);
+      run_->vacate(lower_, away);
+      add(each.memory, away.data(), 0);
+    }
+  }
+  void take_file(const file_memory& files, const std::vector<lasting_lease>& leased, where at) {
+    if (files.folder.empty())
+      throw usage_error(
+          "what leaves the device between phases goes to tier file, which has no folder: "
+          "belay::residency_memory{.lower = belay::tier::file, .files = {.folder = ...}}",
+          at);
+    const file_medium medium = medium_of<Files>(files.folder, at);
+    const streamed_layout sizes(medium.alignment, std::min(files.piece, chunk_bytes / streamed_layout::most_slots));
+    const auto bytes_of = [&](int rank) {
+      std::size_t all = 0;
+      for (const lasting_lease& each : leased) all += sizes.rounded(run_->bytes_on(each, rank));
+      return all;
+    };
+    run_->charge_share(tier::file, bytes_of, "out of phase",
+                       medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+    const std::span<std::byte> ring = run_->template lease_share<std::byte>(
+        tier::host, [&](int rank) { return sizes.ring_bytes(bytes_of(rank)); }, "out of phase ring", at);
+    std::size_t end = 0;
+    for (const lasting_lease& each : leased) {
+      add(each.memory, nullptr, end);
+      end += sizes.rounded(each.memory.size());
+    }
+    if constexpr (!Run::rehearsing())
+      if (end > 0) file_.emplace(files, end, sizes, ring, at);
+  }
+  void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
+    for (std::size_t i = 0; i < here.size(); i += chunk_bytes) {
+      const std::size_t count = std::min(chunk_bytes, here.size() - i);
+      chunks_.push_back({here.subspan(i, count), away == nullptr ? nullptr : away + i, in_file + i});
+    }
+    bytes_ += leased_size(here.size());
+  }
+  template <class Store>
+  void attach(Store& store, where at) {
+    store.moved_by(this, at);
+    attached_.detach.push_back([&store] { store.moved_by(nullptr); });
+  }
+
+  // Where it fails, what has left comes back. What of that cannot be read again stays in the file: the next who needs
+  // it tries anew.
+  void send_all(where at) {
+    begin_move();
     try {
-      leave();
+      for (; gone_ < chunks_.size(); ++gone_) send(chunks_[gone_], at);
     } catch (...) {
-      away_ = false;  // nothing has moved
+      try {
+        bring_all(at);
+      } catch (...) {
+      }
+      throw;
+    }
+  }
+  // Where it fails, what has come is let go of again: it is in the file still.
+  void bring_all(where at) {
+    begin_move();
+    std::size_t come = 0;
+    try {
+      for (; come < gone_; ++come) bring(chunks_[come], at);
+    } catch (...) {
+      while (come > 0) let_go(chunks_[--come]);
+      throw;
+    }
+    gone_ = 0;
+  }
+
+  void send(const chunk& each, where at) {
+    if (lower_ == tier::file) {
+      write(each, at);
+      in_file_ += leased_size(each.here.size());
+    } else {
+      run_->occupy(lower_, {each.away, each.here.size()});
+      copy(each.away, each.here.data(), each.here.size());
+    }
+    note_both();
+    run_->vacate(tier::device, each.here);
+  }
+  void bring(const chunk& each, where at) {
+    run_->occupy(tier::device, each.here);
+    note_both();
+    if (lower_ == tier::file) {
+      read(each, at);
+      in_file_ -= leased_size(each.here.size());
+    } else {
+      copy(each.here.data(), each.away, each.here.size());
+      run_->vacate(lower_, {each.away, each.here.size()});
+    }
+  }
+  void let_go(const chunk& each) noexcept {
+    run_->vacate(tier::device, each.here);
+    in_file_ += leased_size(each.here.size());
+  }
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+    if constexpr (!Run::rehearsing()) std::memcpy(to, from, bytes);
+  }
+  // Returns when the medium has it.
+  void write(const chunk& each, where at) {
+    if (!file_) return;
+    try {
+      file_->begin_write(each.in_file, each.here.size(), at);
+      file_->put(each.in_file, each.here.data(), each.here.size());
+      file_->end_write();
+      file_->settle(at);
+    } catch (...) {
+      file_->abandon();
+      throw;
+    }
+  }
+  void read(const chunk& each, where at) {
+    if (!file_) return;
+    try {
+      file_->read_now(each.here.data(), each.in_file, each.here.size(), at);
+    } catch (...) {
+      file_->abandon();
+      run_->vacate(tier::device, each.here);
+      throw;
     }
   }
 
-  void move(std::span<std::byte> from, tier of_from, std::span<std::byte> to, tier of_to) noexcept {
+  // Live bytes of both tiers; a file's own are there for as long as the run.
+  [[nodiscard]] std::size_t in_both() const noexcept {
     const tier_meters& meters = run_->meters();
-    const std::size_t others = meters[of_from].live_bytes() + meters[of_to].live_bytes() - bytes_;
-    for (std::size_t i = 0; i < from.size(); i += chunk_bytes) {
-      const std::size_t count = std::min(chunk_bytes, from.size() - i);
-      run_->occupy(of_to, to.subspan(i, count));
-      most_in_both_ = std::max(most_in_both_, meters[of_from].live_bytes() + meters[of_to].live_bytes() - others);
-      if constexpr (!Run::rehearsing()) std::memcpy(to.data() + i, from.data() + i, count);
-      run_->vacate(of_from, from.subspan(i, count));
-    }
+    return meters[tier::device].live_bytes() + (lower_ == tier::file ? in_file_ : meters[lower_].live_bytes());
   }
+  void begin_move() noexcept { others_ = in_both() - bytes_; }
+  void note_both() noexcept { most_in_both_ = std::max(most_in_both_, in_both() - others_); }
 
   Run* run_;
   tier lower_;
-  std::vector<range> ranges_;
-  std::function<void()> before_;
+  std::vector<chunk> chunks_;
+  std::optional<streamed_file<Files>> file_;
+  std::function<void(where)> before_;
   std::size_t bytes_ = 0, most_in_both_ = 0;
-  bool away_ = false;
+  std::size_t gone_ = 0;     // chunks, from the first on, that are not on the device
+  std::size_t in_file_ = 0;  // bytes of those, in tier file
+  std::size_t others_ = 0;   // bytes of both tiers that are not of this, during a move
+  std::size_t holds_ = 0;
+  bool away_ = false;  // as the phase has it
+  state_mover* self_ = this;
+  attachments attached_;
 };
+
+template <class Run, class... Stores>
+phase_residency(Run&, tier, Stores&...) -> phase_residency<Run>;
+template <class Run, class... Stores>
+phase_residency(Run&, const residency_memory&, Stores&...) -> phase_residency<Run>;
 
 }  // namespace belay::inline BELAY_ABI

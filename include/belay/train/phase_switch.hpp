@@ -34,6 +34,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
+#include "belay/train/safetensors/file_agreement.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -109,7 +110,7 @@ class phase_switch {
                   "phases.on_leave(phase, \"what\", tier, [&] { return std::size_t{...}; })");
     if constexpr (returns_bytes) {
       given_back_[index(from)].push_back({std::move(what), of, 0});
-      hooks_[index(from)].push_back(std::move(hook));
+      hooks_[index(from)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
     }
   }
 
@@ -123,20 +124,29 @@ class phase_switch {
                   "phases.on_enter(phase, \"what\", tier, [&] { return std::size_t{...}; })");
     if constexpr (returns_bytes) {
       taken_[index(to)].push_back({std::move(what), of, 0});
-      enter_hooks_[index(to)].push_back(std::move(hook));
+      enter_hooks_[index(to)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
     }
   }
-  /// What `residency` moves is on the device in training alone (train/phase_residency.hpp). It outlives this.
+  /// What `residency` moves is on the device in training alone (train/phase_residency.hpp). It outlives this. With tier
+  /// file a transition is collective over the mesh: what one rank's file refuses is a file_error of all.
   template <class Residency>
   void moves(Residency& residency) {
-    if (residency.bytes() == 0) return;
-    on_leave(phase::train, "gradients and optimizer state", tier::device, [&] { return residency.leave(); });
-    on_enter(phase::train, "gradients and optimizer state", tier::device, [&] { return residency.come_back(); });
+    if (residency.lower() == tier::device) return;
+    const auto add = [](std::vector<drained>& names, auto& hooks, auto hook) {
+      names.push_back({"gradients and optimizer state", tier::device, 0});
+      hooks.push_back(std::move(hook));
+    };
+    constexpr std::size_t train = index(phase::train);
+    add(given_back_[train], hooks_[train], [&](where at) { return residency.leave(at); });
+    add(taken_[train], enter_hooks_[train], [&](where at) { return residency.come_back(at); });
+    put_back_.push_back(
+        [&](phase into, where at) { into == phase::train ? residency.come_back(at) : residency.leave(at); });
+    if (residency.lower() == tier::file) agrees_ = true;
   }
 
   /// Leaves a phase for another. Throws usage_error where a step or pass is open, the phase was moved from or ranks
-  /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before. Collective
-  /// over the ranks that replicate parameters, between steps.
+  /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before, and what a
+  /// residency moves is where that has it. Collective over the ranks that replicate parameters, between steps.
   template <phase From>
   in_phase<phase::train> to_train(in_phase<From>&& from, where at = where::current()) {
     return enter<phase::train>(std::move(from), at);
@@ -169,10 +179,8 @@ class phase_switch {
     found.live_before = live_bytes();
     found.resident_before = resident_memory();
     expect_one_plan_of_all(at);
-    drain(From, at);
+    change(From, To, at);
     found.given_back = given_back_[index(From)];
-    for (std::size_t i = 0; i < taken_[index(To)].size(); ++i)
-      taken_[index(To)][i].bytes = enter_hooks_[index(To)][i]();
     found.taken = taken_[index(To)];
     found.live_after = live_bytes();
     found.resident_after = resident_memory();
@@ -186,11 +194,33 @@ class phase_switch {
     return in_phase<To>{this};
   }
 
+  // All that `from` has goes, and then what `to` has comes: on all ranks, or on none.
+  void change(phase from, phase to, where at) {
+    safetensors::file_agreement problems;
+    const auto call_hooks = [&] {
+      drain(from, at);
+      for (std::size_t i = 0; i < taken_[index(to)].size(); ++i)
+        taken_[index(to)][i].bytes = enter_hooks_[index(to)][i](at);
+    };
+    try {
+      if (!agrees_) return call_hooks();
+      problems.attempt(call_hooks);
+      problems.agree(mesh_->control(), at);
+    } catch (...) {
+      for (const auto& put_back : put_back_) {
+        try {
+          put_back(from, at);
+        } catch (...) {  // what failed before is why
+        }
+      }
+      throw;
+    }
+  }
   void drain(phase from, where at) {
     std::vector<drained>& all = given_back_[index(from)];
     std::size_t number = 0;
     std::apply([&](Stores&... store) { ((all[number++].bytes = store.drain(at)), ...); }, stores_);
-    for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook();
+    for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook(at);
   }
   void expect_one_plan_of_all(where at) {
     const auto compare = [&](const Stores&... store) {
@@ -213,13 +243,15 @@ class phase_switch {
   const Mesh* mesh_;
   std::tuple<Stores&...> stores_;
   std::array<std::vector<drained>, phase_count> given_back_;
-  std::array<std::vector<std::function<std::size_t()>>, phase_count> hooks_;
+  std::array<std::vector<std::function<std::size_t(where)>>, phase_count> hooks_;
   std::array<std::vector<drained>, phase_count> taken_;
-  std::array<std::vector<std::function<std::size_t()>>, phase_count> enter_hooks_;
+  std::array<std::vector<std::function<std::size_t(where)>>, phase_count> enter_hooks_;
+  std::vector<std::function<void(phase, where)>> put_back_;  // what moves, after a transition that failed
   std::array<entry, phase_count> entered_{};
   rank_comparison compared_;
   transition last_;
   bool begun_ = false;
+  bool agrees_ = false;  // on what fails of a rank's files
 };
 
 template <class Run, class Mesh, class... Stores>

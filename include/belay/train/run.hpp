@@ -157,13 +157,11 @@ class run {
         out.push_back(each);
     return out;
   }
-  /// As much memory of another tier as `leased` has on every rank.
-  [[nodiscard]] std::span<std::byte> lease_beside(const lasting_lease& leased, tier where_it_is, const char* purpose,
-                                                  where at = where::current()) {
-    for (std::size_t i = 0, known = shares_.size(); i < known; ++i)
-      if (shares_[i].item == leased.item)
-        shares_.push_back({used_.items().size(), std::vector<std::size_t>(shares_[i].bytes), 0});
-    return lease<std::byte>(where_it_is, leased.memory.size(), purpose, at);
+  /// What such a lease has on rank `rank` of the world, in bytes; in a run, for its own rank alone.
+  [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const {
+    for (const rank_shares& each : shares_)
+      if (each.item == leased.item) return each.bytes[static_cast<std::size_t>(rank)];
+    return leased.memory.size();
   }
   /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {

@@ -41,6 +41,7 @@
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/norm_parts.hpp"
+#include "belay/train/residency_hold.hpp"
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_memory.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
@@ -153,9 +154,28 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   }
   /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
   void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
-  void note_before_update() const {
+  /// Throws usage_error where a part of that is away.
+  void note_before_update(where at = where::current()) const {
+    if (mover_ != nullptr && (mover_->away() || !mover_->here()))
+      throw usage_error(
+          "gradients and optimizer state are away from the device: they are updated in training, after "
+          "phases.to_train(std::move(...))",
+          at);
     if (before_update_) before_update_();
   }
+  /// `mover` moves the gradients and the state of the optimizers, and ends that with a null. Throws usage_error where
+  /// another one does.
+  void moved_by(state_mover* mover, where at = where::current()) {
+    if (mover != nullptr && mover_ != nullptr)
+      throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already",
+                        at);
+    mover_ = mover;
+  }
+  /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
+  /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
+  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {mover_, at}; }
+  /// Whether the phase that this rank is in has them away, alike on all ranks.
+  [[nodiscard]] bool state_away() const noexcept { return mover_ != nullptr && mover_->away(); }
   /// A hash of what an optimizer was last applied with; the next vote compares it.
   void note_update(std::uint64_t arguments) noexcept { update_ = fnv1a(update_).add(arguments).value(); }
 
@@ -302,6 +322,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   gradient_norm<value_type> norm_;
   std::vector<std::function<void(std::uint64_t, where)>> fillers_;
   std::function<void()> before_update_;
+  state_mover* mover_ = nullptr;
   std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
   std::uint64_t update_ = 0;
   bool stepping_ = false;

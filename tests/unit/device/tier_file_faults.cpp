@@ -275,6 +275,11 @@ TEST_CASE("the alignment is what the file system tells, or a page; without O_DIR
   now.make_direct = EINVAL;
   CHECK(!file("/tmp", 4096, 1).access().direct);
   CHECK(file("/tmp", 4096, 1).access().why_buffered == "O_DIRECT is refused: Invalid argument");
+  CHECK(belay::medium_of<by_thread::calls>("/tmp").text() == "buffered: O_DIRECT is refused: Invalid argument");
+  now.make_direct = 0;
+  now.alignment = std::size_t{1024};
+  const belay::file_medium disk = belay::medium_of<by_thread::calls>("/tmp");
+  CHECK(disk.text() == (disk.direct ? "direct, in blocks of 1024 bytes" : "buffered: " + disk.why_buffered));
 }
 
 TEST_CASE_TEMPLATE("what a stream could not write is said when its slot is used again, or at the end", Way, by_thread,

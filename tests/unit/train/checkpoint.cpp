@@ -97,6 +97,23 @@ TEST_CASE("on other ranks, in another stage or type, a resumed run loads the sam
   CHECK(rounded.at.at(3).at("master wide") == expected.at.at(3).at("value wide"));
 }
 
+TEST_CASE("a rank reads of a checkpoint what it keeps on its own mesh, and no more") {
+  const directory dir;
+  train(in(dir, 4, 3));
+  std::uint64_t files = 0;
+  for (const auto& each : std::filesystem::directory_iterator(dir / "run/step-00000003"))
+    if (each.path().extension() == ".safetensors") files += each.file_size();
+  const auto read_by_first_of = [&](int ranks) {
+    settings elsewhere = in(dir, ranks, 3);
+    elsewhere.zero = belay::zero_stage::parameters;
+    return train(elsewhere).from.bytes_read;
+  };
+  CHECK(read_by_first_of(1) == files);  // each chunk once
+  const std::uint64_t half = read_by_first_of(2);
+  CHECK(half > files / 2 - files / 20);
+  CHECK(half < files * 2 / 3);  // a chunk is read as a whole
+}
+
 TEST_CASE("state of the optimizer in a tier's file is saved from there and loaded into it, from and to any tier") {
   const tier_files::folder scratch;
   const belay::optimizer_memory in_file{belay::tier::file, scratch.path, 4 * belay::parameter_chunk};

@@ -1,206 +1,108 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Gradients and state of an optimizer that leave the device for the phases that do not train: what moves, what is never
-// there twice, and the ways in which trainers have done it wrong.
+// there twice, who has it back meanwhile, and files that fail. The ways in which trainers have done it wrong are in
+// tests/failures/offload_phases.cpp.
 #include "belay/train/phase_residency.hpp"
 
 #include <doctest/doctest.h>
 
-#include <bit>
+#include <atomic>
+#include <cerrno>
 #include <cstddef>
-#include <cstring>
-#include <functional>
-#include <span>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host.hpp"
-#include "belay/core/resident_memory.hpp"
-#include "belay/train.hpp"
+#include "belay/train/checkpoint.hpp"
 #include "test_length.hpp"
-#include "unit/train/support/network.hpp"
+#include "unit/device/support/tier_file.hpp"
+#include "unit/train/support/directory.hpp"
+#include "unit/train/support/phase_cycles.hpp"
 
-using namespace network_bench;
-using belay::phase;
-using belay::tier;
+using namespace phase_cycles;
 
 namespace {
 
-struct hidden_network {
-  linear first, second;
-  explicit hidden_network(std::size_t hidden)
-      : first{{"first.weight", {hidden, columns}}}, second{{"second.weight", {outputs, hidden}}} {}
-  void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
-};
+// A disk that refuses what is written from some byte on, and what is read from another on.
+struct failing_disk : belay::basic_tier_file_calls<belay::no_transfer_ring> {
+  static constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::max();
+  static inline std::atomic<std::int64_t> full_from = nowhere, unreadable_from = nowhere;
+  static inline std::atomic<int> code = 0;
 
-// What a transition may do with the optimizer's state and the gradients. The right one is the library's.
-enum class policy { right, fresh_buffer, discards_the_copy, copies_all_first };
-
-// The wrong ones, with the same interface.
-template <class Run>
-class wrong_residency {
- public:
-  wrong_residency(Run& run, policy how) : run_(&run), how_(how) {
-    for (const char* purpose : {"gradients", "optimizer state"})
-      for (const auto& each : run.leases_of(tier::device, purpose)) ranges_.push_back(each.memory);
-    for (const std::span<std::byte> each : ranges_) bytes_ += belay::leased_size(each.size());
-    if (how == policy::copies_all_first) {
-      kept_ = run.template lease<std::byte>(tier::pinned, std::bit_ceil(bytes_), "out of phase");
-      run.vacate(tier::pinned, kept_);
-    }
+  static ssize_t write_at(int file, const void* from, std::size_t bytes, off_t offset) {
+    if (offset >= full_from) return refused();
+    return basic_tier_file_calls::write_at(file, from, bytes, offset);
   }
-  std::size_t leave() {
-    if (how_ == policy::discards_the_copy) return bytes_;  // it says so
-    if (how_ == policy::fresh_buffer)
-      kept_ = run_->template lease<std::byte>(tier::pinned, std::bit_ceil(bytes_), "out of phase");
-    else
-      run_->occupy(tier::pinned, kept_);
-    most_in_both_ = 2 * bytes_;
-    std::size_t done = 0;
-    for (const std::span<std::byte> each : ranges_) {
-      if constexpr (!Run::rehearsing()) std::memcpy(kept_.data() + done, each.data(), each.size());
-      done += each.size();
-      run_->vacate(tier::device, each);
-    }
-    return bytes_;
+  static ssize_t read_at(int file, void* to, std::size_t bytes, off_t offset) {
+    if (offset >= unreadable_from) return refused();
+    return basic_tier_file_calls::read_at(file, to, bytes, offset);
   }
-  std::size_t come_back() {
-    if (how_ == policy::discards_the_copy) return bytes_;
-    std::size_t done = 0;
-    for (const std::span<std::byte> each : ranges_) {
-      run_->occupy(tier::device, each);
-      if constexpr (!Run::rehearsing()) std::memcpy(each.data(), kept_.data() + done, each.size());
-      done += each.size();
-    }
-    if (how_ == policy::copies_all_first) run_->vacate(tier::pinned, kept_);
-    return bytes_;
-  }
-  [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  [[nodiscard]] std::size_t most_in_both() const { return most_in_both_; }
+  static void repair() { full_from = nowhere, unreadable_from = nowhere; }
 
  private:
-  Run* run_;
-  policy how_;
-  std::vector<std::span<std::byte>> ranges_;
-  std::span<std::byte> kept_;
-  std::size_t bytes_ = 0, most_in_both_ = 0;
-};
-
-struct found {
-  std::vector<double> losses;
-  std::size_t bytes = 0, most_in_both = 0, growth = 0;
-  bool leaves = true;       // the device's live bytes are less by what is moved, and pinned ones are as many more
-  bool flat = true;         // live bytes of all tiers are those of the first cycle
-  bool named = true;        // the transition says what was moved
-  bool checkpoints = true;  // what is read in the middle is right, and residency is as before
-  bool as_planned = true;
-};
-
-// The state as a checkpoint reads it.
-std::vector<float> state_of(const auto& optimizer) {
-  std::vector<float> all;
-  optimizer.each_state(
-      [&](const char*, const auto&, std::span<float> values) { all.insert(all.end(), values.begin(), values.end()); });
-  return all;
-}
-
-template <class Mesh, class Run>
-double step_once(const Mesh& mesh, Run& run, auto& net, auto& store, auto& optimizer, std::size_t number) {
-  const data batch{number, 0};
-  belay::step step{run.engine(), store};
-  auto h = belay::forward(step, net.first, belay::constant(batch.inputs()));
-  auto y = belay::forward(step, net.second, h.out());
-  auto [loss, grad] = belay::squared_error(step, y.out(), batch.targets());
-  grad = std::move(y).backward(grad);
-  std::move(h).backward(grad);
-  auto outcome = std::move(step).commit(mesh, belay::samples{rows});
-  double mean = 0;
-  if (auto* ok = belay::committed(outcome)) {
-    mean = ok->summary().mean_loss();
-    optimizer.apply(std::move(*ok), {.learning_rate = 1e-2});
+  static ssize_t refused() {
+    errno = code;
+    return -1;
   }
-  return mean;
-}
+};
 
-// `steps` steps with `cycles` of train -> eval -> train after each; only rank 0 looks.
-found run_phases(policy how, tier lower, std::size_t hidden, std::size_t steps, std::size_t cycles) {
-  found out;
+// Two ranks that train a step, with the disk of rank 1 a failing one. `body` goes on.
+template <class Body>
+void on_a_failing_disk(std::size_t hidden, Body&& body) {
+  const tier_files::folder scratch;
+  failing_disk::repair();
   belay::launch(belay::host::world{2}, [&](auto& rank, auto& run) {
     using run_type = std::remove_reference_t<decltype(run)>;
-    belay::mesh mesh{rank, {.data = rank.size()}};
-    hidden_network net(hidden);
-    belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
-    belay::adamw optimizer{store};
-    belay::phase_residency residency{run, how == policy::right ? lower : tier::device, store};
-    wrong_residency<run_type> wrong{run, how};
-    belay::phase_switch phases{run, mesh, store};
-    how == policy::right ? phases.moves(residency) : phases.moves(wrong);
-    auto training = phases.begin();
-    const bool looks = !run.rehearsing() && rank.number() == 0;
-    const auto live = [&](tier of) { return run.meters()[of].live_bytes(); };
-    std::vector<std::size_t> first;
-    std::size_t resident = 0, cycle = 0;
-    const std::size_t moved = how == policy::right ? residency.bytes() : wrong.bytes();
-    for (auto number : run.steps(steps)) {
-      const double loss = step_once(mesh, run, net, store, optimizer, number);
-      if (looks) out.losses.push_back(loss);
-      for (std::size_t i = 0; i < (run.rehearsing() ? steps * cycles : cycles); ++i) {
-        const std::size_t device = live(tier::device), below = live(lower);
-        const std::vector<float> state = i == 0 && looks ? state_of(optimizer) : std::vector<float>{};
-        auto evaluating = phases.to_eval(std::move(training));
-        if (looks) {
-          const belay::transition& left = phases.last();
-          out.leaves = out.leaves && device - live(tier::device) == moved && live(lower) - below == moved;
-          out.named = out.named && left.given_back.size() == 2 &&
-                      left.given_back[1].what == "gradients and optimizer state" && left.given_back[1].bytes == moved;
-          if (i == 0 && how == policy::right) {
-            {
-              const auto here = residency.hold();
-              out.checkpoints = out.checkpoints && state_of(optimizer) == state && live(tier::device) == device;
-            }
-            out.checkpoints = out.checkpoints && residency.away() && device - live(tier::device) == moved;
-          }
-        }
-        training = phases.to_train(std::move(evaluating));
-        if (!looks) continue;
-        const std::vector<std::size_t> now{live(tier::device), live(tier::pinned), live(tier::host)};
-        if (first.empty()) first = now;
-        out.flat = out.flat && now == first;
-        for (const std::ptrdiff_t grown : phases.last().grown) out.flat = out.flat && grown == 0;
-        out.named = out.named && phases.last().taken.size() == 1 && phases.last().taken[0].bytes == moved;
-        if (++cycle == 100) resident = belay::resident_memory();
-      }
-    }
-    if (!looks) return;
-    out.bytes = moved;
-    out.most_in_both = how == policy::right ? residency.most_in_both() : wrong.most_in_both();
-    const std::size_t end = belay::resident_memory();
-    out.growth = resident != 0 && end > resident ? end - resident : 0;
-    for (const tier of : {tier::device, tier::pinned, tier::host})
-      out.as_planned = out.as_planned && run.meters()[of].peak_bytes() == run.planned().peak_bytes(of);
+    const auto go = [&]<class Calls>(Calls) {
+      belay::mesh mesh{rank, {.data = rank.size()}};
+      hidden_network net(hidden);
+      belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+      belay::adamw optimizer{store};
+      belay::phase_residency<run_type, Calls> residency{
+          run, belay::residency_memory{.lower = tier::file, .files = {.folder = scratch.path}}, store};
+      belay::phase_switch phases{run, mesh, store};
+      phases.moves(residency);
+      auto training = phases.begin();
+      std::size_t steps = 0;
+      const auto step = [&] { return step_once(mesh, run, net, store, optimizer, ++steps); };
+      static_cast<void>(step());
+      body(rank, run, residency, phases, training, store, optimizer, step);
+    };
+    rank.number() == 1 ? go(failing_disk()) : go(belay::system_tier_file_calls());
   });
-  return out;
+  CHECK(scratch.empty());
 }
 
 }  // namespace
 
 TEST_CASE("a thousand cycles of offload leave every tier, and the resident set, as the first left them") {
   const found resident = run_phases(policy::right, tier::device, 12, 2, 1);
-  const found got = run_phases(policy::right, tier::pinned, 12, 2, 500);
-  CHECK(got.losses == resident.losses);
-  CHECK(got.bytes > 0);
-  CHECK(got.leaves);
-  CHECK(got.flat);
-  CHECK(got.named);
-  CHECK(got.checkpoints);
-  CHECK(got.as_planned);
-  if (!only_a_sample()) CHECK(got.growth < std::size_t{1} << 20);  // a sanitizer's own memory grows
+  const tier_files::folder scratch;
+  for (const tier lower : {tier::pinned, tier::file}) {
+    const found got = run_phases(policy::right, lower, 12, 2, lower == tier::file ? 50 : 500, scratch.path);
+    CHECK(got.losses == resident.losses);
+    CHECK(got.bytes > 0);
+    CHECK(got.leaves);
+    CHECK(got.flat);
+    CHECK(got.named);
+    CHECK(got.checkpoints);
+    CHECK(got.as_planned);
+    if (!only_a_sample()) CHECK(got.growth < std::size_t{1} << 20);  // a sanitizer's own memory grows
+  }
+  CHECK(scratch.empty());
 }
 
 TEST_CASE("a transition never holds both residencies") {
-  for (const tier lower : {tier::pinned, tier::host}) {
-    const found got = run_phases(policy::right, lower, 65536, 2, 2);
+  const tier_files::folder scratch;
+  const found resident = run_phases(policy::right, tier::device, 65536, 2, 1);
+  for (const tier lower : {tier::pinned, tier::host, tier::file}) {
+    const found got = run_phases(policy::right, lower, 65536, 2, 2, scratch.path);
+    CHECK(got.losses == resident.losses);
     CHECK(got.bytes > 4 * belay::phase_residency<int>::chunk_bytes);
     CHECK(got.most_in_both <= got.bytes + belay::phase_residency<int>::chunk_bytes);
     CHECK(got.leaves);
@@ -210,11 +112,179 @@ TEST_CASE("a transition never holds both residencies") {
   }
 }
 
-TEST_CASE("wrong policies do not pass: a new buffer each time, a copy that is discarded, all of both at once") {
-  CHECK_FALSE(run_phases(policy::fresh_buffer, tier::pinned, 12, 1, 10).flat);
-  CHECK_FALSE(run_phases(policy::discards_the_copy, tier::pinned, 12, 1, 10).leaves);
-  const found both = run_phases(policy::copies_all_first, tier::pinned, 65536, 1, 1);
-  CHECK(both.most_in_both > both.bytes + belay::phase_residency<int>::chunk_bytes);
+TEST_CASE("a checkpoint that is written or loaded while the state is away has the state, and leaves it away") {
+  for (const tier lower : {tier::pinned, tier::file}) {
+    CAPTURE(belay::name(lower));
+    const tier_files::folder scratch;
+    const train_bench::directory saves;
+    belay::launch(belay::host::world{2}, [&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.data = rank.size()}};
+      hidden_network net(40000);
+      belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+      belay::adamw optimizer{store};
+      belay::checkpoints saved{run, mesh, {.folder = saves / "run", .every = 1}};
+      saved.add(store, optimizer);
+      static_cast<void>(saved.open());
+      belay::phase_residency residency{run, belay::residency_memory{lower, {scratch.path}}, store};
+      belay::phase_switch phases{run, mesh, store};
+      phases.moves(residency);
+      auto training = phases.begin();
+      const auto live = [&] { return run.meters()[tier::device].live_bytes(); };
+      const auto step = [&](std::size_t number) {
+        static_cast<void>(step_once(mesh, run, net, store, optimizer, number));
+        run.engine().synchronize();
+      };
+      const auto state = [&] { return run.rehearsing() ? std::vector<float>() : state_of(optimizer); };
+      step(1);
+      const std::vector<float> first = state();
+      auto evaluating = phases.to_eval(std::move(training));
+      const std::size_t without = live();
+      static_cast<void>(saved.after(1));
+      CHECK(live() == without + residency.bytes());  // what is written is there, and is away for the phase
+      CHECK(residency.away());
+      saved.close();
+      if (!run.rehearsing()) {
+        CHECK(live() == without);
+        CHECK(!residency.here());
+      }
+      training = phases.to_train(std::move(evaluating));
+      CHECK(state() == first);
+      step(2);
+      const std::vector<float> second = state();
+      if (!run.rehearsing()) CHECK(second != first);
+      // What is loaded in another phase is what training goes on with.
+      evaluating = phases.to_eval(std::move(training));
+      saved.load(saves / "run/step-00000001", belay::state_kinds::all);
+      CHECK(live() == without);
+      training = phases.to_train(std::move(evaluating));
+      CHECK(state() == first);
+      // One that is still being written when training is entered is what it was begun with.
+      step(3);
+      const std::vector<float> third = state();
+      evaluating = phases.to_eval(std::move(training));
+      static_cast<void>(saved.after(3));
+      training = phases.to_train(std::move(evaluating));
+      step(4);
+      saved.close();
+      saved.load(saves / "run/step-00000003", belay::state_kinds::all);
+      CHECK(state() == third);
+      for (const tier of : {tier::device, tier::host, tier::pinned, tier::file})
+        if (!run.rehearsing()) CHECK(run.meters()[of].peak_bytes() == run.planned().peak_bytes(of));
+    });
+  }
+}
+
+TEST_CASE("a file that refuses the state keeps all ranks in the phase before, and nothing is lost") {
+  constexpr std::int64_t second_chunk = std::int64_t{1} << 20;
+  for (const int code : {EIO, ENOSPC}) {
+    on_a_failing_disk(130000, [&](auto& rank, auto& run, auto& residency, auto& phases, auto& training, auto& store,
+                                  auto& optimizer, auto& step) {
+      if (run.rehearsing()) {
+        auto evaluating = phases.to_eval(std::move(training));
+        training = phases.to_train(std::move(evaluating));
+        return;
+      }
+      run.engine().synchronize();
+      const auto barrier = [&] { rank.world().barrier(); };
+      const std::vector<float> state = state_of(optimizer);
+      const std::size_t device = run.meters()[tier::device].live_bytes();
+      barrier();
+      failing_disk::code = code;
+      failing_disk::full_from = second_chunk;
+      barrier();
+      CHECK_THROWS_WITH_AS(static_cast<void>(phases.to_eval(std::move(training))), doctest::Contains("rank 1"),
+                           belay::file_error);
+      CHECK(!residency.away());
+      CHECK(residency.here());
+      CHECK(run.meters()[tier::device].live_bytes() == device);
+      CHECK(state_of(optimizer) == state);
+      barrier();
+      // What has left cannot be read either: it is not trained with, and not lost.
+      failing_disk::unreadable_from = 0;
+      barrier();
+      CHECK_THROWS_AS(static_cast<void>(phases.to_eval(std::move(training))), belay::file_error);
+      CHECK(residency.here() == (rank.number() == 0));
+      if (rank.number() == 1) {
+        CHECK_THROWS_AS(static_cast<void>(state_of(optimizer)), belay::tier_file_error);
+        CHECK_THROWS_AS(store.note_before_update(), belay::usage_error);
+      }
+      barrier();
+      failing_disk::repair();
+      barrier();
+      CHECK(state_of(optimizer) == state);
+      CHECK(residency.come_back() == 0);
+      static_cast<void>(step());
+      run.engine().synchronize();
+      // The way back.
+      const std::vector<float> later = state_of(optimizer);
+      CHECK(later != state);
+      auto evaluating = phases.to_eval(std::move(training));
+      const std::size_t without = run.meters()[tier::device].live_bytes();
+      barrier();
+      failing_disk::unreadable_from = second_chunk;
+      barrier();
+      CHECK_THROWS_WITH_AS(static_cast<void>(phases.to_train(std::move(evaluating))), doctest::Contains("rank 1"),
+                           belay::file_error);
+      CHECK(residency.away());
+      CHECK(run.meters()[tier::device].live_bytes() == without);
+      barrier();
+      failing_disk::repair();
+      barrier();
+      training = phases.to_train(std::move(evaluating));
+      CHECK(state_of(optimizer) == later);
+    });
+  }
+}
+
+TEST_CASE("state that is held does not leave, and state that is away is not updated") {
+  belay::launch(belay::host::world{1}, [](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = 1}};
+    hidden_network net(12);
+    belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+    belay::adamw optimizer{store};
+    belay::phase_residency residency{run, tier::host, store};
+    belay::phase_switch phases{run, mesh, store};
+    phases.moves(residency);
+    auto training = phases.begin();
+    {
+      const auto here = store.hold_state();
+      CHECK_THROWS_WITH_AS(static_cast<void>(phases.to_eval(std::move(training))), doctest::Contains("are held"),
+                           belay::usage_error);
+    }
+    auto evaluating = phases.to_eval(std::move(training));
+    CHECK_THROWS_WITH_AS(store.note_before_update(), doctest::Contains("are away"), belay::usage_error);
+    {
+      const auto here = residency.hold();  // it is for reading
+      CHECK(residency.here());
+      CHECK_THROWS_WITH_AS(store.note_before_update(), doctest::Contains("are away"), belay::usage_error);
+    }
+    CHECK_THROWS_WITH_AS(belay::phase_residency(run, tier::host, store), doctest::Contains("already"),
+                         belay::usage_error);
+    training = phases.to_train(std::move(evaluating));
+    store.note_before_update();
+  });
+}
+
+TEST_CASE("a plan has the file and its ring, and a budget of one byte less is refused") {
+  const tier_files::folder scratch;
+  const auto body = [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = rank.size()}};
+    hidden_network net(12);
+    belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+    belay::adamw optimizer{store};
+    belay::phase_residency residency{run, belay::residency_memory{tier::file, {scratch.path}}, store};
+    CHECK(!residency.away());
+  };
+  const belay::rehearsal_result plan = belay::rehearse(2, body);
+  std::size_t most = 0;
+  for (const belay::rank_plan& each : plan.plan.ranks()) most = std::max(most, each.peak_bytes(tier::file));
+  CHECK(most > 0);
+  CHECK(plan.text().find("out of phase ring") != std::string::npos);
+  belay::launch_options limited;
+  limited.budget[tier::file] = most;
+  belay::launch(belay::host::world{2}, body, limited);
+  limited.budget[tier::file] = most - 1;
+  CHECK_THROWS_AS(belay::launch(belay::host::world{2}, body, limited), belay::plan_refused);
 }
 
 TEST_CASE("without a lower tier nothing moves, and the audit shows it") {
@@ -234,7 +304,7 @@ TEST_CASE("without a lower tier nothing moves, and the audit shows it") {
     CHECK(phases.last().given_back[0].bytes == 0);
     training = phases.to_train(std::move(evaluating));
     CHECK(phases.last().taken.empty());
-    CHECK_THROWS_WITH_AS(belay::phase_residency(run, tier::file, store), doctest::Contains("not to tier file"),
+    CHECK_THROWS_WITH_AS(belay::phase_residency(run, tier::file, store), doctest::Contains("has no folder"),
                          belay::usage_error);
   });
 }

@@ -28,6 +28,12 @@ struct file_medium {
   bool direct = false;           // transfers go around the page cache
   bool in_memory = false;        // tmpfs: its bytes are the machine's memory
   std::string why_buffered;      // where it is not direct
+
+  /// For people: "direct, in blocks of 512 bytes", or "buffered: O_DIRECT is refused: ...".
+  [[nodiscard]] std::string text() const {
+    if (!direct) return "buffered: " + why_buffered;
+    return "direct, in blocks of " + std::to_string(alignment) + " bytes";
+  }
 };
 
 template <tier_file_calls Calls>

@@ -4,6 +4,7 @@
 // IWYU pragma: private, include "belay/train/checkpoint.hpp"
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,11 +21,13 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/declared_state.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
+#include "belay/train/residency_hold.hpp"
 #include "belay/train/store_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -93,6 +96,7 @@ class added_state {
             at);
       optimizer.continue_after(in.content().optimizers[number].steps);
     });
+    add_holds(store, optimizer);
     optimizers_.push_back([&optimizer] {
       manifest_optimizer out{optimizer.steps(), {}};
       optimizer.each_setting([&](const char* name, double value) { out.settings.emplace_back(name, value); });
@@ -114,6 +118,16 @@ class added_state {
   void declare(declared_state& out) const {
     for (const auto& each : declare_) each(out);
   }
+  /// Whether a phase has state of optimizers away from the device.
+  [[nodiscard]] bool away() const {
+    return std::any_of(away_.begin(), away_.end(), [](const auto& each) { return each(); });
+  }
+  /// It is there while the result lives.
+  [[nodiscard]] std::vector<residency_hold> hold(where at) const {
+    std::vector<residency_hold> out;
+    for (const auto& each : hold_) out.push_back(each(at));
+    return out;
+  }
   [[nodiscard]] captured_state capture() const {
     captured_state out;
     for (const auto& each : optimizers_) out.optimizers.push_back(each());
@@ -126,6 +140,17 @@ class added_state {
 
  private:
   using reader = checkpoint_reader<Files>;
+
+  // State in a lower tier is where it is in every phase.
+  template <class Store, class Optimizer>
+  void add_holds(const Store& store, const Optimizer& optimizer) {
+    if constexpr (requires { optimizer.state_tier(); })
+      if (optimizer.state_tier() != tier::device) return;
+    if constexpr (requires(where at) { store.hold_state(at); }) {
+      away_.push_back([&store] { return store.state_away(); });
+      hold_.push_back([&store](where at) { return store.hold_state(at); });
+    }
+  }
 
   template <class T>
   [[nodiscard]] static stored_bytes place_of(const held_range<T>& range) {
@@ -173,6 +198,8 @@ class added_state {
   std::vector<std::function<void(declared_state&)>> declare_;
   std::vector<std::function<void(reader&, state_kinds, where)>> load_;
   std::vector<std::function<manifest_optimizer()>> optimizers_;
+  std::vector<std::function<bool()>> away_;
+  std::vector<std::function<residency_hold(where)>> hold_;
   std::vector<std::pair<std::string, std::function<std::string()>>> states_;
 };
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -93,6 +94,26 @@ class checkpoint_folder {
     // A file system without locks has no other run known.
     if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
       throw file_error(path_, 0, "another run writes its checkpoints there", at);
+  }
+
+  /// Commits the checkpoint of `step`, whose other files are on their medium: its manifest is `text`, on the medium
+  /// when this returns.
+  void commit(std::uint64_t step, const std::string& text, where at = where::current()) const {
+    const std::string folder = path_of(step);
+    const std::string unfinished = folder + "/" + std::string(unfinished_manifest_name);
+    const std::string final_name = folder + "/" + std::string(manifest_name);
+    static_cast<void>(Files::remove(unfinished.c_str()));
+    {
+      const auto out = safetensors::basic_file<Files>::create_new(unfinished, at);
+      if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
+      out.write(0, std::as_bytes(std::span<const char>(text)), at);
+      out.permit(0644, at);
+      out.sync(at);
+    }
+    safetensors::sync_folder<Files>(path_, at);  // the name of this checkpoint's folder
+    if (Files::rename(unfinished.c_str(), final_name.c_str()) != 0)
+      throw file_error(final_name, 0, "cannot be given its name: " + safetensors::reason(errno), at);
+    safetensors::sync_folder<Files>(folder, at);
   }
 
   /// Removes what is not committed, of steps before `end`.
