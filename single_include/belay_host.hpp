@@ -12611,7 +12611,19 @@ class gradient_staging {
   void open(std::size_t bucket, std::size_t count, where at) {
     while (started_.size() > released_ + most_in_reduction) source_->release(started_[released_++].lease);
     lease& one = open_[bucket];
-    one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at));
+    const auto take = [&] { one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at)); };
+    try {
+      take();
+    } catch (const budget_error&) {
+      // Where a backward was left out, which the commit names, buckets follow each other that do not in the plan: then
+      // none is in reduction meanwhile.
+      if (released_ == started_.size()) throw;
+      for (; released_ < started_.size(); ++released_) {
+        wait(started_[released_], at);
+        source_->release(started_[released_].lease);
+      }
+      take();
+    }
     one.count = count;
   }
   /// Where the compute stream does not wait before `open`, the host does.
@@ -17720,8 +17732,10 @@ class call_order {
   explicit call_order(std::vector<std::uint32_t> numbers) : numbers_(std::move(numbers)) {}
 
   void begin() noexcept { at_ = 0; }
-  /// What comes next, or nothing.
-  [[nodiscard]] std::uint32_t next() const noexcept { return at_ < numbers_.size() ? numbers_[at_] : nothing; }
+  /// What comes next, or after `more` others, or nothing.
+  [[nodiscard]] std::uint32_t next(std::size_t more = 0) const noexcept {
+    return more < numbers_.size() - at_ ? numbers_[at_ + more] : nothing;
+  }
   /// `number` comes: whether it is the next one.
   [[nodiscard]] bool advance(std::uint32_t number) noexcept {
     if (next() != number) return false;
@@ -26128,8 +26142,8 @@ class [[nodiscard]] residency_hold {
 
 // ---- belay/parallel/gathers/executed_orders.hpp
 //
-// In which order a step has gathered the layers of each group of ranks that gather together: they compare it when the
-// step ends.
+// In which order a step, or pass, has gathered the layers of each group of ranks that gather together: they compare it
+// when a step ends.
 
 namespace belay::inline BELAY_ABI {
 
@@ -26147,15 +26161,20 @@ class executed_orders {
     };
     const auto found = std::find_if(all_.begin(), all_.end(), same);
     const auto number = static_cast<std::size_t>(found - all_.begin());
-    if (found == all_.end()) all_.push_back({&group, {}});
+    if (found == all_.end()) all_.push_back({&group, {}, 0});
     return number;
   }
 
   void begin() noexcept {
-    for (entry& each : all_) each.executed = {};
+    for (entry& each : all_) each.executed = {}, each.count = 0;
   }
   /// The ranks of group `number` have gathered `layer`.
-  void note(std::size_t number, std::uint32_t layer) noexcept { all_[number].executed.add(layer); }
+  void note(std::size_t number, std::uint32_t layer) noexcept {
+    all_[number].executed.add(layer);
+    ++all_[number].count;
+  }
+  /// What they have gathered since it began.
+  [[nodiscard]] std::uint64_t count(std::size_t number) const noexcept { return all_[number].count; }
 
   /// Throws usage_error on all ranks of a group whose orders differ. A rank that has abandoned its step agrees with
   /// all. Collective over each group in turn.
@@ -26177,6 +26196,7 @@ class executed_orders {
   struct entry {
     const Group* group;
     fnv1a executed;
+    std::uint64_t count;
   };
   std::vector<entry> all_;
   rank_comparison compared_;
@@ -26395,8 +26415,8 @@ using gather_plan = std::array<gather_order, phase_count>;
 // ---- belay/parallel/gathers/parameter_gathers.hpp
 //
 // Gives layers whose parameters are divided among ranks the whole of them, for as long as a call of theirs runs. What a
-// layer reads is gathered as one: into memory of the step, started when the layer before it begins where the step's
-// order is known, and free for the next when the last call that holds it is over.
+// layer reads is gathered as one: into memory of the step, started when a layer before it begins where the step's order
+// is known, and free for others when the last call that holds it is over.
 
 namespace belay::inline BELAY_ABI {
 
@@ -26407,37 +26427,41 @@ enum class reshard_when : std::uint8_t { after_use, after_step };
 enum class plan_says : std::uint8_t { so, another };
 
 /// One bucket's gather: this rank's share, which is empty where it is in `whole` already, and those of its peers, into
-/// `whole`. Where it is not as the plan says, its
-/// ranks first say which layer they mean: if they do not agree, it throws usage_error, and the world stops.
+/// `whole`. Where it is not as the plan says, its ranks first say which layer they mean, and how many they have
+/// gathered together in this step or pass: if they do not agree, it throws usage_error, and the world stops.
 template <class T>
 struct bucket_gather {
   std::span<T> whole;
   std::span<const T> share;
   std::size_t before;  // elements of the bucket before the share
   std::span<const std::size_t> counts;
-  std::uint32_t layer;
+  std::uint64_t layer, place;  // this is the group's gather number `place` of the step or pass
   plan_says says;
   where at;
 
   template <class Calls>
   void operator()(const Calls& group) const {
-    if (says == plan_says::another) expect_one_layer(group);
+    if (says == plan_says::another) expect_one_gather(group);
     std::copy_n(share.data(), share.size(), whole.data() + before);
     group.all_gather_v(whole, counts, at);
   }
 
  private:
   template <class Calls>
-  void expect_one_layer(const Calls& group) const {
-    const std::uint64_t own[] = {layer};
-    std::vector<std::uint64_t> all(counts.size());
+  void expect_one_gather(const Calls& group) const {
+    const std::uint64_t own[] = {layer, place};
+    std::vector<std::uint64_t> all(2 * counts.size());
     group.all_gather(std::span<const std::uint64_t>(own), std::span(all), at);
-    for (std::size_t r = 0; r < all.size(); ++r)
-      if (all[r] != all.front())
-        throw usage_error("ranks gather different layers, and the plan says neither: rank 0 of the group number " +
-                              std::to_string(all.front()) + " of its gathers, rank " + std::to_string(r) + " number " +
-                              std::to_string(all[r]),
-                          at);
+    for (std::size_t r = 1; r < counts.size(); ++r) {
+      if (all[2 * r] == all[0] && all[2 * r + 1] == all[1]) continue;
+      const char* const what =
+          all[2 * r] == all[0] ? "ranks gather a layer at different places" : "ranks gather different layers";
+      const auto said_by = [&](std::size_t rank) {
+        return "rank " + std::to_string(rank) + " of the group says layer " + std::to_string(all[2 * rank]) +
+               " of the store, as gather " + std::to_string(all[2 * rank + 1]) + " of its step or pass";
+      };
+      throw usage_error(what + (", and the plan says neither: " + said_by(0)) + "; " + said_by(r), at);
+    }
   }
 };
 
@@ -26460,17 +26484,18 @@ class parameter_gathers {
  public:
   using bucket_type = gathered_bucket<T, Group>;
 
-  /// `source` outlives it. Layers are gathered early as `expected`.
-  parameter_gathers(lease_source& source, reshard_when reshards, gather_plan expected)
-      : source_(&source), reshards_(reshards), expected_(std::move(expected)) {}
+  /// `source` outlives it. The next `ahead` layers of `expected` are gathered while one is held.
+  parameter_gathers(lease_source& source, reshard_when reshards, std::size_t ahead, gather_plan expected)
+      : source_(&source), reshards_(reshards), ahead_(ahead), expected_(std::move(expected)) {}
 
   /// The layer that reads these buckets gets the next number.
   [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets) {
     layer made;
     for (bucket_type& b : buckets) {
+      std::size_t group = 0;
       if constexpr (!moves_nothing<Group>)
-        if (b.reached == nullptr) add_unique(made.groups, executed_.add(*b.group));
-      made.slots.push_back({std::move(b), nullptr, {}, {}});
+        if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
+      made.slots.push_back({std::move(b), group, nullptr, {}, {}});
     }
     layers_.push_back(std::move(made));
     return static_cast<std::uint32_t>(layers_.size() - 1);
@@ -26481,8 +26506,7 @@ class parameter_gathers {
   void begin_step(auto& engine, where at) {
     begin(phase::train, engine.epoch());
     in_step_ = true;
-    executed_.begin();
-    start_next(engine.compute(), at);
+    start_ahead(engine.compute(), at);
   }
   void end_step() noexcept { in_step_ = false; }
   /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step, or in
@@ -26493,41 +26517,40 @@ class parameter_gathers {
   void hold(std::uint32_t number, auto& engine, where at) {
     auto& stream = engine.compute();
     if (!in_step_ && engine.epoch() != epoch_) {
-      if (started_ != gather_order::nothing) take_back(layers_[started_], stream, at);
+      give_way(stream, at);
       begin(engine.current_phase() == phase::rollout ? phase::rollout : phase::eval, engine.epoch());
     }
     layer& one = layers_[number];
-    if (one.holders++ > 0) return;
-    const bool in_order = expected().advance(number);
+    if (one.holders > 0) {
+      ++one.holders;
+      return;
+    }
+    const bool planned = !expected().numbers().empty(), in_order = expected().advance(number);
     if constexpr (std::remove_cvref_t<decltype(stream)>::runs_nothing) noted_[index(phase_)].note(number);
-    if (in_step_)
-      for (const std::size_t group : one.groups) executed_.note(group, number);
-    if (one.resident) {  // it was kept
+    for (const std::size_t group : one.groups) executed_.note(group, number);
+    // The plan's memory is that of the layers which come next: they give way, and begin again when the plan goes on.
+    if (!in_order) give_way(stream, at);
+    if (one.started || one.resident) {
       ++counts().prefetched;
-      return start_next(stream, at);
-    }
-    if (!one.started) {
-      // The plan's memory is that of the next layer: it gives way.
-      if (!in_order && started_ != gather_order::nothing) take_back(layers_[started_], stream, at);
-      start(number, in_order ? plan_says::so : plan_says::another, stream, at);
-      ++(in_order ? counts().in_order : counts().missed);
     } else {
-      ++counts().prefetched;
+      start_asked(number, in_order ? plan_says::so : plan_says::another, stream, at);
+      ++(in_order ? counts().in_order : counts().missed);
     }
-    if (started_ == number) started_ = gather_order::nothing;
-    one.started = false;
-    one.resident = true;
-    for (slot& each : one.slots) {
-      std::move(each.over).then(stream, at);
-      place(each, each.first);
+    // What is gathered beside the plan is gathered again where the plan has it.
+    one.holders = in_step_ && reshards_ == reshard_when::after_step && (in_order || !planned) ? 2 : 1;
+    if (one.started) {
+      one.started = false;
+      one.resident = true;
+      for (slot& each : one.slots) {
+        std::move(each.over).then(stream, at);
+        place(each, each.first);
+      }
     }
-    if (in_step_ && reshards_ == reshard_when::after_step) ++one.holders;
-    start_next(stream, at);
+    if (in_order) start_ahead(stream, at);
   }
   void give_back(std::uint32_t number) noexcept {
     layer& one = layers_[number];
-    const bool is_next = expected().next() == number;
-    if (--one.holders == 0 && !is_next) release(one);
+    if (--one.holders == 0 && !comes_soon(number)) release(one);
   }
 
   /// Between steps: ends what a step has left, and what it holds to its end. Waits for gathers that nobody used.
@@ -26542,7 +26565,6 @@ class parameter_gathers {
       if (one.started || one.resident) release(one);
       one.holders = 0;
     }
-    started_ = gather_order::nothing;
   }
 
   [[nodiscard]] const gather_counts& counts(phase of) const noexcept { return counts_[index(of)]; }
@@ -26568,7 +26590,8 @@ class parameter_gathers {
  private:
   struct slot {
     bucket_type of;
-    T* first;  // while it has a lease
+    std::size_t group;  // its number in `executed_`, where its ranks gather together
+    T* first;           // while it has a lease
     lease_chain lease;
     pending over;
   };
@@ -26590,37 +26613,75 @@ class parameter_gathers {
     phase_ = now;
     epoch_ = epoch;
     expected().begin();
+    executed_.begin();
     noted_[index(now)] = {};
   }
-  void start_next(auto& stream, where at) {
-    const std::uint32_t next = expected().next();
-    if (next == gather_order::nothing || started_ != gather_order::nothing) return;
-    if (layers_[next].started || layers_[next].resident) return;
-    start(next, plan_says::so, stream, at);
-    started_ = next;
+  [[nodiscard]] bool comes_soon(std::uint32_t number) noexcept {
+    for (std::size_t i = 0; i < ahead_ && expected().next(i) != gather_order::nothing; ++i)
+      if (expected().next(i) == number) return true;
+    return false;
   }
-  void start(std::uint32_t number, plan_says says, auto& stream, where at) {
+  // After a departure from the plan memory may be divided so that there is no room: the layer is gathered when it asks.
+  void start_ahead(auto& stream, where at) {
+    for (std::size_t i = 0; i < ahead_; ++i) {
+      const std::uint32_t next = expected().next(i);
+      if (next == gather_order::nothing) return;
+      if (layers_[next].started || layers_[next].resident) continue;
+      const stream_event ready = stream.record();
+      if (!finds_room(layers_[next], ready, at)) return;
+      start(next, plan_says::so, ready, at);
+    }
+  }
+  void start_asked(std::uint32_t number, plan_says says, auto& stream, where at) {
     layer& one = layers_[number];
-    // What the memory held before is used up then, and this rank's last update is in its share.
-    const stream_event ready = stream.record();
+    stream_event ready = stream.record();
+    if (!finds_room(one, ready, at)) {
+      give_way(stream, at);
+      ready = stream.record();
+      take_room(one, ready, at);
+    }
+    start(number, says, ready, at);
+  }
+  // `ready`: what the memory held before is used up then, and this rank's last update is in its share.
+  void take_room(layer& one, const stream_event& ready, where at) {
+    for (slot& each : one.slots) {
+      // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
+      const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
+      const std::size_t bytes = each.of.count * sizeof(T);
+      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at));
+    }
+  }
+  [[nodiscard]] bool finds_room(layer& one, const stream_event& ready, where at) {
+    try {
+      take_room(one, ready, at);
+      return true;
+    } catch (const budget_error&) {
+      for (slot& each : one.slots) {
+        if (each.lease.empty()) continue;
+        source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
+        source_->release(each.lease);
+      }
+      return false;
+    }
+  }
+  // In memory that it has.
+  void start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
+    layer& one = layers_[number];
     for (slot& each : one.slots) {
       const bucket_type& b = each.of;
-      const std::size_t bytes = b.count * sizeof(T);
-      // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
-      const stream_kind first_user = b.file == nullptr ? stream_kind::communication : stream_kind::copy;
-      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at));
       const stream_event begins =
           b.file == nullptr ? ready
                             : b.file->load(ready, b.share.data(), each.first + b.before, b.share.size_bytes(), at);
-      each.over = gather(b, each.first, number, says, start_order(after(begins, at)));
-      source_->used_until(each.over.event(), each.first, bytes);
+      each.over = gather(each, number, says, start_order(after(begins, at)));
+      source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
     }
     one.started = true;
     live_ += bytes_of(number);
     counts().peak_bytes = std::max(counts().peak_bytes, live_);
   }
-  [[nodiscard]] static pending gather(const bucket_type& b, T* whole, std::uint32_t number, plan_says says,
-                                      const start_order& order) {
+  [[nodiscard]] pending gather(const slot& into, std::uint32_t number, plan_says says, const start_order& order) const {
+    const bucket_type& b = into.of;
+    T* const whole = into.first;
     if constexpr (can_start_local<Group, bucket_pull<T>>) {
       const std::span<const std::size_t> counts = b.counts;
       if (b.reached != nullptr)
@@ -26628,13 +26689,19 @@ class parameter_gathers {
                                     order.keeping(b.reached));
     }
     const std::span<const T> share = b.file == nullptr ? b.share : std::span<const T>();
-    const bucket_gather<T> work{{whole, b.count}, share, b.before, b.counts, number, says, order.at};
+    std::uint64_t place = 0;
+    if constexpr (!moves_nothing<Group>) place = executed_.count(into.group);
+    const bucket_gather<T> work{{whole, b.count}, share, b.before, b.counts, number, place, says, order.at};
     return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
   }
-  void take_back(layer& one, auto& stream, where at) {
-    for (slot& each : one.slots) std::move(each.over).then(stream, at);
-    release(one);
-    started_ = gather_order::nothing;
+  // What no call holds gives its memory back.
+  void give_way(auto& stream, where at) {
+    for (layer& one : layers_) {
+      if (one.holders > 0 || !(one.started || one.resident)) continue;
+      for (slot& each : one.slots)
+        if (each.over.open()) std::move(each.over).then(stream, at);
+      release(one);
+    }
   }
   void release(layer& one) noexcept {
     for (slot& each : one.slots) {
@@ -26651,10 +26718,10 @@ class parameter_gathers {
 
   lease_source* source_;
   reshard_when reshards_;
+  std::size_t ahead_;
   gather_plan expected_, noted_;
   std::vector<layer> layers_;
   executed_orders<Group> executed_;
-  std::uint32_t started_ = gather_order::nothing;
   std::array<gather_counts, phase_count> counts_;
   std::size_t live_ = 0;
   std::uint64_t epoch_ = 0;    // of the engine, in which the step or pass began
@@ -26976,6 +27043,7 @@ struct store_options {
   reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
   gather_by gathers = gather_by::reach;                // of ZeRO 3; `collectives` even where ranks reach each other
+  std::size_t gathers_ahead = 1;                       // of ZeRO 3: layers that are gathered while one is held
   tier parameters = tier::device;                      // where shares of ZeRO 3 lie,
   tier gradients = tier::device;                       // and shares of ZeRO 2 and 3
   file_memory files = {};                              // of shares in tier file
@@ -27250,6 +27318,7 @@ class store_memory {
     engine.synchronize(at);  // the last update
     if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
     expect_settled(at);
+    gathers_->retire(at);  // what a pass has left
     if constexpr (has_gradient<typename Parameter::learning_type>)
       return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, at};
     else
@@ -27369,7 +27438,7 @@ class store_memory {
     if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));
       gathers_number_ = run.add_gathers();
-      gathers_.emplace(*whole_, options.reshard, run.planned_gathers(gathers_number_));
+      gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
     }
   }
 

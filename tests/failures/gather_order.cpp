@@ -54,6 +54,8 @@ enum class otherwise {
   another_layer_on_rank_1,
   one_call_less_on_rank_1,  // of steps that end with a call without gradient
   passes_on_rank_1,         // after the step
+  // Steps end with a call without gradient, which rank 1 leaves out; then all make the same call beside the plan.
+  same_call_at_another_place,
 };
 
 // How steps end, of all ranks but one that does otherwise.
@@ -80,6 +82,7 @@ class rounds {
     grad = std::move(g).backward(grad);
     std::move(h).backward(grad);
     if (ends == ending::with_observed_call && !is_rank_1) observe(step, 2);
+    if (what == otherwise::same_call_at_another_place) observe(step, 0);
     for (const int layer : {0, 1, 2, 2, 1, 0, step_end}) out_->calls.push_back(layer);
     auto outcome = std::move(step).commit(*mesh_, belay::samples{rows});
     if (auto* ok = belay::committed(outcome)) {
@@ -121,8 +124,8 @@ auto body(std::vector<found>& out, between what, otherwise third, gather_by how 
     belay::mesh mesh{rank, {.data = rank.size()}};
     found own;
     rounds all{mesh, run, own, how};
-    const ending ends =
-        third == otherwise::one_call_less_on_rank_1 ? ending::with_observed_call : ending::with_backward;
+    const bool observes = third == otherwise::one_call_less_on_rank_1 || third == otherwise::same_call_at_another_place;
+    const ending ends = observes ? ending::with_observed_call : ending::with_backward;
     std::uint32_t random = 1;  // the same on all ranks
     for (auto number : run.steps(20)) {
       const otherwise now = !run.rehearsing() && number == 3 ? third : otherwise::never;
@@ -140,9 +143,10 @@ auto body(std::vector<found>& out, between what, otherwise third, gather_by how 
   };
 }
 
-std::vector<found> run_on(int ranks, between what, otherwise third, const belay::stream_choice& streams = {}) {
+std::vector<found> run_on(int ranks, between what, otherwise third, const belay::stream_choice& streams = {},
+                          gather_by how = gather_by::reach) {
   std::vector<found> out(static_cast<std::size_t>(ranks));
-  belay::launch(belay::host::world{ranks}, body(out, what, third), {.streams = streams});
+  belay::launch(belay::host::world{ranks}, body(out, what, third, how), {.streams = streams});
   return out;
 }
 
@@ -195,6 +199,26 @@ TEST_CASE("one call too many in a step is one miss, and the next step is as plan
   }
 }
 
+TEST_CASE("where gathers are collective, a call beside the plan on which all ranks agree is one miss of each") {
+  for (const int ranks : {2, 3})
+    for (const belay::stream_choice& streams :
+         {belay::stream_choice{}, belay::stream_choice{belay::stream_policy::adversarial, 0}}) {
+      const auto run = [&](otherwise what) {
+        return run_on(ranks, between::nothing, what, streams, gather_by::collectives);
+      };
+      const std::vector<found> plain = run(otherwise::never), all = run(otherwise::one_extra_call);
+      for (const found& each : all) {
+        REQUIRE(each.steps.size() == 20);
+        for (std::size_t i = 0; i < 20; ++i) {
+          CHECK(each.steps[i].missed == (i == 2 ? 1 : 0));
+          CHECK(each.steps[i].prefetched + each.steps[i].in_order == 6);
+          if (i != 2) CHECK(each.steps[i].prefetched == 6);
+        }
+      }
+      CHECK(all[0].losses == plain[0].losses);  // to the bit
+    }
+}
+
 TEST_CASE("generation of any length between the steps leaves them as planned") {
   const found out = run_on(3, between::generation, otherwise::never)[0];
   for (const gather_counts& step : out.steps) CHECK(step.prefetched == 6);
@@ -241,7 +265,8 @@ TEST_CASE("where gathers are collective, an order that depends on the rank is na
     const char* words;
   } departures[] = {
       {otherwise::one_extra_call_on_rank_1, "all_gather_v"},  // which its peers call, and not what it does
-      {otherwise::another_layer_on_rank_1, "ranks gather different layers"},
+      {otherwise::another_layer_on_rank_1, "ranks gather different layers, and the plan says neither"},
+      {otherwise::same_call_at_another_place, "layer 0 of the store, as gather 8 of its step or pass; rank 1"},
       {otherwise::one_call_less_on_rank_1, "have gathered layers in different orders in this step"},
   };
   for (const auto& [what, words] : departures)
@@ -261,5 +286,6 @@ TEST_CASE("where gathers are collective, an order that depends on the rank is na
       };
       CHECK_THROWS(belay::launch(belay::host::world{ranks}, guarded));
       for (const std::string& each : told) CHECK(contains(each, words));
+      for (const found& each : out) CHECK(each.steps.size() <= 2);
     }
 }

@@ -28,8 +28,10 @@ class call_order {
   explicit call_order(std::vector<std::uint32_t> numbers) : numbers_(std::move(numbers)) {}
 
   void begin() noexcept { at_ = 0; }
-  /// What comes next, or nothing.
-  [[nodiscard]] std::uint32_t next() const noexcept { return at_ < numbers_.size() ? numbers_[at_] : nothing; }
+  /// What comes next, or after `more` others, or nothing.
+  [[nodiscard]] std::uint32_t next(std::size_t more = 0) const noexcept {
+    return more < numbers_.size() - at_ ? numbers_[at_ + more] : nothing;
+  }
   /// `number` comes: whether it is the next one.
   [[nodiscard]] bool advance(std::uint32_t number) noexcept {
     if (next() != number) return false;

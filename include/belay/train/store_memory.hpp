@@ -123,6 +123,7 @@ class store_memory {
     engine.synchronize(at);  // the last update
     if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
     expect_settled(at);
+    gathers_->retire(at);  // what a pass has left
     if constexpr (has_gradient<typename Parameter::learning_type>)
       return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, at};
     else
@@ -242,7 +243,7 @@ class store_memory {
     if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));
       gathers_number_ = run.add_gathers();
-      gathers_.emplace(*whole_, options.reshard, run.planned_gathers(gathers_number_));
+      gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
     }
   }
 

@@ -52,6 +52,7 @@ struct store_options {
   reduce_when reduce = reduce_when::each_micro_batch;  // of ZeRO 2 and 3; `last` keeps whole gradients
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
   gather_by gathers = gather_by::reach;                // of ZeRO 3; `collectives` even where ranks reach each other
+  std::size_t gathers_ahead = 1;                       // of ZeRO 3: layers that are gathered while one is held
   tier parameters = tier::device;                      // where shares of ZeRO 3 lie,
   tier gradients = tier::device;                       // and shares of ZeRO 2 and 3
   file_memory files = {};                              // of shares in tier file

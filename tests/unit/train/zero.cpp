@@ -3,12 +3,9 @@
 // A store that divides gradients and parameters: what each rank keeps, gathers in the order of the plan, and what is
 // told of a slip.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -159,6 +156,28 @@ TEST_CASE("every gather of a step is started before its layer asks, from the fir
   }
 }
 
+TEST_CASE("the depth of the ring of gathers changes when they begin, and no bit; the plan has its memory") {
+  constexpr std::size_t square = belay::leased_size(49 * sizeof(float)), small = belay::leased_size(21 * sizeof(float));
+  const std::size_t whole[] = {square, 2 * square, 2 * square + small, 2 * square + small};  // at a time, by depth
+  for (const belay::gather_by how : {belay::gather_by::reach, belay::gather_by::collectives}) {
+    const result one = train<3>(belay::host::world{2});
+    for (std::size_t ahead = 0; ahead < 4; ++ahead)
+      for (const stream_choice& streams : policies) {
+        INFO(ahead << " ahead, streams " << name(streams.policy) << " " << streams.seed);
+        belay::store_options options{.seed = 3, .bucket_bytes = 128, .gathers = how, .gathers_ahead = ahead};
+        const result found = train<3>(belay::host::world{2}, streams, extra::none, options);
+        REQUIRE(found.losses.size() == 4);
+        CHECK(found.losses == one.losses);
+        CHECK(found.as_planned);
+        for (const belay::gather_counts& step : found.counts) {
+          CHECK(step.peak_bytes == whole[ahead]);
+          CHECK(step.missed == 0);
+          CHECK((ahead == 0 ? step.prefetched : step.in_order) == 0);
+        }
+      }
+  }
+}
+
 TEST_CASE("parameters below a size stay whole, and are not gathered") {
   belay::store_options options{.seed = 3, .bucket_bytes = 128, .whole_below = 7 * 7 * sizeof(float)};  // the last one
   for (const int ranks : {2, 3}) {
@@ -174,14 +193,16 @@ TEST_CASE("parameters below a size stay whole, and are not gathered") {
 }
 
 TEST_CASE("what a step does beside the plan is counted once, and the plan stays") {
-  const result found = train<3>(belay::host::world{2}, {}, extra::one_more_forward);
-  REQUIRE(found.counts.size() == 4);
-  for (std::size_t step : {0U, 1U, 3U}) {
-    CHECK(found.counts[step].missed == 0);
-    CHECK(found.counts[step].prefetched == 18);
+  for (const belay::store_options& options : {belay::store_options{.seed = 3, .bucket_bytes = 128}, together}) {
+    const result found = train<3>(belay::host::world{2}, {}, extra::one_more_forward, options);
+    REQUIRE(found.counts.size() == 4);
+    for (std::size_t step : {0U, 1U, 3U}) {
+      CHECK(found.counts[step].missed == 0);
+      CHECK(found.counts[step].prefetched == 18);
+    }
+    CHECK(found.counts[2].missed == 1);
+    CHECK(found.counts[2].prefetched + found.counts[2].in_order == 18);
   }
-  CHECK(found.counts[2].missed == 1);
-  CHECK(found.counts[2].prefetched + found.counts[2].in_order == 18);
 }
 
 TEST_CASE("ranks that gather together, and different layers beside the plan, are told, in that step") {
@@ -237,85 +258,6 @@ TEST_CASE("of ranks that are processes one departs alone: its miss, and nobody e
         throw std::runtime_error("other counts");
     if (rank.number() == 0 && out.losses != threads.losses) throw std::runtime_error("other losses");
   });
-}
-
-namespace {
-
-struct pair_network {
-  listed first{{{"first.weight", {7, 7}}}}, second{{{"second.weight", {7, 7}}}};
-  void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
-};
-
-// Where rank 1 ends in the second step.
-enum class at { gather, reduction, apply, passes };
-enum class way { killed, throws };
-
-auto ending_body(at where, way how) {
-  return [where, how](auto& rank, auto& run) {
-    belay::mesh mesh{rank, {.data = rank.size()}};
-    pair_network net;
-    belay::parameter_store store{run, mesh, net, belay::zero<3>{}, belay::store_options{.bucket_bytes = 128}};
-    belay::gathers first{net.first, store}, second{net.second, store};
-    belay::adamw optimizer{store};
-    const data batch(1, 0);
-    for (auto number : run.steps(3)) {
-      const auto end = [&](at here) {
-        if (run.rehearsing() || rank.number() != 1 || number != 2 || here != where) return;
-        if (how == way::throws) throw std::runtime_error("rank 1 has had enough");
-        ::raise(SIGKILL);
-      };
-      belay::step step{run.engine(), store};
-      auto h = belay::forward(step, first, belay::constant(batch.inputs()));  // the next layer's gather is started
-      end(at::gather);
-      auto y = belay::forward(step, second, h.out());
-      auto [loss, grad] = belay::squared_error(step, y.out(), batch.inputs());
-      grad = std::move(y).backward(grad);  // its reduction is started
-      end(at::reduction);
-      std::move(h).backward(grad);
-      auto outcome = std::move(step).commit(mesh, belay::samples{rows});
-      auto* const ok = belay::committed(outcome);
-      if (ok == nullptr) continue;
-      end(at::apply);
-      optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
-      end(at::passes);
-      if (where != at::passes || run.rehearsing()) continue;
-      for (int i = 0; i < 50; ++i) {  // of each rank alone: the dead one's memory is read
-        const belay::forward_only pass{run.engine()};
-        static_cast<void>(belay::observe(pass, i % 2 == 0 ? first : second, batch.inputs()));
-      }
-    }
-  };
-}
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
-
-}  // namespace
-
-TEST_CASE(
-    "a rank that is killed in a gather, a reduction, an update or while others gather alone is named, and one that "
-    "throws is heard") {
-  for (const at where : {at::gather, at::reduction, at::apply, at::passes}) {
-    CAPTURE(static_cast<int>(where));
-    for (const stream_policy policy : {stream_policy::immediate, stream_policy::queued}) {
-      const belay::launch_options options{.streams = {policy, 0}};
-      try {
-        belay::launch(belay::host::processes{3}, ending_body(where, way::killed), options);
-        FAIL("nobody noticed");
-      } catch (const belay::comm_error& problem) {
-        CHECK(problem.fault() == belay::comm_fault::peer_failed);
-        CHECK(problem.about().culprits == std::vector<int>{1});
-        CHECK(problem.about().signal == SIGKILL);
-      }
-      const std::size_t before = open_descriptors();
-      CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{3}, ending_body(where, way::throws), options),
-                           "rank 1 has had enough", std::runtime_error);
-      CHECK(open_descriptors() == before);
-    }
-  }
 }
 
 TEST_CASE("slips are told by name: a layer that is not wrapped, other numbers of micro-batches") {

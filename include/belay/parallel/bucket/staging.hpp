@@ -13,6 +13,7 @@
 
 #include "belay/comm/pending.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/lease_source.hpp"
 #include "belay/device/offset_allocator.hpp"
@@ -46,7 +47,19 @@ class gradient_staging {
   void open(std::size_t bucket, std::size_t count, where at) {
     while (started_.size() > released_ + most_in_reduction) source_->release(started_[released_++].lease);
     lease& one = open_[bucket];
-    one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at));
+    const auto take = [&] { one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at)); };
+    try {
+      take();
+    } catch (const budget_error&) {
+      // Where a backward was left out, which the commit names, buckets follow each other that do not in the plan: then
+      // none is in reduction meanwhile.
+      if (released_ == started_.size()) throw;
+      for (; released_ < started_.size(); ++released_) {
+        wait(started_[released_], at);
+        source_->release(started_[released_].lease);
+      }
+      take();
+    }
     one.count = count;
   }
   /// Where the compute stream does not wait before `open`, the host does.

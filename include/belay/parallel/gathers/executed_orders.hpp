@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// In which order a step has gathered the layers of each group of ranks that gather together: they compare it when the
-// step ends.
+// In which order a step, or pass, has gathered the layers of each group of ranks that gather together: they compare it
+// when a step ends.
 // IWYU pragma: private, include "belay/parallel/gathers.hpp"
 #pragma once
 
@@ -35,15 +35,20 @@ class executed_orders {
     };
     const auto found = std::find_if(all_.begin(), all_.end(), same);
     const auto number = static_cast<std::size_t>(found - all_.begin());
-    if (found == all_.end()) all_.push_back({&group, {}});
+    if (found == all_.end()) all_.push_back({&group, {}, 0});
     return number;
   }
 
   void begin() noexcept {
-    for (entry& each : all_) each.executed = {};
+    for (entry& each : all_) each.executed = {}, each.count = 0;
   }
   /// The ranks of group `number` have gathered `layer`.
-  void note(std::size_t number, std::uint32_t layer) noexcept { all_[number].executed.add(layer); }
+  void note(std::size_t number, std::uint32_t layer) noexcept {
+    all_[number].executed.add(layer);
+    ++all_[number].count;
+  }
+  /// What they have gathered since it began.
+  [[nodiscard]] std::uint64_t count(std::size_t number) const noexcept { return all_[number].count; }
 
   /// Throws usage_error on all ranks of a group whose orders differ. A rank that has abandoned its step agrees with
   /// all. Collective over each group in turn.
@@ -65,6 +70,7 @@ class executed_orders {
   struct entry {
     const Group* group;
     fnv1a executed;
+    std::uint64_t count;
   };
   std::vector<entry> all_;
   rank_comparison compared_;
