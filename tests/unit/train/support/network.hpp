@@ -106,10 +106,14 @@ auto training_body(std::size_t steps, trained& out, double clip = 1e30) {
     belay::adamw optimizer{store};
     const auto mine = belay::even_part(global_micro_batches, static_cast<std::size_t>(rank.size()),
                                        static_cast<std::size_t>(rank.number()));
+    std::vector<data> batches;  // queued kernels read them until the commit
+    batches.reserve(mine.count);
     for (auto number : run.steps(steps)) {
       belay::step step{run.engine(), store};
       step.micro_batches(mine.count);
-      for (std::size_t m = 0; m < mine.count; ++m) pass(step.micro_batch(m), net, data(number, mine.first + m));
+      batches.clear();
+      for (std::size_t m = 0; m < mine.count; ++m) batches.emplace_back(number, mine.first + m);
+      for (std::size_t m = 0; m < mine.count; ++m) pass(step.micro_batch(m), net, batches[m]);
       auto outcome = std::move(step).commit(mesh, belay::samples{global_micro_batches * rows});
       if (auto* ok = belay::committed(outcome)) {
         run.report(*ok, [&](const belay::step_summary& end) {
@@ -120,6 +124,7 @@ auto training_body(std::size_t steps, trained& out, double clip = 1e30) {
       }
     }
     if (!run.rehearsing()) {
+      run.engine().compute().synchronize();  // the last update, and the gathers behind it
       if (rank.number() != 0) return;
       for (const auto* layer : {&net.first, &net.second}) {
         const auto values = layer->weight.values();
