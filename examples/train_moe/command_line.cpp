@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/launcher.hpp"
 #include "belay/core/error.hpp"
+#include "train_moe/stream_rule.hpp"
 
 namespace train_moe {
 
@@ -213,14 +215,8 @@ belay::budget parse_budget(const std::string& text) {
   return out;
 }
 
-// immediate, queued, adversarial or adversarial:SEED; nothing: a rank's host, compute and communication threads want a
-// core each.
-belay::stream_choice parse_streams(const std::string& text, const options& run) {
+belay::stream_choice parse_streams(const std::string& text) {
   using belay::stream_policy;
-  if (text.empty()) {
-    const bool spare = std::thread::hardware_concurrency() >= 3 * run.mesh.ranks();
-    return {spare ? stream_policy::queued : stream_policy::immediate, 0};
-  }
   if (text == "immediate") return {};
   if (text == "queued") return {stream_policy::queued, 0};
   const std::string_view adversarial = "adversarial";
@@ -377,7 +373,14 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     if (app.count("--budget") > 0) run.budget = parse_budget(budget);
     if (resume) run.checkpoint.from = belay::resume_from::newest;
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;
-    run.streams = parse_streams(streams, run);
+    if (app.count("--streams") > 0) {
+      run.streams = parse_streams(streams);
+    } else {
+      const stream_rule chosen = streams_by_rule(static_cast<std::size_t>(run.mesh.ranks()),
+                                                 std::thread::hardware_concurrency(), belay::find_launcher());
+      run.streams.policy = chosen.policy;
+      line.why_streams = chosen.why;
+    }
     if (run.streams.policy == belay::stream_policy::adversarial && line.backend != backend_kind::threads)
       throw input_error("--streams " + streams +
                         " needs ranks that are threads of one process: --backend threads, not " + backend);

@@ -26,6 +26,7 @@ struct command_line {
   std::string eval;         // empty: no evaluation
   std::string export_to;    // empty: no export
   std::string import_from;  // empty: random initialisation
+  std::string why_streams;  // by which rule they are what they are; empty: a flag says so
   enum class plan_output { none, print } print_plan = plan_output::none;
 };
 
@@ -39,6 +40,8 @@ struct command_line {
 void parse_offload(const std::string& text, const std::string& otherwise, options& run);
 /// "device=512MiB,host=1GiB" to a budget per rank. Throws belay::input_error.
 [[nodiscard]] belay::budget parse_budget(const std::string& text);
+/// "adversarial:7" to a policy and its seed. Throws belay::input_error.
+[[nodiscard]] belay::stream_choice parse_streams(const std::string& text);
 /// One of the four choices of what is frozen. Throws belay::input_error.
 [[nodiscard]] freeze_kind parse_freeze(const std::string& text);
 /// "train=4,eval=1,rollout=1" to a cycle: training first, each phase at most once. Throws belay::input_error.

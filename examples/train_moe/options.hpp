@@ -102,6 +102,12 @@ inline constexpr offloadable all_offloadable[] = {{"optimizer", &options::optimi
   return out;
 }
 
+/// As the flag --streams says it: "queued", "adversarial:7".
+[[nodiscard]] inline std::string streams_text(const belay::stream_choice& chosen) {
+  const bool seeded = chosen.policy == belay::stream_policy::adversarial;
+  return belay::name(chosen.policy) + (seeded ? ":" + std::to_string(chosen.seed) : std::string());
+}
+
 /// Sizes that follow from the options: of one rank unless said otherwise.
 struct batch_shape {
   std::size_t micro_batches = 0;  // of this rank's pipeline

@@ -36,7 +36,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"seed", run.seed},
           {"lr", run.learning_rate},
           {"data", line.data.empty() ? BELAY_SOURCE_DIR : line.data},
-          {"streams", name(run.streams.policy)},
+          {"streams", streams_text(run.streams)},
           {"zero", static_cast<int>(run.zero)},
           {"shard_group", run.mesh.shards()},
           {"whole_below", run.whole_below},
@@ -106,10 +106,10 @@ std::optional<model_import> read_import(const command_line& line) {
   return model_import(line.import_from, line.run.sequence);
 }
 
-// "adversarial, seed 7": what the flag said, or its rule.
-std::string streams_of(const options& run) {
-  const std::string seed = ", seed " + std::to_string(run.streams.seed);
-  return name(run.streams.policy) + (run.streams.policy == belay::stream_policy::adversarial ? seed : "");
+// "adversarial:7", as the flag said; "queued (12 cores for 4 ranks, 3 a rank are enough)", by its rule.
+std::string streams_of(const command_line& line) {
+  const std::string out = streams_text(line.run.streams);
+  return line.why_streams.empty() ? out : out + " (" + line.why_streams + ")";
 }
 
 // What would need less memory in a tier, given what the run already does.
@@ -189,7 +189,7 @@ prepared_run::prepared_run(const command_line& given, voice says, rehearsal_of r
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)));
   if (given.run.steps > 0 && says == voice::speaks)
-    printer.say("products: " + model::product_backend() + "\nstreams: " + streams_of(given.run) + "\n");
+    printer.say("products: " + model::product_backend() + "\nstreams: " + streams_of(given) + "\n");
 }
 
 belay::launch_options launch_options_of(const options& run) {

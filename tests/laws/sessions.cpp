@@ -123,6 +123,16 @@ TEST_CASE("every line has the fields that scripts read") {
   CHECK(got.summary["eval_loss"].is_null());
   CHECK(got.summary["config"]["mesh"] == "pp=2,dp=1,ep=2,tp=1");
   CHECK(got.summary["config"]["lr"] == 1e-3);
+  // What is late on purpose has the same numbers, and can be repeated.
+  const outcome late =
+      run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2", "--streams", "adversarial:7"});
+  CHECK(late.summary["config"]["streams"] == "adversarial:7");
+  REQUIRE(late.steps.size() == 2);
+  for (std::size_t s = 0; s < 2; ++s) {
+    CHECK(late.steps[s]["loss"] == got.steps[s]["loss"]);
+    CHECK(late.steps[s]["grad_norm"] == got.steps[s]["grad_norm"]);
+    CHECK(late.steps[s]["allocations"]["heap"] == 0);
+  }
 }
 
 TEST_CASE("a budget of the planned bytes is enough, one byte less is refused with the table") {

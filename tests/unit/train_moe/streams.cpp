@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Which streams a run has: what its flag says, or a choice that all its ranks make alike.
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train_moe/command_line.hpp"
+#include "train_moe/stream_rule.hpp"
+
+using belay::stream_policy;
+using train_moe::streams_by_rule;
+
+TEST_CASE("kernels are queued where a rank has three cores") {
+  CHECK(streams_by_rule(2, 6, {}).policy == stream_policy::queued);
+  CHECK(streams_by_rule(2, 6, {}).why == "6 cores for 2 ranks, 3 a rank are enough");
+  CHECK(streams_by_rule(2, 5, {}).policy == stream_policy::immediate);
+  CHECK(streams_by_rule(2, 5, {}).why == "5 cores for 2 ranks, fewer than 3 a rank");
+  CHECK(streams_by_rule(1, 1, {}).why == "1 core for 1 rank, fewer than 3 a rank");
+  CHECK(streams_by_rule(2, 6, {.launcher = "openmpi", .size = 2, .local_size = 2}).policy == stream_policy::queued);
+}
+
+TEST_CASE("ranks of several machines, which may have other cores, do not count their own") {
+  // Two on one machine and one on another would choose differently, and then wait for each other.
+  for (const int local : {1, 2}) {
+    const auto chosen = streams_by_rule(3, 64, {.launcher = "openmpi", .size = 3, .local_size = local});
+    CHECK(chosen.policy == stream_policy::immediate);
+    CHECK(chosen.why == "ranks may be on several machines");
+  }
+  CHECK(streams_by_rule(3, 64, {.launcher = "pmi", .size = 3}).policy == stream_policy::immediate);
+}
+
+namespace {
+
+// Nothing where the trainer ends with 2.
+std::optional<train_moe::command_line> parsed(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), "train_moe");
+  std::vector<char*> pointers;
+  for (std::string& flag : flags) pointers.push_back(flag.data());
+  int code = 0;
+  auto line = train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), code);
+  CHECK(code == (line ? 0 : 2));
+  return line;
+}
+
+}  // namespace
+
+TEST_CASE("--streams says the policy and its seed, and no rule is followed") {
+  for (const char* flag :
+       {"immediate", "queued", "adversarial:0", "adversarial:7", "adversarial:18446744073709551615"}) {
+    CAPTURE(std::string(flag));
+    const auto line = parsed({"--streams", flag});
+    REQUIRE(line);
+    CHECK(train_moe::streams_text(line->run.streams) == flag);
+    CHECK(line->why_streams == "");
+  }
+  CHECK(parsed({"--streams", "adversarial"})->run.streams.seed == 0);
+  CHECK(parsed({})->why_streams != "");
+}
+
+TEST_CASE("policies and seeds that are none are refused, and late streams with ranks that are no threads") {
+  for (const char* flag : {"", "late", "queued:1", "adversarial:", "adversarial:x", "adversarial:-1", "adversarial:7z",
+                           "adversarial:18446744073709551616"}) {
+    CAPTURE(std::string(flag));
+    CHECK(!parsed({"--streams", flag}));
+  }
+  for (const char* backend : {"processes", "mpi"}) {
+    CHECK(!parsed({"--backend", backend, "--streams", "adversarial"}));
+    CHECK(!parsed({"--streams", "adversarial:7", "--backend", backend}));
+    CHECK(parsed({"--streams", "queued", "--backend", backend}));
+  }
+}
