@@ -3,6 +3,7 @@
 // Ten thousand steps leave every tier, the heap, the descriptors and the threads as the first step left them.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,7 @@ std::size_t resident_bytes() {
 
 // What must stay as it is, as one rank of the world sees it.
 struct footprint {
-  std::size_t live_device = 0, live_host = 0, peak_device = 0, peak_host = 0;
+  std::array<std::size_t, belay::tier_count> live{}, peak{};  // by tier
   std::uint64_t heap = 0;
   std::size_t descriptors = 0, threads = 0;
 
@@ -108,10 +109,10 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
         // Looking at /proc allocates; what it allocates is taken out again.
         footprint now;
         now.heap = tools::heap_allocations();
-        now.live_device = self.meters()[belay::tier::device].live_bytes();
-        now.live_host = self.meters()[belay::tier::host].live_bytes();
-        now.peak_device = self.meters()[belay::tier::device].peak_bytes();
-        now.peak_host = self.meters()[belay::tier::host].peak_bytes();
+        for (std::size_t t = 0; t < belay::tier_count; ++t) {
+          now.live[t] = self.meters()[static_cast<belay::tier>(t)].live_bytes();
+          now.peak[t] = self.meters()[static_cast<belay::tier>(t)].peak_bytes();
+        }
         now.descriptors = entries_of("/proc/self/fd");
         now.threads = entries_of("/proc/self/task");
         if (step == 100 || (resident == 0 && step == steps)) resident = resident_bytes();

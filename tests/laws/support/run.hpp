@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Trains a small model on some mesh and keeps everything a law compares: losses, norms, every parameter's
-// reduced gradient at every step and the final weights, all as whole tensors.
+// reduced gradient at every step and the final weights, all as whole tensors. Each run also peaks as planned, to the
+// byte, in every tier on every rank.
 #pragma once
+
+#include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstddef>
@@ -171,6 +174,20 @@ class recorder {
 /// Where a run begins: at its own first values, or at these rounded to bf16, which all types hold.
 enum class beginning { drawn, rounded };
 
+/// Where a rank's peaks are not as planned: "rank 1, tier device: 4160 bytes, planned 4096"; else empty.
+template <class Run>
+[[nodiscard]] std::string unplanned_peaks(const Run& self, int rank) {
+  std::string out;
+  for (std::size_t t = 0; t < belay::tier_count; ++t) {
+    const auto of = static_cast<belay::tier>(t);
+    const std::size_t peak = self.meters()[of].peak_bytes(), planned = self.planned().peak_bytes(of);
+    if (peak != planned)
+      out += "rank " + std::to_string(rank) + ", tier " + belay::name(of) + ": " + std::to_string(peak) +
+             " bytes, planned " + std::to_string(planned) + "\n";
+  }
+  return out;
+}
+
 /// `Parts` are the parts of the model that are trained.
 template <class T, class Kit = model::host_kit, class Parts = model::trains_all>
 [[nodiscard]] record train(const options& run, const batch_source& source, gradient_policy<T> policy = nullptr,
@@ -178,6 +195,7 @@ template <class T, class Kit = model::host_kit, class Parts = model::trains_all>
   check(run);
   record out;
   std::mutex lock;
+  std::string unplanned;
   launch<Kit>(run, [&](auto& rank, auto& self) {
     using trainer_type =
         trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>, Parts>;
@@ -191,16 +209,23 @@ template <class T, class Kit = model::host_kit, class Parts = model::trains_all>
     }
     recorder<T, trainer_type> keeper{out, lock, policy};
     if (!self.rehearsing()) trained.on_gradients(&recorder<T, trainer_type>::gradients, &keeper);
+    bool replayed = false;  // under a plan with more room, which the peak before it may not reach
     for (const std::size_t step : self.steps(run.steps)) {
       const auto result = trained.train(step);
+      replayed = replayed || !result;
       if (rank.number() != 0 || !result || self.rehearsing()) continue;
       out.losses.push_back(result->loss);
       out.aux_losses.push_back(result->aux_loss);
       out.norms.push_back(result->grad_norm);
       out.replays.push_back(result->replays);
     }
-    if (!self.rehearsing()) keeper.take_weights(trained);
+    if (self.rehearsing()) return;
+    keeper.take_weights(trained);
+    if (replayed) return;
+    const std::lock_guard guard(lock);
+    unplanned += unplanned_peaks(self, rank.number());
   });
+  CHECK_MESSAGE(unplanned.empty(), run.mesh.text() << ": " << unplanned);
   return out;
 }
 
