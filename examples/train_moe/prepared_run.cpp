@@ -9,6 +9,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "model/products.hpp"
+#include "train_moe/advice.hpp"
 
 namespace train_moe {
 
@@ -112,47 +113,6 @@ std::string streams_of(const command_line& line) {
   return line.why_streams.empty() ? out : out + " (" + line.why_streams + ")";
 }
 
-// What would need less memory in a tier, given what the run already does.
-std::vector<std::string> advice(belay::tier of, const options& run) {
-  if (of == belay::tier::host)
-    return {offload_text(run).find(":host") != std::string::npos
-                ? "--offload with :pinned, or less of it: the host tier holds what it names"
-                : "a smaller --micro-batches, --micro-batch-size or --sequence: the host tier holds the step's batch"};
-  if (of == belay::tier::pinned) return {"--offload with :host, or less of it: the pinned tier holds what it names"};
-  if (of == belay::tier::file) return {"--offload with :host, or less of it: the file tier holds what it names"};
-  std::vector<std::string> out;
-  if (run.optimizer_tier == belay::tier::device)
-    out.emplace_back("--offload optimizer: its state lives in the host tier, and is updated there");
-  if (run.zero == belay::zero_stage::parameters && run.parameter_tier == belay::tier::device)
-    out.emplace_back("--offload parameters: shares of parameters live in the host tier");
-  if (run.zero >= belay::zero_stage::gradients && run.gradient_tier == belay::tier::device)
-    out.emplace_back("--offload gradients: shares of gradients live in the host tier");
-  if (run.activation_tier == belay::tier::device)
-    out.emplace_back("--offload activations: what layers keep is in the host tier between forward and backward");
-  if (run.recompute == recompute_kind::none)
-    out.emplace_back("--recompute selective: of the attention, activations keep only its output");
-  if (run.recompute != recompute_kind::full)
-    out.emplace_back("--recompute full: activations keep only the layers' outputs");
-  if (run.schedule == schedule_kind::gpipe && run.mesh.pipeline > 1)
-    out.emplace_back("--schedule 1f1b: fewer micro-batches are in flight");
-  if (run.mesh.data * run.mesh.expert > 1) {
-    if (run.zero == belay::zero_stage::none) out.emplace_back("--zero 1: the optimizer's state is divided");
-    if (run.zero < belay::zero_stage::gradients) out.emplace_back("--zero 2: gradients are divided too");
-    if (run.zero < belay::zero_stage::parameters) out.emplace_back("--zero 3: parameters are divided too");
-    if (run.zero == belay::zero_stage::parameters && run.reshard == belay::reshard_when::after_step)
-      out.emplace_back("--gathers use: a layer's parameters are whole while it runs only");
-  }
-  if (run.dtype == belay::dtype::f32) out.emplace_back("--dtype bf16: parameters and activations take half");
-  if (run.expert_capacity > 1)
-    out.emplace_back("--expert-capacity 1: smaller expert windows, at the price of replayed steps");
-  if (run.micro_batch_size > static_cast<std::size_t>(run.mesh.expert)) {
-    out.emplace_back("--micro-batch-size " + std::to_string(run.mesh.expert) +
-                     " with more --micro-batches: smaller activations");
-  }
-  out.emplace_back("more ranks on --mesh pp or ep: each holds less of the model");
-  return out;
-}
-
 // A size that no rehearsal has addresses for is one of the flags'.
 belay::rehearsal_result plan_of(prepared_run::rehearsal_of rehearse, prepared_run& rest) {
   const auto refuse = [&run = rest.line.run](const std::exception& problem) {
@@ -171,20 +131,34 @@ belay::rehearsal_result plan_of(prepared_run::rehearsal_of rehearse, prepared_ru
   return {};
 }
 
-belay::rehearsal_result fitting(belay::rehearsal_result plan, const options& run) {
-  expect_fits(plan, launch_options_of(run), 1, belay::where{});
+// Of a run that is refused each single change of its flags is rehearsed with the same text.
+belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehearsal_of rehearse, prepared_run& rest,
+                                options& run) {
+  const options given = run;
+  belay::launch_options how = launch_options_of(given);
+  how.advice = [&](belay::tier of) {
+    const auto with = [&](const options& changed) {
+      run = changed;
+      return rehearse(rest);
+    };
+    auto lines = rehearsed_advice(of, given, plan.plan, with);
+    run = given;
+    return lines;
+  };
+  expect_fits(plan, how, 1, belay::where{});
   return plan;
 }
 
 }  // namespace
 
-prepared_run::prepared_run(const command_line& given, voice says, rehearsal_of rehearse)
+prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehearse)
     : line(given),
       text(read_corpus(given)),
       source(text, given.run.seed),
       eval_text(text_to_evaluate(given, text)),
       imported(read_import(given)),
-      plan(fitting(plan_of(rehearse, *this), given.run)),  // it reads the rest, before anything is opened for writing
+      // It reads the rest, before anything is opened for writing.
+      plan(fitting(plan_of(rehearse, *this), rehearse, *this, given.run)),
       printer(given.run, says == voice::speaks ? given.json : "", says == voice::speaks ? given.tensorboard : "") {
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)));

@@ -52,8 +52,9 @@ enum class voice { speaks, silent };
 struct prepared_run {
   using rehearsal_of = belay::rehearsal_result (&)(prepared_run& rest);
 
-  /// `rehearse` makes the plan. Throws belay::input_error, belay::file_error or belay::plan_refused.
-  prepared_run(const command_line& given, voice says, rehearsal_of rehearse);
+  /// `rehearse` makes the plan; of one that is refused also those of other flags, for which `given` is changed and put
+  /// back. Throws belay::input_error, belay::file_error or belay::plan_refused.
+  prepared_run(command_line& given, voice says, rehearsal_of rehearse);
   prepared_run(const prepared_run&) = delete;  // the source reads from the text beside it
   prepared_run& operator=(const prepared_run&) = delete;
 
@@ -69,7 +70,8 @@ struct prepared_run {
   step_printer printer;
 };
 
-/// The budgets of the flags, and which of them would need less memory.
+/// The budgets of the flags, and which of them would need less memory, without numbers: for a step that is replayed
+/// with more room. Where the first plan is refused each of them is rehearsed.
 [[nodiscard]] belay::launch_options launch_options_of(const options& run);
 
 }  // namespace train_moe

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Whole runs of the trainer that are saved and resumed, and whose optimizer lives in a lower tier.
+// Whole runs of the trainer that are saved and resumed, whose optimizer lives in a lower tier, or whose plan is
+// refused.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -192,4 +193,30 @@ TEST_CASE("what cannot be offloaded is refused with the flag that would help") {
   CHECK_THROWS_WITH_AS(offloads("optimizer:file"), doctest::Contains("--tier-dir DIR"), belay::input_error);
   CHECK_THROWS_WITH_AS(offloads("optimizer,optimizer"), doctest::Contains("names optimizer twice"), belay::input_error);
   CHECK_THROWS_WITH_AS(offloads("weights"), doctest::Contains("not 'weights'"), belay::input_error);
+}
+
+TEST_CASE("a refusal says that no flag alone is enough, what each would need, and of --gathers the other") {
+  const folder in;
+  const auto refused = [&](std::vector<std::string> flags) {
+    for (const std::string& flag : {std::string("--model"), in.file("model.json"), std::string("--budget")})
+      flags.push_back(flag);
+    flags.emplace_back("device=1000");
+    try {
+      static_cast<void>(run(in, flags));
+    } catch (const belay::plan_refused& refusal) {
+      return std::string(refusal.what());
+    }
+    return std::string();
+  };
+  const std::string grouped =
+      refused({"--mesh", "dp=4", "--zero", "2", "--shard-group", "2", "--whole-below", "65536"});
+  CHECK(grouped.find("none of these fits alone; the first needs least") != std::string::npos);
+  for (const char* flag : {"--shard-group 0", "--whole-below 0", "--freeze experts", "--recompute full"}) {
+    INFO(std::string(flag));
+    CHECK(advised(grouped, flag, "needs ") > 1000);
+  }
+  const std::string use = refused({"--mesh", "dp=2", "--zero", "3"});
+  const std::string step = refused({"--mesh", "dp=2", "--zero", "3", "--gathers", "step"});
+  CHECK(advised(step, "--gathers use", "needs ") > 1000);
+  CHECK(advised(step, "--gathers use", "needs ") < advised(use, "--gathers step", "needs "));
 }

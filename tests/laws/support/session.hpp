@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -72,6 +73,15 @@ inline outcome run(const folder& in, std::vector<std::string> flags) {
       (object.contains("step") ? out.steps : out.phases).push_back(object);
   }
   return out;
+}
+
+// The bytes that a refusal says `flag` would need, after `words`; 0 where it does not name it so.
+inline std::size_t advised(const std::string& refusal, const std::string& flag, const std::string& words) {
+  const std::size_t line = refusal.find("\n  - " + flag + ": ");
+  if (line == std::string::npos) return 0;
+  const std::string text = refusal.substr(line + 1, refusal.find('\n', line + 1) - line - 1);
+  const std::size_t number = text.find("; " + words);
+  return number == std::string::npos ? 0 : std::stoull(text.substr(number + 2 + words.size()));
 }
 
 }  // namespace sessions_bench
