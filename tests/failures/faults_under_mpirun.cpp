@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 
@@ -17,6 +18,11 @@ struct job {
   std::string output;
 
   [[nodiscard]] bool says(const std::string& what) const { return output.find(what) != std::string::npos; }
+  [[nodiscard]] int count(const std::string& what) const {
+    int found = 0;
+    for (std::size_t at = 0; (at = output.find(what, at)) != std::string::npos; ++at) ++found;
+    return found;
+  }
 };
 
 job run(const std::string& mode, const std::string& mpirun_flags, const std::string& limits) {
@@ -107,6 +113,33 @@ TEST_CASE("and where tokens are on their way to experts and back") {
   CHECK(stopped.seconds < 30);
   CHECK(stopped.says("peer_failed in "));
   CHECK(stopped.says("stopped"));
+}
+
+TEST_CASE("and where a store's parameters are gathered, its gradients reduced or its shares updated") {
+  const job all = run("store-nowhere", "", "60 30");
+  CAPTURE(all.output);
+  CHECK(all.exit_code == 0);
+  for (int rank = 0; rank < 3; ++rank) CHECK(all.says("rank " + std::to_string(rank) + " is done"));
+  for (const std::string place : {"gather", "reduction", "update"}) {
+    const job failed = run("store-" + place + "-kill", "--enable-recovery", "40 30");
+    CAPTURE(place);
+    CAPTURE(failed.output);
+    CHECK(failed.seconds < 20);
+    CHECK(failed.says("rank 0 is told: peer_failed by 1:"));
+    CHECK(failed.says("rank 2 is told: peer_failed by 1:"));
+  }
+}
+
+TEST_CASE("a rank that gathers otherwise than the plan and its peers is named by all") {
+  const job other = run("store-other_call", "--enable-recovery", "40 30");
+  CAPTURE(other.output);
+  CHECK(other.seconds < 20);
+  for (int rank = 0; rank < 3; ++rank) CHECK(other.says("rank " + std::to_string(rank) + " is told: peer_failed"));
+  CHECK(other.count("ranks gather different layers, and the plan says neither: rank 0 of the group says layer 1") == 3);
+  const job one_more = run("store-one_more_call", "--enable-recovery", "40 30");
+  CAPTURE(one_more.output);
+  CHECK(one_more.seconds < 20);
+  for (int rank = 0; rank < 3; ++rank) CHECK(one_more.says("rank " + std::to_string(rank) + " is told: mismatch"));
 }
 
 TEST_CASE("under plain mpirun a rank that dies ends the job with a report that names it") {

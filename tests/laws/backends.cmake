@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # The trainer over threads, processes and MPI: the same loss, gradient norm and final weights, bit for bit, with 2, 3
-# and 4 ranks; over MPI also with queued streams, and with ZeRO-3. One cause has one exit code on all. And a run that is
-# interrupted, or loses a rank, ends with one report and leaves nothing.
+# and 4 ranks; over MPI also with queued streams. So with ZeRO-2 and -3, with pipelines, experts and recompute, and with
+# evaluations and rollouts between the steps: values are gathered by address or by messages. One cause has one exit code
+# on all. And a run that is interrupted, or loses a rank, ends with one report and leaves nothing.
 cmake_minimum_required(VERSION 3.25)
 if(NOT train_moe)
   message("skipped: there is no train_moe")
@@ -31,7 +32,7 @@ function(train name out)
   file(STRINGS "${work_dir}/${name}.json" lines)
   set(numbers "")
   foreach(line IN LISTS lines)
-    string(REGEX MATCHALL "\"(loss|grad_norm|aux_loss)\": *[^,}]*" found "${line}")
+    string(REGEX MATCHALL "\"(loss|grad_norm|aux_loss)\": *[^,}]*|\"text\": *\"[^\"]*" found "${line}")
     list(APPEND numbers ${found})
   endforeach()
   file(SHA256 "${work_dir}/${name}/model.safetensors" hash)
@@ -66,20 +67,35 @@ foreach(mesh pp=1,ep=2 dp=3 pp=2,ep=2)
       message(FATAL_ERROR "${mesh}: threads\n  ${threads}\nmpi, queued\n  ${queued}")
     endif()
     string(APPEND compared " = mpi, queued")
-    if(mesh STREQUAL "dp=3")  # divided values, gathered by address among threads and by messages over MPI
-      train(mpi_zero_3 divided COMMAND
-        ${mpirun} -np ${ranks} ${train_moe} ${flags} --steps 2 --mesh ${mesh} --backend mpi --zero 3)
-      train(threads_zero_3 divided_threads COMMAND ${train_moe} ${flags} --steps 2 --mesh ${mesh} --zero 3)
-      if(NOT divided_threads STREQUAL divided)
-        message(FATAL_ERROR "${mesh}, ZeRO-3: threads\n  ${divided_threads}\nmpi\n  ${divided}")
-      endif()
-      string(APPEND compared ", ZeRO-3: threads = mpi")
-    endif()
   else()
     string(APPEND compared ", no MPI in this build")
   endif()
   message("${mesh}, ${ranks} ranks: ${compared}")
 endforeach()
+
+# What ranks divide: each with another backend than threads.
+function(divided name mesh ranks)
+  set(its_flags ${flags} --steps 2 --mesh ${mesh} ${ARGN})
+  list(JOIN ARGN " " given)
+  train(threads_${name} threads COMMAND ${train_moe} ${its_flags})
+  train(processes_${name} processes COMMAND ${train_moe} ${its_flags} --backend processes)
+  if(NOT threads STREQUAL processes)
+    message(FATAL_ERROR "${mesh} ${given}: threads\n  ${threads}\nprocesses\n  ${processes}")
+  endif()
+  set(compared "threads = processes")
+  if(mpirun)
+    train(mpi_${name} mpi COMMAND ${mpirun} -np ${ranks} ${train_moe} ${its_flags} --backend mpi)
+    if(NOT threads STREQUAL mpi)
+      message(FATAL_ERROR "${mesh} ${given}: threads\n  ${threads}\nmpi\n  ${mpi}")
+    endif()
+    string(APPEND compared " = mpi")
+  endif()
+  message("${mesh} ${given}: ${compared}")
+endfunction()
+divided(zero_3_data dp=3 3 --zero 3)
+divided(zero_2_pipeline pp=2,dp=2 4 --zero 2)
+divided(zero_3_experts dp=2,ep=2 4 --zero 3 --recompute selective)
+divided(zero_3_phases pp=2,dp=2 4 --zero 3 --phases train=1,eval=1,rollout=1)
 
 # One cause has one exit code, whatever ranks are and who has started them. A folder that is not there is found before
 # they start; that a file cannot be as large as it must be, by them.

@@ -2,7 +2,9 @@
 //
 // mpi_victim MODE TIMEOUT STALL: a job whose rank 1 fails as MODE says in the middle of its work; the others print the
 // error that they get. With "queued-MODE" the work is in flight: kernels and started operations on streams; with
-// "experts-MODE" tokens on their way to experts and back.
+// "experts-MODE" tokens on their way to experts and back; with "store-PLACE-MODE" a store's divided parameters are
+// gathered, its gradients reduced or its shares updated, or, with "store-PLACE", the rank makes other calls than its
+// peers.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,14 +18,20 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/mpi.hpp"
 #include "belay/device/host_stream.hpp"
 #include "belay/parallel/experts.hpp"
+#include "belay/parallel/gathers.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/step/frame.hpp"
+#include "belay/train/launch.hpp"
+#include "belay/train/optimizer.hpp"
+#include "belay/train/store.hpp"
+#include "unit/train/support/network.hpp"
 
 namespace {
 
@@ -81,6 +89,51 @@ struct exchange_memory {
   }
 };
 
+struct listed : network_bench::linear {
+  void for_each_parameter(auto&& visit) { visit(weight); }
+};
+struct two_layers {
+  listed first{{{"first.weight", {7, 7}}}}, second{{{"second.weight", {7, 7}}}};
+  void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
+};
+
+// Three steps of divided parameters. In the second, rank 1 fails as `mode` says in a gather, a reduction or an update,
+// or it calls a layer beside the plan that no other calls, or another one than its peers.
+auto training(const std::string& place, const std::string& mode) {
+  return [place, mode](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = rank.size()}};
+    two_layers net;
+    belay::parameter_store store{run, mesh, net, belay::zero<3>{}, {.bucket_bytes = 128}};
+    belay::gathers first{net.first, store}, second{net.second, store};
+    belay::adamw optimizer{store};
+    const network_bench::data batch(1, 0);
+    for (auto number : run.steps(3)) {
+      const bool second_step = !run.rehearsing() && number == 2;
+      const auto returns = [&](const char* here) {
+        if constexpr (std::is_same_v<std::remove_reference_t<decltype(rank)>, belay::mpi::rank>)
+          return second_step && rank.number() == 1 && place == here && !fail(mode, rank);
+        return false;
+      };
+      belay::step step{run.engine(), store};
+      if (second_step && place == "one_more_call" && rank.number() == 1)
+        static_cast<void>(belay::observe(step, second, batch.inputs()));
+      auto h = belay::forward(step, first, belay::constant(batch.inputs()));  // the next layer's gather is started
+      if (returns("gather")) return;
+      auto y = belay::forward(step, second, h.out());
+      auto [loss, grad] = belay::squared_error(step, y.out(), batch.inputs());
+      grad = std::move(y).backward(grad);  // its reduction is started
+      if (returns("reduction")) return;
+      std::move(h).backward(grad);
+      if (second_step && place == "other_call")
+        static_cast<void>(belay::observe(step, rank.number() == 1 ? first : second, batch.inputs()));
+      auto outcome = std::move(step).commit(mesh, belay::samples{network_bench::rows});
+      auto* const ok = belay::committed(outcome);
+      if (ok == nullptr || returns("update")) return;
+      optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
+    }
+  };
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -89,11 +142,19 @@ int main(int argc, char** argv) {
   const bool in_flight = std::string(argv[1]).rfind(queued, 0) == 0;
   const std::string experts = "experts-";
   const bool exchanges = std::string(argv[1]).rfind(experts, 0) == 0;
+  const std::string store = "store-", whole = argv[1];
   const std::string mode = in_flight || exchanges ? std::strchr(argv[1], '-') + 1 : argv[1];
   std::optional<exchange_memory> rows;
   using seconds = std::chrono::duration<double>;
   belay::mpi::world world({.timeout = seconds(std::atof(argv[2])), .stall = seconds(std::atof(argv[3]))});
   try {
+    if (whole.rfind(store, 0) == 0) {
+      const std::size_t end = whole.find('-', store.size());
+      const std::string place = whole.substr(store.size(), end - store.size());
+      belay::launch(world, training(place, end == std::string::npos ? "nothing" : whole.substr(end + 1)));
+      std::printf("rank %d is done\n", world.number());
+      return 0;
+    }
     world.run([&](belay::mpi::rank& rank) {
       const auto values = std::make_shared<std::vector<float>>(100'000, 1.0F);
       std::vector<float>& x = *values;
