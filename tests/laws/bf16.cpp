@@ -10,9 +10,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "laws/support/run.hpp"
@@ -24,7 +28,14 @@ namespace {
 
 // bf16 rounds to 2^-9 of a number; each layer rounds what it keeps a few times on the way up and down.
 constexpr double of_all = 0x1p-7;
-constexpr double of_one_tensor = 0x1p-6;
+
+// The same of each tensor, but for those whose gradients add what differs in sign: what rounded outputs of experts are
+// worth to their gate, and what a norm before them is told by all of them.
+double bound_of(const std::string& tensor) {
+  for (const char* differing : {"block_sparse_moe.gate.weight", "post_attention_layernorm.weight"})
+    if (tensor.ends_with(differing)) return 2 * of_all;
+  return of_all;
+}
 
 options every_expert() {
   options run = small_run();
@@ -51,9 +62,12 @@ double apart(const tensors& a, const tensors& b) {
 }
 
 void check_first_gradients(const record& expected, const record& got) {
-  const difference worst = compare(expected.gradients[0], got.gradients[0]);
-  INFO(worst.where << " differs by " << worst.worst);
-  CHECK(worst.worst <= of_one_tensor);
+  REQUIRE(expected.gradients[0].size() == got.gradients[0].size());
+  for (const auto& [name, values] : expected.gradients[0]) {
+    const double differs = compare(tensors{{name, values}}, {{name, got.gradients[0].at(name)}}).worst;
+    INFO(name << " differs by " << differs);
+    CHECK(differs <= bound_of(name));
+  }
   CHECK(apart(expected.gradients[0], got.gradients[0]) <= of_all);
   CHECK(std::abs(expected.losses[0] - got.losses[0]) <= 1e-3 * expected.losses[0]);
 }
@@ -79,7 +93,7 @@ TEST_CASE("and not those of a gradient that is scaled twice, or lacks a micro-ba
     if (name != "lm_head.weight") return;
     for (float& g : gradient) g *= 11.0F / 12;
   };
-  CHECK(compare(expected.gradients[0], train<bf16>(run, source, shrunk).gradients[0]).worst > of_one_tensor);
+  CHECK(compare(expected.gradients[0], train<bf16>(run, source, shrunk).gradients[0]).worst > 2 * of_all);
 }
 
 TEST_CASE("any mesh is within the same bounds, and bit for bit where the order of sums is that of one rank") {
@@ -137,6 +151,46 @@ TEST_CASE("and whatever the policy of the streams") {
   for (std::uint64_t seed = 0; seed < 5; ++seed) {
     run.streams = {belay::stream_policy::adversarial, seed};
     CHECK(compare(expected, train<bf16>(run, source)).worst == 0);
+  }
+}
+
+namespace {
+
+// Bytes of all operations of a kind that all ranks have called or started in a short run, as their flight recorders
+// know them.
+template <class T>
+std::map<belay::operation, std::size_t> bytes_of_operations(options run) {
+  run.steps = 2;
+  const uneven_text source(run.model.vocab);
+  std::mutex lock;
+  std::map<belay::operation, std::size_t> out;
+  launch(run, [&](auto& rank, auto& self) {
+    trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{run, rank,
+                                                                                                         self, source};
+    for (const std::size_t step : self.steps(run.steps)) static_cast<void>(trained.train(step));
+    if constexpr (requires { rank.state(); }) {
+      const std::lock_guard guard(lock);
+      for (const belay::lane which : {belay::lane::caller, belay::lane::stream}) {
+        const auto& recorder = rank.state()->recorder(rank.number(), which);
+        REQUIRE(recorder.count() <= recorder.capacity());  // none is forgotten
+        for (std::uint64_t i = 0; i < recorder.count(); ++i) out[recorder[i].what] += recorder[i].bytes;
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("pipelines and an optimizer's gathers send half the bytes") {
+  options run = small_run();
+  run.mesh = {2, 2, 1, 1};
+  run.zero = belay::zero_stage::optimizer_state;
+  auto wide = bytes_of_operations<float>(run), narrow = bytes_of_operations<bf16>(run);
+  for (const auto what : {belay::operation::exchange, belay::operation::all_gather_v}) {
+    INFO(name(what));
+    CHECK(wide[what] > 0);
+    CHECK(narrow[what] == wide[what] / 2);
   }
 }
 

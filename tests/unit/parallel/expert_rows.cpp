@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The kernels that move rows, beside plain loops, bit for bit.
+// The kernels that move rows, beside plain loops, bit for bit; and how many bytes they send.
 #include <doctest/doctest.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "belay/backend/host.hpp"
 #include "belay/kernel/non_temporal.hpp"
 #include "belay/parallel/experts.hpp"
+#include "unit/parallel/support/expert_fixture.hpp"
 
 namespace {
 
@@ -121,5 +126,77 @@ TEST_CASE("a copy around the caches copies what it is given, aligned or not") {
       INFO(bytes << " bytes to offset " << offset);
       CHECK(equal);
     }
+  }
+}
+
+namespace {
+
+// Threads that send each other's rows in messages, as ranks of MPI do, and count them.
+struct posting_group {
+  static constexpr bool has_varying_counts = true;
+  belay::host::group ranks;
+  std::size_t* sent;  // bytes of rows
+
+  [[nodiscard]] int rank() const { return ranks.rank(); }
+  [[nodiscard]] int size() const { return ranks.size(); }
+  void barrier(belay::where at = belay::where::current()) const { ranks.barrier(at); }
+  void agree_symmetric(std::size_t, belay::where) const {}
+  void all_gather_v(std::span<std::int64_t> inout, std::span<const std::size_t> counts, belay::where at) const {
+    ranks.all_gather_v(inout, counts, at);
+  }
+  void exchange(std::span<const belay::p2p> transfers, belay::where at) const {
+    for (const belay::p2p& one : transfers)
+      if (one.kind == belay::p2p::direction::send) *sent += rows_in({static_cast<std::byte*>(one.data), one.bytes});
+    ranks.exchange(transfers, at);
+  }
+
+ private:
+  // Ranges, each after 24 bytes that say where it goes and, last, how long it is; or how long such a message is.
+  static std::size_t rows_in(std::span<const std::byte> message) {
+    std::size_t bytes = 0;
+    for (std::size_t place = 0; place + 24 <= message.size();) {
+      std::uint64_t range = 0;
+      std::memcpy(&range, message.data() + place + 16, sizeof range);
+      bytes += range;
+      place += 24 + range;
+    }
+    return bytes;
+  }
+};
+
+// Bytes that rank `of` of two sends in the four moves of a dispatch.
+template <class T>
+std::size_t bytes_of_moves(int of) {
+  constexpr std::size_t rows = 9, hidden = 17, experts = 4, k = 2;
+  std::size_t sent[2] = {};
+  belay::host::world{2}.run([&](belay::host::rank& rank) {
+    const posting_group ranks{rank.world(), &sent[rank.number()]};
+    toy::expert_fixture<T, posting_group> here(ranks, {experts, k, hidden, 40});
+    std::vector<T> x(rows * hidden, T(1.0F)), y, dx;
+    const belay::view<const T, 2> input{x.data(), {rows, hidden}};
+    std::vector<float> logits(rows * experts), dweights;
+    for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 7 % 11);
+    auto frame = here.begin(belay::frame_mode::owing);
+    const auto routed = belay::route<float>(frame, toy::matrix(logits, rows, experts), k);
+    auto there = here.exchange.dispatch(frame, input, routed);
+    for (std::size_t i = 0; i < there.offsets().back() * hidden; ++i)
+      there.outputs().data()[i] = there.rows().data()[i];
+    auto merged = std::move(there).combine(frame, toy::matrix(y, rows, hidden));
+    auto back = std::move(merged).backward(frame, input, toy::matrix(dweights, rows, k));
+    for (std::size_t i = 0; i < back.offsets().back() * hidden; ++i)
+      back.row_gradients().data()[i] = back.output_gradients().data()[i];
+    std::move(back).finish(frame, toy::matrix(dx, rows, hidden));
+    here.end();
+  });
+  return sent[of];
+}
+
+}  // namespace
+
+TEST_CASE("rows of bf16 are half the bytes of float on their way to experts and back") {
+  for (const int rank : {0, 1}) {
+    const std::size_t wide = bytes_of_moves<float>(rank);
+    CHECK(wide > 0);
+    CHECK(bytes_of_moves<belay::bf16>(rank) == wide / 2);
   }
 }
