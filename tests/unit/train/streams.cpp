@@ -21,6 +21,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/backend/host/processes.hpp"
 #include "belay/belay.hpp"
+#include "test_length.hpp"
 #include "unit/train/support/linear.hpp"
 
 namespace {
@@ -169,7 +170,8 @@ TEST_CASE("what a participant withdraws in a step that an exception ends, no wor
   CHECK(part.was_over);
 }
 
-TEST_CASE("a process that ends or is killed with work in flight is named by its peers") {
+TEST_CASE("a process that ends or is killed with work in flight is named by its peers" *
+          doctest::skip(threads_are_sanitized)) {
   for (stream_policy how : {stream_policy::immediate, stream_policy::queued}) {
     for (const bool killed : {false, true}) {
       const auto end = [&](auto& rank, auto&, std::size_t step) {
