@@ -66,7 +66,7 @@ struct finding {
 // A lease of the windows that is never returned, every thousandth step: what must be noticed.
 enum class policy { right, forgets_a_lease };
 
-template <class T = float>
+template <class T = float, class Kit = model::host_kit>
 finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = {}, options run = tiny_run()) {
   run.streams = streams;
   const uneven_text source(run.model.vocab);
@@ -74,7 +74,7 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
   for (std::size_t i = 0; i < held_out.size(); ++i) held_out[i] = static_cast<std::int32_t>(i * i % run.model.vocab);
   finding found;
   std::atomic<bool> as_planned = true;
-  launch(run, [&](auto& rank, auto& self) {
+  launch<Kit>(run, [&](auto& rank, auto& self) {
     using rank_type = std::remove_reference_t<decltype(rank)>;
     using trainer_type = trainer<T, rank_type, std::remove_reference_t<decltype(self)>>;
     trainer_type trained{run, rank, self, source};
@@ -128,6 +128,8 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
   return found;
 }
 
+const belay::stream_choice policies[] = {{}, {belay::stream_policy::queued, 0}, {belay::stream_policy::adversarial, 5}};
+
 std::size_t step_count() { return only_a_sample() ? 300 : 10'000; }
 
 }  // namespace
@@ -140,15 +142,28 @@ TEST_CASE("bytes, allocations, descriptors and threads are constant after the fi
   if (!only_a_sample() && tools::heap_is_counted()) CHECK(found.growth < (1U << 20U));
 }
 
-TEST_CASE("and in bf16, whose wire and master copies are planned") {
-  const finding found = run_steps<belay::bf16>(100, policy::right);
-  CHECK(found.first_difference == 0);
-  CHECK(found.as_planned);
+TEST_CASE("and in bf16, whose wire and master copies are planned, whatever the policy of the streams") {
+  for (const belay::stream_choice& how : policies) {
+    CAPTURE(std::string(name(how.policy)));
+    const finding found = run_steps<belay::bf16>(30, policy::right, how);
+    CHECK(found.first_difference == 0);
+    CHECK(found.as_planned);
+  }
+}
+
+// The other tests multiply with what the build has found.
+TEST_CASE("and with products by the blocked loop") {
+  for (const belay::stream_choice& how : policies) {
+    CAPTURE(std::string(name(how.policy)));
+    const finding found = run_steps<float, belay::host_kit<belay::kernel::blocked_products>>(30, policy::right, how);
+    CHECK(found.first_difference == 0);
+    CHECK(found.as_planned);
+  }
 }
 
 TEST_CASE("and where streams are queued, or late on purpose") {
-  for (const belay::stream_choice& how : {belay::stream_choice{belay::stream_policy::queued, 0},
-                                          belay::stream_choice{belay::stream_policy::adversarial, 5}}) {
+  for (const belay::stream_choice& how : policies) {
+    if (how.policy == belay::stream_policy::immediate) continue;  // in the first test
     const finding found = run_steps(100, policy::right, how);
     INFO(name(how.policy));
     CHECK(found.first_difference == 0);
@@ -168,9 +183,9 @@ TEST_CASE("and where gradients and parameters are divided, gathered for a use or
         CAPTURE(static_cast<int>(stage));
         CAPTURE(static_cast<int>(reshard));
         CAPTURE(static_cast<int>(recompute));
-        for (const belay::stream_choice& how :
-             {belay::stream_choice{}, belay::stream_choice{belay::stream_policy::queued, 0}}) {
-          const finding found = run_steps(30, policy::right, how, run);
+        for (const belay::stream_choice& how : policies) {
+          CAPTURE(std::string(name(how.policy)));
+          const finding found = run_steps(6, policy::right, how, run);
           CHECK(found.first_difference == 0);
           CHECK(found.as_planned);
         }
@@ -185,8 +200,7 @@ TEST_CASE("and where parameters, gradients and state live in lower tiers") {
   run.optimizer_tier = belay::tier::file;
   run.tier_folder = "/tmp";
   run.tier_chunk = belay::parameter_chunk;
-  for (const belay::stream_choice& how : {belay::stream_choice{}, belay::stream_choice{belay::stream_policy::queued, 0},
-                                          belay::stream_choice{belay::stream_policy::adversarial, 4}}) {
+  for (const belay::stream_choice& how : policies) {
     const finding found = run_steps(is_soak() ? 1000 : 30, policy::right, how, run);
     CHECK(found.first_difference == 0);
     CHECK(found.as_planned);
