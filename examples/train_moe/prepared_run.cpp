@@ -10,6 +10,7 @@
 #include "belay/core/printable.hpp"
 #include "model/products.hpp"
 #include "train_moe/advice.hpp"
+#include "train_moe/offload_proposal.hpp"
 
 namespace train_moe {
 
@@ -131,7 +132,7 @@ belay::rehearsal_result plan_of(prepared_run::rehearsal_of rehearse, prepared_ru
   return {};
 }
 
-// Of a run that is refused each single change of its flags is rehearsed with the same text.
+// Of a run that is refused an --offload is proposed, and each single change of its flags is rehearsed with the same text.
 belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehearsal_of rehearse, prepared_run& rest,
                                 options& run) {
   const options given = run;
@@ -141,7 +142,8 @@ belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehe
       run = changed;
       return rehearse(rest);
     };
-    auto lines = rehearsed_advice(of, given, plan.plan, with);
+    std::vector<std::string> lines{propose_offload(given, plan.plan, with).text()};
+    for (std::string& line : rehearsed_advice(of, given, plan.plan, with)) lines.push_back(std::move(line));
     run = given;
     return lines;
   };
@@ -161,7 +163,7 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
       plan(fitting(plan_of(rehearse, *this), rehearse, *this, given.run)),
       printer(given.run, says == voice::speaks ? given.json : "", says == voice::speaks ? given.tensorboard : "") {
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
-    printer.say(plan.text(launch_options_of(given.run)));
+    printer.say(plan.text(launch_options_of(given.run)) + propose_offload(given.run, plan.plan, {}).text() + "\n");
   if (given.run.steps > 0 && says == voice::speaks)
     printer.say("products: " + model::product_backend() + "\nstreams: " + streams_of(given) + "\n");
 }

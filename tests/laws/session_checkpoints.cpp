@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Whole runs of the trainer that are saved and resumed, whose optimizer lives in a lower tier, or whose plan is
-// refused.
+// Whole runs of the trainer that are saved and resumed, that offload, or whose plan is refused.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -163,6 +164,42 @@ TEST_CASE("sizes that are together more than any plan holds are refused with the
       static_cast<void>(train_moe::run_session(*line, pointers.data())),
       doctest::Contains("--sequence 4096, --micro-batch-size 65536 and --micro-batches 2 are together"),
       belay::input_error);
+}
+
+TEST_CASE("a refused plan proposes an --offload, which is accepted and trains alike, or says that none fits") {
+  const folder in;
+  const auto train = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> flags{"--model", in.file("model.json"), "--mesh", "dp=2", "--zero", "3", "--steps", "2"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return run(in, flags);
+  };
+  const auto refusal_of = [&](const std::string& budget) -> std::string {
+    try {
+      static_cast<void>(train({"--budget", budget}));
+    } catch (const belay::plan_refused& refusal) {
+      return refusal.what();
+    }
+    return "";
+  };
+  const outcome resident = train({});
+  std::size_t planned = 0;
+  for (const std::size_t bytes : resident.steps[0]["planned_bytes"]["device"]) planned = std::max(planned, bytes);
+  const std::string less = "device=" + std::to_string(planned - 1);
+  for (const std::string& budget :
+       {less, less + ",pinned=1000", less + ",pinned=1000,host=80000", std::string("device=300000,pinned=100000")}) {
+    INFO(budget);
+    const std::string text = refusal_of(budget);
+    const std::size_t begin = text.find("  - --offload "), end = text.find(": fits, rehearsed", begin);
+    REQUIRE(end != std::string::npos);
+    std::istringstream words(text.substr(begin + 4, end - begin - 4));
+    std::vector<std::string> flags{"--budget", budget};
+    for (std::string word; words >> word;) flags.push_back(word);
+    INFO(text.substr(begin, end - begin));
+    const outcome got = train(flags);
+    REQUIRE(got.steps.size() == 2);
+    for (std::size_t s = 0; s < 2; ++s) CHECK(got.steps[s]["loss"] == resident.steps[s]["loss"]);
+  }
+  CHECK(refusal_of("device=1000").find("no --offload fits: with optimizer:pinned,") != std::string::npos);
 }
 
 TEST_CASE("what cannot be offloaded is refused with the flag that would help") {
