@@ -121,7 +121,7 @@ void add_other_tiers(change_list& out, belay::tier of, const options& run) {
       if (other == of || (other == tier::file && run.tier_folder.empty())) continue;
       const auto move = [&each, other](options& one) {
         one.*each.where_it_is = other;
-        if (offload_text(one).find(":file") == std::string::npos) one.tier_folder.clear();
+        if (!uses_files(one)) one.tier_folder.clear();
       };
       options moved = run;
       move(moved);
@@ -129,8 +129,10 @@ void add_other_tiers(change_list& out, belay::tier of, const options& run) {
     }
   }
   if (run.phase_tier == of)
-    out.add("no --phase-tier", "what training alone needs stays in the device",
-            [](options& one) { one.phase_tier = tier::device; });
+    out.add("no --phase-tier", "what training alone needs stays in the device", [](options& one) {
+      one.phase_tier = tier::device;
+      if (!uses_files(one)) one.tier_folder.clear();
+    });
   if (of != tier::host) return;
   const auto half = [&](const char* flag, std::size_t options::*size) {
     if (run.*size < 4 || run.*size % 2 != 0) return;

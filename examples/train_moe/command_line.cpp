@@ -79,6 +79,12 @@ CLI::Validator a_name() {
       "");
 }
 
+belay::tier lower_tier(const std::string& text) {  // device: it names none
+  for (const belay::tier each : {belay::tier::pinned, belay::tier::host, belay::tier::file})
+    if (text == belay::name(each)) return each;
+  return belay::tier::device;
+}
+
 // The model of --model, or of --import where that flag was not given; both together must agree.
 void resolve_model(command_line& line, bool model_given) {
   options& run = line.run;
@@ -178,13 +184,8 @@ void parse_offload(const std::string& text, const std::string& otherwise, option
     }
     belay::tier& tier_of = run.*what->where_it_is;
     if (tier_of != belay::tier::device) throw input_error("--offload " + text + " names " + what->name + " twice");
-    if (where == "host")
-      tier_of = belay::tier::host;
-    else if (where == "pinned")
-      tier_of = belay::tier::pinned;
-    else if (where == "file")
-      tier_of = belay::tier::file;
-    else
+    tier_of = lower_tier(where);
+    if (tier_of == belay::tier::device)
       throw input_error("--offload " + text + ": the tiers below device for " + what->name + " are " +
                         "pinned, host and file, not '" + where + "'");
   }
@@ -312,7 +313,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option(
          "--phase-tier", phase_tier,
          "with --phases: gradients and the optimizer's state leave the device for this tier in eval and rollout")
-      ->check(CLI::IsMember({"pinned", "host"}));
+      ->check(CLI::IsMember({"pinned", "host", "file"}));
   app.add_option("--budget", budget, "bytes one rank may use in a tier; a plan beyond it is refused")
       ->type_name("device=BYTES,pinned=BYTES,host=BYTES,file=BYTES");
   app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")
@@ -368,8 +369,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     if (app.count("--offload") == 0 && app.count("--tier") > 0)
       throw input_error("--tier " + offload_tier +
                         " is the tier of an --offload that names none: say what is offloaded");
-    if (app.count("--phase-tier") > 0)
-      run.phase_tier = phase_tier == "pinned" ? belay::tier::pinned : belay::tier::host;
+    if (app.count("--phase-tier") > 0) run.phase_tier = lower_tier(phase_tier);
     if (app.count("--budget") > 0) run.budget = parse_budget(budget);
     if (resume) run.checkpoint.from = belay::resume_from::newest;
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;

@@ -92,10 +92,10 @@ void check(const options& run) {
   if (mesh.replicates_shards() && run.gradient_tier == belay::tier::file)
     throw input_error(
         "--shard-group sums gradients over groups, which it does not in tier file: take --offload gradients:host");
-  const auto in_file = [&](const offloadable& each) { return run.*each.where_it_is == belay::tier::file; };
-  if (std::ranges::any_of(all_offloadable, in_file) == run.tier_folder.empty())
+  if (uses_files(run) == run.tier_folder.empty())
     throw input_error(
-        "--offload with :file, as in optimizer:file, and --tier-dir DIR, the folder of its files, go together");
+        "--offload with :file, as in optimizer:file, or --phase-tier file, and --tier-dir DIR, the folder of their "
+        "files, go together");
   const checkpoint_settings& saved = run.checkpoint;
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
     throw input_error(

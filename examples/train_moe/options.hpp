@@ -108,6 +108,13 @@ inline constexpr offloadable all_offloadable[] = {{"optimizer", &options::optimi
   return belay::name(chosen.policy) + (seeded ? ":" + std::to_string(chosen.seed) : std::string());
 }
 
+/// Whether something lies in tier file.
+[[nodiscard]] inline bool uses_files(const options& run) noexcept {
+  bool any = run.phase_tier == belay::tier::file;
+  for (const offloadable& each : all_offloadable) any = any || run.*each.where_it_is == belay::tier::file;
+  return any;
+}
+
 /// Sizes that follow from the options: of one rank unless said otherwise.
 struct batch_shape {
   std::size_t micro_batches = 0;  // of this rank's pipeline

@@ -86,7 +86,7 @@ class phase_lines {
   }
 
  private:
-  static constexpr std::array tiers{belay::tier::device, belay::tier::pinned, belay::tier::host};
+  static constexpr std::array tiers{belay::tier::device, belay::tier::pinned, belay::tier::host, belay::tier::file};
   static constexpr std::size_t index(belay::tier of) noexcept { return static_cast<std::size_t>(of); }
 
   template <class World>

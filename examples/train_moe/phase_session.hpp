@@ -32,7 +32,9 @@ class phase_session {
   phase_session(Trainer& trainer, const phase_cycle& cycle, std::span<const std::int32_t> text)
       : trainer_(&trainer),
         cycle_(&cycle),
-        residency_(trainer.run(), trainer.settings().phase_tier, trainer.store()),
+        residency_(trainer.run(),
+                   belay::residency_memory{trainer.settings().phase_tier, Trainer::files_of(trainer.settings())},
+                   trainer.store()),
         switch_(trainer.run(), trainer.mesh(), trainer.store()),
         now_(switch_.begin()),
         evaluation_(trainer, text, sequence()),

@@ -8,6 +8,7 @@
 #include "belay/core/checked_size.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
+#include "belay/device/tier_file.hpp"
 #include "model/products.hpp"
 #include "train_moe/advice.hpp"
 #include "train_moe/offload_proposal.hpp"
@@ -114,6 +115,11 @@ std::string streams_of(const command_line& line) {
   return line.why_streams.empty() ? out : out + " (" + line.why_streams + ")";
 }
 
+std::optional<std::string> files_of(const options& run) {
+  if (!uses_files(run)) return std::nullopt;
+  return belay::medium_of(run.tier_folder).text();
+}
+
 // A size that no rehearsal has addresses for is one of the flags'.
 belay::rehearsal_result plan_of(prepared_run::rehearsal_of rehearse, prepared_run& rest) {
   const auto refuse = [&run = rest.line.run](const std::exception& problem) {
@@ -161,11 +167,14 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
       imported(read_import(given)),
       // It reads the rest, before anything is opened for writing.
       plan(fitting(plan_of(rehearse, *this), rehearse, *this, given.run)),
+      tier_file(files_of(given.run)),
       printer(given.run, says == voice::speaks ? given.json : "", says == voice::speaks ? given.tensorboard : "") {
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)) + propose_offload(given.run, plan.plan, {}).text() + "\n");
   if (given.run.steps > 0 && says == voice::speaks)
     printer.say("products: " + model::product_backend() + "\nstreams: " + streams_of(given) + "\n");
+  if (tier_file && says == voice::speaks)
+    printer.say("files of " + belay::printable(given.run.tier_folder) + ": " + *tier_file + "\n");
 }
 
 belay::launch_options launch_options_of(const options& run) {
@@ -184,6 +193,7 @@ void prepared_run::finish(const summary& end) {
                                     {"tokens_per_s", or_null(end.tokens_per_s)},
                                     {"resumed_from", or_null(end.resumed_from)},
                                     {"stopped", end.stopped},
+                                    {"tier_file", or_null(tier_file)},
                                     {"config", config_of(line)}};
   printer.write_json(last.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   printer.write_events([&](belay::event_file& events) {

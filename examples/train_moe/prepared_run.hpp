@@ -67,6 +67,7 @@ struct prepared_run {
   std::vector<std::int32_t> eval_text;  // of evaluations; empty: there are none
   std::optional<model_import> imported;
   belay::rehearsal_result plan;
+  std::optional<std::string> tier_file;  // what files of --tier-dir are like, where there are some
   step_printer printer;
 };
 

@@ -133,6 +133,10 @@ class trainer {
   [[nodiscard]] auto& checkpoints() noexcept { return checkpoints_; }
   [[nodiscard]] auto& pipeline() noexcept { return pipeline_; }
   [[nodiscard]] auto& stage() noexcept { return stage_; }
+  /// Of tier file.
+  [[nodiscard]] static belay::file_memory files_of(const options& settings) {
+    return {.folder = settings.tier_folder, .piece = settings.tier_chunk * sizeof(float)};
+  }
   /// The numbers all ranks shared at the end of the last step; see report_table for their places.
   [[nodiscard]] std::span<const double> shared() const noexcept { return shared_; }
   [[nodiscard]] const report_table& table() const noexcept { return table_; }
@@ -148,9 +152,6 @@ class trainer {
   [[nodiscard]] static belay::expert_settings experts_of(const options& settings) {
     const auto& model = settings.model;
     return {model.experts, model.experts_per_token, model.hidden, initial_capacity(settings)};
-  }
-  [[nodiscard]] static belay::file_memory files_of(const options& settings) {
-    return {.folder = settings.tier_folder, .piece = settings.tier_chunk * sizeof(float)};
   }
   [[nodiscard]] model::model_part part_of(const options& settings) const {
     return model::model_part::of(settings.model, static_cast<std::size_t>(mesh_.coordinate().pipeline),

@@ -48,8 +48,43 @@ TEST_CASE("a session that is resumed prints the lines of one that did not end, i
     if (each.contains("phase")) got.push_back(each);
   CHECK(expected.size() == 4);
   CHECK(got == expected);
+  // The learning rate may be another: the first step has the same loss, and trains otherwise.
+  const outcome faster = train("b", "6", {"--resume", "--lr", "1e-2"});
+  CHECK(faster.summary["resumed_from"] == 3);
+  REQUIRE(faster.steps.size() == 3);
+  CHECK(faster.steps[0]["loss"] == whole.steps[3]["loss"]);
+  CHECK(faster.steps[2]["loss"] != whole.steps[5]["loss"]);
   // Another batch, text or model is another run.
   CHECK_THROWS_AS(static_cast<void>(train("b", "7", {"--resume", "--seed", "2"})), belay::input_error);
+  const auto refused = [&](const std::string& model, const char* micro_batches, const char* size) {
+    std::vector<std::string> flags{"train_moe", "--sequence", "16", "--steps", "7", "--mesh", "pp=2,ep=2", "--resume"};
+    for (const std::string& flag :
+         {std::string("--phases"), std::string("train=2,eval=1,rollout=1"), std::string("--eval"), in.file("text"),
+          std::string("--data"), in.file("text"), std::string("--checkpoint"), in.file("b"), std::string("--model"),
+          model, std::string("--micro-batches"), std::string(micro_batches), std::string("--micro-batch-size"),
+          std::string(size)})
+      flags.push_back(flag);
+    try {
+      static_cast<void>(run_with(flags));
+    } catch (const belay::error& problem) {
+      return std::string(problem.what());
+    }
+    return std::string("not refused");
+  };
+  // `model.json` with one number changed.
+  const auto model_with = [&](const std::string& number, const char* instead) {
+    std::string text = bytes_of(in.file("model.json"));
+    text.replace(text.find(number), number.size(), instead);
+    std::ofstream(in.file("other.json")) << text;
+    return in.file("other.json");
+  };
+  const auto contains = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  CHECK(contains(refused(model_with("\"intermediate_size\": 24", "\"intermediate_size\": 32"), "4", "4"),
+                 "experts.w13 is 4x48x16, the model's is 4x64x16"));
+  CHECK(contains(refused(model_with("\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 1"), "4", "4"),
+                 "disagree: num_experts_per_tok"));
+  CHECK(contains(refused(in.file("model.json"), "8", "4"), "was written with --micro-batches 4, this run has 8"));
+  CHECK(contains(refused(in.file("model.json"), "4", "8"), "--micro-batches x --micro-batch-size 16, this run has 32"));
   std::ofstream(in.file("text"), std::ios::app) << "and more";
   CHECK_THROWS_AS(static_cast<void>(train("b", "7", {"--resume"})), belay::input_error);
 }
@@ -214,6 +249,7 @@ TEST_CASE("what cannot be offloaded is refused with the flag that would help") {
   refused({"--offload", "parameters:file", "--zero", "3"});
   refused({"--offload", "parameters:file", "--zero", "2", "--tier-dir", "/tmp"});
   refused({"--offload", "optimizer:file"});
+  refused({"--phase-tier", "file", "--phases", "train=1,eval=1"});
   refused({"--tier-dir", "/tmp"});
   refused({"--offload", "optimizer,optimizer:host"});
   refused({"--offload", "weights"});

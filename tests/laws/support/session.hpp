@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train_moe/command_line.hpp"
@@ -52,18 +53,24 @@ struct outcome {
   nlohmann::json summary;
 };
 
-// Runs the trainer with these flags, after those that every run here has.
+// Runs the trainer with these words; returns its exit code.
+inline int run_with(std::vector<std::string> words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  int code = 0;
+  const auto line = train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), code);
+  return line ? train_moe::run_session(*line, pointers.data()) : code;
+}
+
+// The same with these flags, after those that every run here has.
 inline outcome run(const folder& in, std::vector<std::string> flags) {
   std::vector<std::string> all{"train_moe",          "--sequence", "16",     "--micro-batches", "4",
                                "--micro-batch-size", "4",          "--data", in.file("text"),   "--json",
                                in.file("lines")};
   all.insert(all.end(), flags.begin(), flags.end());
-  std::vector<char*> pointers;
-  for (std::string& flag : all) pointers.push_back(flag.data());
+  files::remove(in.file("lines"));
   outcome out;
-  const auto line = train_moe::parse(static_cast<int>(pointers.size()), pointers.data(), out.code);
-  if (!line) return out;
-  out.code = train_moe::run_session(*line, pointers.data());
+  out.code = run_with(std::move(all));
   std::ifstream lines(in.file("lines"));
   for (std::string text; std::getline(lines, text);) {
     auto object = nlohmann::json::parse(text);

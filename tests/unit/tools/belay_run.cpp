@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -213,6 +214,37 @@ TEST_CASE("Ctrl-C and SIGTERM reach every rank, once, and belay-run waits for th
   ::kill(one.pid(), SIGINT);
   CHECK(one.wait().code == 128 + SIGINT);
 }
+
+#ifdef BELAY_TRAIN_MOE
+TEST_CASE("a trainer that gets SIGTERM saves one step of all ranks, ends with 75, and goes on from there") {
+  const scratch saves;
+  const std::string folder = saves.path() + "/saved";
+  const auto train = [&](const std::string& steps) {
+    return std::vector<std::string>{"-n",     "2",    BELAY_TRAIN_MOE, "--backend",  "processes",
+                                    "--mesh", "dp=2", "--sequence",    "16",         "--micro-batches",
+                                    "2",      "--micro-batch-size",    "2",          "--steps",
+                                    steps,    "--checkpoint",          folder,       "--resume"};
+  };
+  launched one(train("1000000"));
+  CHECK(one.wait_for_lines("out", 8).size() >= 8);  // it trains
+  ::kill(one.pid(), SIGTERM);
+  const outcome stopped = one.wait();
+  CAPTURE(stopped.error);
+  CHECK(stopped.code == 75);
+  std::vector<std::string> saved;
+  for (const auto& each : std::filesystem::directory_iterator(folder)) saved.push_back(each.path().filename());
+  REQUIRE(saved.size() == 1);
+  CHECK(std::filesystem::exists(folder + "/" + saved[0] + "/manifest.json"));
+  const unsigned long step = std::stoul(saved[0].substr(5));
+  CHECK(step > 0);
+  CHECK(stopped.out.find("stopped as asked after step " + std::to_string(step) + ";") != std::string::npos);
+  const outcome resumed = run(train(std::to_string(step + 1)));
+  CAPTURE(resumed.error);
+  CHECK(resumed.code == 0);
+  CHECK(resumed.out.find("resumed from " + folder + "/" + saved[0]) != std::string::npos);
+  CHECK(resumed.out.find(std::to_string(step + 1) + " steps, loss ") != std::string::npos);
+}
+#endif
 
 TEST_CASE("started with signals ignored, as scripts start things in the background, ranks can be ended nevertheless") {
   const std::vector<int> background{SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTSTP, SIGUSR1};
