@@ -6446,15 +6446,16 @@ class queue_stream::patience {
     const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
     return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
   }
-  /// Throws unless the wait, of a rank's host or of its stream, goes on.
-  void expect_more(const std::string& who, const event_source& awaited, const where& at) {
+  /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
+  template <class Who>
+  void expect_more(const Who& who, const event_source& awaited, const where& at) {
     switch (look(awaited.pace())) {
       case verdict::goes_on: return;
       case verdict::failed: watch_->raise(at);
       case verdict::stuck: break;
     }
     const double seconds = std::chrono::duration<double>(watch_->limit()).count();
-    watch_->give_up("rank " + std::to_string(watch_->rank()) + who + " waits for its " + awaited.text() +
+    watch_->give_up("rank " + std::to_string(watch_->rank()) + who() + " waits for its " + awaited.text() +
                         ": nothing of it has ended within " + std::to_string(seconds) + " s",
                     at);
   }
@@ -6495,7 +6496,7 @@ class queue_stream::progress final : public event_source {
     patience mine(*watch_);
     while (!changed_.wait_for(lock, slice, is_over)) {
       lock.unlock();
-      mine.expect_more("", *this, at);
+      mine.expect_more([] { return std::string(); }, *this, at);
       lock.lock();
     }
     return true;
@@ -6519,7 +6520,7 @@ class queue_stream::progress final : public event_source {
     std::optional<patience> mine;
     if (watch_ != nullptr) mine.emplace(*watch_);
     while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + slice, at))
-      if (mine) mine->expect_more("'s " + name(), *mark.source(), at);
+      if (mine) mine->expect_more([this] { return "'s " + name(); }, *mark.source(), at);
   }
   // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
   void wait_or_end(std::uint64_t place) const noexcept {

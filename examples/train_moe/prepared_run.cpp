@@ -138,7 +138,8 @@ belay::rehearsal_result plan_of(prepared_run::rehearsal_of rehearse, prepared_ru
   return {};
 }
 
-// Of a run that is refused an --offload is proposed, and each single change of its flags is rehearsed with the same text.
+// Of a run that is refused an --offload is proposed, and each single change of its flags is rehearsed with the same
+// text.
 belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehearsal_of rehearse, prepared_run& rest,
                                 options& run) {
   const options given = run;
