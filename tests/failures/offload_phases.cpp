@@ -199,7 +199,15 @@ TEST_CASE(
   CHECK(right.named);
   CHECK(right.checkpoints);
   CHECK(right.as_planned);
-  CHECK_FALSE(cycles(policy::fresh_buffer).flat);  // a buffer for every phase, rounded up
+  // A buffer for every phase, rounded up: where their number is beyond the plan, an error says so.
+  const auto stays_flat = [&](policy how) {
+    try {
+      return cycles(how).flat;
+    } catch (const belay::budget_error&) {
+      return false;
+    }
+  };
+  CHECK_FALSE(stays_flat(policy::fresh_buffer));
   CHECK_FALSE(cycles(policy::discards_the_copy).leaves);
   const auto forgot = cycles(policy::forgets);
   CHECK_FALSE(forgot.checkpoints);  // what a checkpoint has loaded stays on the device

@@ -192,8 +192,10 @@ void check_state_bytes(const options& run) {
     }
     CAPTURE(number);
     CHECK(state <= formula.bytes(run, run.zero) + formula.beside(run));
-    if (run.zero < zero_stage::parameters)  // what the next stage divides is not divided
-      CHECK(state > formula.bytes(run, static_cast<zero_stage>(static_cast<int>(run.zero) + 1)) + formula.beside(run));
+    // What the next stage divides is not divided. A release has gradients once: two buckets may be more than they are.
+    const std::size_t buckets = belay::checked(belay::check_level::local) ? formula.beside(run) : 0;
+    if (run.zero < zero_stage::parameters)
+      CHECK(state > formula.bytes(run, static_cast<zero_stage>(static_cast<int>(run.zero) + 1)) + buckets);
   }
 }
 

@@ -73,15 +73,19 @@ auto body(std::vector<found>& out, const std::vector<std::size_t>& widths, depar
     for (auto number : run.steps(3)) {
       const bool calls =
           !run.rehearsing() && number == 2 && (departs.who == departure::ranks::all || rank.number() == 1);
+      // A function: branches beside handles are more than Clang's -Wconsumed always follows.
+      const auto depart = [&](const auto& of, std::size_t after) {
+        if (after != departs.after) return;
+        if (calls)
+          static_cast<void>(belay::observe(of, layers[0], x));
+        else
+          static_cast<void>(belay::observe(of, nothing, x));
+      };
       belay::step step{run.engine(), store};
       belay::handle_store<decltype(belay::forward(step, layers[0], x))> handles{widths.size()};
       for (std::size_t i = 0; i < widths.size(); ++i) {
         handles.keep(i, belay::forward(step, layers[i], i == 0 ? x : matrix(handles.at(i - 1).out())));
-        if (i != departs.after) continue;
-        if (calls)
-          static_cast<void>(belay::observe(step, layers[0], x));
-        else
-          static_cast<void>(belay::observe(step, nothing, x));
+        depart(step, i);
       }
       auto [loss, grad] = belay::squared_error(step, handles.at(widths.size() - 1).out(), targets);
       for (std::size_t i = widths.size(); i-- > 0;) grad = handles.take(i).backward(grad);
