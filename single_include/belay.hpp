@@ -30545,7 +30545,7 @@ namespace belay::inline BELAY_ABI {
 struct optimizer_memory {
   tier state = tier::device;
   std::string folder = {};                   // of tier file: the directory in which its file is made
-  std::size_t chunk = std::size_t{1} << 17;  // elements that stream as one
+  std::size_t chunk = std::size_t{1} << 18;  // elements that stream as one
   file_access access = file_access::best;    // of tier file
 };
 

@@ -70,7 +70,7 @@ struct options {
   belay::tier parameter_tier = belay::tier::device;   // where shares of parameters do,
   belay::tier gradient_tier = belay::tier::device;    // and those of gradients
   std::string tier_folder;                            // of tier file
-  std::size_t tier_chunk = std::size_t{1} << 17;      // elements of state that stream as one; there is no flag
+  std::size_t tier_chunk = std::size_t{1} << 18;      // elements of state that stream as one; there is no flag
 };
 
 /// As the flag --freeze names it.
