@@ -22611,8 +22611,9 @@ class world_vote {
 // ---- belay/report.hpp
 //
 // Door of the report room, what people look at: the line of a step for a reader and for a program, the table of a plan,
-// memory over time as a picture, a pipeline schedule as a chart, a trace of what every rank did, and events for
-// TensorBoard. All of it but the chart takes plain numbers, so that a trainer with steps of its own can use it too.
+// memory over time as a picture, a pipeline schedule as a chart, a trace of what every rank did, events for
+// TensorBoard, and a page of a whole run. All of it but the chart takes plain numbers, so that a trainer with steps of
+// its own can use it too.
 
 // ---- belay/report/event_file.hpp
 //
@@ -23550,6 +23551,2420 @@ class memory_picture {
   std::size_t each_ = 1;     // added samples for each that is kept
   std::size_t pending_ = 0;  // added samples in the last one; 0 where it is full
   double last_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page.hpp
+//
+// A run as a page that people look at: index.html in a folder, one file with its pictures inside, made from a sample of
+// every step, by one rank. All memory is taken before the first step, curves and pictures have limits, and a page is at
+// most 2 MiB, however long the run. The samples are kept beside it, for a run that goes on.
+//
+//   belay::report_folder folder("reports/first", belay::report_start::afresh);  // before training: refused here
+//   belay::report_page page(folder, {.title = "first", .steps = 1000, .ranks = 4});
+//   page.add({.step = number, .loss = loss, .tokens_per_s = speed});             // after each step
+//   page.finish();
+
+// ---- belay/report/page/expert_map.hpp
+//
+// How busy experts were over a run, as a map of at most 16,384 cells: a row for each expert of each layer, or for
+// several of them, and columns of steps. A cell keeps the largest share of what it stands for, over that of a balanced
+// layer: 1 is perfect balance.
+
+// ---- belay/report/page/room.hpp
+//
+// Memory of a page, cut into arrays before the first step.
+
+namespace belay::inline BELAY_ABI {
+
+class report_room {
+ public:
+  explicit report_room(std::span<std::byte> memory) noexcept : rest_(memory) {}
+
+  /// Bytes of which `count` elements of T take no more.
+  template <class T>
+  [[nodiscard]] static constexpr std::size_t bytes(std::size_t count) noexcept {
+    return count * sizeof(T) + alignof(T);
+  }
+
+  /// The next `count` elements, zeroed.
+  template <class T>
+  [[nodiscard]] std::span<T> take(std::size_t count) {
+    void* begin = rest_.data();
+    std::size_t left = rest_.size();
+    if (std::align(alignof(T), count * sizeof(T), begin, left) == nullptr)
+      throw usage_error("a report page has less memory than room_bytes() says", where::current());
+    rest_ = rest_.subspan(rest_.size() - left + count * sizeof(T));
+    T* const out = static_cast<T*>(begin);
+    std::uninitialized_value_construct_n(out, count);
+    return {out, count};
+  }
+
+ private:
+  std::span<std::byte> rest_;
+};
+
+/// Steps in at most `capacity` buckets of the same width, which doubles when one more is needed.
+class step_buckets {
+ public:
+  explicit step_buckets(std::size_t capacity) noexcept : capacity_(capacity) {}
+
+  /// The bucket of `step`; `halve()` is called for each doubling, and folds bucket 2i and 2i + 1 into i. `capacity`
+  /// itself for a step before the first.
+  template <class Halve>
+  [[nodiscard]] std::size_t place(std::uint64_t step, Halve&& halve) {
+    if (used_ == 0) first_ = last_ = step;
+    if (step < first_) return capacity_;
+    while ((step - first_) / each_ >= capacity_) {
+      halve();
+      used_ = (used_ + 1) / 2;
+      each_ *= 2;
+    }
+    const auto out = static_cast<std::size_t>((step - first_) / each_);
+    if (out >= used_) used_ = out + 1;
+    if (step > last_) last_ = step;
+    return out;
+  }
+
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
+  [[nodiscard]] std::uint64_t each() const noexcept { return each_; }
+  [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
+  [[nodiscard]] std::uint64_t last() const noexcept { return last_; }
+
+  /// Where a bucket is between the first step and the last, 0 to 1; the middle where there is one step.
+  [[nodiscard]] double position(std::size_t bucket) const noexcept {
+    if (last_ == first_) return 0.5;
+    const double middle = (static_cast<double>(bucket) + 0.5) * static_cast<double>(each_) - 0.5;
+    const double share = middle / static_cast<double>(last_ - first_);
+    return share > 1 ? 1 : share;
+  }
+
+ private:
+  std::size_t capacity_;
+  std::size_t used_ = 0;
+  std::uint64_t each_ = 1;
+  std::uint64_t first_ = 0;
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+class expert_map {
+ public:
+  static constexpr std::size_t most_cells = 16384;
+  static constexpr std::size_t most_rows = 256;
+  static constexpr std::size_t most_columns = 512;
+
+  [[nodiscard]] static constexpr std::size_t room_bytes() noexcept { return report_room::bytes<float>(most_cells); }
+
+  expert_map(std::size_t layers, std::size_t experts, report_room& room)
+      : layers_(layers), experts_(experts), buckets_(most_columns), cells_(room.take<float>(most_cells)) {
+    while (experts_each_ < experts_ && layers_ * groups(experts_, experts_each_) > most_rows) experts_each_ *= 2;
+    while (rows() > most_rows) layers_each_ *= 2;
+    const std::size_t columns = rows() == 0 ? 0 : std::min(most_columns, most_cells / rows()) / 2 * 2;
+    buckets_ = step_buckets(columns);
+    columns_ = columns;
+  }
+
+  /// Tokens that chose each expert of each layer in a step. Of another shape they are left out.
+  void add(std::uint64_t step, view<const std::uint64_t, 2> tokens) noexcept {
+    if (rows() == 0 || tokens.extent(0) != layers_ || tokens.extent(1) != experts_) return;
+    const std::size_t column = buckets_.place(step, [this] { halve(); });
+    if (column == columns_) return;
+    for (std::size_t layer = 0; layer < layers_; ++layer) {
+      std::uint64_t total = 0;
+      for (std::size_t expert = 0; expert < experts_; ++expert) total += tokens(layer, expert);
+      if (total == 0) continue;
+      const double balanced = static_cast<double>(total) / static_cast<double>(experts_);
+      for (std::size_t expert = 0; expert < experts_; ++expert) {
+        float& cell = cells_[row_of(layer, expert) * columns_ + column];
+        cell = std::max(cell, static_cast<float>(static_cast<double>(tokens(layer, expert)) / balanced));
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t rows() const noexcept {
+    return groups(layers_, layers_each_) * groups(experts_, experts_each_);
+  }
+  /// Layers and experts of a row, and steps of a column.
+  [[nodiscard]] std::size_t layers_each() const noexcept { return layers_each_; }
+  [[nodiscard]] std::size_t experts_each() const noexcept { return experts_each_; }
+  [[nodiscard]] const step_buckets& buckets() const noexcept { return buckets_; }
+  [[nodiscard]] std::size_t row_of(std::size_t layer, std::size_t expert) const noexcept {
+    return layer / layers_each_ * groups(experts_, experts_each_) + expert / experts_each_;
+  }
+  [[nodiscard]] float cell(std::size_t row, std::size_t column) const noexcept {
+    return cells_[row * columns_ + column];
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::size_t groups(std::size_t of, std::size_t each) noexcept {
+    return (of + each - 1) / each;
+  }
+
+  void halve() noexcept {
+    for (std::size_t row = 0; row < rows(); ++row) {
+      const std::span<float> cells = cells_.subspan(row * columns_, columns_);
+      for (std::size_t i = 0; i < columns_ / 2; ++i) cells[i] = std::max(cells[2 * i], cells[2 * i + 1]);
+      std::fill(cells.begin() + static_cast<std::ptrdiff_t>(columns_ / 2), cells.end(), 0.0F);
+    }
+  }
+
+  std::size_t layers_;
+  std::size_t experts_;
+  std::size_t layers_each_ = 1;
+  std::size_t experts_each_ = 1;
+  step_buckets buckets_;
+  std::span<float> cells_;  // [row][column]
+  std::size_t columns_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/folder.hpp
+//
+// The folder of a report: samples.jsonl, which is appended to, and index.html, which is replaced as a whole.
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether a run goes on with the report that is in a folder.
+enum class report_start : std::uint8_t { afresh, resumed };
+
+class report_folder {
+ public:
+  /// Makes the folder where it is missing. Throws input_error for one with another run's report, and file_error where
+  /// no file can be written to it.
+  report_folder(const std::string& path, report_start start, where at = where::current())
+      : path_(path),
+        samples_path_(path + "/samples.jsonl"),
+        page_path_(path + "/index.html"),
+        temporary_path_(path + "/index.html.tmp") {
+    std::error_code wrong;
+    std::filesystem::create_directories(path, wrong);
+    if (wrong) throw file_error(path, 0, "cannot be made the folder of a report: " + wrong.message(), at);
+    const auto bytes = std::filesystem::file_size(samples_path_, wrong);
+    const bool used = (!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong);
+    if (used && start == report_start::afresh)
+      throw input_error(path + " has the report of a run: resume that run, or name another folder", at);
+    if (::access(path.c_str(), W_OK | X_OK) != 0)
+      throw file_error(path, 0, "no report can be written to it: " + error_text(errno), at);
+    samples_.reset(open(samples_path_, O_RDWR | O_CREAT | O_APPEND, at));
+    lines_.emplace(samples_.get(), samples_path_);
+  }
+  report_folder(const report_folder&) = delete;
+  report_folder& operator=(const report_folder&) = delete;
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] const std::string& samples_path() const noexcept { return samples_path_; }
+  [[nodiscard]] const std::string& page_path() const noexcept { return page_path_; }
+
+  /// A line with its newline.
+  void append(std::string_view line, where at = where::current()) { lines_->write(line, at); }
+
+  /// Calls `keep(line, begin)` with each line, without its newline, and the byte at which it begins, until it returns
+  /// false: the file is cut before that line, and before one that has no newline.
+  template <class Keep>
+  void cut_where(Keep&& keep, where at = where::current()) {
+    std::string text;
+    std::uint64_t begin = 0, read = 0;  // of the line that `text` begins with; of the file
+    for (bool more = true; more;) {
+      std::array<char, 65536> piece;
+      const ssize_t got = ::pread(samples_.get(), piece.data(), piece.size(), static_cast<off_t>(read));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw file_error(samples_path_, read, "cannot be read: " + error_text(errno), at);
+      read += static_cast<std::uint64_t>(got);
+      text.append(piece.data(), static_cast<std::size_t>(got));
+      more = got > 0;
+      std::size_t first = 0;
+      for (std::size_t end; more && (end = text.find('\n', first)) != std::string::npos; first = end + 1) {
+        more = keep(std::string_view(text).substr(first, end - first), begin + first);
+        if (!more) break;
+      }
+      begin += first;
+      text.erase(0, first);
+      if (text.size() > most_line) throw file_error(samples_path_, begin, "a line has more than 16 MiB", at);
+    }
+    if (::ftruncate(samples_.get(), static_cast<off_t>(begin)) != 0)
+      throw file_error(samples_path_, begin, "cannot be cut: " + error_text(errno), at);
+  }
+
+  /// Replaces the page: who reads it sees the old one or the new one. Allocates nothing.
+  void replace_page(std::string_view text, where at = where::current()) const {
+    const unique_fd file(open(temporary_path_, O_WRONLY | O_CREAT | O_TRUNC, at));
+    for (std::string_view rest = text; !rest.empty();) {
+      const ssize_t put = ::write(file.get(), rest.data(), rest.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0)
+        throw file_error(temporary_path_, text.size() - rest.size(), "cannot be written: " + error_text(errno), at);
+      rest.remove_prefix(static_cast<std::size_t>(put));
+    }
+    if (std::rename(temporary_path_.c_str(), page_path_.c_str()) != 0)
+      throw file_error(page_path_, 0, "cannot be replaced: " + error_text(errno), at);
+  }
+
+ private:
+  static constexpr std::size_t most_line = std::size_t{1} << 24U;
+
+  [[nodiscard]] static int open(const std::string& path, int flags, where at) {
+    int out = -1;
+    do {
+      out = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+    } while (out < 0 && errno == EINTR);
+    if (out < 0) throw file_error(path, 0, "cannot be opened for writing: " + error_text(errno), at);
+    return out;
+  }
+
+  std::string path_;
+  std::string samples_path_;
+  std::string page_path_;
+  std::string temporary_path_;
+  unique_fd samples_;
+  std::optional<output> lines_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/history.hpp
+//
+// The steps of a run in memory of fixed size: curves, bytes and marks, in at most 1,000 buckets. A bucket of several
+// steps has their mean, least and most, so that no peak is lost.
+
+#include <cmath>
+
+// ---- belay/report/page/sample.hpp
+//
+// What a report page is made of: the subject of the run, known before the first step, and a sample of every step.
+
+namespace belay::inline BELAY_ABI {
+
+/// A number of a sample that the trainer does not have.
+inline constexpr double unknown_number = std::numeric_limits<double>::quiet_NaN();
+
+/// What happened at a step beside its training.
+enum class report_mark : std::uint8_t { replay, refusal, plan_miss, phase, checkpoint, resume };
+inline constexpr std::size_t report_mark_count = 6;
+
+[[nodiscard]] constexpr const char* name(report_mark mark) noexcept {
+  switch (mark) {
+    case report_mark::replay: return "replay";
+    case report_mark::refusal: return "refusal";
+    case report_mark::plan_miss: return "plan miss";
+    case report_mark::phase: return "phase";
+    case report_mark::checkpoint: return "checkpoint";
+    case report_mark::resume: return "resume";
+  }
+  return "unknown";
+}
+
+/// Memory for one purpose in one tier. Bytes are planned ones: of the rank that samples show, and over all ranks.
+struct report_row {
+  std::string tier;
+  std::string purpose;
+  std::uint64_t planned = 0;
+  std::uint64_t smallest = 0;
+  std::uint64_t largest = 0;
+  std::uint64_t total = 0;
+};
+
+/// A line of a table.
+struct report_setting {
+  std::string name;
+  std::string value;
+};
+
+/// What is the same in all samples of a run.
+struct report_subject {
+  std::string title;                       // the program, or the run's name
+  std::uint64_t steps = 0;                 // of the whole run; 0: not known
+  std::size_t ranks = 1;                   //
+  std::size_t layers = 0;                  // with experts; 0: there are none
+  std::size_t experts = 0;                 // of a layer
+  std::size_t shown_rank = 0;              // whose memory samples have, that with most
+  std::vector<report_row> memory = {};     // rows of a tier follow each other
+  std::vector<report_setting> setup = {};  // settings of the run
+};
+
+/// Bytes of the tiers that `report_subject::memory` names, in the order in which it does.
+struct report_tier {
+  std::uint64_t live = 0;  // leased after the step
+  std::uint64_t peak = 0;  // the most at once so far
+};
+
+/// What a stage of a pipeline computes, and when: any unit, from any moment on.
+struct report_action {
+  std::size_t stage = 0;
+  std::size_t micro_batch = 0;
+  enum class kind : std::uint8_t { forward, backward } what = kind::forward;
+  double begin = 0;
+  double end = 0;
+};
+/// After an action of the shown rank: what is leased in the subject's first tier, and obligations that are open.
+struct report_moment {
+  std::uint64_t live = 0;
+  std::uint64_t open = 0;
+};
+
+/// A committed step. It points to the caller's memory. What is not known is left as it is.
+struct report_sample {
+  std::uint64_t step = 0;                           // from 1
+  double loss = unknown_number;                     // nats a token
+  double learning_rate = unknown_number;            //
+  double tokens_per_s = unknown_number;             //
+  double flops_utilization = unknown_number;        // share of the peak, 0 to 1
+  double grad_norm = unknown_number;                // before clipping
+  double bubble = unknown_number;                   // share of the pipeline phase, 0 to 1, mean over ranks
+  double bubble_predicted = unknown_number;         //
+  std::uint64_t replays = 0;                        // of this step, before it was committed
+  std::uint64_t plan_misses = 0;                    //
+  std::span<const report_tier> tiers = {};          // of the rank that is shown
+  std::span<const std::uint64_t> live = {};         // of each row of the subject's memory: they add up to the tiers'
+  std::span<const double> waiting = {};             // of each rank: share of its pipeline phase, 0 to 1
+  view<const std::uint64_t, 2> expert_tokens = {};  // [layer][expert], over all ranks
+  // Of the last step a page shows these too, the first 2,048 of each.
+  std::span<const report_action> executed = {};  // of one pipeline
+  std::span<const report_action> planned = {};   // the same, as the schedule would be with the stages' mean times
+  std::span<const report_moment> moments = {};
+};
+
+/// The curves that a page keeps.
+enum class report_curve : std::uint8_t {
+  loss,
+  eval_loss,
+  learning_rate,
+  tokens_per_s,
+  flops_utilization,
+  grad_norm,
+  bubble,
+  bubble_predicted,
+  waiting_least,
+  waiting_median,
+  waiting_most
+};
+inline constexpr std::size_t report_curve_count = 11;
+
+/// The numbers of a sample that are a curve of their own, and their names in a line of samples.jsonl.
+struct sampled_curve {
+  report_curve curve;
+  const char* name;
+  double report_sample::*value;
+};
+inline constexpr sampled_curve sampled_curves[] = {
+    {report_curve::loss, "loss", &report_sample::loss},
+    {report_curve::learning_rate, "learning_rate", &report_sample::learning_rate},
+    {report_curve::tokens_per_s, "tokens_per_s", &report_sample::tokens_per_s},
+    {report_curve::flops_utilization, "flops_utilization", &report_sample::flops_utilization},
+    {report_curve::grad_norm, "grad_norm", &report_sample::grad_norm},
+    {report_curve::bubble, "bubble", &report_sample::bubble},
+    {report_curve::bubble_predicted, "bubble_predicted", &report_sample::bubble_predicted}};
+
+/// The tiers of a subject's memory, in its order, with the number of their first row and their planned bytes.
+struct report_tier_rows {
+  std::string tier;
+  std::size_t first = 0;
+  std::size_t count = 0;
+  std::uint64_t planned = 0;
+};
+[[nodiscard]] inline std::vector<report_tier_rows> tiers_of(const std::vector<report_row>& memory) {
+  std::vector<report_tier_rows> out;
+  for (std::size_t row = 0; row < memory.size(); ++row) {
+    if (out.empty() || out.back().tier != memory[row].tier) out.push_back({memory[row].tier, row, 0, 0});
+    ++out.back().count;
+    out.back().planned += memory[row].planned;
+  }
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+class report_history {
+ public:
+  static constexpr std::size_t most_points = 1000;  // of a curve; its band of least and most has twice as many
+  static constexpr std::size_t most_rows = 64;      // of memory; what is beyond is in the tier's bytes alone
+  static constexpr std::size_t most_tiers = 4;
+
+  struct point {
+    double sum = 0;
+    double least = 0;
+    double most = 0;
+    std::uint64_t count = 0;
+
+    [[nodiscard]] double mean() const noexcept { return sum / static_cast<double>(count); }
+    void add(const point& other) noexcept {
+      if (other.count == 0) return;
+      least = count == 0 ? other.least : std::min(least, other.least);
+      most = count == 0 ? other.most : std::max(most, other.most);
+      sum += other.sum;
+      count += other.count;
+    }
+  };
+
+  [[nodiscard]] static constexpr std::size_t room_bytes() noexcept {
+    return report_room::bytes<point>(report_curve_count * most_points) +
+           report_room::bytes<report_tier>(most_tiers * most_points) +
+           report_room::bytes<std::uint64_t>(most_rows * most_points) +
+           report_room::bytes<std::uint32_t>(report_mark_count * most_points);
+  }
+
+  explicit report_history(report_room& room)
+      : buckets_(most_points),
+        curves_(room.take<point>(report_curve_count * most_points)),
+        tiers_(room.take<report_tier>(most_tiers * most_points)),
+        rows_(room.take<std::uint64_t>(most_rows * most_points)),
+        marks_(room.take<std::uint32_t>(report_mark_count * most_points)) {}
+
+  /// A value that is no finite number is left out.
+  void add(report_curve curve, std::uint64_t step, double value) noexcept {
+    if (!std::isfinite(value)) return;
+    const std::size_t bucket = place(step);
+    if (bucket == most_points) return;
+    of(curve)[bucket].add({value, value, value, 1});
+    last_[static_cast<std::size_t>(curve)] = value;
+    known_[static_cast<std::size_t>(curve)] = true;
+  }
+
+  void add(report_mark mark, std::uint64_t step, std::uint64_t count) noexcept {
+    if (count == 0) return;
+    const std::size_t bucket = place(step);
+    if (bucket == most_points) return;
+    of(mark)[bucket] += static_cast<std::uint32_t>(std::min<std::uint64_t>(count, 1U << 20U));
+    totals_[static_cast<std::size_t>(mark)] += count;
+  }
+
+  /// Bytes of tier `number` of the subject, and of its rows from `first` on. A bucket keeps the step with most.
+  void add_bytes(std::uint64_t step, std::size_t number, const report_tier& bytes, std::size_t first,
+                 std::span<const std::uint64_t> rows) noexcept {
+    if (number >= most_tiers) return;
+    const std::size_t bucket = place(step);
+    if (bucket == most_points) return;
+    report_tier& kept = tier(number)[bucket];
+    kept.peak = std::max(kept.peak, bytes.peak);
+    peaks_[number] = std::max(peaks_[number], bytes.peak);
+    if (bytes.live < kept.live) return;
+    kept.live = bytes.live;
+    for (std::size_t i = 0; i < rows.size() && first + i < most_rows; ++i) {
+      row(first + i)[bucket] = rows[i];
+      tier_of_[first + i] = number;
+    }
+  }
+
+  [[nodiscard]] const step_buckets& buckets() const noexcept { return buckets_; }
+  [[nodiscard]] bool has(report_curve curve) const noexcept { return known_[static_cast<std::size_t>(curve)]; }
+  [[nodiscard]] double last(report_curve curve) const noexcept { return last_[static_cast<std::size_t>(curve)]; }
+  [[nodiscard]] std::span<const point> points(report_curve curve) const noexcept {
+    return of(curve).first(buckets_.used());
+  }
+  [[nodiscard]] std::uint64_t total(report_mark mark) const noexcept { return totals_[static_cast<std::size_t>(mark)]; }
+  [[nodiscard]] std::span<const std::uint32_t> marks(report_mark mark) const noexcept {
+    return of(mark).first(buckets_.used());
+  }
+  [[nodiscard]] std::uint64_t peak(std::size_t number) const noexcept { return peaks_[number]; }
+  [[nodiscard]] std::span<const report_tier> bytes(std::size_t number) const noexcept {
+    return tier(number).first(buckets_.used());
+  }
+  [[nodiscard]] std::span<const std::uint64_t> row_bytes(std::size_t number) const noexcept {
+    return row(number).first(buckets_.used());
+  }
+
+ private:
+  [[nodiscard]] std::size_t place(std::uint64_t step) noexcept {
+    return buckets_.place(step, [this] { halve(); });
+  }
+
+  [[nodiscard]] std::span<point> of(report_curve curve) const noexcept {
+    return curves_.subspan(static_cast<std::size_t>(curve) * most_points, most_points);
+  }
+  [[nodiscard]] std::span<std::uint32_t> of(report_mark mark) const noexcept {
+    return marks_.subspan(static_cast<std::size_t>(mark) * most_points, most_points);
+  }
+  [[nodiscard]] std::span<report_tier> tier(std::size_t number) const noexcept {
+    return tiers_.subspan(number * most_points, most_points);
+  }
+  [[nodiscard]] std::span<std::uint64_t> row(std::size_t number) const noexcept {
+    return rows_.subspan(number * most_points, most_points);
+  }
+
+  void halve() noexcept {
+    for (std::size_t curve = 0; curve < report_curve_count; ++curve)
+      fold(of(static_cast<report_curve>(curve)), [](point& into, const point& other) { into.add(other); });
+    for (std::size_t mark = 0; mark < report_mark_count; ++mark)
+      fold(of(static_cast<report_mark>(mark)), [](std::uint32_t& into, std::uint32_t other) { into += other; });
+    // The rows of a tier are those of the step that it keeps: they add up to its bytes.
+    for (std::size_t number = 0; number < most_rows; ++number) {
+      const std::span<const report_tier> bytes = tier(tier_of_[number]);
+      const std::span<std::uint64_t> kept = row(number);
+      for (std::size_t i = 0; i < most_points / 2; ++i)
+        kept[i] = kept[bytes[2 * i + 1].live >= bytes[2 * i].live ? 2 * i + 1 : 2 * i];
+      std::fill(kept.begin() + most_points / 2, kept.end(), std::uint64_t{0});
+    }
+    for (std::size_t number = 0; number < most_tiers; ++number)
+      fold(tier(number), [](report_tier& into, const report_tier& other) {
+        into = {std::max(into.live, other.live), std::max(into.peak, other.peak)};
+      });
+  }
+  template <class T, class Fold>
+  static void fold(std::span<T> all, Fold&& into) noexcept {
+    for (std::size_t i = 0; i < most_points / 2; ++i) {
+      T folded = all[2 * i];
+      into(folded, all[2 * i + 1]);
+      all[i] = folded;
+    }
+    std::fill(all.begin() + most_points / 2, all.end(), T{});
+  }
+
+  step_buckets buckets_;
+  std::span<point> curves_;         // [curve][bucket]
+  std::span<report_tier> tiers_;    // [tier][bucket]
+  std::span<std::uint64_t> rows_;   // [row][bucket]
+  std::span<std::uint32_t> marks_;  // [mark][bucket]
+  double last_[report_curve_count] = {};
+  bool known_[report_curve_count] = {};
+  std::uint64_t totals_[report_mark_count] = {};
+  std::uint64_t peaks_[most_tiers] = {};
+  std::size_t tier_of_[most_rows] = {};
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/plan_rows.hpp
+//
+// The rows of a plan as those of a page.
+
+// ---- belay/train/plan.hpp
+//
+// A plan says how many bytes are needed, before the first is allocated: per rank, tier and purpose. Its numbers come
+// from the code that sizes the arenas (a rehearsal of the real step, the layout of the real buckets), so that plan and
+// run cannot differ. A plan over its budget is refused with its table, and nothing was allocated.
+//
+//   belay::rank_plan rank;
+//   rank.add(belay::tier::device, "activations", rehearsed.peak_bytes(), rehearsed.extent_bytes());
+//   rank.add(belay::tier::device, "gradients", layout.gradient_elements() * sizeof(float));
+//   const belay::plan plan({rank});
+//   if (const auto missing = plan.shortage(limit)) throw belay::plan_refused(table, *missing, belay::where::current());
+
+namespace belay::inline BELAY_ABI {
+
+/// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
+/// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
+struct plan_item {
+  tier where_it_is = tier::device;
+  std::string purpose;
+  std::size_t bytes = 0;
+  std::size_t capacity = 0;
+  file_bytes of_file = file_bytes::on_disk;  // in tier file
+};
+
+/// All memory that one rank will use.
+class rank_plan {
+ public:
+  void add(plan_item item) { items_.push_back(std::move(item)); }
+  void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
+    add({.where_it_is = where_it_is, .purpose = std::move(purpose), .bytes = bytes, .capacity = capacity});
+  }
+  void add(tier where_it_is, std::string purpose, std::size_t bytes) {
+    add(where_it_is, std::move(purpose), bytes, bytes);
+  }
+
+  [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
+
+  /// Peak of leased bytes in a tier, as the run's meter will show it. The sum does not wrap around.
+  [[nodiscard]] std::size_t peak_bytes(tier of) const noexcept { return folded(of, &plan_item::bytes); }
+  /// Bytes of address range in a tier, gaps included.
+  [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
+
+ private:
+  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::*what) const noexcept {
+    checked_size total;
+    for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
+    return total.saturated();
+  }
+  std::vector<plan_item> items_;
+};
+
+/// Where a plan exceeds its budget.
+struct plan_shortage {
+  tier where_it_is = tier::device;
+  int rank = 0;
+  std::size_t needed_bytes = 0;
+  std::size_t budget_bytes = 0;
+};
+
+class plan {
+ public:
+  plan() = default;
+  explicit plan(std::vector<rank_plan> ranks) : ranks_(std::move(ranks)) {}
+
+  [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
+
+  /// The worst shortage against a budget per rank, or nothing.
+  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const {
+    std::optional<plan_shortage> worst;
+    for (std::size_t kind = 0; kind < tier_count; ++kind) {
+      const tier of = static_cast<tier>(kind);
+      for (std::size_t r = 0; r < ranks_.size(); ++r) {
+        const std::size_t needed = ranks_[r].peak_bytes(of);
+        // Without a budget the limit is the largest size of an object.
+        const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
+        if (needed <= most) continue;
+        if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
+        worst = plan_shortage{of, static_cast<int>(r), needed, most};
+      }
+    }
+    return worst;
+  }
+
+  /// Purposes of a tier in the order in which the first rank that has them lists them.
+  [[nodiscard]] std::vector<std::string> purposes(tier of) const {
+    std::vector<std::string> out;
+    for (const rank_plan& rank : ranks_) {
+      for (const plan_item& item : rank.items()) {
+        if (item.where_it_is == of && !holds(out, item.purpose)) out.push_back(item.purpose);
+      }
+    }
+    return out;
+  }
+
+ private:
+  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept {
+    for (const std::string& each : list) {
+      if (each == wanted) return true;
+    }
+    return false;
+  }
+
+  std::vector<rank_plan> ranks_;
+};
+
+/// The plan does not fit: `what()` is its table and what to change. Nothing was allocated.
+class plan_refused : public error {
+ public:
+  plan_refused(const std::string& table, plan_shortage shortage, where at)
+      : error("the plan is over its budget; nothing was allocated for it\n" + table, at), shortage_(shortage) {}
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::plan; }
+  [[nodiscard]] const plan_shortage& shortage() const noexcept { return shortage_; }
+
+ private:
+  plan_shortage shortage_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The rank whose plan has most in tier device, and of several the first.
+[[nodiscard]] inline std::size_t fullest_rank(const plan& planned) {
+  std::size_t out = 0;
+  for (std::size_t rank = 1; rank < planned.ranks().size(); ++rank)
+    if (planned.ranks()[rank].peak_bytes(tier::device) > planned.ranks()[out].peak_bytes(tier::device)) out = rank;
+  return out;
+}
+
+/// A row for each purpose of each tier that the plan has bytes in.
+[[nodiscard]] inline std::vector<report_row> report_rows(const plan& planned, std::size_t shown_rank) {
+  std::vector<report_row> out;
+  for (std::size_t number = 0; number < tier_count; ++number) {
+    const tier of = static_cast<tier>(number);
+    for (const std::string& purpose : planned.purposes(of)) {
+      report_row row{name(of), purpose};
+      checked_size total;
+      for (std::size_t rank = 0; rank < planned.ranks().size(); ++rank) {
+        checked_size bytes;
+        for (const plan_item& item : planned.ranks()[rank].items())
+          if (item.where_it_is == of && item.purpose == purpose) bytes += item.bytes;
+        const std::uint64_t here = bytes.saturated();
+        total += bytes.saturated();
+        row.smallest = rank == 0 ? here : std::min(row.smallest, here);
+        row.largest = std::max(row.largest, here);
+        if (rank == shown_rank) row.planned = here;
+      }
+      row.total = total.saturated();
+      if (row.total > 0) out.push_back(std::move(row));
+    }
+  }
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/sample_lines.hpp
+//
+// Samples as lines of JSON, and back. A line is a sample, an evaluation, a mark, or the shape of what follows: a run
+// that goes on with other ranks or purposes keeps the curves of the lines before, not their bytes.
+
+// ---- belay/train/safetensors/scanner.hpp
+//
+// The tokens of a safetensors header: strings, plain integers, punctuation. A cursor over the bytes of the header. Its
+// caller knows the grammar, so nothing nests and nothing recurses.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+class header_scanner {
+ public:
+  /// The text begins at byte `first` of the file at `path`.
+  header_scanner(std::string_view text, const std::string& path, where at, std::size_t first = 8)
+      : text_(text), path_(path), at_(at), first_(first) {}
+
+  /// Throws file_error for byte `position` of the text.
+  [[noreturn]] void fail(std::size_t position, const std::string& reason) const {
+    throw file_error(path_, position + first_, reason, at_);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
+  [[nodiscard]] char peek() const { return cursor_ < text_.size() ? text_[cursor_] : '\0'; }
+
+  /// Skips space and returns the position of the next token.
+  std::size_t next() {
+    while (cursor_ < text_.size() && is_space(text_[cursor_])) ++cursor_;
+    return cursor_;
+  }
+  [[nodiscard]] bool next_is(char wanted) {
+    next();
+    return cursor_ < text_.size() && text_[cursor_] == wanted;
+  }
+  [[nodiscard]] bool take_if(char wanted) {
+    if (!next_is(wanted)) return false;
+    ++cursor_;
+    return true;
+  }
+  void take(char wanted) {
+    if (take_if(wanted)) return;
+    if (cursor_ == text_.size()) fail(cursor_, std::string("the header ends where ") + wanted + " was expected");
+    fail(cursor_, std::string("expected ") + wanted);
+  }
+
+  /// Throws where anything but space follows.
+  void finish() {
+    next();
+    if (cursor_ != text_.size()) fail(cursor_, "something follows the header's closing }");
+  }
+
+  /// An integer from 0 to `largest`, without sign, fraction, exponent or leading zeros.
+  [[nodiscard]] std::uint64_t integer(std::uint64_t largest) {
+    const std::size_t begin = next();
+    std::uint64_t value = 0;
+    while (cursor_ < text_.size() && is_digit(text_[cursor_])) {
+      value = value * 10 + static_cast<std::uint64_t>(text_[cursor_] - '0');
+      if (value > largest) fail(begin, "a number is larger than " + std::to_string(largest));
+      ++cursor_;
+    }
+    if (cursor_ == begin) fail(begin, "expected an integer that is not negative");
+    if (text_[begin] == '0' && cursor_ - begin > 1) fail(begin, "a number has leading zeros");
+    if (cursor_ < text_.size() && (peek() == '.' || peek() == 'e' || peek() == 'E')) {
+      fail(begin, "a number is not an integer");
+    }
+    return value;
+  }
+
+  /// A number that a double holds.
+  [[nodiscard]] double number() {
+    const std::size_t begin = next();
+    while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
+    const std::string_view digits = text_.substr(begin, cursor_ - begin);
+    double value = 0;
+    const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (wrong != std::errc{} || end != digits.data() + digits.size() || !(value - value == 0))
+      fail(begin, "expected a number");
+    return value;
+  }
+
+  /// A string of at most `most` bytes, its escapes resolved. `what` names it in errors.
+  [[nodiscard]] std::string string(std::uint64_t most, const char* what) {
+    const std::size_t begin = next();
+    if (!take_if('"')) fail(begin, std::string("expected ") + what + " in quotes");
+    std::string result;
+    for (;;) {
+      if (cursor_ == text_.size()) fail(begin, std::string(what) + " has no closing quote");
+      const char c = text_[cursor_];
+      if (static_cast<unsigned char>(c) < 0x20) fail(cursor_, std::string(what) + " holds a control character");
+      ++cursor_;
+      if (c == '"') return result;
+      if (c == '\\') {
+        escape(result);
+      } else {
+        result.push_back(c);
+      }
+      if (result.size() > most) fail(begin, std::string(what) + " is longer than " + std::to_string(most) + " bytes");
+    }
+  }
+
+  /// Skips a value that nobody reads, of objects, arrays, strings, numbers and literals nested at most 16 deep.
+  void skip_value(int depth = 0) {
+    const std::size_t begin = next();
+    if (depth > 16) fail(begin, "a value is nested too deep");
+    if (next_is('"')) return static_cast<void>(string(largest_text, "a string"));
+    if (const bool object = next_is('{'); object || next_is('[')) {
+      const char close = object ? '}' : ']';
+      ++cursor_;
+      for (bool first = true; !take_if(close); first = false) {
+        if (!first) take(',');
+        if (object) {
+          static_cast<void>(string(largest_text, "a field"));
+          take(':');
+        }
+        skip_value(depth + 1);
+      }
+      return;
+    }
+    while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
+    if (cursor_ == begin) fail(begin, "expected a value");
+  }
+
+  /// Throws where the text is not valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
+  void check_utf8() const {
+    for (std::size_t i = 0; i < text_.size();) {
+      const std::size_t length = utf8_length(text_.substr(i));
+      if (length == 0) fail(i, "the header is not valid UTF-8");
+      i += length;
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t largest_text = 1U << 16U;
+
+  // What numbers and literals are written with.
+  static bool is_plain(char c) noexcept {
+    return is_digit(c) || (c >= 'a' && c <= 'z') || c == 'E' || c == '+' || c == '-' || c == '.';
+  }
+  static bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+  static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+
+  void escape(std::string& result) {
+    const std::size_t begin = cursor_ - 1;
+    if (cursor_ == text_.size()) fail(begin, "the header ends inside an escape");
+    const char c = text_[cursor_++];
+    switch (c) {
+      case '"':
+      case '\\':
+      case '/': result.push_back(c); return;
+      case 'b': result.push_back('\b'); return;
+      case 'f': result.push_back('\f'); return;
+      case 'n': result.push_back('\n'); return;
+      case 'r': result.push_back('\r'); return;
+      case 't': result.push_back('\t'); return;
+      case 'u': break;
+      default: fail(begin, "an unknown escape");
+    }
+    unsigned code = hex(begin);
+    if (code >= 0xDC00 && code <= 0xDFFF) fail(begin, "half of a surrogate pair");
+    if (code >= 0xD800 && code <= 0xDBFF) {
+      if (text_.substr(cursor_, 2) != "\\u") fail(begin, "half of a surrogate pair");
+      cursor_ += 2;
+      const unsigned low = hex(begin);
+      if (low < 0xDC00 || low > 0xDFFF) fail(begin, "half of a surrogate pair");
+      code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+    }
+    append_utf8(result, code);
+  }
+
+  [[nodiscard]] unsigned hex(std::size_t begin) {
+    unsigned value = 0;
+    for (int i = 0; i < 4; ++i) {
+      const char c = peek();
+      unsigned digit = 0;
+      if (is_digit(c)) {
+        digit = static_cast<unsigned>(c - '0');
+      } else if (c >= 'a' && c <= 'f') {
+        digit = static_cast<unsigned>(c - 'a') + 10;
+      } else if (c >= 'A' && c <= 'F') {
+        digit = static_cast<unsigned>(c - 'A') + 10;
+      } else {
+        fail(begin, "an escape needs four hexadecimal digits");
+      }
+      value = value * 16 + digit;
+      ++cursor_;
+    }
+    return value;
+  }
+
+  static void append_utf8(std::string& result, unsigned code) {
+    const auto put = [&result](unsigned value) {
+      result.push_back(static_cast<char>(static_cast<unsigned char>(value)));
+    };
+    if (code < 0x80) {
+      put(code);
+    } else if (code < 0x800) {
+      put(0xC0U | code >> 6U);
+      put(0x80U | (code & 0x3FU));
+    } else if (code < 0x10000) {
+      put(0xE0U | code >> 12U);
+      put(0x80U | (code >> 6U & 0x3FU));
+      put(0x80U | (code & 0x3FU));
+    } else {
+      put(0xF0U | code >> 18U);
+      put(0x80U | (code >> 12U & 0x3FU));
+      put(0x80U | (code >> 6U & 0x3FU));
+      put(0x80U | (code & 0x3FU));
+    }
+  }
+
+  std::string_view text_;
+  const std::string& path_;
+  where at_;
+  std::size_t first_;
+  std::size_t cursor_ = 0;
+};
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// What a line says. `sample` points into the reader until its next line.
+struct report_line {
+  enum class kind : std::uint8_t { shape, sample, evaluation, mark } what = kind::shape;
+  report_sample sample;
+  double eval_loss = unknown_number;
+  report_mark mark = report_mark::replay;
+};
+
+/// The line that says which ranks, layers and purposes the samples after it have.
+[[nodiscard]] inline std::string shape_line(const report_subject& subject) {
+  std::string room(1024 + 64 * subject.memory.size(), ' ');
+  for (const report_row& row : subject.memory) room.resize(room.size() + 6 * (row.tier.size() + row.purpose.size()));
+  json_line line(room);
+  line.field("report", 1).field("ranks", subject.ranks).field("shown_rank", subject.shown_rank);
+  line.field("layers", subject.layers).field("experts", subject.experts).open_array("memory");
+  for (const report_row& row : subject.memory) line.element_of_array(row.tier + "/" + row.purpose);
+  line.close();
+  return std::string(line.finish());
+}
+
+/// Whether a line has what each expert got: of more than 4,096 experts in all layers it would be most of the file.
+[[nodiscard]] constexpr bool writes_experts(view<const std::uint64_t, 2> tokens) noexcept {
+  return tokens.extent(0) > 0 && tokens.extent(1) <= 4096 / tokens.extent(0);
+}
+
+/// Allocates nothing; valid until the next line in the same room.
+[[nodiscard]] inline std::string_view sample_line(std::span<char> room, const report_sample& sample) {
+  json_line line(room);
+  line.field("step", sample.step);
+  for (const sampled_curve& each : sampled_curves) line.field(each.name, sample.*each.value);
+  line.field("replays", sample.replays).field("plan_misses", sample.plan_misses);
+  std::array<std::uint64_t, report_history::most_tiers> live{}, peak{};
+  const std::size_t tiers = sample.tiers.size() < live.size() ? sample.tiers.size() : live.size();
+  for (std::size_t i = 0; i < tiers; ++i) live[i] = sample.tiers[i].live, peak[i] = sample.tiers[i].peak;
+  line.array("live_bytes", std::span<const std::uint64_t>(live.data(), tiers));
+  line.array("peak_bytes", std::span<const std::uint64_t>(peak.data(), tiers));
+  line.array("live_bytes_by_purpose", sample.live).array("waiting", sample.waiting);
+  if (writes_experts(sample.expert_tokens)) {
+    line.open_array("expert_tokens");
+    for (std::size_t layer = 0; layer < sample.expert_tokens.extent(0); ++layer)
+      line.row(std::span<const std::uint64_t>(sample.expert_tokens[layer].flat()));
+    line.close();
+  }
+  return line.finish();
+}
+[[nodiscard]] inline std::string_view evaluation_line(std::span<char> room, std::uint64_t step, double loss) {
+  json_line line(room);
+  return line.field("step", step).field("eval_loss", loss).finish();
+}
+[[nodiscard]] inline std::string_view mark_line(std::span<char> room, std::uint64_t step, report_mark mark) {
+  json_line line(room);
+  return line.field("step", step).field("mark", name(mark)).finish();
+}
+
+/// Reads lines back. For the start of a run: it allocates.
+class sample_reader {
+ public:
+  explicit sample_reader(const report_subject& subject)
+      : layers_(subject.layers), experts_(subject.experts), shape_(shape_line(subject)) {
+    shape_.pop_back();  // the newline
+  }
+
+  /// A line without its newline, which begins at byte `begin` of the file at `path`. Throws file_error.
+  [[nodiscard]] report_line read(std::string_view line, const std::string& path, std::uint64_t begin, where at) {
+    report_line out;
+    if (line.starts_with("{\"report\":")) {
+      same_shape_ = line == shape_;
+      return out;
+    }
+    safetensors::header_scanner text(line, path, at, static_cast<std::size_t>(begin));
+    clear();
+    out.what = report_line::kind::sample;
+    out.sample.step = no_step;
+    text.take('{');
+    for (bool first = true; !text.take_if('}'); first = false) {
+      if (!first) text.take(',');
+      const std::size_t where_it_is = text.next();
+      const std::string key = text.string(64, "a field");
+      text.take(':');
+      field(text, key, where_it_is, out);
+    }
+    text.finish();
+    if (out.sample.step == no_step) text.fail(0, "a line has no step");
+    finish(out.sample);
+    return out;
+  }
+
+ private:
+  using scanner = safetensors::header_scanner;
+
+  void field(scanner& text, const std::string& key, std::size_t where_it_is, report_line& out) {
+    report_sample& sample = out.sample;
+    if (key == "step") {
+      sample.step = text.integer(most_integer);
+    } else if (key == "eval_loss") {
+      out.what = report_line::kind::evaluation;
+      out.eval_loss = number(text);
+    } else if (key == "mark") {
+      out.what = report_line::kind::mark;
+      const std::string which = text.string(64, "a mark");
+      for (std::size_t i = 0; i < report_mark_count; ++i)
+        if (const auto known = static_cast<report_mark>(i); which == name(known)) {
+          out.mark = known;
+          return;
+        }
+      text.fail(where_it_is, "there is no such mark");
+    } else if (key == "replays" || key == "plan_misses") {
+      (key == "replays" ? sample.replays : sample.plan_misses) = text.integer(most_integer);
+    } else if (key == "live_bytes") {
+      integers(text, live_);
+    } else if (key == "peak_bytes") {
+      integers(text, peak_);
+    } else if (key == "live_bytes_by_purpose") {
+      integers(text, rows_);
+    } else if (key == "waiting") {
+      each(text, [&] { waiting_.push_back(number(text)); });
+    } else if (key == "expert_tokens") {
+      each(text, [&] { integers(text, tokens_); });
+    } else {
+      for (const sampled_curve& known : sampled_curves)
+        if (key == known.name) return static_cast<void>(sample.*known.value = number(text));
+      text.skip_value();
+    }
+  }
+
+  [[nodiscard]] static double number(scanner& text) {
+    text.next();
+    if (text.peek() != 'n') return text.number();
+    text.skip_value();
+    return unknown_number;
+  }
+  template <class Element>
+  static void each(scanner& text, Element&& element) {
+    text.take('[');
+    for (bool first = true; !text.take_if(']'); first = false) {
+      if (!first) text.take(',');
+      element();
+    }
+  }
+  static void integers(scanner& text, std::vector<std::uint64_t>& to) {
+    each(text, [&] { to.push_back(text.integer(most_integer)); });
+  }
+
+  void clear() { live_.clear(), peak_.clear(), rows_.clear(), tokens_.clear(), waiting_.clear(), tiers_.clear(); }
+  // What has another shape is left out.
+  void finish(report_sample& sample) {
+    if (!same_shape_) return;
+    for (std::size_t i = 0; i < live_.size() && i < peak_.size(); ++i) tiers_.push_back({live_[i], peak_[i]});
+    sample.tiers = tiers_, sample.live = rows_, sample.waiting = waiting_;
+    if (tokens_.size() == layers_ * experts_) sample.expert_tokens = {tokens_.data(), {layers_, experts_}};
+  }
+
+  static constexpr std::uint64_t no_step = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::uint64_t most_integer = std::numeric_limits<std::uint64_t>::max() / 16;
+
+  std::size_t layers_;
+  std::size_t experts_;
+  std::string shape_;
+  bool same_shape_ = false;
+  std::vector<std::uint64_t> live_, peak_, rows_, tokens_;
+  std::vector<double> waiting_;
+  std::vector<report_tier> tiers_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/step_picture.hpp
+//
+// The last step: the pipeline as it ran beside the one that was planned, memory and obligations from action to action.
+
+// ---- belay/report/page/markup.hpp
+//
+// The text of a page: markup as it is, texts escaped, numbers for readers and coordinates for pictures. Nothing is
+// allocated.
+
+namespace belay::inline BELAY_ABI {
+
+/// How the numbers of a picture are written.
+enum class page_unit : std::uint8_t { number, share, bytes };
+
+/// The range of an axis, and its ticks: low, low + step, ... high.
+struct page_axis {
+  double low = 0;
+  double high = 1;
+  double step = 0.25;
+  page_unit unit = page_unit::number;
+
+  /// A range that holds both, with steps that are easy to read.
+  [[nodiscard]] static page_axis around(double low, double high, page_unit unit) noexcept {
+    if (!(high > low)) {
+      const double pad = high == 0 ? 1 : std::abs(high) / 4;
+      low = low >= 0 && low < pad ? 0 : low - pad;
+      high += pad;
+    }
+    const double raw = (high - low) / 4;
+    double step = std::exp2(std::ceil(std::log2(raw)));
+    if (unit != page_unit::bytes) {
+      const double power = std::pow(10.0, std::floor(std::log10(raw)));
+      const double digits = raw / power;
+      step = power * (digits <= 1 ? 1 : digits <= 2 ? 2 : digits <= 2.5 ? 2.5 : digits <= 5 ? 5 : 10);
+    }
+    return {std::floor(low / step) * step, std::ceil(high / step) * step, step, unit};
+  }
+  /// 0 to 1, upwards.
+  [[nodiscard]] double share(double value) const noexcept { return (value - low) / (high - low); }
+  [[nodiscard]] int ticks() const noexcept { return static_cast<int>(std::lround((high - low) / step)) + 1; }
+  [[nodiscard]] double tick(int number) const noexcept {
+    const double value = low + step * number;
+    return std::abs(value) < step / 1e6 ? 0 : value;
+  }
+};
+
+class page_markup {
+ public:
+  explicit page_markup(text_buffer& out) noexcept : out_(&out) {}
+
+  page_markup& operator<<(std::string_view markup) noexcept {
+    out_->put(markup);
+    return *this;
+  }
+  template <std::integral T>
+  page_markup& operator<<(T value) noexcept {
+    out_->put(value);
+    return *this;
+  }
+
+  /// A text as it is read: markup, control characters and bytes that are no UTF-8 are not obeyed. Newlines stay. At
+  /// most `most` bytes of it, and "..." where there was more.
+  page_markup& text(std::string_view text, std::size_t most = 400) noexcept {
+    const std::size_t end = text.size() > most ? most : text.size();
+    for (std::size_t at = 0; at < end;) {
+      const std::size_t length = utf8_length(text.substr(at));
+      const std::string_view one = text.substr(at, length == 0 ? 1 : length);
+      at += one.size();
+      if (length == 0 || (one != "\n" && is_control(utf8_code_point(one)))) {
+        out_->put("\xef\xbf\xbd");
+        continue;
+      }
+      switch (one.front()) {
+        case '&': out_->put("&amp;"); break;
+        case '<': out_->put("&lt;"); break;
+        case '>': out_->put("&gt;"); break;
+        case '"': out_->put("&quot;"); break;
+        case '\'': out_->put("&#39;"); break;
+        default: out_->put(one);
+      }
+    }
+    if (end < text.size()) out_->put("...");
+    return *this;
+  }
+
+  /// A coordinate or percentage: one digit after the point at most.
+  page_markup& place(double value) noexcept {
+    const auto tenths = static_cast<long long>(std::llround(value * 10));
+    if (tenths < 0) out_->put('-');
+    const long long all = tenths < 0 ? -tenths : tenths;
+    out_->put(all / 10);
+    if (all % 10 != 0) out_->put('.').put(all % 10);
+    return *this;
+  }
+
+  /// A number for readers, with `digits` significant ones.
+  page_markup& number(double value, int digits = 4) noexcept {
+    const double size = std::abs(value);
+    if (size >= 99999.5 && size < 1e15) {
+      const int kind = size < 999999.5 ? 0 : size < 999999999.5 ? 1 : size < 999999999999.5 ? 2 : 3;
+      constexpr double units[] = {1e3, 1e6, 1e9, 1e12};
+      return general(value / units[kind], digits) << std::string_view("kMGT").substr(static_cast<std::size_t>(kind), 1);
+    }
+    if (size >= 1000 && size < 1e15) {
+      out_->put_fixed(value, 0);
+      return *this;
+    }
+    return general(value, digits);
+  }
+  page_markup& share(double value, int digits = 3) noexcept { return general(100 * value, digits) << " %"; }
+  page_markup& bytes(double value, int digits = 4) noexcept {
+    constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
+    std::size_t unit = 0;
+    for (; value >= 1024 && unit < 6; ++unit) value /= 1024;
+    return general(value, value >= 1000 && digits < 4 ? 4 : digits) << units[unit];
+  }
+  page_markup& value(double value, page_unit unit, int digits = 4) noexcept {
+    switch (unit) {
+      case page_unit::share: return share(value, digits);
+      case page_unit::bytes: return bytes(value, digits);
+      case page_unit::number: break;
+    }
+    return number(value, digits);
+  }
+
+ private:
+  page_markup& general(double value, int digits) noexcept {
+    char room[40];
+    const auto end = std::to_chars(room, room + sizeof room, value, std::chars_format::general, digits);
+    out_->put(std::string_view(room, static_cast<std::size_t>(end.ptr - room)));
+    return *this;
+  }
+
+  text_buffer* out_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/plot.hpp
+//
+// The frame of a picture: an SVG that is stretched to the page's width, and its labels beside it as texts, which keep
+// their size.
+
+namespace belay::inline BELAY_ABI {
+
+/// A picture of 1,000 x 200 units, whatever its size on a screen.
+class page_plot {
+ public:
+  static constexpr double width = 1000;
+  static constexpr double height = 200;
+
+  explicit page_plot(page_markup& out) noexcept : out_(&out) {}
+
+  /// The caption's begin; keys follow, then end_caption().
+  void caption(std::string_view title, std::string_view unit) {
+    (*out_ << "<figure><figcaption><b>").text(title, 60) << "</b>";
+    if (!unit.empty()) *out_ << " <small>" << unit << "</small>";
+  }
+  /// One entry of the legend; a value, or more of it, follows, then `</span>`.
+  page_markup& key(std::size_t colour, std::string_view label, std::string_view form = "key") {
+    return (*out_ << "<span class=\"" << form << " c" << colour << "\">").text(label, 60) << " ";
+  }
+  void end_caption() { *out_ << "</figcaption>\n"; }
+
+  /// Labels of the axis upwards, and the picture with its lines.
+  void begin(std::string_view title, const page_axis& axis) {
+    *out_ << "<div class=\"plot\"><div class=\"y\">";
+    const int ticks = axis.ticks();
+    const double size = std::max(std::abs(axis.low), std::abs(axis.high)) / axis.step;
+    const int digits = std::min(9, std::max(3, 1 + static_cast<int>(std::ceil(std::log10(size)))));
+    for (int i = 0; i < ticks; ++i) {
+      *out_ << "<span style=\"top:";
+      out_->place(100 - 100 * axis.share(axis.tick(i))) << "%\">";
+      out_->value(axis.tick(i), axis.unit, digits) << "</span>";
+    }
+    *out_ << "</div>";
+    open(title, static_cast<std::size_t>(width), static_cast<std::size_t>(height));
+    *out_ << "<path class=\"grid\" d=\"";
+    for (int i = 0; i < ticks; ++i) {
+      *out_ << "M0 ";
+      out_->place(height - height * axis.share(axis.tick(i))) << "H1000";
+    }
+    *out_ << "\"/>";
+  }
+  void open(std::string_view title, std::size_t wide, std::size_t high) {
+    (*out_ << "<svg viewBox=\"0 0 " << wide << " " << high << "\" preserveAspectRatio=\"none\" role=\"img\"")
+        << " aria-label=\"";
+    out_->text(title, 60) << "\">";
+  }
+
+  /// The picture's end, the steps below it, and the figure's.
+  void end(const step_buckets& steps) { end(steps.first(), steps.last(), "step "); }
+  /// The same with other numbers below it.
+  void end(std::uint64_t first, std::uint64_t last, std::string_view what) {
+    *out_ << "</svg><div class=\"x\">";
+    const std::uint64_t all = last - first;
+    const std::uint64_t labels = all < 4 ? all : 4;
+    for (std::uint64_t i = 0; i <= labels; ++i) {
+      const auto share = labels == 0 ? 0.5 : static_cast<double>(i) / static_cast<double>(labels);
+      const auto past = labels == 0 ? 0 : static_cast<std::uint64_t>(std::llround(share * static_cast<double>(all)));
+      const double where = all == 0 ? 0.5 : static_cast<double>(past) / static_cast<double>(all);
+      const bool odd = labels == 4 && i % 2 == 1;
+      const bool begins = labels > 0 && i == 0, ends = labels > 0 && i == labels;
+      *out_ << "<span class=\"" << (begins ? "start" : ends ? "end" : odd ? "odd" : "only") << "\" style=\"left:";
+      out_->place(100 * where) << "%\">" << (i == 0 ? what : "") << first + past << "</span>";
+    }
+    *out_ << "</div></div></figure>\n";
+  }
+
+  void point(double across, double up) {
+    out_->place(width * across) << " ";
+    out_->place(height - height * up) << " ";
+  }
+
+ private:
+  page_markup* out_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A copy of what a page shows of the last step alone.
+class last_step {
+ public:
+  static constexpr std::size_t most = 2048;
+
+  [[nodiscard]] static constexpr std::size_t room_bytes() noexcept {
+    return 2 * report_room::bytes<report_action>(most) + report_room::bytes<report_moment>(most);
+  }
+  explicit last_step(report_room& room)
+      : executed_(room.take<report_action>(most)),
+        planned_(room.take<report_action>(most)),
+        moments_(room.take<report_moment>(most)) {}
+
+  void keep(const report_sample& sample) noexcept {
+    step_ = sample.step;
+    executed_count_ = copy(sample.executed, executed_);
+    planned_count_ = copy(sample.planned, planned_);
+    moment_count_ = copy(sample.moments, moments_);
+    live_ = sample.tiers.empty() ? 0 : sample.tiers.front().live;
+  }
+
+  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
+  [[nodiscard]] std::span<const report_action> executed() const noexcept { return executed_.first(executed_count_); }
+  [[nodiscard]] std::span<const report_action> planned() const noexcept { return planned_.first(planned_count_); }
+  [[nodiscard]] std::span<const report_moment> moments() const noexcept { return moments_.first(moment_count_); }
+  /// Leased in the first tier after the step: what lasts.
+  [[nodiscard]] std::uint64_t live() const noexcept { return live_; }
+
+ private:
+  template <class T>
+  [[nodiscard]] static std::size_t copy(std::span<const T> from, std::span<T> to) noexcept {
+    const std::size_t count = std::min(from.size(), to.size());
+    std::copy_n(from.begin(), count, to.begin());
+    return count;
+  }
+
+  std::span<report_action> executed_, planned_;
+  std::span<report_moment> moments_;
+  std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0;
+  std::uint64_t step_ = 0;
+  std::uint64_t live_ = 0;
+};
+
+class step_picture {
+ public:
+  explicit step_picture(page_markup& out) noexcept : out_(&out), plot_(out) {}
+
+  /// Both schedules, a row a stage, from the same beginning and at the same scale.
+  void schedules(const last_step& last) {
+    if (last.executed().empty()) return;
+    const double length = std::max(length_of(last.executed()), length_of(last.planned()));
+    if (!(length > 0)) return;
+    *out_ << "<figure><figcaption><b>Pipeline of step " << last.step()
+          << "</b> <small>idle time is shaded</small><span class=\"key area c0\">forward</span>"
+          << "<span class=\"key area c2\">backward</span><span class=\"key area c9\">idle</span></figcaption>\n"
+          << "<div class=\"schedules\">";
+    rows("executed", last.executed(), length);
+    if (!last.planned().empty()) rows("planned", last.planned(), length);
+    *out_ << "</div></figure>\n";
+  }
+
+  /// Bytes of the first tier after each action: what lasts, and what the step needs.
+  void memory(const last_step& last, const report_tier_rows& tier) {
+    const auto moments = last.moments();
+    if (moments.size() < 2) return;
+    std::uint64_t most = tier.planned;
+    for (const report_moment& each : moments) most = std::max(most, each.live);
+    const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::bytes);
+    const auto lasting = static_cast<double>(last.live());
+    plot_.caption(tier.tier, "over the last step's pipeline");
+    plot_.key(0, "lasts", "key area").bytes(lasting, 3) << "</span>";
+    plot_.key(1, "of the step", "key area") << "</span>";
+    if (tier.planned > 0)
+      plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+    plot_.end_caption();
+    plot_.begin(tier.tier, axis);
+    stairs(
+        0, moments, [&](const report_moment& each) { return axis.share(std::min(lasting, of(each.live))); },
+        [](const report_moment&) { return 0.0; });
+    stairs(
+        1, moments, [&](const report_moment& each) { return axis.share(of(each.live)); },
+        [&](const report_moment& each) { return axis.share(std::min(lasting, of(each.live))); });
+    if (tier.planned > 0) {
+      *out_ << "<path class=\"line dashed c8\" d=\"M";
+      plot_.point(0, axis.share(static_cast<double>(tier.planned)));
+      *out_ << "H1000\"/>";
+    }
+    plot_.end(1, moments.size(), "action ");
+  }
+
+  void open_obligations(const last_step& last) {
+    const auto moments = last.moments();
+    if (moments.size() < 2) return;
+    std::uint64_t most = 0;
+    for (const report_moment& each : moments) most = std::max(most, each.open);
+    const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::number);
+    plot_.caption("Open obligations", "over the last step's pipeline");
+    plot_.key(3, "at most") << most << "</span>";
+    plot_.end_caption();
+    plot_.begin("Open obligations", axis);
+    stairs(
+        3, moments, [&](const report_moment& each) { return axis.share(of(each.open)); },
+        [](const report_moment&) { return 0.0; });
+    plot_.end(1, moments.size(), "action ");
+  }
+
+ private:
+  [[nodiscard]] static double of(std::uint64_t number) noexcept { return static_cast<double>(number); }
+  [[nodiscard]] static double begin_of(std::span<const report_action> actions) noexcept {
+    double out = actions.empty() ? 0 : actions.front().begin;
+    for (const report_action& each : actions) out = std::min(out, each.begin);
+    return out;
+  }
+  [[nodiscard]] static double length_of(std::span<const report_action> actions) noexcept {
+    double out = 0;
+    for (const report_action& each : actions) out = std::max(out, each.end - begin_of(actions));
+    return out;
+  }
+
+  void rows(std::string_view label, std::span<const report_action> actions, double length) {
+    std::size_t stages = 0;
+    for (const report_action& each : actions) stages = std::max(stages, each.stage + 1);
+    const double begin = begin_of(actions);
+    *out_ << "<span>" << label << "</span>";
+    plot_.open(label, 1000, 10 * stages);
+    *out_ << "<path class=\"area c9\" d=\"";
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      double end = begin;
+      for (const report_action& each : actions)
+        if (each.stage == stage) end = std::max(end, each.end);
+      box(0, (end - begin) / length, stage);
+    }
+    *out_ << "\"/>";
+    for (const auto kind : {report_action::kind::forward, report_action::kind::backward}) {
+      *out_ << "<path class=\"action c" << (kind == report_action::kind::forward ? 0 : 2) << "\" d=\"";
+      for (const report_action& each : actions)
+        if (each.what == kind) box((each.begin - begin) / length, (each.end - begin) / length, each.stage);
+      *out_ << "\"/>";
+    }
+    *out_ << "</svg>";
+  }
+  void box(double from, double to, std::size_t stage) {
+    const double left = std::clamp(from, 0.0, 1.0) * 1000, right = std::clamp(to, 0.0, 1.0) * 1000;
+    *out_ << "M";
+    out_->place(left) << " " << 10 * stage << ".8H";
+    out_->place(right) << "v8.4H";
+    out_->place(left) << "Z";
+  }
+
+  // A value holds until the next action.
+  template <class Upper, class Lower>
+  void stairs(std::size_t colour, std::span<const report_moment> moments, Upper&& upper, Lower&& lower) {
+    const auto width = static_cast<double>(moments.size());
+    const auto at = [&](std::size_t i) { return static_cast<double>(i) / width; };
+    *out_ << "<path class=\"area c" << colour << "\" d=\"M";
+    for (std::size_t i = 0; i < moments.size(); ++i) {
+      plot_.point(at(i), upper(moments[i]));
+      plot_.point(at(i + 1), upper(moments[i]));
+    }
+    for (std::size_t i = moments.size(); i-- > 0;) {
+      plot_.point(at(i + 1), lower(moments[i]));
+      plot_.point(at(i), lower(moments[i]));
+    }
+    *out_ << "Z\"/>";
+  }
+
+  page_markup* out_;
+  page_plot plot_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/tables.hpp
+//
+// What a page shows as numbers and tables: the last step, what each rank waits, the plan, the settings.
+
+namespace belay::inline BELAY_ABI {
+
+/// What each rank has waited: the mean over the steps, as a share of its pipeline phase.
+class rank_waiting {
+ public:
+  [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
+    return 3 * report_room::bytes<double>(ranks);
+  }
+  rank_waiting(std::size_t ranks, report_room& room)
+      : sums_(room.take<double>(ranks)), last_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
+
+  /// Of another number of ranks they are left out.
+  void add(std::uint64_t step, std::span<const double> waiting, report_history& history) noexcept {
+    if (waiting.size() != sums_.size() || waiting.empty()) return;
+    for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
+      const double here = waiting[rank] - waiting[rank] == 0 ? waiting[rank] : 0;
+      sums_[rank] += here;
+      last_[rank] = sorted_[rank] = here;
+    }
+    ++count_;
+    std::sort(sorted_.begin(), sorted_.end());
+    history.add(report_curve::waiting_least, step, sorted_.front());
+    history.add(report_curve::waiting_median, step, sorted_[sorted_.size() / 2]);
+    history.add(report_curve::waiting_most, step, sorted_.back());
+  }
+
+  [[nodiscard]] bool any() const noexcept { return count_ > 0; }
+  [[nodiscard]] std::size_t ranks() const noexcept { return sums_.size(); }
+  [[nodiscard]] double mean(std::size_t rank) const noexcept { return sums_[rank] / static_cast<double>(count_); }
+  [[nodiscard]] double last(std::size_t rank) const noexcept { return last_[rank]; }
+  /// The ranks that have waited least, which the others wait for: how many have waited less than `rank`.
+  [[nodiscard]] std::size_t place_of(std::size_t rank) const noexcept {
+    std::size_t less = 0;
+    for (std::size_t other = 0; other < ranks(); ++other)
+      less += sums_[other] < sums_[rank] || (sums_[other] == sums_[rank] && other < rank) ? 1 : 0;
+    return less;
+  }
+
+ private:
+  std::span<double> sums_;
+  std::span<double> last_;
+  std::span<double> sorted_;
+  std::uint64_t count_ = 0;
+};
+
+class page_tables {
+ public:
+  static constexpr std::size_t most_ranks = 16;  // each with a bar of its own
+  static constexpr std::size_t most_settings = 200;
+
+  explicit page_tables(page_markup& out) noexcept : out_(&out) {}
+
+  /// The last values, one a tile.
+  void tiles(const report_subject& subject, const report_history& history, std::span<const report_tier_rows> tiers) {
+    *out_ << "<div class=\"tiles\">";
+    *out_ << "<div><b>" << history.buckets().last();
+    *out_ << "</b><span>";
+    if (subject.steps > 0) *out_ << "of " << subject.steps << " ";
+    *out_ << "steps</span></div>";
+    tile(history, report_curve::loss, "loss");
+    tile(history, report_curve::eval_loss, "eval loss");
+    tile(history, report_curve::tokens_per_s, "tokens/s");
+    tile(history, report_curve::flops_utilization, "FLOPs utilization", page_unit::share);
+    tile(history, report_curve::grad_norm, "gradient norm");
+    tile(history, report_curve::bubble, "bubble", page_unit::share);
+    for (std::size_t i = 0; i < tiers.size() && i < report_history::most_tiers; ++i) {
+      if (history.peak(i) == 0) continue;
+      *out_ << "<div><b>";
+      out_->bytes(static_cast<double>(history.peak(i)), 3) << "</b><span>";
+      out_->text(tiers[i].tier, 20) << ", at most</span></div>";
+    }
+    *out_ << "</div>\n";
+  }
+
+  /// A bar a rank; of more than 16 the least, median and most, and the four that wait least.
+  void waiting(const rank_waiting& ranks, const report_history& history) {
+    if (!ranks.any()) return;
+    *out_ << "<figure><figcaption><b>Waiting by rank</b> <small>mean share of the pipeline phase"
+          << (ranks.ranks() > most_ranks ? "; the four that wait least are those that others wait for" : "")
+          << "</small></figcaption>\n<div class=\"bars\">";
+    if (ranks.ranks() <= most_ranks) {
+      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) bar_of(rank, ranks);
+    } else {
+      bar("least", history.last(report_curve::waiting_least));
+      bar("median", history.last(report_curve::waiting_median));
+      bar("most", history.last(report_curve::waiting_most));
+      for (std::size_t place = 0; place < 4; ++place)
+        for (std::size_t rank = 0; rank < ranks.ranks(); ++rank)
+          if (ranks.place_of(rank) == place) bar_of(rank, ranks);
+    }
+    *out_ << "</div></figure>\n";
+  }
+
+  /// Planned bytes by tier and purpose.
+  void plan(const report_subject& subject) {
+    if (subject.memory.empty()) return;
+    const bool several = subject.ranks > 1;
+    *out_ << "<section><h2>Plan</h2><div class=\"card\"><table><tr><th>tier, purpose</th>";
+    if (several) *out_ << "<th class=\"n\">smallest rank</th><th class=\"n\">largest</th>";
+    *out_ << "<th class=\"n\">" << (several ? "all ranks" : "bytes") << "</th></tr>\n";
+    std::string_view tier;
+    std::size_t shown = 0;
+    for (const report_row& row : subject.memory) {
+      if (++shown > most_settings) break;
+      *out_ << "<tr><td>";
+      if (row.tier != tier) (*out_ << "<b>").text(row.tier, 20) << "</b> ";
+      tier = row.tier;
+      out_->text(row.purpose, 80) << "</td>";
+      if (several) {
+        cell(row.smallest);
+        cell(row.largest);
+      }
+      cell(row.total);
+      *out_ << "</tr>\n";
+    }
+    *out_ << "</table></div></section>\n";
+  }
+
+  void settings(const report_subject& subject) {
+    if (subject.setup.empty()) return;
+    *out_ << "<section><h2>Settings</h2><div class=\"card\"><table>\n";
+    for (std::size_t i = 0; i < subject.setup.size() && i < most_settings; ++i) {
+      (*out_ << "<tr><td class=\"soft\">").text(subject.setup[i].name, 80) << "</td><td>";
+      out_->text(subject.setup[i].value) << "</td></tr>\n";
+    }
+    *out_ << "</table></div></section>\n";
+  }
+
+ private:
+  void tile(const report_history& history, report_curve curve, std::string_view label,
+            page_unit unit = page_unit::number) {
+    if (!history.has(curve)) return;
+    *out_ << "<div><b>";
+    out_->value(history.last(curve), unit, 4) << "</b><span>" << label << "</span></div>";
+  }
+  void cell(std::uint64_t bytes) {
+    *out_ << "<td class=\"n\">";
+    out_->bytes(static_cast<double>(bytes)) << "</td>";
+  }
+  void bar_of(std::size_t rank, const rank_waiting& ranks) {
+    *out_ << "<span>rank " << rank << "</span>";
+    bar_itself(ranks.mean(rank));
+  }
+  void bar(std::string_view label, double share) {
+    *out_ << "<span>" << label << ", last step</span>";
+    bar_itself(share);
+  }
+  void bar_itself(double share) {
+    *out_ << "<div><i style=\"width:";
+    out_->place(100 * std::clamp(share, 0.0, 1.0)) << "%\"></i></div><span class=\"n\">";
+    out_->share(share) << "</span>";
+  }
+
+  page_markup* out_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/writer.hpp
+//
+// The page as a whole: one file of HTML with its pictures inside, no script, and nothing from elsewhere.
+
+// ---- belay/report/page/curves.hpp
+//
+// Curves over the steps of a run, and the marks of what happened beside them.
+
+namespace belay::inline BELAY_ABI {
+
+/// A curve in a picture.
+struct page_curve {
+  report_curve curve;
+  std::string_view label;
+  std::size_t colour;
+};
+/// Where a picture's axis begins.
+enum class page_base : std::uint8_t { data, zero };
+
+class page_curves {
+ public:
+  page_curves(page_markup& out, const report_history& history) noexcept : out_(&out), history_(&history), plot_(out) {}
+
+  /// One picture of those curves that have values; nothing where none has. A bucket of several steps has the line at
+  /// their mean, in a band from least to most.
+  void draw(std::string_view title, std::string_view unit_text, std::span<const page_curve> which, page_unit unit,
+            page_base base) {
+    double low = 0, high = 0;
+    bool any = false;
+    for (const page_curve& each : which) {
+      for (const report_history::point& point : history_->points(each.curve)) {
+        if (point.count == 0) continue;
+        low = any ? std::min(low, point.least) : point.least;
+        high = any ? std::max(high, point.most) : point.most;
+        any = true;
+      }
+    }
+    if (!any) return;
+    if (base == page_base::zero) low = std::min(low, 0.0);
+    const page_axis axis = page_axis::around(low, high, unit);
+    plot_.caption(title, unit_text);
+    for (const page_curve& each : which)
+      if (history_->has(each.curve))
+        plot_.key(each.colour, each.label).value(history_->last(each.curve), unit) << "</span>";
+    plot_.end_caption();
+    plot_.begin(title, axis);
+    for (const page_curve& each : which) {
+      if (!history_->has(each.curve)) continue;
+      band(each, axis);
+      line(each, axis);
+    }
+    plot_.end(history_->buckets());
+  }
+
+  /// A lane for each kind of mark that there is.
+  void draw_marks() {
+    std::uint64_t any = 0;
+    for (std::size_t mark = 0; mark < report_mark_count; ++mark) any += history_->total(static_cast<report_mark>(mark));
+    *out_ << "<section><h2>What happened beside training</h2>\n";
+    if (any == 0) {
+      *out_ << "<p>No step was replayed or refused, and no gather was without a plan.</p></section>\n";
+      return;
+    }
+    *out_ << "<div class=\"lanes\">";
+    for (std::size_t number = 0; number < report_mark_count; ++number) {
+      const auto mark = static_cast<report_mark>(number);
+      const std::uint64_t total = history_->total(mark);
+      if (total == 0) continue;
+      const bool bad = mark == report_mark::replay || mark == report_mark::refusal || mark == report_mark::plan_miss;
+      *out_ << "<span>" << total << " " << name(mark)
+            << (total == 1                       ? ""
+                : mark == report_mark::plan_miss ? "es"
+                                                 : "s")
+            << "</span>";
+      plot_.open(name(mark), 1000, 10);
+      *out_ << "<path class=\"lane\" d=\"M0 5H1000\"/><path class=\"mark " << (bad ? "bad" : "fine") << "\" d=\"";
+      const auto marks = history_->marks(mark);
+      for (std::size_t bucket = 0; bucket < marks.size(); ++bucket) {
+        if (marks[bucket] == 0) continue;
+        *out_ << "M";
+        out_->place(2 + 996 * history_->buckets().position(bucket)) << " 0v10";
+      }
+      *out_ << "\"/></svg>";
+    }
+    *out_ << "</div></section>\n";
+  }
+
+ private:
+  void line(const page_curve& which, const page_axis& axis) {
+    const auto points = history_->points(which.curve);
+    const auto many = std::count_if(points.begin(), points.end(), [](const auto& each) { return each.count > 0; });
+    *out_ << "<path class=\"line" << (many == 1 ? " dot" : "") << " c" << which.colour << "\" d=\"M";
+    for (std::size_t bucket = 0; bucket < points.size(); ++bucket)
+      if (points[bucket].count > 0)
+        plot_.point(history_->buckets().position(bucket), axis.share(points[bucket].mean()));
+    *out_ << (many == 1 ? "h0" : "") << "\"/>";
+  }
+  void band(const page_curve& which, const page_axis& axis) {
+    const auto points = history_->points(which.curve);
+    if (std::none_of(points.begin(), points.end(), [](const auto& each) { return each.most > each.least; })) return;
+    *out_ << "<path class=\"band c" << which.colour << "\" d=\"M";
+    for (std::size_t bucket = 0; bucket < points.size(); ++bucket)
+      if (points[bucket].count > 0) plot_.point(history_->buckets().position(bucket), axis.share(points[bucket].most));
+    for (std::size_t bucket = points.size(); bucket-- > 0;)
+      if (points[bucket].count > 0) plot_.point(history_->buckets().position(bucket), axis.share(points[bucket].least));
+    *out_ << "Z\"/>";
+  }
+
+  page_markup* out_;
+  const report_history* history_;
+  page_plot plot_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/expert_picture.hpp
+//
+// The map of how busy experts were, as a picture: a line of one colour for neighbouring cells of the same class.
+
+namespace belay::inline BELAY_ABI {
+
+class expert_picture {
+ public:
+  /// Where classes begin, over the load of a balanced layer.
+  static constexpr float bounds[] = {0.25F, 0.5F, 0.8F, 1.25F, 1.6F, 2.0F, 3.0F, 4.0F};
+  static constexpr std::size_t classes = std::size(bounds) + 1;
+
+  explicit expert_picture(page_markup& out) noexcept : out_(&out), plot_(out) {}
+
+  /// Nothing where no tokens were ever counted.
+  void draw(const expert_map& map, const report_subject& subject) {
+    const std::size_t rows = map.rows(), columns = map.buckets().used();
+    if (rows == 0 || columns == 0) return;
+    *out_ << "<section><h2>Expert load</h2>\n";
+    plot_.caption("Tokens of each expert", "over those of a balanced layer");
+    for (std::size_t level = 0; level < classes; ++level) {
+      *out_ << "<span class=\"key area h" << level << "\">";
+      if (level == 0) {
+        (*out_ << "below ").number(static_cast<double>(bounds[0]));
+      } else {
+        out_->number(static_cast<double>(bounds[level - 1])) << (level + 1 == classes ? " and more" : "-");
+        if (level + 1 < classes) out_->number(static_cast<double>(bounds[level]));
+      }
+      *out_ << "</span>";
+    }
+    plot_.end_caption();
+    coarseness(map);
+    *out_ << "<div class=\"plot heat\" style=\"--rows:" << rows << "\"><div class=\"y\">";
+    layers(map, subject.layers, rows);
+    *out_ << "</div>";
+    plot_.open("Tokens of each expert", columns, rows);
+    for (std::size_t level = 0; level < classes; ++level) cells(map, level);
+    const std::size_t each = map.layers_each();
+    *out_ << "<path class=\"grid\" d=\"";
+    for (std::size_t layer = each; layer < subject.layers && subject.layers <= 16 * each; layer += each)
+      *out_ << "M0 " << map.row_of(layer, 0) << "H" << columns;
+    *out_ << "\"/>";
+    plot_.end(map.buckets());
+    *out_ << "</section>\n";
+  }
+
+ private:
+  [[nodiscard]] static std::size_t level_of(float load) noexcept {
+    return static_cast<std::size_t>(std::upper_bound(std::begin(bounds), std::end(bounds), load) - std::begin(bounds));
+  }
+
+  void cells(const expert_map& map, std::size_t level) {
+    const std::size_t columns = map.buckets().used();
+    bool any = false;
+    for (std::size_t row = 0; row < map.rows(); ++row) {
+      for (std::size_t begin = 0; begin < columns;) {
+        std::size_t end = begin;
+        while (end < columns && level_of(map.cell(row, end)) == level) ++end;
+        if (end == begin) {
+          ++begin;
+          continue;
+        }
+        if (!any) *out_ << "<path class=\"cell h" << level << "\" d=\"";
+        any = true;
+        *out_ << "M" << begin << " " << row << ".5h" << end - begin;
+        begin = end;
+      }
+    }
+    if (any) *out_ << "\"/>";
+  }
+
+  void coarseness(const expert_map& map) {
+    const bool layers = map.layers_each() > 1, experts = map.experts_each() > 1, steps = map.buckets().each() > 1;
+    if (!layers && !experts && !steps) return;
+    *out_ << "<p class=\"note\">A cell is the busiest of ";
+    if (layers) *out_ << map.layers_each() << " layers" << (experts || steps ? ", " : "");
+    if (experts) *out_ << map.experts_each() << " experts" << (steps ? ", " : "");
+    if (steps) *out_ << map.buckets().each() << " steps";
+    *out_ << ".</p>\n";
+  }
+
+  // Of many layers not each has room for its name.
+  [[nodiscard]] static bool shows(std::size_t group, std::size_t groups) noexcept {
+    return group % ((groups + 15) / 16) == 0;
+  }
+  void layers(const expert_map& map, std::size_t layers, std::size_t rows) {
+    const std::size_t each = map.layers_each(), groups = (layers + each - 1) / each;
+    for (std::size_t group = 0; group < groups; ++group) {
+      if (!shows(group, groups)) continue;
+      const double middle =
+          (static_cast<double>(group) + 0.5) * static_cast<double>(rows) / static_cast<double>(groups);
+      *out_ << "<span style=\"top:";
+      out_->place(100 * middle / static_cast<double>(rows)) << "%\">layer " << group * each;
+      if (each > 1) *out_ << "+";
+      *out_ << "</span>";
+    }
+  }
+
+  page_markup* out_;
+  page_plot plot_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/memory_stack.hpp
+//
+// Bytes of a tier over a run, stacked by purpose: the stack is what was leased, the lines are the most at once so far
+// and the plan.
+
+namespace belay::inline BELAY_ABI {
+
+class memory_stack {
+ public:
+  static constexpr std::size_t most_colours = 7;  // purposes with a colour of their own, the largest; then the rest
+  static constexpr std::size_t rest_colour = 9;
+
+  memory_stack(page_markup& out, const report_subject& subject, const report_history& history) noexcept
+      : out_(&out), subject_(&subject), history_(&history), plot_(out) {}
+
+  /// Tier `number` of the subject. Nothing where it was never used.
+  void draw(std::size_t number, const report_tier_rows& tier) {
+    if (number >= report_history::most_tiers || (history_->peak(number) == 0 && tier.planned == 0)) return;
+    choose(tier);
+    sum_.fill(0);
+    const auto top = static_cast<double>(std::max(history_->peak(number), tier.planned));
+    const page_axis axis = page_axis::around(0, top, page_unit::bytes);
+    plot_.caption(tier.tier, "after each step");
+    for (std::size_t i = 0; i < chosen_; ++i) {
+      const std::size_t row = tier.first + rows_[i];
+      plot_.key(i, subject_->memory[row].purpose, "key area").bytes(last(history_->row_bytes(row)), 3) << "</span>";
+    }
+    const auto all = history_->bytes(number);
+    const bool rest = has_rest(all, tier);
+    if (rest)
+      plot_.key(rest_colour, chosen_ == 0 ? "leased" : "other", "key area").bytes(rest_of(all, all.size() - 1, tier), 3)
+          << "</span>";
+    plot_.key(8, "most at once").bytes(static_cast<double>(history_->peak(number)), 3) << "</span>";
+    if (tier.planned > 0)
+      plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+    plot_.end_caption();
+    plot_.begin(tier.tier, axis);
+    for (std::size_t i = 0; i < chosen_; ++i) {
+      const auto row = history_->row_bytes(tier.first + rows_[i]);
+      area(all, i, axis, [&](std::size_t bucket) { return sum_[bucket] + static_cast<double>(row[bucket]); });
+    }
+    if (rest)
+      area(all, rest_colour, axis,
+           [&](std::size_t bucket) { return std::max(sum_[bucket], static_cast<double>(all[bucket].live)); });
+    lines(all, tier, axis);
+    plot_.end(history_->buckets());
+  }
+
+ private:
+  // The largest purposes of the plan, in its order.
+  void choose(const report_tier_rows& tier) {
+    chosen_ = 0;
+    const auto planned = [&](std::size_t row) { return subject_->memory[tier.first + row].planned; };
+    for (std::size_t row = 0; row < tier.count && tier.first + row < report_history::most_rows; ++row) {
+      std::size_t larger = 0;
+      for (std::size_t other = 0; other < tier.count; ++other)
+        larger += planned(other) > planned(row) || (planned(other) == planned(row) && other < row) ? 1 : 0;
+      const auto ever = history_->row_bytes(tier.first + row);
+      if (larger < most_colours && std::any_of(ever.begin(), ever.end(), [](std::uint64_t bytes) { return bytes > 0; }))
+        rows_[chosen_++] = row;
+    }
+  }
+
+  [[nodiscard]] static double last(std::span<const std::uint64_t> bytes) noexcept {
+    return bytes.empty() ? 0 : static_cast<double>(bytes.back());
+  }
+  // Bytes of a bucket that are of no purpose with a colour.
+  [[nodiscard]] double rest_of(std::span<const report_tier> all, std::size_t bucket,
+                               const report_tier_rows& tier) const noexcept {
+    if (bucket >= all.size()) return 0;
+    auto rest = static_cast<double>(all[bucket].live);
+    for (std::size_t i = 0; i < chosen_; ++i)
+      rest -= static_cast<double>(history_->row_bytes(tier.first + rows_[i])[bucket]);
+    return std::max(rest, 0.0);
+  }
+  [[nodiscard]] bool has_rest(std::span<const report_tier> all, const report_tier_rows& tier) const noexcept {
+    for (std::size_t bucket = 0; bucket < all.size(); ++bucket)
+      if (rest_of(all, bucket, tier) > 0) return true;
+    return false;
+  }
+  [[nodiscard]] static bool sampled(const report_tier& bytes) noexcept { return bytes.live > 0 || bytes.peak > 0; }
+
+  // From the stack so far up to `top(bucket)`, which is the stack then. A single step is as wide as the picture.
+  template <class Top>
+  void area(std::span<const report_tier> all, std::size_t colour, const page_axis& axis, Top&& top) {
+    const auto many = std::count_if(all.begin(), all.end(), sampled);
+    if (many == 0) return;
+    const auto each = [&](std::size_t bucket, double value) {
+      if (many > 1) return plot_.point(history_->buckets().position(bucket), axis.share(value));
+      plot_.point(0, axis.share(value));
+      plot_.point(1, axis.share(value));
+    };
+    *out_ << "<path class=\"area c" << colour << "\" d=\"M";
+    for (std::size_t bucket = 0; bucket < all.size(); ++bucket)
+      if (sampled(all[bucket])) each(bucket, top(bucket));
+    for (std::size_t bucket = all.size(); bucket-- > 0;) {
+      if (!sampled(all[bucket])) continue;
+      if (many > 1) {
+        each(bucket, sum_[bucket]);
+      } else {
+        plot_.point(1, axis.share(sum_[bucket]));
+        plot_.point(0, axis.share(sum_[bucket]));
+      }
+      sum_[bucket] = top(bucket);
+    }
+    *out_ << "Z\"/>";
+  }
+
+  void lines(std::span<const report_tier> all, const report_tier_rows& tier, const page_axis& axis) {
+    *out_ << "<path class=\"line c8\" d=\"M";
+    std::uint64_t peak = 0;
+    const bool single = std::count_if(all.begin(), all.end(), sampled) == 1;
+    for (std::size_t bucket = 0; bucket < all.size(); ++bucket) {
+      if (!sampled(all[bucket])) continue;
+      peak = std::max(peak, all[bucket].peak);
+      plot_.point(single ? 0 : history_->buckets().position(bucket), axis.share(static_cast<double>(peak)));
+    }
+    if (single) plot_.point(1, axis.share(static_cast<double>(peak)));
+    *out_ << "\"/>";
+    if (tier.planned == 0) return;
+    *out_ << "<path class=\"line dashed c8\" d=\"M";
+    plot_.point(0, axis.share(static_cast<double>(tier.planned)));
+    *out_ << "H1000\"/>";
+  }
+
+  page_markup* out_;
+  const report_subject* subject_;
+  const report_history* history_;
+  page_plot plot_;
+  std::array<std::size_t, most_colours> rows_{};
+  std::size_t chosen_ = 0;
+  std::array<double, report_history::most_points> sum_{};
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/style.hpp
+//
+// How a report page looks: light and dark as the reader's system says, one column on a narrow screen.
+
+namespace belay::inline BELAY_ABI {
+
+inline constexpr std::string_view page_style = R"css(
+:root{color-scheme:light dark;--back:#f5f6f7;--card:#fff;--ink:#1b1f24;--soft:#5a636e;--line:#e2e5e9;--bad:#c4302b;
+--fine:#2b6cc4;
+--c0:#2b6cc4;--c1:#d2601a;--c2:#2c8f5b;--c3:#8a56c2;--c4:#b88a00;--c5:#1591a5;--c6:#c8437f;--c7:#7b6a56;
+--c8:#3a424b;--c9:#a9b1ba;
+--h0:#1d5fa8;--h1:#6ba3d6;--h2:#b9d5ec;--h3:#eceef0;--h4:#fbdcb5;--h5:#f5b06a;--h6:#e67e3c;--h7:#c84a26;
+--h8:#8c1f1f}
+@media (prefers-color-scheme:dark){:root{--back:#121519;--card:#1b2026;--ink:#e8ebee;--soft:#9ba5b0;--line:#2f363e;
+--bad:#ff7b72;--fine:#6aa9f5;
+--c0:#6aa9f5;--c1:#f0914e;--c2:#5cc48d;--c3:#b78ee8;--c4:#d9b13b;--c5:#4fc0d3;--c6:#ef82b0;--c7:#b7a48c;
+--c8:#d3d9df;--c9:#66707b;
+--h0:#79b8f5;--h1:#4583bd;--h2:#2d5478;--h3:#2b3138;--h4:#5f452c;--h5:#96602a;--h6:#cd7b33;--h7:#ee8f62;
+--h8:#ffb3a3}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--back);color:var(--ink);font:14px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif;
+overflow-wrap:anywhere}
+main{max-width:1248px;margin:0 auto;padding:16px}
+h1{font-size:22px;margin:0 0 4px}
+h2{font-size:16px;margin:24px 0 8px}
+p{margin:4px 0}
+small,.note,.soft{color:var(--soft)}
+.bad{color:var(--bad)}
+.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(140px,1fr));gap:8px;margin:12px 0}
+.tiles div,figure,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px;
+margin:0;min-width:0}
+.tiles b{display:block;font-size:18px;font-variant-numeric:tabular-nums}
+.tiles span{color:var(--soft);font-size:12px}
+.two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:12px}
+figcaption{display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline;margin-bottom:8px}
+.key,.tiles b,td{font-variant-numeric:tabular-nums}
+.key{font-size:12px;color:var(--soft)}
+.key::before{content:"";display:inline-block;width:14px;height:0;border-top:2px solid var(--c);
+vertical-align:middle;margin-right:5px}
+.key.area::before{height:10px;border:0;border-radius:2px;background:var(--c)}
+.key.dashed::before{border-top-style:dashed}
+.plot{position:relative;padding:9px 4px 22px 66px}
+.plot svg{display:block;width:100%;height:190px;overflow:visible}
+.plot.heat svg{height:clamp(96px,calc(var(--rows)*7px),420px)}
+.plot.heat .grid{stroke:var(--card);stroke-width:2px}
+.x,.y{position:absolute;font-size:11px;color:var(--soft);font-variant-numeric:tabular-nums}
+.y{left:0;top:9px;bottom:22px;width:60px}
+.y span{position:absolute;right:0;transform:translateY(-50%);white-space:nowrap}
+.x{left:66px;right:4px;bottom:0;height:18px}
+.x span{position:absolute;transform:translateX(-50%);white-space:nowrap}
+.x .start{transform:none}
+.x .end{transform:translateX(-100%)}
+path{fill:none;stroke:var(--c);vector-effect:non-scaling-stroke;stroke-linejoin:round}
+path.grid{stroke:var(--line);stroke-width:1px}
+path.line{stroke-width:1.7px}
+path.dashed{stroke-dasharray:6 4}
+path.dot{stroke-width:8px;stroke-linecap:round}
+path.band{fill:var(--c);stroke:none;opacity:.2}
+path.area{fill:var(--c);stroke:none;opacity:.8}
+path.cell{stroke-width:1;vector-effect:none;stroke-linejoin:miter;shape-rendering:crispEdges}
+path.lane{stroke:var(--line);stroke-width:1px}
+path.mark{stroke-width:2px}
+path.mark.bad{stroke:var(--bad)}
+path.mark.fine{stroke:var(--fine)}
+.lanes{display:grid;grid-template-columns:max-content 1fr;gap:6px 12px;align-items:center;background:var(--card);
+border:1px solid var(--line);border-radius:8px;padding:10px 12px}
+.lanes svg{display:block;width:100%;height:16px}
+.schedules{display:grid;grid-template-columns:max-content 1fr;gap:10px 12px;align-items:center}
+.schedules svg{display:block;width:100%;height:88px}
+path.action{fill:var(--c);stroke:var(--card);stroke-width:1px}
+.bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:5px 12px;align-items:center}
+.bars i{display:block;height:10px;border-radius:2px;background:var(--c0)}
+.bars div{background:var(--line);border-radius:2px}
+table{border-collapse:collapse;width:100%;font-size:13px}
+th,td{text-align:left;padding:3px 8px 3px 0;border-bottom:1px solid var(--line);vertical-align:top}
+td.n,th.n{text-align:right;padding-left:6px}
+td.n{white-space:nowrap}
+th{color:var(--soft);font-weight:500}
+pre{white-space:pre-wrap;margin:0;font:12.5px/1.5 ui-monospace,monospace}
+@media (max-width:600px){main{padding:10px}.x .odd{display:none}.tiles{grid-template-columns:repeat(2,1fr)}
+.plot{padding-left:60px}.x{left:60px}.y{width:54px}}
+)css";
+
+/// Classes of colours: what they mean to the rules above.
+inline constexpr std::string_view page_colours =
+    ".c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}"
+    ".c6{--c:var(--c6)}.c7{--c:var(--c7)}.c8{--c:var(--c8)}.c9{--c:var(--c9)}"
+    ".h0{--c:var(--h0)}.h1{--c:var(--h1)}.h2{--c:var(--h2)}.h3{--c:var(--h3)}.h4{--c:var(--h4)}.h5{--c:var(--h5)}"
+    ".h6{--c:var(--h6)}.h7{--c:var(--h7)}.h8{--c:var(--h8)}\n";
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+enum class report_state : std::uint8_t { running, finished, failed };
+
+/// What a page is written from.
+struct report_content {
+  const report_subject& subject;
+  std::span<const report_tier_rows> tiers;
+  const report_history& history;
+  const expert_map& experts;
+  const rank_waiting& waiting;
+  const last_step& last;
+  report_state state = report_state::running;
+  std::string_view message;  // why it failed
+  std::string_view sample;   // what the model writes
+};
+
+class page_writer {
+ public:
+  static constexpr std::size_t most_text = 4000;  // bytes of a message or a sample
+
+  page_writer(text_buffer& to, const report_content& of) noexcept : out_(to), of_(&of) {}
+
+  void write() {
+    head();
+    training();
+    page_curves(out_, of_->history).draw_marks();
+    memory();
+    expert_picture(out_).draw(of_->experts, of_->subject);
+    pipeline();
+    page_tables(out_).plan(of_->subject);
+    page_tables(out_).settings(of_->subject);
+    sample();
+    out_ << "</main></body></html>\n";
+  }
+
+ private:
+  void head() {
+    const report_subject& subject = of_->subject;
+    out_ << "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+         << "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">";
+    if (of_->state == report_state::running) out_ << "<meta http-equiv=\"refresh\" content=\"10\">";
+    (out_ << "<link rel=\"icon\" href=\"data:,\"><title>").text(subject.title, 200)
+        << "</title><style>" << page_style << page_colours;
+    (out_ << "</style></head>\n<body><main><h1>").text(subject.title, 200) << "</h1>\n<p class=\"soft\">";
+    out_ << (of_->state == report_state::running    ? "running"
+             : of_->state == report_state::finished ? "finished"
+                                                    : "failed");
+    out_ << "; " << subject.ranks << (subject.ranks == 1 ? " rank" : " ranks") << "; as of ";
+    time();
+    if (of_->history.buckets().each() > 1)
+      out_ << "; a point of a curve is " << of_->history.buckets().each()
+           << " steps: a line at their mean in a band from least to most";
+    out_ << "</p>\n";
+    if (!of_->message.empty()) (out_ << "<p class=\"bad\">").text(of_->message, most_text) << "</p>\n";
+    page_tables(out_).tiles(subject, of_->history, of_->tiers);
+  }
+
+  void training() {
+    page_curves curves(out_, of_->history);
+    out_ << "<section><h2>Training</h2><div class=\"two\">\n";
+    const page_curve losses[] = {{report_curve::loss, "training", 0}, {report_curve::eval_loss, "evaluation", 1}};
+    curves.draw("Loss", "nats a token", losses, page_unit::number, page_base::data);
+    const page_curve speed[] = {{report_curve::tokens_per_s, "tokens/s", 2}};
+    curves.draw("Speed", "tokens a second", speed, page_unit::number, page_base::zero);
+    const page_curve norm[] = {{report_curve::grad_norm, "norm", 3}};
+    curves.draw("Gradient norm", "before clipping", norm, page_unit::number, page_base::zero);
+    const page_curve rate[] = {{report_curve::learning_rate, "rate", 5}};
+    curves.draw("Learning rate", "", rate, page_unit::number, page_base::zero);
+    const page_curve flops[] = {{report_curve::flops_utilization, "utilization", 4}};
+    curves.draw("FLOPs utilization", "share of the peak", flops, page_unit::share, page_base::zero);
+    out_ << "</div></section>\n";
+  }
+
+  void memory() {
+    if (of_->tiers.empty()) return;
+    out_ << "<section><h2>Memory of rank " << of_->subject.shown_rank << "</h2>";
+    if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most.</p>";
+    out_ << "<div class=\"two\">\n";
+    memory_stack stack(out_, of_->subject, of_->history);
+    for (std::size_t i = 0; i < of_->tiers.size(); ++i) stack.draw(i, of_->tiers[i]);
+    step_picture(out_).memory(of_->last, of_->tiers.front());
+    out_ << "</div></section>\n";
+  }
+
+  void pipeline() {
+    const report_history& history = of_->history;
+    if (!history.has(report_curve::bubble) && !of_->waiting.any()) return;
+    out_ << "<section><h2>Pipeline</h2><div class=\"two\">\n";
+    page_curves curves(out_, history);
+    const page_curve bubble[] = {{report_curve::bubble, "executed", 0}, {report_curve::bubble_predicted, "planned", 1}};
+    curves.draw("Bubble", "mean share of the pipeline phase", bubble, page_unit::share, page_base::zero);
+    const page_curve waits[] = {{report_curve::waiting_most, "most", 1},
+                                {report_curve::waiting_median, "median", 3},
+                                {report_curve::waiting_least, "least", 2}};
+    if (of_->waiting.ranks() > 1) curves.draw("Waiting", "over ranks", waits, page_unit::share, page_base::zero);
+    page_tables(out_).waiting(of_->waiting, history);
+    step_picture(out_).open_obligations(of_->last);
+    out_ << "</div>\n";
+    step_picture(out_).schedules(of_->last);
+    out_ << "</section>\n";
+  }
+
+  void sample() {
+    if (of_->sample.empty()) return;
+    (out_ << "<section><h2>A sample</h2><div class=\"card\"><pre>").text(of_->sample, most_text)
+        << "</pre></div></section>\n";
+  }
+
+  // As in 2026-01-31 08:05:09 UTC.
+  void time() {
+    using namespace std::chrono;
+    const auto now = floor<seconds>(system_clock::now());
+    const auto day = floor<days>(now);
+    const year_month_day date(day);
+    const hh_mm_ss<seconds> hour(now - day);
+    const auto two = [this](auto value) { out_ << (value < 10 ? "0" : "") << static_cast<int>(value); };
+    out_ << static_cast<int>(date.year()) << "-";
+    two(static_cast<unsigned>(date.month()));
+    out_ << "-";
+    two(static_cast<unsigned>(date.day()));
+    out_ << " ";
+    two(hour.hours().count());
+    out_ << ":";
+    two(hour.minutes().count());
+    out_ << ":";
+    two(hour.seconds().count());
+    out_ << " UTC";
+  }
+
+  page_markup out_;
+  const report_content* of_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The report of a run, written by one thread of one rank. What goes wrong with its files after it was made never stops
+/// the run: nothing more is written, and `take_problem()` has why.
+class report_page {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{2} << 20U;  // of a page
+  static constexpr std::int64_t nanoseconds_between_pages = 5'000'000'000;
+
+  /// Memory of the page of a run of so many ranks: a lease of tier host, as `run.lease<std::byte>(tier::host,
+  /// report_page::room_bytes(ranks), "report")`.
+  [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
+    return report_room::bytes<char>(most_bytes) + report_history::room_bytes() + expert_map::room_bytes() +
+           rank_waiting::room_bytes(ranks) + last_step::room_bytes();
+  }
+
+  /// `folder` and `room` outlive it; without room it allocates its own.
+  report_page(report_folder& folder, report_subject subject, std::span<std::byte> room = {})
+      : folder_(&folder),
+        subject_(std::move(subject)),
+        tiers_(tiers_of(subject_.memory)),
+        shape_(shape_line(subject_)),
+        own_(room.empty() ? room_bytes(subject_.ranks) : 0),
+        room_(room.empty() ? std::span<std::byte>(own_) : room),
+        text_(room_.take<char>(most_bytes)),
+        history_(room_),
+        experts_(subject_.layers, subject_.experts, room_),
+        waiting_(subject_.ranks, room_),
+        last_(room_) {}
+  report_page(const report_page&) = delete;
+  report_page& operator=(const report_page&) = delete;
+
+  /// The run goes on after `step`: later samples of the folder are cut off, the others are read. Throws file_error for
+  /// samples that cannot be read.
+  void resume_after(std::uint64_t step, where at = where::current()) {
+    sample_reader reader(subject_);
+    folder_->cut_where(
+        [&](std::string_view line, std::uint64_t begin) {
+          const report_line read = reader.read(line, folder_->samples_path(), begin, at);
+          if (read.what != report_line::kind::shape && read.sample.step > step) return false;
+          keep(read);
+          return true;
+        },
+        at);
+    if (step > 0) mark(report_mark::resume, step);
+  }
+
+  /// A committed step. Steps rise. Allocates nothing.
+  template <clock_policy Clock = monotonic_clock>
+  void add(const report_sample& sample) {
+    keep(sample);
+    last_.keep(sample);
+    write_line([&] { return sample_line(text_, sample); });
+    const std::int64_t now = Clock::now();
+    if (written_ && now - *written_ < nanoseconds_between_pages) return;
+    written_ = now;
+    write(report_state::running, {});
+  }
+  /// The loss of an evaluation after step `step`.
+  void add_eval_loss(std::uint64_t step, double loss) {
+    history_.add(report_curve::eval_loss, step, loss);
+    write_line([&] { return evaluation_line(text_, step, loss); });
+  }
+  /// What happened at step `step` beside its training. Replays and plan misses of a sample are marks already.
+  void mark(report_mark which, std::uint64_t step) {
+    history_.add(which, step, 1);
+    write_line([&] { return mark_line(text_, step, which); });
+  }
+
+  /// The last page: the run is over. `sample` is a text that the model writes.
+  void finish(std::string_view sample = {}) {
+    sample_ = sample;
+    write(report_state::finished, {});
+  }
+  /// The last page of a run that ends by an error.
+  void fail(std::string_view why) { write(report_state::failed, why); }
+
+  /// Why nothing more is written, once.
+  [[nodiscard]] std::optional<error> take_problem() { return std::exchange(problem_, std::nullopt); }
+
+ private:
+  void keep(const report_line& read) {
+    const std::uint64_t step = read.sample.step;
+    switch (read.what) {
+      case report_line::kind::shape: return;
+      case report_line::kind::sample: return keep(read.sample);
+      case report_line::kind::evaluation: return history_.add(report_curve::eval_loss, step, read.eval_loss);
+      case report_line::kind::mark: return history_.add(read.mark, step, 1);
+    }
+  }
+  void keep(const report_sample& sample) {
+    for (const sampled_curve& each : sampled_curves) history_.add(each.curve, sample.step, sample.*each.value);
+    history_.add(report_mark::replay, sample.step, sample.replays);
+    history_.add(report_mark::plan_miss, sample.step, sample.plan_misses);
+    for (std::size_t i = 0; i < sample.tiers.size() && i < tiers_.size(); ++i) {
+      const report_tier_rows& tier = tiers_[i];
+      const bool itemised = sample.live.size() >= tier.first + tier.count;
+      history_.add_bytes(sample.step, i, sample.tiers[i], tier.first,
+                         itemised ? sample.live.subspan(tier.first, tier.count) : std::span<const std::uint64_t>());
+    }
+    experts_.add(sample.step, sample.expert_tokens);
+    waiting_.add(sample.step, sample.waiting, history_);
+  }
+
+  template <class Line>
+  void write_line(Line&& line) {
+    attempt([&] {
+      if (!std::exchange(shape_written_, true)) folder_->append(shape_);
+      folder_->append(line());
+    });
+  }
+  void write(report_state state, std::string_view message) {
+    attempt([&] {
+      text_buffer text(text_);
+      const report_content content{subject_, tiers_, history_, experts_, waiting_, last_, state, message, sample_};
+      page_writer(text, content).write();
+      folder_->replace_page(text.text());
+    });
+  }
+  template <class Action>
+  void attempt(Action&& action) {
+    if (failed_) return;
+    try {
+      action();
+    } catch (const error& problem) {
+      failed_ = true;
+      problem_ = problem;
+    }
+  }
+
+  report_folder* folder_;
+  report_subject subject_;
+  std::vector<report_tier_rows> tiers_;
+  std::string shape_;
+  std::vector<std::byte> own_;
+  report_room room_;
+  std::span<char> text_;  // of a line, or of a page
+  report_history history_;
+  expert_map experts_;
+  rank_waiting waiting_;
+  last_step last_;
+  std::string sample_;
+  std::optional<std::int64_t> written_;  // the last page, by the clock
+  bool shape_written_ = false;
+  bool failed_ = false;
+  std::optional<error> problem_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -24946,223 +27361,6 @@ template <class Before>
   }
   return from;
 }
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/scanner.hpp
-//
-// The tokens of a safetensors header: strings, plain integers, punctuation. A cursor over the bytes of the header. Its
-// caller knows the grammar, so nothing nests and nothing recurses.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-class header_scanner {
- public:
-  /// The text begins at byte `first` of the file at `path`.
-  header_scanner(std::string_view text, const std::string& path, where at, std::size_t first = 8)
-      : text_(text), path_(path), at_(at), first_(first) {}
-
-  /// Throws file_error for byte `position` of the text.
-  [[noreturn]] void fail(std::size_t position, const std::string& reason) const {
-    throw file_error(path_, position + first_, reason, at_);
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
-  [[nodiscard]] char peek() const { return cursor_ < text_.size() ? text_[cursor_] : '\0'; }
-
-  /// Skips space and returns the position of the next token.
-  std::size_t next() {
-    while (cursor_ < text_.size() && is_space(text_[cursor_])) ++cursor_;
-    return cursor_;
-  }
-  [[nodiscard]] bool next_is(char wanted) {
-    next();
-    return cursor_ < text_.size() && text_[cursor_] == wanted;
-  }
-  [[nodiscard]] bool take_if(char wanted) {
-    if (!next_is(wanted)) return false;
-    ++cursor_;
-    return true;
-  }
-  void take(char wanted) {
-    if (take_if(wanted)) return;
-    if (cursor_ == text_.size()) fail(cursor_, std::string("the header ends where ") + wanted + " was expected");
-    fail(cursor_, std::string("expected ") + wanted);
-  }
-
-  /// Throws where anything but space follows.
-  void finish() {
-    next();
-    if (cursor_ != text_.size()) fail(cursor_, "something follows the header's closing }");
-  }
-
-  /// An integer from 0 to `largest`, without sign, fraction, exponent or leading zeros.
-  [[nodiscard]] std::uint64_t integer(std::uint64_t largest) {
-    const std::size_t begin = next();
-    std::uint64_t value = 0;
-    while (cursor_ < text_.size() && is_digit(text_[cursor_])) {
-      value = value * 10 + static_cast<std::uint64_t>(text_[cursor_] - '0');
-      if (value > largest) fail(begin, "a number is larger than " + std::to_string(largest));
-      ++cursor_;
-    }
-    if (cursor_ == begin) fail(begin, "expected an integer that is not negative");
-    if (text_[begin] == '0' && cursor_ - begin > 1) fail(begin, "a number has leading zeros");
-    if (cursor_ < text_.size() && (peek() == '.' || peek() == 'e' || peek() == 'E')) {
-      fail(begin, "a number is not an integer");
-    }
-    return value;
-  }
-
-  /// A number that a double holds.
-  [[nodiscard]] double number() {
-    const std::size_t begin = next();
-    while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
-    const std::string_view digits = text_.substr(begin, cursor_ - begin);
-    double value = 0;
-    const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (wrong != std::errc{} || end != digits.data() + digits.size() || !(value - value == 0))
-      fail(begin, "expected a number");
-    return value;
-  }
-
-  /// A string of at most `most` bytes, its escapes resolved. `what` names it in errors.
-  [[nodiscard]] std::string string(std::uint64_t most, const char* what) {
-    const std::size_t begin = next();
-    if (!take_if('"')) fail(begin, std::string("expected ") + what + " in quotes");
-    std::string result;
-    for (;;) {
-      if (cursor_ == text_.size()) fail(begin, std::string(what) + " has no closing quote");
-      const char c = text_[cursor_];
-      if (static_cast<unsigned char>(c) < 0x20) fail(cursor_, std::string(what) + " holds a control character");
-      ++cursor_;
-      if (c == '"') return result;
-      if (c == '\\') {
-        escape(result);
-      } else {
-        result.push_back(c);
-      }
-      if (result.size() > most) fail(begin, std::string(what) + " is longer than " + std::to_string(most) + " bytes");
-    }
-  }
-
-  /// Skips a value that nobody reads, of objects, arrays, strings, numbers and literals nested at most 16 deep.
-  void skip_value(int depth = 0) {
-    const std::size_t begin = next();
-    if (depth > 16) fail(begin, "a value is nested too deep");
-    if (next_is('"')) return static_cast<void>(string(largest_text, "a string"));
-    if (const bool object = next_is('{'); object || next_is('[')) {
-      const char close = object ? '}' : ']';
-      ++cursor_;
-      for (bool first = true; !take_if(close); first = false) {
-        if (!first) take(',');
-        if (object) {
-          static_cast<void>(string(largest_text, "a field"));
-          take(':');
-        }
-        skip_value(depth + 1);
-      }
-      return;
-    }
-    while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
-    if (cursor_ == begin) fail(begin, "expected a value");
-  }
-
-  /// Throws where the text is not valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
-  void check_utf8() const {
-    for (std::size_t i = 0; i < text_.size();) {
-      const std::size_t length = utf8_length(text_.substr(i));
-      if (length == 0) fail(i, "the header is not valid UTF-8");
-      i += length;
-    }
-  }
-
- private:
-  static constexpr std::uint64_t largest_text = 1U << 16U;
-
-  // What numbers and literals are written with.
-  static bool is_plain(char c) noexcept {
-    return is_digit(c) || (c >= 'a' && c <= 'z') || c == 'E' || c == '+' || c == '-' || c == '.';
-  }
-  static bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-  static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
-
-  void escape(std::string& result) {
-    const std::size_t begin = cursor_ - 1;
-    if (cursor_ == text_.size()) fail(begin, "the header ends inside an escape");
-    const char c = text_[cursor_++];
-    switch (c) {
-      case '"':
-      case '\\':
-      case '/': result.push_back(c); return;
-      case 'b': result.push_back('\b'); return;
-      case 'f': result.push_back('\f'); return;
-      case 'n': result.push_back('\n'); return;
-      case 'r': result.push_back('\r'); return;
-      case 't': result.push_back('\t'); return;
-      case 'u': break;
-      default: fail(begin, "an unknown escape");
-    }
-    unsigned code = hex(begin);
-    if (code >= 0xDC00 && code <= 0xDFFF) fail(begin, "half of a surrogate pair");
-    if (code >= 0xD800 && code <= 0xDBFF) {
-      if (text_.substr(cursor_, 2) != "\\u") fail(begin, "half of a surrogate pair");
-      cursor_ += 2;
-      const unsigned low = hex(begin);
-      if (low < 0xDC00 || low > 0xDFFF) fail(begin, "half of a surrogate pair");
-      code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
-    }
-    append_utf8(result, code);
-  }
-
-  [[nodiscard]] unsigned hex(std::size_t begin) {
-    unsigned value = 0;
-    for (int i = 0; i < 4; ++i) {
-      const char c = peek();
-      unsigned digit = 0;
-      if (is_digit(c)) {
-        digit = static_cast<unsigned>(c - '0');
-      } else if (c >= 'a' && c <= 'f') {
-        digit = static_cast<unsigned>(c - 'a') + 10;
-      } else if (c >= 'A' && c <= 'F') {
-        digit = static_cast<unsigned>(c - 'A') + 10;
-      } else {
-        fail(begin, "an escape needs four hexadecimal digits");
-      }
-      value = value * 16 + digit;
-      ++cursor_;
-    }
-    return value;
-  }
-
-  static void append_utf8(std::string& result, unsigned code) {
-    const auto put = [&result](unsigned value) {
-      result.push_back(static_cast<char>(static_cast<unsigned char>(value)));
-    };
-    if (code < 0x80) {
-      put(code);
-    } else if (code < 0x800) {
-      put(0xC0U | code >> 6U);
-      put(0x80U | (code & 0x3FU));
-    } else if (code < 0x10000) {
-      put(0xE0U | code >> 12U);
-      put(0x80U | (code >> 6U & 0x3FU));
-      put(0x80U | (code & 0x3FU));
-    } else {
-      put(0xF0U | code >> 18U);
-      put(0x80U | (code >> 12U & 0x3FU));
-      put(0x80U | (code >> 6U & 0x3FU));
-      put(0x80U | (code & 0x3FU));
-    }
-  }
-
-  std::string_view text_;
-  const std::string& path_;
-  where at_;
-  std::size_t first_;
-  std::size_t cursor_ = 0;
-};
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
@@ -26736,125 +28934,6 @@ class parameter_gathers {
 //
 // A rank's shares of parameters or gradients in a file of its own: planned, made, read and written on the stream of
 // copies.
-
-// ---- belay/train/plan.hpp
-//
-// A plan says how many bytes are needed, before the first is allocated: per rank, tier and purpose. Its numbers come
-// from the code that sizes the arenas (a rehearsal of the real step, the layout of the real buckets), so that plan and
-// run cannot differ. A plan over its budget is refused with its table, and nothing was allocated.
-//
-//   belay::rank_plan rank;
-//   rank.add(belay::tier::device, "activations", rehearsed.peak_bytes(), rehearsed.extent_bytes());
-//   rank.add(belay::tier::device, "gradients", layout.gradient_elements() * sizeof(float));
-//   const belay::plan plan({rank});
-//   if (const auto missing = plan.shortage(limit)) throw belay::plan_refused(table, *missing, belay::where::current());
-
-namespace belay::inline BELAY_ABI {
-
-/// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
-/// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
-struct plan_item {
-  tier where_it_is = tier::device;
-  std::string purpose;
-  std::size_t bytes = 0;
-  std::size_t capacity = 0;
-  file_bytes of_file = file_bytes::on_disk;  // in tier file
-};
-
-/// All memory that one rank will use.
-class rank_plan {
- public:
-  void add(plan_item item) { items_.push_back(std::move(item)); }
-  void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
-    add({.where_it_is = where_it_is, .purpose = std::move(purpose), .bytes = bytes, .capacity = capacity});
-  }
-  void add(tier where_it_is, std::string purpose, std::size_t bytes) {
-    add(where_it_is, std::move(purpose), bytes, bytes);
-  }
-
-  [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
-
-  /// Peak of leased bytes in a tier, as the run's meter will show it. The sum does not wrap around.
-  [[nodiscard]] std::size_t peak_bytes(tier of) const noexcept { return folded(of, &plan_item::bytes); }
-  /// Bytes of address range in a tier, gaps included.
-  [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
-
- private:
-  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::*what) const noexcept {
-    checked_size total;
-    for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
-    return total.saturated();
-  }
-  std::vector<plan_item> items_;
-};
-
-/// Where a plan exceeds its budget.
-struct plan_shortage {
-  tier where_it_is = tier::device;
-  int rank = 0;
-  std::size_t needed_bytes = 0;
-  std::size_t budget_bytes = 0;
-};
-
-class plan {
- public:
-  plan() = default;
-  explicit plan(std::vector<rank_plan> ranks) : ranks_(std::move(ranks)) {}
-
-  [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
-
-  /// The worst shortage against a budget per rank, or nothing.
-  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const {
-    std::optional<plan_shortage> worst;
-    for (std::size_t kind = 0; kind < tier_count; ++kind) {
-      const tier of = static_cast<tier>(kind);
-      for (std::size_t r = 0; r < ranks_.size(); ++r) {
-        const std::size_t needed = ranks_[r].peak_bytes(of);
-        // Without a budget the limit is the largest size of an object.
-        const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
-        if (needed <= most) continue;
-        if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
-        worst = plan_shortage{of, static_cast<int>(r), needed, most};
-      }
-    }
-    return worst;
-  }
-
-  /// Purposes of a tier in the order in which the first rank that has them lists them.
-  [[nodiscard]] std::vector<std::string> purposes(tier of) const {
-    std::vector<std::string> out;
-    for (const rank_plan& rank : ranks_) {
-      for (const plan_item& item : rank.items()) {
-        if (item.where_it_is == of && !holds(out, item.purpose)) out.push_back(item.purpose);
-      }
-    }
-    return out;
-  }
-
- private:
-  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept {
-    for (const std::string& each : list) {
-      if (each == wanted) return true;
-    }
-    return false;
-  }
-
-  std::vector<rank_plan> ranks_;
-};
-
-/// The plan does not fit: `what()` is its table and what to change. Nothing was allocated.
-class plan_refused : public error {
- public:
-  plan_refused(const std::string& table, plan_shortage shortage, where at)
-      : error("the plan is over its budget; nothing was allocated for it\n" + table, at), shortage_(shortage) {}
-  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::plan; }
-  [[nodiscard]] const plan_shortage& shortage() const noexcept { return shortage_; }
-
- private:
-  plan_shortage shortage_;
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -29667,6 +31746,8 @@ class run {
 
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
+  /// What has been leased for as long as the run.
+  [[nodiscard]] const rank_plan& lasting() const noexcept { return used_; }
 
   /// Memory for as long as the run: `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses.
   template <class T>
@@ -34427,8 +36508,6 @@ BELAY_DECL copy_table calibrate_copies();
 // ---- belay/backend/host/copy/calibration.ipp
 //
 // The calibration of copies: its clockwork, and how a table follows from times.
-
-#include <cmath>
 
 namespace belay::inline BELAY_ABI {
 namespace host {

@@ -88,6 +88,8 @@ class run {
 
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
+  /// What has been leased for as long as the run.
+  [[nodiscard]] const rank_plan& lasting() const noexcept { return used_; }
 
   /// Memory for as long as the run: `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses.
   template <class T>

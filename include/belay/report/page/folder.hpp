@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The folder of a report: samples.jsonl, which is appended to, and index.html, which is replaced as a whole.
+// IWYU pragma: private, include "belay/report/page.hpp"
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/unique_fd.hpp"
+#include "belay/core/where.hpp"
+#include "belay/report/output.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether a run goes on with the report that is in a folder.
+enum class report_start : std::uint8_t { afresh, resumed };
+
+class report_folder {
+ public:
+  /// Makes the folder where it is missing. Throws input_error for one with another run's report, and file_error where
+  /// no file can be written to it.
+  report_folder(const std::string& path, report_start start, where at = where::current())
+      : path_(path),
+        samples_path_(path + "/samples.jsonl"),
+        page_path_(path + "/index.html"),
+        temporary_path_(path + "/index.html.tmp") {
+    std::error_code wrong;
+    std::filesystem::create_directories(path, wrong);
+    if (wrong) throw file_error(path, 0, "cannot be made the folder of a report: " + wrong.message(), at);
+    const auto bytes = std::filesystem::file_size(samples_path_, wrong);
+    const bool used = (!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong);
+    if (used && start == report_start::afresh)
+      throw input_error(path + " has the report of a run: resume that run, or name another folder", at);
+    if (::access(path.c_str(), W_OK | X_OK) != 0)
+      throw file_error(path, 0, "no report can be written to it: " + error_text(errno), at);
+    samples_.reset(open(samples_path_, O_RDWR | O_CREAT | O_APPEND, at));
+    lines_.emplace(samples_.get(), samples_path_);
+  }
+  report_folder(const report_folder&) = delete;
+  report_folder& operator=(const report_folder&) = delete;
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] const std::string& samples_path() const noexcept { return samples_path_; }
+  [[nodiscard]] const std::string& page_path() const noexcept { return page_path_; }
+
+  /// A line with its newline.
+  void append(std::string_view line, where at = where::current()) { lines_->write(line, at); }
+
+  /// Calls `keep(line, begin)` with each line, without its newline, and the byte at which it begins, until it returns
+  /// false: the file is cut before that line, and before one that has no newline.
+  template <class Keep>
+  void cut_where(Keep&& keep, where at = where::current()) {
+    std::string text;
+    std::uint64_t begin = 0, read = 0;  // of the line that `text` begins with; of the file
+    for (bool more = true; more;) {
+      std::array<char, 65536> piece;
+      const ssize_t got = ::pread(samples_.get(), piece.data(), piece.size(), static_cast<off_t>(read));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw file_error(samples_path_, read, "cannot be read: " + error_text(errno), at);
+      read += static_cast<std::uint64_t>(got);
+      text.append(piece.data(), static_cast<std::size_t>(got));
+      more = got > 0;
+      std::size_t first = 0;
+      for (std::size_t end; more && (end = text.find('\n', first)) != std::string::npos; first = end + 1) {
+        more = keep(std::string_view(text).substr(first, end - first), begin + first);
+        if (!more) break;
+      }
+      begin += first;
+      text.erase(0, first);
+      if (text.size() > most_line) throw file_error(samples_path_, begin, "a line has more than 16 MiB", at);
+    }
+    if (::ftruncate(samples_.get(), static_cast<off_t>(begin)) != 0)
+      throw file_error(samples_path_, begin, "cannot be cut: " + error_text(errno), at);
+  }
+
+  /// Replaces the page: who reads it sees the old one or the new one. Allocates nothing.
+  void replace_page(std::string_view text, where at = where::current()) const {
+    const unique_fd file(open(temporary_path_, O_WRONLY | O_CREAT | O_TRUNC, at));
+    for (std::string_view rest = text; !rest.empty();) {
+      const ssize_t put = ::write(file.get(), rest.data(), rest.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0)
+        throw file_error(temporary_path_, text.size() - rest.size(), "cannot be written: " + error_text(errno), at);
+      rest.remove_prefix(static_cast<std::size_t>(put));
+    }
+    if (std::rename(temporary_path_.c_str(), page_path_.c_str()) != 0)
+      throw file_error(page_path_, 0, "cannot be replaced: " + error_text(errno), at);
+  }
+
+ private:
+  static constexpr std::size_t most_line = std::size_t{1} << 24U;
+
+  [[nodiscard]] static int open(const std::string& path, int flags, where at) {
+    int out = -1;
+    do {
+      out = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+    } while (out < 0 && errno == EINTR);
+    if (out < 0) throw file_error(path, 0, "cannot be opened for writing: " + error_text(errno), at);
+    return out;
+  }
+
+  std::string path_;
+  std::string samples_path_;
+  std::string page_path_;
+  std::string temporary_path_;
+  unique_fd samples_;
+  std::optional<output> lines_;
+};
+
+}  // namespace belay::inline BELAY_ABI
