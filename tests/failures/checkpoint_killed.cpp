@@ -111,7 +111,7 @@ TEST_CASE("killed at random, and resumed on the same and on other ranks") {
     CHECK(apart(found.at.at(step), undisturbed().at.at(step)) == 0);
     if (std::filesystem::exists(folder)) {
       const std::vector<std::string> names = names_in(folder);
-      CHECK(names.size() <= 3);  // two that are kept, and one where the kill came before the removal of the third
+      CHECK(names.size() <= 2);  // as many as are kept, also where the kill came before a removal
       for (const std::string& name : names) CHECK(std::filesystem::exists(folder + "/" + name + "/manifest.json"));
     }
     resumed_runs += step > 0 ? 1 : 0;

@@ -119,9 +119,9 @@ class checkpoints {
   }
 
   /// Makes the folder, removes what a run that died has left there, and fills everything that was added from the newest
-  /// checkpoint. Collective over the mesh, before the first step. Throws on all ranks: input_error where there are
-  /// checkpoints and `from` is `nothing`, file_error where another run writes there, or with file, byte and tensor what
-  /// is damaged, missing or does not fit; then state is filled in part.
+  /// checkpoint; then removes older ones than are kept. Collective over the mesh, before the first step. Throws on all
+  /// ranks: input_error where there are checkpoints and `from` is `nothing`, file_error where another run writes there,
+  /// or with file, byte and tensor what is damaged, missing or does not fit; then state is filled in part.
   resumed_run open(resume_from from = resume_from::nothing, where at = where::current()) {
     resumed_run out;
     if constexpr (!moves_nothing<control_type>) {
@@ -145,6 +145,10 @@ class checkpoints {
         out = {newest[0], folder_.path_of(newest[0])};
         out.bytes_read = load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
         run_->engine().continue_after(out.step);
+        problems.attempt([&] {
+          if (speaks()) folder_.keep(options_.keep, at);  // a run that died may not have come to it
+        });
+        problems.agree(control(), at);
       }
       layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
       writer_.emplace(ring_, staging_);
