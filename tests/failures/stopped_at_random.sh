@@ -113,13 +113,14 @@ for ((i = 0; i - missed < stops && i < 3 * stops; ++i)); do
     state=X
   fi
   finish
+  # On a busy machine a rank that was stopped may be ended before its state is read.
+  told=$(grep -m 1 -E "rank $rank .*(is|been) stopped" "$work/log")
   if [ -z "$code" ]; then
     fail "rank $rank was stopped after $wanted ms and the run does not end"
-  elif [ "$state" != T ]; then
+  elif [ "$state" != T ] && [ -z "$told" ]; then
     missed=$((missed + 1))
     [ "$code" = 0 ] || fail "rank $rank was gone before the signal at $wanted ms, and the run ends with $code"
   else
-    told=$(grep -m 1 -E "rank $rank .*(is|been) stopped" "$work/log")
     if [ "$code" = 0 ]; then fail "rank $rank was stopped after $wanted ms, and the run ends with 0"
     elif [ -z "$told" ]; then fail "rank $rank was stopped after $wanted ms, and nothing names it"
     else
