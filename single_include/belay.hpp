@@ -930,7 +930,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Of which kind an exception was, for those who are told of it and do not have it: the peers of the rank whose body
 /// threw it, and the process that forked that rank. `plan`: a refused plan. `other`: none of ours.
-enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication };
+enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication, backend };
 
 [[nodiscard]] constexpr const char* name(error_kind kind) noexcept {
   switch (kind) {
@@ -942,6 +942,7 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
     case error_kind::file: return "file";
     case error_kind::plan: return "plan";
     case error_kind::communication: return "communication";
+    case error_kind::backend: return "backend";
   }
   return "unknown";
 }
@@ -1054,6 +1055,29 @@ class comm_error : public error {
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::communication; }
   [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
+  [[nodiscard]] const details& about() const noexcept { return details_; }
+
+ private:
+  static std::string text(const details& d);
+
+  details details_;
+};
+
+/// A call of the library that a backend stands on, such as the CUDA runtime, has failed: which call, on which rank, and
+/// about how many bytes. `what()` is one line of printable text.
+class backend_error : public error {
+ public:
+  struct details {
+    std::string call;       // as the backend's interface names it: "allocate", "record", ...
+    int rank = 0;           // of the world, whose call it was
+    std::size_t bytes = 0;  // that it was about; 0: none
+    std::string message;    // what the library says
+    where here;
+  };
+
+  explicit backend_error(details what);
+
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::backend; }
   [[nodiscard]] const details& about() const noexcept { return details_; }
 
  private:
@@ -1269,6 +1293,15 @@ namespace belay::inline BELAY_ABI {
   return printable(message);
 }
 
+[[gnu::cold]] BELAY_DECL backend_error::backend_error(details what)
+    : error(text(what), what.here), details_(std::move(what)) {}
+
+[[gnu::cold]] BELAY_DECL std::string backend_error::text(const details& d) {
+  std::string message = "rank " + std::to_string(d.rank) + ": " + d.call;
+  if (d.bytes > 0) message.append(" of ").append(std::to_string(d.bytes)).append(" bytes");
+  return printable(message.append(": ").append(d.message));
+}
+
 [[gnu::cold]] BELAY_DECL std::string printable_what(const std::exception& problem) {
   const char* const what = message_of(problem);
   return dynamic_cast<const error*>(&problem) != nullptr ? what : printable(what);
@@ -1438,6 +1471,8 @@ class stream_event {
   }
 
   [[nodiscard]] const event_source* source() const noexcept { return source_.get(); }
+  /// The place in the order of that source.
+  [[nodiscard]] std::uint64_t place() const noexcept { return place_; }
   [[nodiscard]] const stream_clock& clock() const noexcept { return clock_; }
   /// The same place, with the clock of the stream that has recorded it.
   [[nodiscard]] stream_event at(const stream_clock& clock) && noexcept { return {std::move(source_), place_, clock}; }
@@ -1452,9 +1487,10 @@ class stream_event {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream must offer. `run(f)` queues host work `f`; an asynchronous stream needs it to be small and trivially
-/// copyable. `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any
-/// stream. `synchronize()` returns when all queued work is done, and throws the first failure of it.
+/// What a stream must offer. `run(f)` queues `f()`, which runs once, where the kernels of the stream run: on the host,
+/// or on a device, for which it is marked. An asynchronous stream needs it to be small and trivially copyable.
+/// `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any stream.
+/// `synchronize()` returns when all queued work is done, and throws the first failure of it.
 template <class S>
 concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.run(work);
@@ -1512,6 +1548,24 @@ void synchronize(Stream& stream, where at) {
     stream.synchronize(at);
   else
     stream.synchronize();
+}
+
+/// Copies bytes of the host; the places do not overlap.
+struct copied_bytes {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+  void operator()() const noexcept { std::memcpy(to, from, bytes); }
+};
+
+/// Copies `bytes` in the order of `stream`: by a copy of its device, where it has one (`stream.copy`), which may be
+/// from or to the host's memory; else by work of its own. Both places are the copy's until it is over.
+template <stream Stream>
+void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  if constexpr (requires { stream.copy(to, from, bytes); })
+    stream.copy(to, from, bytes);
+  else
+    stream.run(copied_bytes{to, from, bytes});
 }
 
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
@@ -5906,912 +5960,6 @@ static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && fo
 //   const belay::view<float, 2> x = arena.lease<float>(belay::extents<2>{4, 256}, chain);
 //   arena.release(chain);
 
-// ---- belay/device/host_stream.hpp
-//
-// The stream of a host kit: one type, whose policy is chosen when the program runs.
-//
-//   belay::host_stream compute({belay::stream_policy::queued}, rank);
-//   compute.run([=] { use(to); });
-//   compute.synchronize();
-
-// ---- belay/device/queue_stream.hpp
-//
-// A stream that runs beside its caller: a fixed ring of small closures, run by a thread of its own or when an arbiter
-// says so, and events that order streams among each other as on a device. Queueing allocates nothing; a full ring makes
-// the caller wait instead of growing.
-//
-//   belay::queue_stream copies, compute;
-//   copies.run([=] { std::memcpy(to, from, bytes); });
-//   compute.wait(copies.record());  // what is queued from here on begins after the copy
-//   compute.run([=] { use(to); });
-//   compute.synchronize();
-
-#include <condition_variable>
-#include <mutex>
-#include <new>
-#include <thread>
-
-namespace belay::inline BELAY_ABI {
-
-class stream_arbiter;
-class stream_watch;
-
-class queue_stream {
-  class progress;
-  class patience;
-  class turns;
-
- public:
-  static constexpr bool runs_nothing = false;
-  static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
-  static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
-
-  /// With a thread of its own. Where the rank's world gives a `watch`, every wait for the stream, and of it, ends: with
-  /// a `comm_error` where one piece of work has run for longer than the limit, or the world has failed.
-  explicit queue_stream(stream_kind kind = stream_kind::compute, std::shared_ptr<const stream_watch> watch = {});
-  /// Runs when `arbiter` says so: a stream of `rank`, whose host thread waits through the arbiter alone.
-  queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind = stream_kind::compute);
-  queue_stream(const queue_stream&) = delete;  // a stream is one order
-  queue_stream& operator=(const queue_stream&) = delete;
-  /// Runs what is queued, then ends the thread. An exception that nobody fetched by `synchronize` is dropped. Where a
-  /// piece of work does not end within the watch's limit, the program ends: what it writes cannot be freed.
-  ~queue_stream();
-
-  /// Queues `work()`: small and trivially copyable, because it is kept by value until it has run. What it points to
-  /// lives until then. After a piece of work has thrown, later ones are skipped until `synchronize`.
-  template <std::invocable Work>
-  void run(const Work& work) {
-    static_assert(
-        std::is_trivially_copyable_v<Work> && sizeof(Work) <= closure_room,
-        "belay: work for an asynchronous stream is kept by value: capture pointers and sizes, at most 288 bytes");
-    if constexpr (std::is_trivially_copyable_v<Work> && sizeof(Work) <= closure_room) {
-      closure& slot = next_slot();
-      ::new (static_cast<void*>(slot.storage)) Work(work);
-      slot.call = [](closure& self) { (*std::launder(reinterpret_cast<Work*>(self.storage)))(); };
-      slot.signature = signature_of<Work>();
-      submit();
-    }
-  }
-
-  /// Marks the present end of the queue.
-  [[nodiscard]] stream_event record() const;
-
-  /// Work queued from here on begins after `mark` is reached; it is skipped where what `mark` marks has failed. An
-  /// event of a stream that itself waits for this place never is reached.
-  void wait(const stream_event& mark, where at = where::current());
-
-  /// Returns when all queued work is over; rethrows the first exception of it.
-  void synchronize(where at = where::current());
-  /// The same, and leaves the work's exception to the next `synchronize`.
-  void wait_until_idle(where at = where::current()) const;
-  /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
-  /// over; ends the program, as the destructor does, where it does not end.
-  void cancel() noexcept;
-
- private:
-  struct closure {
-    alignas(std::max_align_t) std::byte storage[closure_room];
-    void (*call)(closure&) = nullptr;
-    const char* signature = nullptr;  // of the work
-    stream_event mark;                // of another stream, where the work is to wait for it
-    where waited_at;
-    progress* of = nullptr;  // the own stream's
-  };
-  static const std::chrono::milliseconds slice;
-
-  // Has the name of the work in it, for messages.
-  template <class Work>
-  [[nodiscard]] static constexpr const char* signature_of() noexcept {
-    return __PRETTY_FUNCTION__;
-  }
-
-  // Its slot is the caller's until it is submitted.
-  [[nodiscard]] closure& next_slot();
-  void submit();
-  void serve();
-  void run_slot(std::uint64_t number) noexcept;
-
-  std::shared_ptr<progress> progress_;
-  std::unique_ptr<closure[]> ring_;
-  std::uint64_t queued_ = 0;  // by the thread that queues
-  bool ending_ = false;
-  std::unique_ptr<turns> turns_;
-  std::thread thread_;  // last: it uses the others
-};
-
-static_assert(stream<queue_stream>);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/queue_stream.ipp
-//
-// The thread of a stream, or its turns. Whoever waits for a stream looks every slice whether it gets on.
-
-// ---- belay/device/stream_arbiter.hpp
-//
-// Decides which stream runs next where all streams are late on purpose. It waits until the host thread of every rank
-// waits for something, and then lets one piece of work of one stream run, chosen by a seeded generator: the same seed
-// gives the same order. A communication runs when it is next on the streams of all ranks that it needs.
-//
-//   auto arbiter = std::make_shared<belay::stream_arbiter>(seed, ranks);
-//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});  // makes one
-
-namespace belay::inline BELAY_ABI {
-
-/// A message of an exchange, to or from `peer`, a rank of the world.
-struct stream_transfer {
-  enum class direction : std::uint8_t { send, receive };
-  int peer = 0;
-  direction way = direction::send;
-};
-
-/// What a communication needs. A collective begins when it is next on the streams of all `ranks`, its own among them,
-/// with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
-struct stream_meeting {
-  std::uint64_t key = 0;
-  std::span<const int> ranks;
-  std::span<const stream_transfer> transfers;
-
-  [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
-};
-
-/// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
-class arbitrated {
- public:
-  /// Who runs the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
-  /// waits for its turn: that of a stream, or a host in a blocking call.
-  enum class runner : std::uint8_t { waiting_host, own_thread, host };
-
-  /// Whether there is a next piece of work, and what it waits for has happened.
-  [[nodiscard]] virtual bool can_run() const noexcept = 0;
-  /// Runs the next piece of work.
-  virtual void run_next() noexcept {}
-  /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
-  [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
-
-  arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
-      : rank_(rank), by_(by), kind_(kind) {}
-  arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
-  arbitrated& operator=(const arbitrated&) = delete;
-
- protected:
-  ~arbitrated() = default;
-
- private:
-  friend class stream_arbiter;
-  int rank_;
-  runner by_;
-  stream_kind kind_;
-  bool granted_ = false;
-  const stream_meeting* meeting_ = nullptr;  // of what has its turn
-  bool in_meeting_ = false;                  // while candidates are found
-  std::vector<std::uint64_t> messages_;      // the number of each transfer among all between the same ranks
-};
-
-/// Shared by all ranks of a world of threads.
-class stream_arbiter {
- public:
-  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations, and
-  /// these to copies between tiers: as late as possible for what they read.
-  stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
-    streams_.reserve(8 * hosts);  // waiting allocates nothing
-    candidates_.reserve(8 * hosts);
-    lists_.reserve(8 * hosts);
-    for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
-    hosts_.reserve(hosts);
-  }
-  stream_arbiter(const stream_arbiter&) = delete;
-  stream_arbiter& operator=(const stream_arbiter&) = delete;
-
-  /// The calling thread is a rank's until this is destroyed: nothing runs while it does not wait. Left by an exception,
-  /// it opens the arbiter.
-  class host {
-   public:
-    explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
-    host(const host&) = delete;
-    host& operator=(const host&) = delete;
-    ~host() {
-      if (std::uncaught_exceptions() > exceptions_) owner_->open();
-      owner_->leave();
-    }
-
-   private:
-    stream_arbiter* owner_;
-    int exceptions_ = std::uncaught_exceptions();
-  };
-
-  void add(arbitrated& stream);
-  /// Its work is over: it is forgotten.
-  void remove(arbitrated& stream) noexcept;
-
-  /// A host waits until `done()`, which is asked under the lock. Meanwhile it runs what has its turn.
-  void wait(function_ref<bool()> done);
-  /// A host begins a blocking call, which has been added: waits until it has its turn. It counts as waiting until
-  /// `end_call`.
-  void begin_call(arbitrated& call);
-  void end_call(arbitrated& call) noexcept;
-  /// A thread of a stream waits until `stream` has its turn.
-  void await_turn(arbitrated& stream);
-  /// What had its turn there is over.
-  void finished(arbitrated& stream) noexcept;
-  /// Everything may run from now on: after a failure, nothing is gained by an order.
-  void open() noexcept;
-
-  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
-
- private:
-  struct waiting_host {
-    function_ref<bool()> done;
-    bool released;
-  };
-
-  void leave() noexcept;
-  void schedule(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] bool release_hosts();
-  [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
-  [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
-  void run_one(std::unique_lock<std::mutex>& lock);
-  void find_candidates();
-  [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
-  [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
-  void grant(arbitrated& stream);
-  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::uint64_t random_;
-  std::uint64_t seed_;
-  std::size_t running_;    // hosts that do not wait
-  bool one_runs_ = false;  // a computation
-  bool open_ = false;
-  std::vector<arbitrated*> streams_;
-  std::vector<arbitrated*> candidates_;
-  std::vector<waiting_host*> hosts_;
-  std::vector<std::vector<std::uint64_t>> lists_;  // of messages, for whoever is added: a blocking call is, each time
-  struct channel {
-    std::uint64_t key;
-    int from, to;
-    std::uint64_t sends, receives;  // posted so far
-  };
-  std::vector<channel> channels_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/stream_arbiter.ipp
-//
-// Whose turn it is.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void stream_arbiter::add(arbitrated& stream) {
-  const std::lock_guard lock(mutex_);
-  // Ranks register in any order; the order of candidates must not depend on it.
-  const auto after = [](const arbitrated* a, const arbitrated* b) {
-    if (a->rank_ != b->rank_) return a->rank_ < b->rank_;
-    return a->by_ != b->by_ ? a->by_ < b->by_ : a->kind_ < b->kind_;
-  };
-  streams_.insert(std::upper_bound(streams_.begin(), streams_.end(), &stream, after), &stream);
-  if (lists_.empty()) return;
-  stream.messages_ = std::move(lists_.back());
-  lists_.pop_back();
-}
-
-BELAY_DECL void stream_arbiter::remove(arbitrated& stream) noexcept {
-  const std::lock_guard lock(mutex_);
-  streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
-  if (lists_.size() < lists_.capacity()) lists_.push_back(std::move(stream.messages_));
-}
-
-BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {
-  std::unique_lock lock(mutex_);
-  if (done()) return;
-  waiting_host self{done, false};
-  hosts_.push_back(&self);
-  --running_;
-  while (!self.released) schedule(lock);
-  hosts_.erase(std::find(hosts_.begin(), hosts_.end(), &self));
-}
-
-BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
-  std::unique_lock lock(mutex_);
-  --running_;
-  while (!call.granted_ && !open_) schedule(lock);
-}
-
-BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
-  const std::lock_guard lock(mutex_);
-  ++running_;
-  call.granted_ = false;
-  changed_.notify_all();
-}
-
-BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stream.granted_ || open_; });
-}
-
-BELAY_DECL void stream_arbiter::finished(arbitrated& stream) noexcept {
-  const std::lock_guard lock(mutex_);
-  stream.granted_ = false;
-  changed_.notify_all();
-}
-
-// Lets something run, or waits for what runs.
-BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock) {
-  const auto ends = [&](const arbitrated* stream) { return must_end(*stream); };
-  const bool all_wait = running_ == 0 && !one_runs_ && std::none_of(streams_.begin(), streams_.end(), ends);
-  if (!all_wait && (!open_ || one_runs_)) return changed_.wait(lock);
-  if (release_hosts())
-    changed_.notify_all();
-  else
-    run_one(lock);
-}
-
-// Whether what has its turn has all that it needs: it is over before anything else is drawn.
-BELAY_DECL bool stream_arbiter::must_end(const arbitrated& stream) const noexcept {
-  if (!stream.granted_) return false;
-  const stream_meeting* const meeting = stream.meeting_;
-  if (meeting == nullptr) return true;
-  for (std::size_t i = 0; i < meeting->transfers.size(); ++i) {
-    const stream_transfer& one = meeting->transfers[i];
-    const bool sends = one.way == stream_transfer::direction::send;
-    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
-    std::uint64_t partners = 0;
-    for (const channel& each : channels_)
-      if (each.key == meeting->key && each.from == from && each.to == to) partners = sends ? each.receives : each.sends;
-    if (partners < stream.messages_[i]) return false;
-  }
-  return true;
-}
-
-BELAY_DECL std::uint64_t& stream_arbiter::posted(std::uint64_t key, int from, int to, stream_transfer::direction way) {
-  const auto is_it = [&](const channel& one) { return one.key == key && one.from == from && one.to == to; };
-  auto found = std::find_if(channels_.begin(), channels_.end(), is_it);
-  if (found == channels_.end()) found = channels_.insert(channels_.end(), {key, from, to, 0, 0});
-  return way == stream_transfer::direction::send ? found->sends : found->receives;
-}
-
-BELAY_DECL void stream_arbiter::open() noexcept {
-  const std::lock_guard lock(mutex_);
-  open_ = true;
-  changed_.notify_all();
-}
-
-BELAY_DECL void stream_arbiter::leave() noexcept {
-  const std::lock_guard lock(mutex_);
-  --running_;
-  changed_.notify_all();
-}
-
-BELAY_DECL bool stream_arbiter::release_hosts() {
-  bool any = false;
-  for (waiting_host* one : hosts_) {
-    if (one->released || !one->done()) continue;
-    one->released = any = true;
-    ++running_;
-  }
-  return any;
-}
-
-BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock) {
-  find_candidates();
-  if (candidates_.empty()) {
-    // Nothing can go on: ranks have called different things, or one is gone. The operations say which.
-    if (!open_) {
-      open_ = true;
-      changed_.notify_all();
-    } else {
-      changed_.wait_for(lock, std::chrono::milliseconds(20));
-    }
-    return;
-  }
-  const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
-  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_kind::compute; };
-  auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
-  if (late == candidates_.end()) late = std::find_if(candidates_.begin(), candidates_.end(), computes);
-  arbitrated& next = seed_ != 0                  ? *candidates_[draw(candidates_.size())]
-                     : late != candidates_.end() ? **late
-                                                 : *candidates_.front();
-  if (next.by_ == arbitrated::runner::waiting_host) {
-    one_runs_ = true;
-    lock.unlock();
-    next.run_next();
-    lock.lock();
-    one_runs_ = false;
-    if (open_) changed_.notify_all();
-    return;
-  }
-  if (const stream_meeting* meeting = next.meets(); meeting != nullptr && meeting->collective()) {
-    const std::uint64_t key = meeting->key;
-    for (int rank : meeting->ranks)
-      if (arbitrated* peer = in_meeting(rank, key)) grant(*peer);
-  } else {
-    grant(next);
-  }
-  changed_.notify_all();
-}
-
-BELAY_DECL void stream_arbiter::grant(arbitrated& stream) {
-  stream.granted_ = true;
-  stream.messages_.clear();
-  const stream_meeting* const meeting = stream.meeting_ = stream.meets();
-  if (meeting == nullptr) return;
-  for (const stream_transfer& one : meeting->transfers) {
-    const bool sends = one.way == stream_transfer::direction::send;
-    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
-    stream.messages_.push_back(++posted(meeting->key, from, to, one.way));
-  }
-}
-
-// What could run now: work of one rank, and communications whose ranks have all come.
-BELAY_DECL void stream_arbiter::find_candidates() {
-  candidates_.clear();
-  for (arbitrated* stream : streams_) {
-    stream->in_meeting_ = false;
-    if (stream->granted_ || (open_ && stream->by_ != arbitrated::runner::waiting_host) || !stream->can_run()) continue;
-    stream->in_meeting_ = stream->meets() != nullptr && stream->meets()->collective();
-    candidates_.push_back(stream);
-  }
-  const auto is_alone = [&](const arbitrated* one) {
-    return one->meets() != nullptr && one->meets()->collective() && !one->in_meeting_;
-  };
-  for (bool changed = true; std::exchange(changed, false);) {
-    for (arbitrated* stream : candidates_) {
-      if (!stream->in_meeting_ || !lacks_a_rank(*stream)) continue;
-      stream->in_meeting_ = false;
-      changed = true;
-    }
-  }
-  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_alone), candidates_.end());
-}
-
-BELAY_DECL arbitrated* stream_arbiter::in_meeting(int rank, std::uint64_t key) const noexcept {
-  for (arbitrated* stream : streams_)
-    if (stream->rank_ == rank && stream->in_meeting_ && stream->meets()->key == key) return stream;
-  return nullptr;
-}
-
-BELAY_DECL bool stream_arbiter::lacks_a_rank(const arbitrated& stream) const noexcept {
-  const stream_meeting& mine = *stream.meets();
-  return std::any_of(mine.ranks.begin(), mine.ranks.end(),
-                     [&](int rank) { return in_meeting(rank, mine.key) == nullptr; });
-}
-
-BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {
-  // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-  std::uint64_t z = random_ += 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return (z ^ (z >> 31)) % below;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/stream_watch.hpp
-//
-// What bounds the waits for a rank's streams. The world that the rank is of gives it: how long a piece of work may run,
-// and whether what it waits for can still come. A stream that was made without one waits for as long as it takes.
-//
-//   belay::host_stream compute({.policy = belay::stream_policy::queued, .watch = rank.watch()}, rank.number());
-//   compute.run([=] { use(to); });
-//   compute.synchronize();  // comm_error: the work takes longer than the world's timeout, or a peer has failed
-
-namespace belay::inline BELAY_ABI {
-
-/// Asked by threads that wait, for one rank. Not by those that find what they wait for.
-class stream_watch {
- public:
-  /// One piece of work that runs for longer is stuck.
-  [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
-  /// Whether the world has failed.
-  [[nodiscard]] virtual bool failed() const noexcept = 0;
-  /// Throws its first cause, to the wait at `at`. Only after `failed()`.
-  [[noreturn]] virtual void raise(where at) const = 0;
-  /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
-  [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
-  /// The rank's number in its world.
-  [[nodiscard]] virtual int rank() const noexcept = 0;
-
- protected:
-  ~stream_watch() = default;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-// Who waits looks so often whether its wait was cancelled, or is too long.
-inline constexpr std::chrono::milliseconds queue_stream::slice{20};
-
-// Of one wait for a stream. The time in which that stream itself waits does not count: that wait ends by its own
-// patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was queued
-// before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits for
-// that leaves it the time.
-class queue_stream::patience {
- public:
-  enum class verdict : std::uint8_t { goes_on, stuck, failed };
-
-  explicit patience(const stream_watch& watch) noexcept : watch_(&watch) {}
-
-  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
-    const auto now = std::chrono::steady_clock::now();
-    const auto limit = watch_->limit();
-    const bool waits = seen.now == stream_pace::activity::waits;
-    if (seen.done != done_ || waits) since_ = now;
-    done_ = seen.done;
-    if (now - since_ >= limit) return verdict::stuck;
-    if (!watch_->failed()) return verdict::goes_on;
-    failed_at_ = std::min(failed_at_, now);
-    const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
-    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
-  }
-  /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
-  template <class Who>
-  void expect_more(const Who& who, const event_source& awaited, const where& at) {
-    switch (look(awaited.pace())) {
-      case verdict::goes_on: return;
-      case verdict::failed: watch_->raise(at);
-      case verdict::stuck: break;
-    }
-    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
-    watch_->give_up("rank " + std::to_string(watch_->rank()) + who() + " waits for its " + awaited.text() +
-                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
-                    at);
-  }
-
- private:
-  static constexpr std::chrono::milliseconds grace{500};
-
-  const stream_watch* watch_;
-  std::uint64_t done_ = 0;
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point failed_at_ = std::chrono::steady_clock::time_point::max();
-};
-
-// How many pieces of work are queued and over. Outlives the stream with its events.
-class queue_stream::progress final : public event_source {
- public:
-  progress(stream_kind kind, std::shared_ptr<stream_arbiter> arbiter,
-           std::shared_ptr<const stream_watch> watch) noexcept
-      : kind_(kind), arbiter_(std::move(arbiter)), watch_(std::move(watch)) {}
-
-  [[nodiscard]] bool over(std::uint64_t place) const noexcept override {
-    return done_.load(std::memory_order_acquire) >= place;
-  }
-  [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
-                                where at) const override {
-    if (over(place)) return true;
-    if (arbiter_ != nullptr) {
-      arbiter_->wait([&] { return over(place); });
-      return true;
-    }
-    std::unique_lock lock(mutex_);
-    const auto is_over = [&] { return over(place); };
-    if (deadline != std::chrono::steady_clock::time_point::max()) return changed_.wait_until(lock, deadline, is_over);
-    if (watch_ == nullptr) {
-      changed_.wait(lock, is_over);
-      return true;
-    }
-    patience mine(*watch_);
-    while (!changed_.wait_for(lock, slice, is_over)) {
-      lock.unlock();
-      mine.expect_more([] { return std::string(); }, *this, at);
-      lock.lock();
-    }
-    return true;
-  }
-  [[nodiscard]] stream_pace pace() const noexcept override {
-    return {now_.load(std::memory_order_relaxed), done_.load(std::memory_order_relaxed)};
-  }
-  [[nodiscard]] std::string text() const override {
-    const char* const signature = runs_.load(std::memory_order_relaxed);
-    if (signature == nullptr || now_.load(std::memory_order_relaxed) == stream_pace::activity::waits) return name();
-    // "... signature_of() [with Work = NAME]", without "with" where Clang says it
-    std::string_view work = signature;
-    const std::size_t begin = work.find("Work = ");
-    if (begin != std::string_view::npos) work = work.substr(begin + 7, work.size() - begin - 8);
-    return name() + ", which runs '" + std::string(work) + "' as its work " + std::to_string(done() + 1);
-  }
-  // The stream's thread: returns when `mark` is reached or the wait is cancelled; throws as the host's waits do.
-  void await_event(const stream_event& mark, const where& at) {
-    if (mark.ready()) return mark.synchronize(at);
-    now_.store(stream_pace::activity::waits, std::memory_order_relaxed);
-    std::optional<patience> mine;
-    if (watch_ != nullptr) mine.emplace(*watch_);
-    while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + slice, at))
-      if (mine) mine->expect_more([this] { return "'s " + name(); }, *mark.source(), at);
-  }
-  // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
-  void wait_or_end(std::uint64_t place) const noexcept {
-    if (watch_ == nullptr || arbiter_ != nullptr)
-      return static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), {}));
-    std::unique_lock lock(mutex_);
-    patience mine(*watch_);
-    while (!changed_.wait_for(lock, slice, [&] { return over(place); })) {
-      lock.unlock();
-      if (mine.look(pace()) == patience::verdict::stuck) end_program();
-      lock.lock();
-    }
-  }
-  void begin(const char* signature) noexcept {
-    now_.store(stream_pace::activity::works, std::memory_order_relaxed);
-    runs_.store(signature, std::memory_order_relaxed);
-  }
-  void expect_done(std::uint64_t place, where) const override {
-    const std::lock_guard lock(mutex_);
-    if (failure_ && place > failed_after_) std::rethrow_exception(failure_);
-  }
-  void complete(std::uint64_t number, std::exception_ptr thrown) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (thrown && !failure_) {
-        failure_ = std::move(thrown);
-        failed_after_ = number - 1;
-      }
-      done_.store(number, std::memory_order_release);
-    }
-    changed_.notify_all();
-  }
-  [[nodiscard]] bool failed() const noexcept {
-    const std::lock_guard lock(mutex_);
-    return failure_ != nullptr;
-  }
-  void cancel() noexcept { cancelled_.store(true, std::memory_order_release); }
-  void resume() noexcept { cancelled_.store(false, std::memory_order_release); }
-  [[nodiscard]] bool cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
-  [[nodiscard]] std::exception_ptr take_failure() noexcept {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(failure_, nullptr);
-  }
-
-  void queue() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      queued_.fetch_add(1, std::memory_order_release);
-    }
-    changed_.notify_all();
-  }
-  [[nodiscard]] std::uint64_t queued() const noexcept { return queued_.load(std::memory_order_acquire); }
-  [[nodiscard]] std::uint64_t done() const noexcept { return done_.load(std::memory_order_acquire); }
-  // The thread of the stream: whether number `next` was queued, or nothing more will be.
-  [[nodiscard]] bool await(std::uint64_t next, const bool& ending) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return queued() >= next || ending; });
-    return queued() >= next;
-  }
-  void end(bool& ending) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      ending = true;
-    }
-    changed_.notify_all();
-  }
-  [[nodiscard]] const std::shared_ptr<stream_arbiter>& arbiter() const noexcept { return arbiter_; }
-
- private:
-  [[nodiscard]] std::string name() const { return std::string(belay::name(kind_)) + " stream"; }
-  [[noreturn]] void end_program() const noexcept {
-    std::fprintf(stderr,
-                 "belay: rank %d ends its program: what it has queued on its %s does not end, and its memory cannot be "
-                 "freed before\n",
-                 watch_->rank(), text().c_str());
-    std::terminate();
-  }
-
-  stream_kind kind_;
-  std::shared_ptr<stream_arbiter> arbiter_;
-  std::shared_ptr<const stream_watch> watch_;
-  std::atomic<stream_pace::activity> now_{stream_pace::activity::works};
-  std::atomic<const char*> runs_{nullptr};
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::atomic<std::uint64_t> done_{0};
-  std::atomic<std::uint64_t> queued_{0};
-  std::exception_ptr failure_;
-  std::uint64_t failed_after_ = 0;
-  std::atomic<bool> cancelled_{false};
-};
-
-class queue_stream::turns final : public arbitrated {
- public:
-  turns(queue_stream& owner, int rank, stream_kind kind) noexcept
-      : arbitrated(rank, runner::waiting_host, kind), owner_(&owner) {}
-
-  [[nodiscard]] bool can_run() const noexcept override {
-    const progress& all = *owner_->progress_;
-    if (all.done() == all.queued()) return false;
-    return all.cancelled() || all.failed() || owner_->ring_[all.done() % capacity].mark.ready();
-  }
-  void run_next() noexcept override { owner_->run_slot(owner_->progress_->done() + 1); }
-
- private:
-  queue_stream* owner_;
-};
-
-BELAY_DECL queue_stream::queue_stream(stream_kind kind, std::shared_ptr<const stream_watch> watch)
-    : progress_(std::make_shared<progress>(kind, nullptr, std::move(watch))),
-      ring_(std::make_unique<closure[]>(capacity)),
-      thread_([this] { serve(); }) {}
-
-BELAY_DECL queue_stream::queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind)
-    : progress_(std::make_shared<progress>(kind, std::move(arbiter), nullptr)),
-      ring_(std::make_unique<closure[]>(capacity)),
-      turns_(std::make_unique<turns>(*this, rank, kind)) {
-  progress_->arbiter()->add(*turns_);
-}
-
-BELAY_DECL queue_stream::~queue_stream() {
-  if (turns_ != nullptr) {
-    progress_->arbiter()->remove(*turns_);
-    while (progress_->done() < queued_) run_slot(progress_->done() + 1);
-    return;
-  }
-  progress_->wait_or_end(queued_);
-  progress_->end(ending_);
-  thread_.join();
-}
-
-BELAY_DECL queue_stream::closure& queue_stream::next_slot() {
-  // The place of the oldest: it is over before its slot is written.
-  if (queued_ >= capacity)
-    static_cast<void>(progress_->wait_until(queued_ + 1 - capacity, std::chrono::steady_clock::time_point::max(), {}));
-  return ring_[queued_ % capacity];
-}
-
-BELAY_DECL void queue_stream::submit() {
-  ++queued_;
-  progress_->queue();
-}
-
-BELAY_DECL stream_event queue_stream::record() const { return {progress_, queued_}; }
-
-BELAY_DECL void queue_stream::wait(const stream_event& mark, where at) {
-  if (mark.source() == nullptr || mark.source() == progress_.get()) return;  // this stream's own order says so
-  closure& slot = next_slot();
-  slot.mark = mark;  // keeps the other stream's progress alive until the place is passed
-  slot.waited_at = at;
-  slot.call = [](closure& self) { self.of->await_event(std::exchange(self.mark, {}), self.waited_at); };
-  slot.signature = nullptr;
-  slot.of = progress_.get();
-  submit();
-}
-
-BELAY_DECL void queue_stream::cancel() noexcept {
-  progress_->cancel();
-  progress_->wait_or_end(queued_);
-  progress_->resume();
-}
-
-BELAY_DECL void queue_stream::wait_until_idle(where at) const {
-  static_cast<void>(progress_->wait_until(queued_, std::chrono::steady_clock::time_point::max(), at));
-}
-
-BELAY_DECL void queue_stream::synchronize(where at) {
-  wait_until_idle(at);
-  if (const std::exception_ptr failure = progress_->take_failure()) std::rethrow_exception(failure);
-}
-
-BELAY_DECL void queue_stream::run_slot(std::uint64_t number) noexcept {
-  closure& slot = ring_[(number - 1) % capacity];
-  std::exception_ptr thrown;
-  if (progress_->failed() || progress_->cancelled()) {
-    slot.mark = {};
-  } else {
-    progress_->begin(slot.signature);
-    try {
-      slot.call(slot);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-  }
-  progress_->complete(number, std::move(thrown));
-}
-
-BELAY_DECL void queue_stream::serve() {
-  for (std::uint64_t next = 1; progress_->await(next, ending_); ++next) run_slot(next);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/stream_policy.hpp
-//
-// When queued work runs: at once, beside the host, or late on purpose.
-//
-//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});
-
-namespace belay::inline BELAY_ABI {
-
-class stream_arbiter;
-class stream_watch;
-
-/// `immediate`: the host runs work itself when it is given. `queued`: each stream has a thread. `adversarial`: a
-/// `stream_arbiter` runs one piece of work of one stream of one rank at a time, when all hosts wait: whatever lacks an
-/// event reads what is not there yet.
-enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
-
-[[nodiscard]] constexpr const char* name(stream_policy which) noexcept {
-  switch (which) {
-    case stream_policy::immediate: return "immediate";
-    case stream_policy::queued: return "queued";
-    case stream_policy::adversarial: return "adversarial";
-  }
-  return "unknown";
-}
-
-/// What a program chooses. `seed` is that of `adversarial`.
-struct stream_choice {
-  stream_policy policy = stream_policy::immediate;
-  std::uint64_t seed = 0;
-};
-
-/// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks. Only `queued` looks at
-/// `watch`, which is the rank's own: elsewhere the host runs the work itself.
-struct stream_settings {
-  stream_policy policy = stream_policy::immediate;
-  std::shared_ptr<stream_arbiter> arbiter = {};
-  std::shared_ptr<const stream_watch> watch = {};
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-class host_stream : public counted_stream {
- public:
-  static constexpr bool runs_nothing = false;
-
-  /// Runs work at once, on the calling thread.
-  explicit host_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
-  /// Runs it as `how` says: a stream of rank `rank`.
-  explicit host_stream(const stream_settings& how, int rank = 0, stream_kind kind = stream_kind::compute)
-      : counted_stream(kind) {
-    if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>(kind, how.watch);
-    if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank, kind);
-  }
-
-  /// Runs `work()` in this stream's order. It is kept by value until it has run: trivially copyable, at most 288 bytes.
-  template <std::invocable Work>
-  void run(const Work& work) {
-    if (queue_ == nullptr)
-      work();
-    else
-      queue_->run(work);
-  }
-  [[nodiscard]] stream_event record() {
-    return (queue_ == nullptr ? stream_event{} : queue_->record()).at(counted_stream::mark());
-  }
-  /// Later work begins when `mark` is reached; a stream that runs at once blocks its caller until then.
-  void wait(const stream_event& mark, where at = where::current()) {
-    if (queue_ == nullptr)
-      mark.synchronize(at);
-    else
-      queue_->wait(mark, at);
-    join(mark);
-  }
-  /// Returns when all work is over; rethrows the first exception of it. Throws a `comm_error` where it is stuck.
-  void synchronize(where at = where::current()) {
-    if (queue_ != nullptr) queue_->synchronize(at);
-  }
-  /// The same, and leaves the work's exception to the next `synchronize`.
-  void wait_until_idle(where at = where::current()) const {
-    if (queue_ != nullptr) queue_->wait_until_idle(at);
-  }
-  /// Skips what is queued and has not begun, and waits for no event any more.
-  void cancel() noexcept {
-    if (queue_ != nullptr) queue_->cancel();
-  }
-  /// Whether work runs when it is given.
-  [[nodiscard]] bool immediate() const noexcept { return queue_ == nullptr; }
-
- private:
-  std::unique_ptr<queue_stream> queue_;
-};
-
-static_assert(clocked_stream<host_stream>);
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/device/memory.hpp
 //
 // The memory that an arena divides: a region of a tier, owned, of exact size. `reserved_addresses` has addresses and
@@ -6828,6 +5976,14 @@ template <class M>
 concept memory_region = std::movable<M> && requires(const M& memory) {
   { memory.data() } -> std::same_as<std::byte*>;
   { memory.size_bytes() } -> std::same_as<std::size_t>;
+};
+
+/// Memory of a device that the host does not address. `beside(bytes)` is more of it, `host_beside(bytes)` memory of the
+/// host that the device copies to and from.
+template <class M>
+concept device_region = memory_region<M> && requires(const M& memory, std::size_t bytes, where at) {
+  { memory.beside(bytes, at) } -> std::same_as<M>;
+  { memory.host_beside(bytes, at) } -> memory_region;
 };
 
 /// Anonymous pages: zeroed, page-aligned, unmapped by the destructor.
@@ -6886,6 +6042,18 @@ static_assert(memory_region<host_pages> && memory_region<reserved_addresses>);
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+/// What an arena's free bytes hold.
+enum class freed_memory : std::uint8_t { as_it_was, poisoned };
+
+/// Overwrites words with one that is NaN as float, double and bf16, and neither -1 nor an index as an integer.
+struct poisoned_words {
+  std::uint32_t* first;
+  std::size_t count;
+  BELAY_HD void operator()() const noexcept {
+    for (std::size_t i = 0; i < count; ++i) first[i] = 0xFFFAFFFAU;
+  }
+};
 
 template <memory_region Memory>
 class arena {
@@ -6949,7 +6117,7 @@ class arena {
   void release(lease_chain& chain) noexcept {
     if (!in_flight_.empty()) [[unlikely]]
       in_flight_.forget(*clock_);
-    if (poisoned_in_ != nullptr) [[unlikely]]
+    if (poisoned_in_.run != nullptr) [[unlikely]]
       offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
         if (!in_flight_.within(offset, bytes)) poison(offset, bytes);
       });
@@ -6958,10 +6126,11 @@ class arena {
     release_used(chain);
   }
 
-  /// Overwrites what is released from here on, in the order of `stream`, and all that there is: with a word that is NaN
-  /// as float, double and bf16, and neither -1 nor an index as an integer. Whoever reads too early or too late gets it.
-  void poison_in(host_stream& stream) {
-    poisoned_in_ = &stream;
+  /// Overwrites what is released from here on, in the order of `stream`, and all that there is, with `poisoned_words`.
+  /// Whoever reads too early or too late gets them. The stream stays where it is.
+  template <stream Stream>
+  void poison_in(Stream& stream) {
+    poisoned_in_ = {&stream, [](void* in, const poisoned_words& what) { static_cast<Stream*>(in)->run(what); }};
     poison(0, memory_.size_bytes());
   }
 
@@ -6987,10 +6156,14 @@ class arena {
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 
  private:
+  // Whichever stream it is.
+  struct poison_order {
+    void* stream = nullptr;
+    void (*run)(void* stream, const poisoned_words& what) = nullptr;
+  };
+
   void poison(std::size_t offset, std::size_t bytes) const {
-    poisoned_in_->run([first = reinterpret_cast<std::uint32_t*>(memory_.data() + offset), words = bytes / 4] {
-      for (std::size_t i = 0; i < words; ++i) first[i] = 0xFFFAFFFAU;
-    });
+    poisoned_in_.run(poisoned_in_.stream, {reinterpret_cast<std::uint32_t*>(memory_.data() + offset), bytes / 4});
   }
 
   // Something is used by another stream.
@@ -7012,7 +6185,7 @@ class arena {
   Memory memory_;
   offset_allocator offsets_;
   tier tier_;
-  host_stream* poisoned_in_ = nullptr;
+  poison_order poisoned_in_;
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
 };
@@ -7028,6 +6201,47 @@ class arena {
 //   copies.wait(engine.compute().record());  // what is copied has been computed
 //   copies.copy(to, from, bytes);
 //   copies.let_wait(engine.compute(), copies.record());  // later work of `compute` finds the copy
+
+// ---- belay/device/stream_policy.hpp
+//
+// When queued work runs: at once, beside the host, or late on purpose.
+//
+//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});
+
+namespace belay::inline BELAY_ABI {
+
+class stream_arbiter;
+class stream_watch;
+
+/// `immediate`: the host runs work itself when it is given. `queued`: each stream has a thread. `adversarial`: a
+/// `stream_arbiter` runs one piece of work of one stream of one rank at a time, when all hosts wait: whatever lacks an
+/// event reads what is not there yet.
+enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
+
+[[nodiscard]] constexpr const char* name(stream_policy which) noexcept {
+  switch (which) {
+    case stream_policy::immediate: return "immediate";
+    case stream_policy::queued: return "queued";
+    case stream_policy::adversarial: return "adversarial";
+  }
+  return "unknown";
+}
+
+/// What a program chooses. `seed` is that of `adversarial`.
+struct stream_choice {
+  stream_policy policy = stream_policy::immediate;
+  std::uint64_t seed = 0;
+};
+
+/// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks. Only `queued` looks at
+/// `watch`, which is the rank's own: elsewhere the host runs the work itself.
+struct stream_settings {
+  stream_policy policy = stream_policy::immediate;
+  std::shared_ptr<stream_arbiter> arbiter = {};
+  std::shared_ptr<const stream_watch> watch = {};
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -7056,12 +6270,17 @@ class copy_stream {
   copy_stream(const stream_settings& how,
               int rank) requires std::constructible_from<Stream, const stream_settings&, int, stream_kind>
       : stream_(how, rank, stream_kind::copy), timed_(how.policy == stream_policy::queued) {}
+  /// Of a stream that the caller has made.
+  explicit copy_stream(Stream stream) : stream_(std::move(stream)) {}
   copy_stream(const copy_stream&) = delete;
   copy_stream& operator=(const copy_stream&) = delete;
 
   /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
   void copy(void* to, const void* from, std::size_t bytes) {
-    run([=] { std::memcpy(to, from, bytes); });
+    if constexpr (requires { stream_.copy(to, from, bytes); })
+      stream_.copy(to, from, bytes);
+    else
+      run(copied_bytes{to, from, bytes});
   }
   /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
   /// copyable, as work of every stream is.
@@ -7151,6 +6370,8 @@ class copy_stream {
 //   compute.run([note = belay::kernel::findings_note{found.record()}] { note.add_loss(0.5); });
 //   const belay::stream_event copied = found.copy(compute);
 //   found.read(copied, 1).loss;  // 0.5
+
+#include <new>
 
 // ---- belay/kernel/findings.hpp
 //
@@ -7860,20 +7081,47 @@ namespace belay::inline BELAY_ABI {
   return {found.site.file, "", found.site.line};
 }
 
-/// Copies a record, in the order of the stream that runs it.
-struct copy_findings {
-  const kernel::findings_record* from;
-  kernel::findings_record* to;
-  void operator()() const noexcept { *to = *from; }
-};
 /// Empties a record: what is written from here on is of the step or pass `began`.
 struct clear_findings {
   kernel::findings_record* record;
   std::uint64_t began;
-  void operator()() const noexcept {
+  BELAY_HD void operator()() const noexcept {
     *record = {};
     record->began = began;
   }
+};
+
+/// Adds to the loss of a record, in the order of the stream that runs it.
+struct add_loss_to {
+  kernel::findings_note note;
+  double more;
+  std::uint64_t count;
+  BELAY_HD void operator()() const noexcept { note.add_loss(more, count); }
+};
+
+/// A record for the host, which a stream copies to.
+template <memory_region Memory>
+class findings_copy {
+ public:
+  findings_copy(const Memory&, where) noexcept {}
+  [[nodiscard]] kernel::findings_record& record() noexcept { return record_; }
+  [[nodiscard]] const kernel::findings_record& record() const noexcept { return record_; }
+
+ private:
+  kernel::findings_record record_;
+};
+/// The same where only some of the host's memory is copied to.
+template <device_region Memory>
+class findings_copy<Memory> {
+ public:
+  findings_copy(const Memory& beside, where at)
+      : memory_(beside.host_beside(sizeof(kernel::findings_record), at)),
+        record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record) {}
+  [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
+
+ private:
+  decltype(std::declval<const Memory&>().host_beside(0, where{})) memory_;
+  kernel::findings_record* record_;
 };
 
 /// Stays where it is while streams use it. Over a rehearsal's memory nothing is written, and nothing was found.
@@ -7883,7 +7131,10 @@ class findings {
   static_assert(std::is_trivially_copyable_v<kernel::findings_record>);  // so it can be copied from a device
   static constexpr std::size_t bytes = leased_size(sizeof(kernel::findings_record));
 
-  findings() : memory_(bytes) {}
+  findings() requires std::constructible_from<Memory, std::size_t> : memory_(bytes), copied_(memory_, {}) {}
+  /// In memory of the device that `beside` is in.
+  explicit findings(const Memory& beside, where at = where::current())
+      : memory_(made_beside(beside, at)), copied_(beside, at) {}
   findings(const findings&) = delete;  // kernels point to it
   findings& operator=(const findings&) = delete;
 
@@ -7899,7 +7150,7 @@ class findings {
   /// Queues the copy for the host, once a step; the event is behind it.
   template <stream Stream>
   [[nodiscard]] stream_event copy(Stream& stream) {
-    stream.run(copy_findings{record(), &copied_});
+    queue_copy(stream, &copied_.record(), record(), sizeof(kernel::findings_record));
     return stream.record();
   }
   /// What step or pass `number` has found, once `copied` is reached. Throws the first cause where work before it has
@@ -7907,18 +7158,899 @@ class findings {
   [[nodiscard]] const kernel::findings_record& read(const stream_event& copied, std::uint64_t number,
                                                     where at = where::current()) const {
     copied.synchronize(at);
-    if (copied_.began != number) [[unlikely]]
+    const kernel::findings_record& copy = copied_.record();
+    if (copy.began != number) [[unlikely]]
       throw usage_error("the findings of a step are read before they are there: an event is missing before the host",
                         at);
-    return copied_;
+    return copy;
   }
   /// The same for a stream that runs nothing.
-  [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_; }
+  [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_.record(); }
 
  private:
+  [[nodiscard]] static Memory made_beside(const Memory& memory, where at) {
+    if constexpr (device_region<Memory>)
+      return memory.beside(bytes, at);
+    else
+      return Memory(bytes);
+  }
+
   Memory memory_;
-  kernel::findings_record copied_;
+  findings_copy<Memory> copied_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/host_stream.hpp
+//
+// The stream of a host kit: one type, whose policy is chosen when the program runs.
+//
+//   belay::host_stream compute({belay::stream_policy::queued}, rank);
+//   compute.run([=] { use(to); });
+//   compute.synchronize();
+
+// ---- belay/device/queue_stream.hpp
+//
+// A stream that runs beside its caller: a fixed ring of small closures, run by a thread of its own or when an arbiter
+// says so, and events that order streams among each other as on a device. Queueing allocates nothing; a full ring makes
+// the caller wait instead of growing.
+//
+//   belay::queue_stream copies, compute;
+//   copies.run([=] { std::memcpy(to, from, bytes); });
+//   compute.wait(copies.record());  // what is queued from here on begins after the copy
+//   compute.run([=] { use(to); });
+//   compute.synchronize();
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace belay::inline BELAY_ABI {
+
+class stream_arbiter;
+class stream_watch;
+
+class queue_stream {
+  class progress;
+  class turns;
+
+ public:
+  static constexpr bool runs_nothing = false;
+  static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
+  static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
+
+  /// With a thread of its own. Where the rank's world gives a `watch`, every wait for the stream, and of it, ends: with
+  /// a `comm_error` where one piece of work has run for longer than the limit, or the world has failed.
+  explicit queue_stream(stream_kind kind = stream_kind::compute, std::shared_ptr<const stream_watch> watch = {});
+  /// Runs when `arbiter` says so: a stream of `rank`, whose host thread waits through the arbiter alone.
+  queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind = stream_kind::compute);
+  queue_stream(const queue_stream&) = delete;  // a stream is one order
+  queue_stream& operator=(const queue_stream&) = delete;
+  /// Runs what is queued, then ends the thread. An exception that nobody fetched by `synchronize` is dropped. Where a
+  /// piece of work does not end within the watch's limit, the program ends: what it writes cannot be freed.
+  ~queue_stream();
+
+  /// Queues `work()`: small and trivially copyable, because it is kept by value until it has run. What it points to
+  /// lives until then. After a piece of work has thrown, later ones are skipped until `synchronize`.
+  template <std::invocable Work>
+  void run(const Work& work) {
+    static_assert(
+        std::is_trivially_copyable_v<Work> && sizeof(Work) <= closure_room,
+        "belay: work for an asynchronous stream is kept by value: capture pointers and sizes, at most 288 bytes");
+    if constexpr (std::is_trivially_copyable_v<Work> && sizeof(Work) <= closure_room) {
+      closure& slot = next_slot();
+      ::new (static_cast<void*>(slot.storage)) Work(work);
+      slot.call = [](closure& self) { (*std::launder(reinterpret_cast<Work*>(self.storage)))(); };
+      slot.signature = signature_of<Work>();
+      submit();
+    }
+  }
+
+  /// Marks the present end of the queue.
+  [[nodiscard]] stream_event record() const;
+
+  /// Work queued from here on begins after `mark` is reached; it is skipped where what `mark` marks has failed. An
+  /// event of a stream that itself waits for this place never is reached.
+  void wait(const stream_event& mark, where at = where::current());
+
+  /// Returns when all queued work is over; rethrows the first exception of it.
+  void synchronize(where at = where::current());
+  /// The same, and leaves the work's exception to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const;
+  /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
+  /// over; ends the program, as the destructor does, where it does not end.
+  void cancel() noexcept;
+
+ private:
+  struct closure {
+    alignas(std::max_align_t) std::byte storage[closure_room];
+    void (*call)(closure&) = nullptr;
+    const char* signature = nullptr;  // of the work
+    stream_event mark;                // of another stream, where the work is to wait for it
+    where waited_at;
+    progress* of = nullptr;  // the own stream's
+  };
+
+  // Has the name of the work in it, for messages.
+  template <class Work>
+  [[nodiscard]] static constexpr const char* signature_of() noexcept {
+    return __PRETTY_FUNCTION__;
+  }
+
+  // Its slot is the caller's until it is submitted.
+  [[nodiscard]] closure& next_slot();
+  void submit();
+  void serve();
+  void run_slot(std::uint64_t number) noexcept;
+
+  std::shared_ptr<progress> progress_;
+  std::unique_ptr<closure[]> ring_;
+  std::uint64_t queued_ = 0;  // by the thread that queues
+  bool ending_ = false;
+  std::unique_ptr<turns> turns_;
+  std::thread thread_;  // last: it uses the others
+};
+
+static_assert(stream<queue_stream>);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/queue_stream.ipp
+//
+// The thread of a stream, or its turns. Whoever waits for a stream looks every slice whether it gets on.
+
+// ---- belay/device/stream_arbiter.hpp
+//
+// Decides which stream runs next where all streams are late on purpose. It waits until the host thread of every rank
+// waits for something, and then lets one piece of work of one stream run, chosen by a seeded generator: the same seed
+// gives the same order. A communication runs when it is next on the streams of all ranks that it needs.
+//
+//   auto arbiter = std::make_shared<belay::stream_arbiter>(seed, ranks);
+//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});  // makes one
+
+namespace belay::inline BELAY_ABI {
+
+/// A message of an exchange, to or from `peer`, a rank of the world.
+struct stream_transfer {
+  enum class direction : std::uint8_t { send, receive };
+  int peer = 0;
+  direction way = direction::send;
+};
+
+/// What a communication needs. A collective begins when it is next on the streams of all `ranks`, its own among them,
+/// with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
+struct stream_meeting {
+  std::uint64_t key = 0;
+  std::span<const int> ranks;
+  std::span<const stream_transfer> transfers;
+
+  [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
+};
+
+/// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
+class arbitrated {
+ public:
+  /// Who runs the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
+  /// waits for its turn: that of a stream, or a host in a blocking call.
+  enum class runner : std::uint8_t { waiting_host, own_thread, host };
+
+  /// Whether there is a next piece of work, and what it waits for has happened.
+  [[nodiscard]] virtual bool can_run() const noexcept = 0;
+  /// Runs the next piece of work.
+  virtual void run_next() noexcept {}
+  /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
+  [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
+
+  arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
+      : rank_(rank), by_(by), kind_(kind) {}
+  arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
+  arbitrated& operator=(const arbitrated&) = delete;
+
+ protected:
+  ~arbitrated() = default;
+
+ private:
+  friend class stream_arbiter;
+  int rank_;
+  runner by_;
+  stream_kind kind_;
+  bool granted_ = false;
+  const stream_meeting* meeting_ = nullptr;  // of what has its turn
+  bool in_meeting_ = false;                  // while candidates are found
+  std::vector<std::uint64_t> messages_;      // the number of each transfer among all between the same ranks
+};
+
+/// Shared by all ranks of a world of threads.
+class stream_arbiter {
+ public:
+  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations, and
+  /// these to copies between tiers: as late as possible for what they read.
+  stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
+    streams_.reserve(8 * hosts);  // waiting allocates nothing
+    candidates_.reserve(8 * hosts);
+    lists_.reserve(8 * hosts);
+    for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
+    hosts_.reserve(hosts);
+  }
+  stream_arbiter(const stream_arbiter&) = delete;
+  stream_arbiter& operator=(const stream_arbiter&) = delete;
+
+  /// The calling thread is a rank's until this is destroyed: nothing runs while it does not wait. Left by an exception,
+  /// it opens the arbiter.
+  class host {
+   public:
+    explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
+    host(const host&) = delete;
+    host& operator=(const host&) = delete;
+    ~host() {
+      if (std::uncaught_exceptions() > exceptions_) owner_->open();
+      owner_->leave();
+    }
+
+   private:
+    stream_arbiter* owner_;
+    int exceptions_ = std::uncaught_exceptions();
+  };
+
+  void add(arbitrated& stream);
+  /// Its work is over: it is forgotten.
+  void remove(arbitrated& stream) noexcept;
+
+  /// A host waits until `done()`, which is asked under the lock. Meanwhile it runs what has its turn.
+  void wait(function_ref<bool()> done);
+  /// A host begins a blocking call, which has been added: waits until it has its turn. It counts as waiting until
+  /// `end_call`.
+  void begin_call(arbitrated& call);
+  void end_call(arbitrated& call) noexcept;
+  /// A thread of a stream waits until `stream` has its turn.
+  void await_turn(arbitrated& stream);
+  /// What had its turn there is over.
+  void finished(arbitrated& stream) noexcept;
+  /// Everything may run from now on: after a failure, nothing is gained by an order.
+  void open() noexcept;
+
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+
+ private:
+  struct waiting_host {
+    function_ref<bool()> done;
+    bool released;
+  };
+
+  void leave() noexcept;
+  void schedule(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] bool release_hosts();
+  [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
+  [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
+  void run_one(std::unique_lock<std::mutex>& lock);
+  void find_candidates();
+  [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
+  [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
+  void grant(arbitrated& stream);
+  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t random_;
+  std::uint64_t seed_;
+  std::size_t running_;    // hosts that do not wait
+  bool one_runs_ = false;  // a computation
+  bool open_ = false;
+  std::vector<arbitrated*> streams_;
+  std::vector<arbitrated*> candidates_;
+  std::vector<waiting_host*> hosts_;
+  std::vector<std::vector<std::uint64_t>> lists_;  // of messages, for whoever is added: a blocking call is, each time
+  struct channel {
+    std::uint64_t key;
+    int from, to;
+    std::uint64_t sends, receives;  // posted so far
+  };
+  std::vector<channel> channels_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/stream_arbiter.ipp
+//
+// Whose turn it is.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void stream_arbiter::add(arbitrated& stream) {
+  const std::lock_guard lock(mutex_);
+  // Ranks register in any order; the order of candidates must not depend on it.
+  const auto after = [](const arbitrated* a, const arbitrated* b) {
+    if (a->rank_ != b->rank_) return a->rank_ < b->rank_;
+    return a->by_ != b->by_ ? a->by_ < b->by_ : a->kind_ < b->kind_;
+  };
+  streams_.insert(std::upper_bound(streams_.begin(), streams_.end(), &stream, after), &stream);
+  if (lists_.empty()) return;
+  stream.messages_ = std::move(lists_.back());
+  lists_.pop_back();
+}
+
+BELAY_DECL void stream_arbiter::remove(arbitrated& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
+  if (lists_.size() < lists_.capacity()) lists_.push_back(std::move(stream.messages_));
+}
+
+BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {
+  std::unique_lock lock(mutex_);
+  if (done()) return;
+  waiting_host self{done, false};
+  hosts_.push_back(&self);
+  --running_;
+  while (!self.released) schedule(lock);
+  hosts_.erase(std::find(hosts_.begin(), hosts_.end(), &self));
+}
+
+BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
+  std::unique_lock lock(mutex_);
+  --running_;
+  while (!call.granted_ && !open_) schedule(lock);
+}
+
+BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++running_;
+  call.granted_ = false;
+  changed_.notify_all();
+}
+
+BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stream.granted_ || open_; });
+}
+
+BELAY_DECL void stream_arbiter::finished(arbitrated& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  stream.granted_ = false;
+  changed_.notify_all();
+}
+
+// Lets something run, or waits for what runs.
+BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock) {
+  const auto ends = [&](const arbitrated* stream) { return must_end(*stream); };
+  const bool all_wait = running_ == 0 && !one_runs_ && std::none_of(streams_.begin(), streams_.end(), ends);
+  if (!all_wait && (!open_ || one_runs_)) return changed_.wait(lock);
+  if (release_hosts())
+    changed_.notify_all();
+  else
+    run_one(lock);
+}
+
+// Whether what has its turn has all that it needs: it is over before anything else is drawn.
+BELAY_DECL bool stream_arbiter::must_end(const arbitrated& stream) const noexcept {
+  if (!stream.granted_) return false;
+  const stream_meeting* const meeting = stream.meeting_;
+  if (meeting == nullptr) return true;
+  for (std::size_t i = 0; i < meeting->transfers.size(); ++i) {
+    const stream_transfer& one = meeting->transfers[i];
+    const bool sends = one.way == stream_transfer::direction::send;
+    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
+    std::uint64_t partners = 0;
+    for (const channel& each : channels_)
+      if (each.key == meeting->key && each.from == from && each.to == to) partners = sends ? each.receives : each.sends;
+    if (partners < stream.messages_[i]) return false;
+  }
+  return true;
+}
+
+BELAY_DECL std::uint64_t& stream_arbiter::posted(std::uint64_t key, int from, int to, stream_transfer::direction way) {
+  const auto is_it = [&](const channel& one) { return one.key == key && one.from == from && one.to == to; };
+  auto found = std::find_if(channels_.begin(), channels_.end(), is_it);
+  if (found == channels_.end()) found = channels_.insert(channels_.end(), {key, from, to, 0, 0});
+  return way == stream_transfer::direction::send ? found->sends : found->receives;
+}
+
+BELAY_DECL void stream_arbiter::open() noexcept {
+  const std::lock_guard lock(mutex_);
+  open_ = true;
+  changed_.notify_all();
+}
+
+BELAY_DECL void stream_arbiter::leave() noexcept {
+  const std::lock_guard lock(mutex_);
+  --running_;
+  changed_.notify_all();
+}
+
+BELAY_DECL bool stream_arbiter::release_hosts() {
+  bool any = false;
+  for (waiting_host* one : hosts_) {
+    if (one->released || !one->done()) continue;
+    one->released = any = true;
+    ++running_;
+  }
+  return any;
+}
+
+BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock) {
+  find_candidates();
+  if (candidates_.empty()) {
+    // Nothing can go on: ranks have called different things, or one is gone. The operations say which.
+    if (!open_) {
+      open_ = true;
+      changed_.notify_all();
+    } else {
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
+    }
+    return;
+  }
+  const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
+  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_kind::compute; };
+  auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
+  if (late == candidates_.end()) late = std::find_if(candidates_.begin(), candidates_.end(), computes);
+  arbitrated& next = seed_ != 0                  ? *candidates_[draw(candidates_.size())]
+                     : late != candidates_.end() ? **late
+                                                 : *candidates_.front();
+  if (next.by_ == arbitrated::runner::waiting_host) {
+    one_runs_ = true;
+    lock.unlock();
+    next.run_next();
+    lock.lock();
+    one_runs_ = false;
+    if (open_) changed_.notify_all();
+    return;
+  }
+  if (const stream_meeting* meeting = next.meets(); meeting != nullptr && meeting->collective()) {
+    const std::uint64_t key = meeting->key;
+    for (int rank : meeting->ranks)
+      if (arbitrated* peer = in_meeting(rank, key)) grant(*peer);
+  } else {
+    grant(next);
+  }
+  changed_.notify_all();
+}
+
+BELAY_DECL void stream_arbiter::grant(arbitrated& stream) {
+  stream.granted_ = true;
+  stream.messages_.clear();
+  const stream_meeting* const meeting = stream.meeting_ = stream.meets();
+  if (meeting == nullptr) return;
+  for (const stream_transfer& one : meeting->transfers) {
+    const bool sends = one.way == stream_transfer::direction::send;
+    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
+    stream.messages_.push_back(++posted(meeting->key, from, to, one.way));
+  }
+}
+
+// What could run now: work of one rank, and communications whose ranks have all come.
+BELAY_DECL void stream_arbiter::find_candidates() {
+  candidates_.clear();
+  for (arbitrated* stream : streams_) {
+    stream->in_meeting_ = false;
+    if (stream->granted_ || (open_ && stream->by_ != arbitrated::runner::waiting_host) || !stream->can_run()) continue;
+    stream->in_meeting_ = stream->meets() != nullptr && stream->meets()->collective();
+    candidates_.push_back(stream);
+  }
+  const auto is_alone = [&](const arbitrated* one) {
+    return one->meets() != nullptr && one->meets()->collective() && !one->in_meeting_;
+  };
+  for (bool changed = true; std::exchange(changed, false);) {
+    for (arbitrated* stream : candidates_) {
+      if (!stream->in_meeting_ || !lacks_a_rank(*stream)) continue;
+      stream->in_meeting_ = false;
+      changed = true;
+    }
+  }
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_alone), candidates_.end());
+}
+
+BELAY_DECL arbitrated* stream_arbiter::in_meeting(int rank, std::uint64_t key) const noexcept {
+  for (arbitrated* stream : streams_)
+    if (stream->rank_ == rank && stream->in_meeting_ && stream->meets()->key == key) return stream;
+  return nullptr;
+}
+
+BELAY_DECL bool stream_arbiter::lacks_a_rank(const arbitrated& stream) const noexcept {
+  const stream_meeting& mine = *stream.meets();
+  return std::any_of(mine.ranks.begin(), mine.ranks.end(),
+                     [&](int rank) { return in_meeting(rank, mine.key) == nullptr; });
+}
+
+BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {
+  // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+  std::uint64_t z = random_ += 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return (z ^ (z >> 31)) % below;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/stream_patience.hpp
+//
+// How long one wait for a stream goes on, where the rank's world gives a watch: whoever waits asks every 20 ms.
+//
+//   belay::stream_patience mine(*watch);
+//   while (!reached_within(belay::stream_patience::slice)) mine.expect_more([] { return ""; }, source, at);
+
+// ---- belay/device/stream_watch.hpp
+//
+// What bounds the waits for a rank's streams. The world that the rank is of gives it: how long a piece of work may run,
+// and whether what it waits for can still come. A stream that was made without one waits for as long as it takes.
+//
+//   belay::host_stream compute({.policy = belay::stream_policy::queued, .watch = rank.watch()}, rank.number());
+//   compute.run([=] { use(to); });
+//   compute.synchronize();  // comm_error: the work takes longer than the world's timeout, or a peer has failed
+
+namespace belay::inline BELAY_ABI {
+
+/// Asked by threads that wait, for one rank. Not by those that find what they wait for.
+class stream_watch {
+ public:
+  /// One piece of work that runs for longer is stuck.
+  [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
+  /// Whether the world has failed.
+  [[nodiscard]] virtual bool failed() const noexcept = 0;
+  /// Throws its first cause, to the wait at `at`. Only after `failed()`.
+  [[noreturn]] virtual void raise(where at) const = 0;
+  /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
+  [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
+  /// The rank's number in its world.
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+
+ protected:
+  ~stream_watch() = default;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Of one wait for a stream. The time in which that stream itself waits does not count: that wait ends by its own
+/// patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was queued
+/// before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits for
+/// that leaves it the time.
+class stream_patience {
+ public:
+  /// Who waits looks so often.
+  static constexpr std::chrono::milliseconds slice{20};
+
+  enum class verdict : std::uint8_t { goes_on, stuck, failed };
+
+  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+
+  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    const auto limit = watch_->limit();
+    const bool waits = seen.now == stream_pace::activity::waits;
+    if (seen.done != done_ || waits) since_ = now;
+    done_ = seen.done;
+    if (now - since_ >= limit) return verdict::stuck;
+    if (!watch_->failed()) return verdict::goes_on;
+    failed_at_ = std::min(failed_at_, now);
+    const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
+    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+  }
+  /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
+  template <class Who>
+  void expect_more(const Who& who, const event_source& awaited, const where& at) {
+    switch (look(awaited.pace())) {
+      case verdict::goes_on: return;
+      case verdict::failed: watch_->raise(at);
+      case verdict::stuck: break;
+    }
+    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
+    watch_->give_up("rank " + std::to_string(watch_->rank()) + who() + " waits for its " + awaited.text() +
+                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
+                    at);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds grace{500};
+
+  const stream_watch* watch_;
+  std::uint64_t done_ = 0;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point failed_at_ = std::chrono::steady_clock::time_point::max();
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+// How many pieces of work are queued and over. Outlives the stream with its events.
+class queue_stream::progress final : public event_source {
+ public:
+  progress(stream_kind kind, std::shared_ptr<stream_arbiter> arbiter,
+           std::shared_ptr<const stream_watch> watch) noexcept
+      : kind_(kind), arbiter_(std::move(arbiter)), watch_(std::move(watch)) {}
+
+  [[nodiscard]] bool over(std::uint64_t place) const noexcept override {
+    return done_.load(std::memory_order_acquire) >= place;
+  }
+  [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
+                                where at) const override {
+    if (over(place)) return true;
+    if (arbiter_ != nullptr) {
+      arbiter_->wait([&] { return over(place); });
+      return true;
+    }
+    std::unique_lock lock(mutex_);
+    const auto is_over = [&] { return over(place); };
+    if (deadline != std::chrono::steady_clock::time_point::max()) return changed_.wait_until(lock, deadline, is_over);
+    if (watch_ == nullptr) {
+      changed_.wait(lock, is_over);
+      return true;
+    }
+    stream_patience mine(*watch_);
+    while (!changed_.wait_for(lock, stream_patience::slice, is_over)) {
+      lock.unlock();
+      mine.expect_more([] { return std::string(); }, *this, at);
+      lock.lock();
+    }
+    return true;
+  }
+  [[nodiscard]] stream_pace pace() const noexcept override {
+    return {now_.load(std::memory_order_relaxed), done_.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] std::string text() const override {
+    const char* const signature = runs_.load(std::memory_order_relaxed);
+    if (signature == nullptr || now_.load(std::memory_order_relaxed) == stream_pace::activity::waits) return name();
+    // "... signature_of() [with Work = NAME]", without "with" where Clang says it
+    std::string_view work = signature;
+    const std::size_t begin = work.find("Work = ");
+    if (begin != std::string_view::npos) work = work.substr(begin + 7, work.size() - begin - 8);
+    return name() + ", which runs '" + std::string(work) + "' as its work " + std::to_string(done() + 1);
+  }
+  // The stream's thread: returns when `mark` is reached or the wait is cancelled; throws as the host's waits do.
+  void await_event(const stream_event& mark, const where& at) {
+    if (mark.ready()) return mark.synchronize(at);
+    now_.store(stream_pace::activity::waits, std::memory_order_relaxed);
+    std::optional<stream_patience> mine;
+    if (watch_ != nullptr) mine.emplace(*watch_);
+    while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + stream_patience::slice, at))
+      if (mine) mine->expect_more([this] { return "'s " + name(); }, *mark.source(), at);
+  }
+  // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
+  void wait_or_end(std::uint64_t place) const noexcept {
+    if (watch_ == nullptr || arbiter_ != nullptr)
+      return static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), {}));
+    std::unique_lock lock(mutex_);
+    stream_patience mine(*watch_);
+    while (!changed_.wait_for(lock, stream_patience::slice, [&] { return over(place); })) {
+      lock.unlock();
+      if (mine.look(pace()) == stream_patience::verdict::stuck) end_program();
+      lock.lock();
+    }
+  }
+  void begin(const char* signature) noexcept {
+    now_.store(stream_pace::activity::works, std::memory_order_relaxed);
+    runs_.store(signature, std::memory_order_relaxed);
+  }
+  void expect_done(std::uint64_t place, where) const override {
+    const std::lock_guard lock(mutex_);
+    if (failure_ && place > failed_after_) std::rethrow_exception(failure_);
+  }
+  void complete(std::uint64_t number, std::exception_ptr thrown) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (thrown && !failure_) {
+        failure_ = std::move(thrown);
+        failed_after_ = number - 1;
+      }
+      done_.store(number, std::memory_order_release);
+    }
+    changed_.notify_all();
+  }
+  [[nodiscard]] bool failed() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return failure_ != nullptr;
+  }
+  void cancel() noexcept { cancelled_.store(true, std::memory_order_release); }
+  void resume() noexcept { cancelled_.store(false, std::memory_order_release); }
+  [[nodiscard]] bool cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::exception_ptr take_failure() noexcept {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(failure_, nullptr);
+  }
+
+  void queue() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      queued_.fetch_add(1, std::memory_order_release);
+    }
+    changed_.notify_all();
+  }
+  [[nodiscard]] std::uint64_t queued() const noexcept { return queued_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t done() const noexcept { return done_.load(std::memory_order_acquire); }
+  // The thread of the stream: whether number `next` was queued, or nothing more will be.
+  [[nodiscard]] bool await(std::uint64_t next, const bool& ending) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queued() >= next || ending; });
+    return queued() >= next;
+  }
+  void end(bool& ending) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      ending = true;
+    }
+    changed_.notify_all();
+  }
+  [[nodiscard]] const std::shared_ptr<stream_arbiter>& arbiter() const noexcept { return arbiter_; }
+
+ private:
+  [[nodiscard]] std::string name() const { return std::string(belay::name(kind_)) + " stream"; }
+  [[noreturn]] void end_program() const noexcept {
+    std::fprintf(stderr,
+                 "belay: rank %d ends its program: what it has queued on its %s does not end, and its memory cannot be "
+                 "freed before\n",
+                 watch_->rank(), text().c_str());
+    std::terminate();
+  }
+
+  stream_kind kind_;
+  std::shared_ptr<stream_arbiter> arbiter_;
+  std::shared_ptr<const stream_watch> watch_;
+  std::atomic<stream_pace::activity> now_{stream_pace::activity::works};
+  std::atomic<const char*> runs_{nullptr};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint64_t> queued_{0};
+  std::exception_ptr failure_;
+  std::uint64_t failed_after_ = 0;
+  std::atomic<bool> cancelled_{false};
+};
+
+class queue_stream::turns final : public arbitrated {
+ public:
+  turns(queue_stream& owner, int rank, stream_kind kind) noexcept
+      : arbitrated(rank, runner::waiting_host, kind), owner_(&owner) {}
+
+  [[nodiscard]] bool can_run() const noexcept override {
+    const progress& all = *owner_->progress_;
+    if (all.done() == all.queued()) return false;
+    return all.cancelled() || all.failed() || owner_->ring_[all.done() % capacity].mark.ready();
+  }
+  void run_next() noexcept override { owner_->run_slot(owner_->progress_->done() + 1); }
+
+ private:
+  queue_stream* owner_;
+};
+
+BELAY_DECL queue_stream::queue_stream(stream_kind kind, std::shared_ptr<const stream_watch> watch)
+    : progress_(std::make_shared<progress>(kind, nullptr, std::move(watch))),
+      ring_(std::make_unique<closure[]>(capacity)),
+      thread_([this] { serve(); }) {}
+
+BELAY_DECL queue_stream::queue_stream(std::shared_ptr<stream_arbiter> arbiter, int rank, stream_kind kind)
+    : progress_(std::make_shared<progress>(kind, std::move(arbiter), nullptr)),
+      ring_(std::make_unique<closure[]>(capacity)),
+      turns_(std::make_unique<turns>(*this, rank, kind)) {
+  progress_->arbiter()->add(*turns_);
+}
+
+BELAY_DECL queue_stream::~queue_stream() {
+  if (turns_ != nullptr) {
+    progress_->arbiter()->remove(*turns_);
+    while (progress_->done() < queued_) run_slot(progress_->done() + 1);
+    return;
+  }
+  progress_->wait_or_end(queued_);
+  progress_->end(ending_);
+  thread_.join();
+}
+
+BELAY_DECL queue_stream::closure& queue_stream::next_slot() {
+  // The place of the oldest: it is over before its slot is written.
+  if (queued_ >= capacity)
+    static_cast<void>(progress_->wait_until(queued_ + 1 - capacity, std::chrono::steady_clock::time_point::max(), {}));
+  return ring_[queued_ % capacity];
+}
+
+BELAY_DECL void queue_stream::submit() {
+  ++queued_;
+  progress_->queue();
+}
+
+BELAY_DECL stream_event queue_stream::record() const { return {progress_, queued_}; }
+
+BELAY_DECL void queue_stream::wait(const stream_event& mark, where at) {
+  if (mark.source() == nullptr || mark.source() == progress_.get()) return;  // this stream's own order says so
+  closure& slot = next_slot();
+  slot.mark = mark;  // keeps the other stream's progress alive until the place is passed
+  slot.waited_at = at;
+  slot.call = [](closure& self) { self.of->await_event(std::exchange(self.mark, {}), self.waited_at); };
+  slot.signature = nullptr;
+  slot.of = progress_.get();
+  submit();
+}
+
+BELAY_DECL void queue_stream::cancel() noexcept {
+  progress_->cancel();
+  progress_->wait_or_end(queued_);
+  progress_->resume();
+}
+
+BELAY_DECL void queue_stream::wait_until_idle(where at) const {
+  static_cast<void>(progress_->wait_until(queued_, std::chrono::steady_clock::time_point::max(), at));
+}
+
+BELAY_DECL void queue_stream::synchronize(where at) {
+  wait_until_idle(at);
+  if (const std::exception_ptr failure = progress_->take_failure()) std::rethrow_exception(failure);
+}
+
+BELAY_DECL void queue_stream::run_slot(std::uint64_t number) noexcept {
+  closure& slot = ring_[(number - 1) % capacity];
+  std::exception_ptr thrown;
+  if (progress_->failed() || progress_->cancelled()) {
+    slot.mark = {};
+  } else {
+    progress_->begin(slot.signature);
+    try {
+      slot.call(slot);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  progress_->complete(number, std::move(thrown));
+}
+
+BELAY_DECL void queue_stream::serve() {
+  for (std::uint64_t next = 1; progress_->await(next, ending_); ++next) run_slot(next);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+class host_stream : public counted_stream {
+ public:
+  static constexpr bool runs_nothing = false;
+
+  /// Runs work at once, on the calling thread.
+  explicit host_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
+  /// Runs it as `how` says: a stream of rank `rank`.
+  explicit host_stream(const stream_settings& how, int rank = 0, stream_kind kind = stream_kind::compute)
+      : counted_stream(kind) {
+    if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>(kind, how.watch);
+    if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank, kind);
+  }
+
+  /// Runs `work()` in this stream's order. It is kept by value until it has run: trivially copyable, at most 288 bytes.
+  template <std::invocable Work>
+  void run(const Work& work) {
+    if (queue_ == nullptr)
+      work();
+    else
+      queue_->run(work);
+  }
+  [[nodiscard]] stream_event record() {
+    return (queue_ == nullptr ? stream_event{} : queue_->record()).at(counted_stream::mark());
+  }
+  /// Later work begins when `mark` is reached; a stream that runs at once blocks its caller until then.
+  void wait(const stream_event& mark, where at = where::current()) {
+    if (queue_ == nullptr)
+      mark.synchronize(at);
+    else
+      queue_->wait(mark, at);
+    join(mark);
+  }
+  /// Returns when all work is over; rethrows the first exception of it. Throws a `comm_error` where it is stuck.
+  void synchronize(where at = where::current()) {
+    if (queue_ != nullptr) queue_->synchronize(at);
+  }
+  /// The same, and leaves the work's exception to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const {
+    if (queue_ != nullptr) queue_->wait_until_idle(at);
+  }
+  /// Skips what is queued and has not begun, and waits for no event any more.
+  void cancel() noexcept {
+    if (queue_ != nullptr) queue_->cancel();
+  }
+  /// Whether work runs when it is given.
+  [[nodiscard]] bool immediate() const noexcept { return queue_ == nullptr; }
+
+ private:
+  std::unique_ptr<queue_stream> queue_;
+};
+
+static_assert(clocked_stream<host_stream>);
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -13991,7 +14123,8 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations) {
+        ledger_(max_obligations),
+        findings_(arena_.memory()) {
     adopt(arena_);
   }
   /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
@@ -14002,10 +14135,24 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
+        findings_(arena_.memory()),
         kit_(streams, rank),
         streams_(streams),
         rank_(rank),
         poisons_(streams.policy == stream_policy::adversarial) {
+    adopt(arena_);
+  }
+
+  /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
+  engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_memory::as_it_was,
+         std::size_t max_leases = 16384, std::size_t max_obligations = 4096) requires std::move_constructible<Kit>
+      : meter_(&meter),
+        max_leases_(max_leases),
+        arena_(tier::device, std::move(activations), max_leases, meter),
+        ledger_(max_obligations),
+        findings_(arena_.memory()),
+        kit_(std::move(kit)),
+        poisons_(left == freed_memory::poisoned) {
     adopt(arena_);
   }
 
@@ -14022,7 +14169,9 @@ class engine {
   /// The stream of copies between tiers. The first call makes it: in a body, before its first step.
   [[nodiscard]] copies_type& copies() {
     if (copies_ != nullptr) return *copies_;
-    if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
+    if constexpr (requires { compute().beside(stream_kind::copy); })
+      copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
+    else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
       copies_ = std::make_unique<copies_type>(streams_, rank_);
     else
       copies_ = std::make_unique<copies_type>();
@@ -14072,14 +14221,14 @@ class engine {
   /// above its last one's.
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
 
-  /// Whether what is free holds nothing that looks like a number: under `adversarial`.
+  /// Whether what is free holds nothing that looks like a number: under `adversarial`, or where it was asked for.
   [[nodiscard]] bool poisons() const noexcept { return poisons_; }
   /// Treats `other`, from which leases of steps come too, as it treats its own memory: leases are the compute
   /// stream's. What peers address, such as a symmetric heap, is not poisoned.
   template <class Leases>
   void adopt(Leases& other) {
     if constexpr (clocked_stream<stream_type>) other.follow(compute().clock());
-    if constexpr (std::derived_from<stream_type, host_stream> && std::same_as<Leases, arena<Memory>>)
+    if constexpr (!stream_type::runs_nothing && std::same_as<Leases, arena<Memory>>)
       if (poisons_) other.poison_in(kit_.stream());
   }
 
@@ -14147,9 +14296,7 @@ class engine {
 
   /// Adds to the loss of the step or pass that runs, in the order of the compute stream; the commit of a step sums it
   /// over all ranks. `count` is that of a pass's targets or samples. A kernel has `found()` for it.
-  void add_loss(double more, std::uint64_t count = 0) {
-    compute().run([note = kernel::findings_note{found(), {}}, more, count] { note.add_loss(more, count); });
-  }
+  void add_loss(double more, std::uint64_t count = 0) { compute().run(add_loss_to{{found(), {}}, more, count}); }
   /// Where kernels write what the step or pass that runs finds: a pointer for them, in the memory of the device.
   [[nodiscard]] kernel::findings_record* found() const noexcept { return findings_.record(); }
   /// For `step` and `forward_only` only: copies it for the host, once, and waits for that copy's event. Throws the

@@ -15,6 +15,7 @@
 #include "belay/device/stream_arbiter.hpp"    // IWYU pragma: export
 #include "belay/device/stream_clock.hpp"      // IWYU pragma: export
 #include "belay/device/stream_event.hpp"      // IWYU pragma: export
+#include "belay/device/stream_patience.hpp"   // IWYU pragma: export
 #include "belay/device/stream_policy.hpp"     // IWYU pragma: export
 #include "belay/device/stream_watch.hpp"      // IWYU pragma: export
 #include "belay/device/tier.hpp"              // IWYU pragma: export

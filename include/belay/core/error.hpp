@@ -25,7 +25,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Of which kind an exception was, for those who are told of it and do not have it: the peers of the rank whose body
 /// threw it, and the process that forked that rank. `plan`: a refused plan. `other`: none of ours.
-enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication };
+enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication, backend };
 
 [[nodiscard]] constexpr const char* name(error_kind kind) noexcept {
   switch (kind) {
@@ -37,6 +37,7 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
     case error_kind::file: return "file";
     case error_kind::plan: return "plan";
     case error_kind::communication: return "communication";
+    case error_kind::backend: return "backend";
   }
   return "unknown";
 }
@@ -149,6 +150,29 @@ class comm_error : public error {
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::communication; }
   [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
+  [[nodiscard]] const details& about() const noexcept { return details_; }
+
+ private:
+  static std::string text(const details& d);
+
+  details details_;
+};
+
+/// A call of the library that a backend stands on, such as the CUDA runtime, has failed: which call, on which rank, and
+/// about how many bytes. `what()` is one line of printable text.
+class backend_error : public error {
+ public:
+  struct details {
+    std::string call;       // as the backend's interface names it: "allocate", "record", ...
+    int rank = 0;           // of the world, whose call it was
+    std::size_t bytes = 0;  // that it was about; 0: none
+    std::string message;    // what the library says
+    where here;
+  };
+
+  explicit backend_error(details what);
+
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::backend; }
   [[nodiscard]] const details& about() const noexcept { return details_; }
 
  private:

@@ -57,6 +57,15 @@ namespace belay::inline BELAY_ABI {
   return printable(message);
 }
 
+[[gnu::cold]] BELAY_DECL backend_error::backend_error(details what)
+    : error(text(what), what.here), details_(std::move(what)) {}
+
+[[gnu::cold]] BELAY_DECL std::string backend_error::text(const details& d) {
+  std::string message = "rank " + std::to_string(d.rank) + ": " + d.call;
+  if (d.bytes > 0) message.append(" of ").append(std::to_string(d.bytes)).append(" bytes");
+  return printable(message.append(": ").append(d.message));
+}
+
 [[gnu::cold]] BELAY_DECL std::string printable_what(const std::exception& problem) {
   const char* const what = message_of(problem);
   return dynamic_cast<const error*>(&problem) != nullptr ? what : printable(what);

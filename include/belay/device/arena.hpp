@@ -24,15 +24,27 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
-#include "belay/device/host_stream.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/offset_allocator.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/uses_in_flight.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// What an arena's free bytes hold.
+enum class freed_memory : std::uint8_t { as_it_was, poisoned };
+
+/// Overwrites words with one that is NaN as float, double and bf16, and neither -1 nor an index as an integer.
+struct poisoned_words {
+  std::uint32_t* first;
+  std::size_t count;
+  BELAY_HD void operator()() const noexcept {
+    for (std::size_t i = 0; i < count; ++i) first[i] = 0xFFFAFFFAU;
+  }
+};
 
 template <memory_region Memory>
 class arena {
@@ -96,7 +108,7 @@ class arena {
   void release(lease_chain& chain) noexcept {
     if (!in_flight_.empty()) [[unlikely]]
       in_flight_.forget(*clock_);
-    if (poisoned_in_ != nullptr) [[unlikely]]
+    if (poisoned_in_.run != nullptr) [[unlikely]]
       offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
         if (!in_flight_.within(offset, bytes)) poison(offset, bytes);
       });
@@ -105,10 +117,11 @@ class arena {
     release_used(chain);
   }
 
-  /// Overwrites what is released from here on, in the order of `stream`, and all that there is: with a word that is NaN
-  /// as float, double and bf16, and neither -1 nor an index as an integer. Whoever reads too early or too late gets it.
-  void poison_in(host_stream& stream) {
-    poisoned_in_ = &stream;
+  /// Overwrites what is released from here on, in the order of `stream`, and all that there is, with `poisoned_words`.
+  /// Whoever reads too early or too late gets them. The stream stays where it is.
+  template <stream Stream>
+  void poison_in(Stream& stream) {
+    poisoned_in_ = {&stream, [](void* in, const poisoned_words& what) { static_cast<Stream*>(in)->run(what); }};
     poison(0, memory_.size_bytes());
   }
 
@@ -134,10 +147,14 @@ class arena {
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 
  private:
+  // Whichever stream it is.
+  struct poison_order {
+    void* stream = nullptr;
+    void (*run)(void* stream, const poisoned_words& what) = nullptr;
+  };
+
   void poison(std::size_t offset, std::size_t bytes) const {
-    poisoned_in_->run([first = reinterpret_cast<std::uint32_t*>(memory_.data() + offset), words = bytes / 4] {
-      for (std::size_t i = 0; i < words; ++i) first[i] = 0xFFFAFFFAU;
-    });
+    poisoned_in_.run(poisoned_in_.stream, {reinterpret_cast<std::uint32_t*>(memory_.data() + offset), bytes / 4});
   }
 
   // Something is used by another stream.
@@ -159,7 +176,7 @@ class arena {
   Memory memory_;
   offset_allocator offsets_;
   tier tier_;
-  host_stream* poisoned_in_ = nullptr;
+  poison_order poisoned_in_;
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
 };

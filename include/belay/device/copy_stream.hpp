@@ -14,7 +14,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -50,12 +50,17 @@ class copy_stream {
   copy_stream(const stream_settings& how,
               int rank) requires std::constructible_from<Stream, const stream_settings&, int, stream_kind>
       : stream_(how, rank, stream_kind::copy), timed_(how.policy == stream_policy::queued) {}
+  /// Of a stream that the caller has made.
+  explicit copy_stream(Stream stream) : stream_(std::move(stream)) {}
   copy_stream(const copy_stream&) = delete;
   copy_stream& operator=(const copy_stream&) = delete;
 
   /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
   void copy(void* to, const void* from, std::size_t bytes) {
-    run([=] { std::memcpy(to, from, bytes); });
+    if constexpr (requires { stream_.copy(to, from, bytes); })
+      stream_.copy(to, from, bytes);
+    else
+      run(copied_bytes{to, from, bytes});
   }
   /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
   /// copyable, as work of every stream is.

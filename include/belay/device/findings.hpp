@@ -11,11 +11,13 @@
 //   found.read(copied, 1).loss;  // 0.5
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -52,20 +54,47 @@ namespace belay::inline BELAY_ABI {
   return {found.site.file, "", found.site.line};
 }
 
-/// Copies a record, in the order of the stream that runs it.
-struct copy_findings {
-  const kernel::findings_record* from;
-  kernel::findings_record* to;
-  void operator()() const noexcept { *to = *from; }
-};
 /// Empties a record: what is written from here on is of the step or pass `began`.
 struct clear_findings {
   kernel::findings_record* record;
   std::uint64_t began;
-  void operator()() const noexcept {
+  BELAY_HD void operator()() const noexcept {
     *record = {};
     record->began = began;
   }
+};
+
+/// Adds to the loss of a record, in the order of the stream that runs it.
+struct add_loss_to {
+  kernel::findings_note note;
+  double more;
+  std::uint64_t count;
+  BELAY_HD void operator()() const noexcept { note.add_loss(more, count); }
+};
+
+/// A record for the host, which a stream copies to.
+template <memory_region Memory>
+class findings_copy {
+ public:
+  findings_copy(const Memory&, where) noexcept {}
+  [[nodiscard]] kernel::findings_record& record() noexcept { return record_; }
+  [[nodiscard]] const kernel::findings_record& record() const noexcept { return record_; }
+
+ private:
+  kernel::findings_record record_;
+};
+/// The same where only some of the host's memory is copied to.
+template <device_region Memory>
+class findings_copy<Memory> {
+ public:
+  findings_copy(const Memory& beside, where at)
+      : memory_(beside.host_beside(sizeof(kernel::findings_record), at)),
+        record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record) {}
+  [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
+
+ private:
+  decltype(std::declval<const Memory&>().host_beside(0, where{})) memory_;
+  kernel::findings_record* record_;
 };
 
 /// Stays where it is while streams use it. Over a rehearsal's memory nothing is written, and nothing was found.
@@ -75,7 +104,10 @@ class findings {
   static_assert(std::is_trivially_copyable_v<kernel::findings_record>);  // so it can be copied from a device
   static constexpr std::size_t bytes = leased_size(sizeof(kernel::findings_record));
 
-  findings() : memory_(bytes) {}
+  findings() requires std::constructible_from<Memory, std::size_t> : memory_(bytes), copied_(memory_, {}) {}
+  /// In memory of the device that `beside` is in.
+  explicit findings(const Memory& beside, where at = where::current())
+      : memory_(made_beside(beside, at)), copied_(beside, at) {}
   findings(const findings&) = delete;  // kernels point to it
   findings& operator=(const findings&) = delete;
 
@@ -91,7 +123,7 @@ class findings {
   /// Queues the copy for the host, once a step; the event is behind it.
   template <stream Stream>
   [[nodiscard]] stream_event copy(Stream& stream) {
-    stream.run(copy_findings{record(), &copied_});
+    queue_copy(stream, &copied_.record(), record(), sizeof(kernel::findings_record));
     return stream.record();
   }
   /// What step or pass `number` has found, once `copied` is reached. Throws the first cause where work before it has
@@ -99,17 +131,25 @@ class findings {
   [[nodiscard]] const kernel::findings_record& read(const stream_event& copied, std::uint64_t number,
                                                     where at = where::current()) const {
     copied.synchronize(at);
-    if (copied_.began != number) [[unlikely]]
+    const kernel::findings_record& copy = copied_.record();
+    if (copy.began != number) [[unlikely]]
       throw usage_error("the findings of a step are read before they are there: an event is missing before the host",
                         at);
-    return copied_;
+    return copy;
   }
   /// The same for a stream that runs nothing.
-  [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_; }
+  [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_.record(); }
 
  private:
+  [[nodiscard]] static Memory made_beside(const Memory& memory, where at) {
+    if constexpr (device_region<Memory>)
+      return memory.beside(bytes, at);
+    else
+      return Memory(bytes);
+  }
+
   Memory memory_;
-  kernel::findings_record copied_;
+  findings_copy<Memory> copied_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -37,7 +37,6 @@ class stream_watch;
 
 class queue_stream {
   class progress;
-  class patience;
   class turns;
 
  public:
@@ -96,7 +95,6 @@ class queue_stream {
     where waited_at;
     progress* of = nullptr;  // the own stream's
   };
-  static const std::chrono::milliseconds slice;
 
   // Has the name of the work in it, for messages.
   template <class Work>

@@ -3,7 +3,6 @@
 // The thread of a stream, or its turns. Whoever waits for a stream looks every slice whether it gets on.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,57 +17,10 @@
 
 #include "belay/device/queue_stream.hpp"
 #include "belay/device/stream_arbiter.hpp"
+#include "belay/device/stream_patience.hpp"
 #include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-// Who waits looks so often whether its wait was cancelled, or is too long.
-inline constexpr std::chrono::milliseconds queue_stream::slice{20};
-
-// Of one wait for a stream. The time in which that stream itself waits does not count: that wait ends by its own
-// patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was queued
-// before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits for
-// that leaves it the time.
-class queue_stream::patience {
- public:
-  enum class verdict : std::uint8_t { goes_on, stuck, failed };
-
-  explicit patience(const stream_watch& watch) noexcept : watch_(&watch) {}
-
-  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
-    const auto now = std::chrono::steady_clock::now();
-    const auto limit = watch_->limit();
-    const bool waits = seen.now == stream_pace::activity::waits;
-    if (seen.done != done_ || waits) since_ = now;
-    done_ = seen.done;
-    if (now - since_ >= limit) return verdict::stuck;
-    if (!watch_->failed()) return verdict::goes_on;
-    failed_at_ = std::min(failed_at_, now);
-    const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
-    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
-  }
-  /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
-  template <class Who>
-  void expect_more(const Who& who, const event_source& awaited, const where& at) {
-    switch (look(awaited.pace())) {
-      case verdict::goes_on: return;
-      case verdict::failed: watch_->raise(at);
-      case verdict::stuck: break;
-    }
-    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
-    watch_->give_up("rank " + std::to_string(watch_->rank()) + who() + " waits for its " + awaited.text() +
-                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
-                    at);
-  }
-
- private:
-  static constexpr std::chrono::milliseconds grace{500};
-
-  const stream_watch* watch_;
-  std::uint64_t done_ = 0;
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point failed_at_ = std::chrono::steady_clock::time_point::max();
-};
 
 // How many pieces of work are queued and over. Outlives the stream with its events.
 class queue_stream::progress final : public event_source {
@@ -94,8 +46,8 @@ class queue_stream::progress final : public event_source {
       changed_.wait(lock, is_over);
       return true;
     }
-    patience mine(*watch_);
-    while (!changed_.wait_for(lock, slice, is_over)) {
+    stream_patience mine(*watch_);
+    while (!changed_.wait_for(lock, stream_patience::slice, is_over)) {
       lock.unlock();
       mine.expect_more([] { return std::string(); }, *this, at);
       lock.lock();
@@ -118,9 +70,9 @@ class queue_stream::progress final : public event_source {
   void await_event(const stream_event& mark, const where& at) {
     if (mark.ready()) return mark.synchronize(at);
     now_.store(stream_pace::activity::waits, std::memory_order_relaxed);
-    std::optional<patience> mine;
+    std::optional<stream_patience> mine;
     if (watch_ != nullptr) mine.emplace(*watch_);
-    while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + slice, at))
+    while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + stream_patience::slice, at))
       if (mine) mine->expect_more([this] { return "'s " + name(); }, *mark.source(), at);
   }
   // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
@@ -128,10 +80,10 @@ class queue_stream::progress final : public event_source {
     if (watch_ == nullptr || arbiter_ != nullptr)
       return static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), {}));
     std::unique_lock lock(mutex_);
-    patience mine(*watch_);
-    while (!changed_.wait_for(lock, slice, [&] { return over(place); })) {
+    stream_patience mine(*watch_);
+    while (!changed_.wait_for(lock, stream_patience::slice, [&] { return over(place); })) {
       lock.unlock();
-      if (mine.look(pace()) == patience::verdict::stuck) end_program();
+      if (mine.look(pace()) == stream_patience::verdict::stuck) end_program();
       lock.lock();
     }
   }

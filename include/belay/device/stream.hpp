@@ -12,6 +12,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 
 #include "belay/core/config.hpp"
@@ -21,9 +22,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream must offer. `run(f)` queues host work `f`; an asynchronous stream needs it to be small and trivially
-/// copyable. `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any
-/// stream. `synchronize()` returns when all queued work is done, and throws the first failure of it.
+/// What a stream must offer. `run(f)` queues `f()`, which runs once, where the kernels of the stream run: on the host,
+/// or on a device, for which it is marked. An asynchronous stream needs it to be small and trivially copyable.
+/// `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any stream.
+/// `synchronize()` returns when all queued work is done, and throws the first failure of it.
 template <class S>
 concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.run(work);
@@ -81,6 +83,24 @@ void synchronize(Stream& stream, where at) {
     stream.synchronize(at);
   else
     stream.synchronize();
+}
+
+/// Copies bytes of the host; the places do not overlap.
+struct copied_bytes {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+  void operator()() const noexcept { std::memcpy(to, from, bytes); }
+};
+
+/// Copies `bytes` in the order of `stream`: by a copy of its device, where it has one (`stream.copy`), which may be
+/// from or to the host's memory; else by work of its own. Both places are the copy's until it is over.
+template <stream Stream>
+void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  if constexpr (requires { stream.copy(to, from, bytes); })
+    stream.copy(to, from, bytes);
+  else
+    stream.run(copied_bytes{to, from, bytes});
 }
 
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.

@@ -76,6 +76,8 @@ class stream_event {
   }
 
   [[nodiscard]] const event_source* source() const noexcept { return source_.get(); }
+  /// The place in the order of that source.
+  [[nodiscard]] std::uint64_t place() const noexcept { return place_; }
   [[nodiscard]] const stream_clock& clock() const noexcept { return clock_; }
   /// The same place, with the clock of the stream that has recorded it.
   [[nodiscard]] stream_event at(const stream_clock& clock) && noexcept { return {std::move(source_), place_, clock}; }

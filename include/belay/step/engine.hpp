@@ -57,7 +57,8 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations) {
+        ledger_(max_obligations),
+        findings_(arena_.memory()) {
     adopt(arena_);
   }
   /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
@@ -68,10 +69,24 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
+        findings_(arena_.memory()),
         kit_(streams, rank),
         streams_(streams),
         rank_(rank),
         poisons_(streams.policy == stream_policy::adversarial) {
+    adopt(arena_);
+  }
+
+  /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
+  engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_memory::as_it_was,
+         std::size_t max_leases = 16384, std::size_t max_obligations = 4096) requires std::move_constructible<Kit>
+      : meter_(&meter),
+        max_leases_(max_leases),
+        arena_(tier::device, std::move(activations), max_leases, meter),
+        ledger_(max_obligations),
+        findings_(arena_.memory()),
+        kit_(std::move(kit)),
+        poisons_(left == freed_memory::poisoned) {
     adopt(arena_);
   }
 
@@ -88,7 +103,9 @@ class engine {
   /// The stream of copies between tiers. The first call makes it: in a body, before its first step.
   [[nodiscard]] copies_type& copies() {
     if (copies_ != nullptr) return *copies_;
-    if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
+    if constexpr (requires { compute().beside(stream_kind::copy); })
+      copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
+    else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
       copies_ = std::make_unique<copies_type>(streams_, rank_);
     else
       copies_ = std::make_unique<copies_type>();
@@ -138,14 +155,14 @@ class engine {
   /// above its last one's.
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
 
-  /// Whether what is free holds nothing that looks like a number: under `adversarial`.
+  /// Whether what is free holds nothing that looks like a number: under `adversarial`, or where it was asked for.
   [[nodiscard]] bool poisons() const noexcept { return poisons_; }
   /// Treats `other`, from which leases of steps come too, as it treats its own memory: leases are the compute
   /// stream's. What peers address, such as a symmetric heap, is not poisoned.
   template <class Leases>
   void adopt(Leases& other) {
     if constexpr (clocked_stream<stream_type>) other.follow(compute().clock());
-    if constexpr (std::derived_from<stream_type, host_stream> && std::same_as<Leases, arena<Memory>>)
+    if constexpr (!stream_type::runs_nothing && std::same_as<Leases, arena<Memory>>)
       if (poisons_) other.poison_in(kit_.stream());
   }
 
@@ -213,9 +230,7 @@ class engine {
 
   /// Adds to the loss of the step or pass that runs, in the order of the compute stream; the commit of a step sums it
   /// over all ranks. `count` is that of a pass's targets or samples. A kernel has `found()` for it.
-  void add_loss(double more, std::uint64_t count = 0) {
-    compute().run([note = kernel::findings_note{found(), {}}, more, count] { note.add_loss(more, count); });
-  }
+  void add_loss(double more, std::uint64_t count = 0) { compute().run(add_loss_to{{found(), {}}, more, count}); }
   /// Where kernels write what the step or pass that runs finds: a pointer for them, in the memory of the device.
   [[nodiscard]] kernel::findings_record* found() const noexcept { return findings_.record(); }
   /// For `step` and `forward_only` only: copies it for the host, once, and waits for that copy's event. Throws the

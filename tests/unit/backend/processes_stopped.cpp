@@ -140,11 +140,12 @@ TEST_CASE("of what kind an exception was is known to the peers of the rank that 
       case error_kind::budget: throw belay::budget_error("host", 2, 1, {});
       case error_kind::file: throw belay::file_error("/a/file", 0, "words");
       case error_kind::plan: throw belay::plan_refused("table", {}, {});
+      case error_kind::backend: throw belay::backend_error({"allocate", 1, 2, "words", {}});
       default: throw std::domain_error("words");
     }
   };
   for (const error_kind kind : {error_kind::usage, error_kind::input, error_kind::budget, error_kind::file,
-                                error_kind::plan, error_kind::other}) {
+                                error_kind::plan, error_kind::backend, error_kind::other}) {
     CAPTURE(name(kind));
     const auto body = [&](auto& rank) -> int {
       rank.world().barrier();

@@ -83,7 +83,7 @@ namespace host {
   out.culprits.assign(cause.culprits, cause.culprits + std::min(cause.culprit_count, shared_cause::most_culprits));
   out.signal = cause.signal;
   out.exit_code = cause.exit_code;
-  out.thrown = static_cast<error_kind>(std::min(cause.thrown, static_cast<std::uint32_t>(error_kind::communication)));
+  out.thrown = static_cast<error_kind>(std::min(cause.thrown, static_cast<std::uint32_t>(error_kind::backend)));
   out.at_us = cause.at_us;
   out.message = cause.message.get();
   out.there = cause.there.get();

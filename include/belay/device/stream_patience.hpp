@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How long one wait for a stream goes on, where the rank's world gives a watch: whoever waits asks every 20 ms.
+//
+//   belay::stream_patience mine(*watch);
+//   while (!reached_within(belay::stream_patience::slice)) mine.expect_more([] { return ""; }, source, at);
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/stream_watch.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Of one wait for a stream. The time in which that stream itself waits does not count: that wait ends by its own
+/// patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was queued
+/// before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits for
+/// that leaves it the time.
+class stream_patience {
+ public:
+  /// Who waits looks so often.
+  static constexpr std::chrono::milliseconds slice{20};
+
+  enum class verdict : std::uint8_t { goes_on, stuck, failed };
+
+  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+
+  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    const auto limit = watch_->limit();
+    const bool waits = seen.now == stream_pace::activity::waits;
+    if (seen.done != done_ || waits) since_ = now;
+    done_ = seen.done;
+    if (now - since_ >= limit) return verdict::stuck;
+    if (!watch_->failed()) return verdict::goes_on;
+    failed_at_ = std::min(failed_at_, now);
+    const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
+    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+  }
+  /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
+  template <class Who>
+  void expect_more(const Who& who, const event_source& awaited, const where& at) {
+    switch (look(awaited.pace())) {
+      case verdict::goes_on: return;
+      case verdict::failed: watch_->raise(at);
+      case verdict::stuck: break;
+    }
+    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
+    watch_->give_up("rank " + std::to_string(watch_->rank()) + who() + " waits for its " + awaited.text() +
+                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
+                    at);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds grace{500};
+
+  const stream_watch* watch_;
+  std::uint64_t done_ = 0;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point failed_at_ = std::chrono::steady_clock::time_point::max();
+};
+
+}  // namespace belay::inline BELAY_ABI
