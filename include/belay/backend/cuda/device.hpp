@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The device of one rank: an Api, and the rank's number for what its errors say. Every call of the Api is checked here.
+//
+//   belay::cuda::runtime_api api;
+//   belay::cuda::device gpu(api, rank.number());  // backend_error: no driver, or no such device
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
+
+#include "belay/backend/cuda/device_api.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// Stays where it is: memory, streams and kits of the rank point to it, and end before it. The Api outlives it.
+template <device_api Api>
+class device {
+ public:
+  using api_type = Api;
+  using status_type = typename Api::status_type;
+
+  /// Of the calling thread, which is rank `rank`'s host thread.
+  explicit device(Api& api, int rank = 0, where at = where::current()) : api_(&api), rank_(rank) {
+    expect(api.open(), "open", 0, at);
+  }
+  device(const device&) = delete;
+  device& operator=(const device&) = delete;
+
+  [[nodiscard]] Api& api() const noexcept { return *api_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+
+  /// Throws the backend_error of `call`, which was about `bytes`, unless it has succeeded.
+  void expect(const status_type& got, const char* call, std::size_t bytes, where at) const {
+    if (api_->succeeded(got)) [[likely]]
+      return;
+    failed_.store(true, std::memory_order_relaxed);
+    throw error_of(got, call, bytes, at);
+  }
+  /// The same for those who may not throw: one line says the first failure that no exception has told.
+  void note(const status_type& got, const char* call) const noexcept {
+    if (api_->succeeded(got) || failed_.exchange(true, std::memory_order_relaxed)) return;
+    std::fprintf(stderr, "%s\n", error_of(got, call, 0, {}).what());
+  }
+  [[nodiscard]] backend_error error_of(const status_type& got, const char* call, std::size_t bytes, where at) const {
+    return backend_error({call, rank_, bytes, api_->text(got), at});
+  }
+
+ private:
+  Api* api_;
+  int rank_;
+  mutable std::atomic<bool> failed_{false};
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda

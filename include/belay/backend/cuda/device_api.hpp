@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What the CUDA backend needs of the CUDA runtime and cuBLAS, as an object of a policy. `runtime_api`
+// (belay/backend/cuda/runtime_api.cuh) is the real one, and the only place that includes CUDA. Tests have one of the
+// host whose streams are late on purpose. No other header of this folder includes more than the standard library.
+//
+//   my_api api;                             // a belay::cuda::device_api
+//   belay::cuda::device<my_api> gpu(api);   // rank 0's
+//   belay::cuda::kit<my_api> kit(gpu);
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/operand.hpp"
+#include "belay/core/view.hpp"
+#include "belay/device/kit.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/findings.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// Device, memory, streams and events. Every call returns a status: `succeeded(status)` tells whether it did what it
+/// says, `text(status)` what the library says otherwise. What a failed call gives is not looked at. Handles of streams
+/// and events are copied freely. What is queued on a stream runs in its order, later; an error of it is the status of
+/// some later call, and from then on of every call.
+///
+/// `open()` makes the calling thread, the rank's host thread, one of the device. `allocate` gives memory of the device,
+/// which the host does not address; `register_host` lets the device copy to and from pages of the host. `wait` makes
+/// later work of a stream begin at the place that `record` gave the event last; an event may be recorded again.
+/// `query` tells whether that place is reached; `await` returns when it is, or after about so long.
+template <class A>
+concept device_runtime = requires(A& api, const typename A::status_type& status, typename A::stream_type stream,
+                                  typename A::stream_type& made_stream, typename A::event_type event,
+                                  typename A::event_type& made_event, std::byte* memory, std::byte*& made_memory,
+                                  void* to, const void* from, std::size_t bytes, bool& reached,
+                                  std::chrono::nanoseconds at_most, stream_kind kind) {
+  requires std::is_trivially_copyable_v<typename A::stream_type>;
+  requires std::is_trivially_copyable_v<typename A::event_type>;
+  { api.succeeded(status) } -> std::same_as<bool>;
+  { api.text(status) } -> std::same_as<std::string>;
+  { api.open() } -> std::same_as<typename A::status_type>;
+  { api.allocate(made_memory, bytes) } -> std::same_as<typename A::status_type>;
+  { api.release(memory) } -> std::same_as<typename A::status_type>;
+  { api.register_host(memory, bytes) } -> std::same_as<typename A::status_type>;
+  { api.unregister_host(memory) } -> std::same_as<typename A::status_type>;
+  { api.make_stream(made_stream, kind) } -> std::same_as<typename A::status_type>;
+  { api.destroy_stream(stream) } -> std::same_as<typename A::status_type>;
+  { api.make_event(made_event) } -> std::same_as<typename A::status_type>;
+  { api.destroy_event(event) } -> std::same_as<typename A::status_type>;
+  { api.record(event, stream) } -> std::same_as<typename A::status_type>;
+  { api.wait(stream, event) } -> std::same_as<typename A::status_type>;
+  { api.query(event, reached) } -> std::same_as<typename A::status_type>;
+  { api.await(event, at_most, reached) } -> std::same_as<typename A::status_type>;
+  { api.copy(stream, to, from, bytes) } -> std::same_as<typename A::status_type>;
+};
+
+/// Kernels and products. `each`, `teams`, `product` and `grouped` are those of a `compute_kit`, queued on a stream:
+/// never with a count of 0 or an empty c. The width of a may be 0: a sum of nothing. `workspace_bytes` is what products
+/// of one stream use beside their operands, in the memory that `use_workspace` gives them.
+template <class A>
+concept device_arithmetic = requires(A& api, typename A::stream_type stream, std::size_t n, kernel::fill<float> f,
+                                     kernel_of_rows g, operand<float> c, operand<const float> a,
+                                     operand_stack<float> stack_c, operand_stack<const float> stack_b,
+                                     view<const std::int32_t, 1> ends, kernel::findings_note found, std::byte* memory) {
+  { api.each(stream, n, f) } -> std::same_as<typename A::status_type>;
+  { api.teams(stream, n, g) } -> std::same_as<typename A::status_type>;
+  { api.product(stream, c, a, a, 1.0F, 0.0F) } -> std::same_as<typename A::status_type>;
+  { api.grouped(stream, c, a, stack_b, ends, 1.0F, 0.0F, found) } -> std::same_as<typename A::status_type>;
+  { api.grouped(stream, stack_c, a, a, ends, 1.0F, 0.0F, found) } -> std::same_as<typename A::status_type>;
+  { api.workspace_bytes() } -> std::same_as<std::size_t>;
+  { api.use_workspace(stream, memory, n) } -> std::same_as<typename A::status_type>;
+};
+
+template <class A>
+concept device_api = device_runtime<A> && device_arithmetic<A>;
+
+}  // namespace belay::inline BELAY_ABI::cuda

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Products as kernels of one element: what no library multiplies, operands of different types and those of experts.
+// They are right and slow: each thread sums one row by one column, in `compute_type_t<C>`, and rounds once.
+//
+//   belay::cuda::element_product<float, belay::bf16, belay::bf16> all{c, a, b, 1, 0};
+//   belay::kernel::for_each_index(c.rows * c.columns, all);
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/operand.hpp"
+#include "belay/core/view.hpp"
+#include "belay/kernel/findings.hpp"
+#include "belay/kernel/math.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// Element (i, j) of a matrix as it is read.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr T element_at(const operand<const T>& x, std::size_t i, std::size_t j) noexcept {
+  return x.as == reading::as_is ? x.row(i)[j] : x.row(j)[i];
+}
+
+/// c = alpha a b + beta c, one element an index, counted along the rows of c.
+template <class C, class A, class B>
+struct element_product {
+  operand<C> c;
+  operand<const A> a;
+  operand<const B> b;
+  compute_type_t<C> alpha;
+  compute_type_t<C> beta;
+
+  BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
+    using number = compute_type_t<C>;
+    const std::size_t i = index / c.columns, j = index % c.columns;
+    number sum = 0;
+    for (std::size_t k = 0; k < a.width(); ++k)
+      sum += kernel::widened(element_at(a, i, k)) * kernel::widened(element_at(b, k, j));
+    C& to = c.row(i)[j];
+    to = static_cast<C>(beta == number(0) ? alpha * sum : beta * kernel::widened(to) + alpha * sum);
+  }
+};
+
+/// Notes the first end that is none, as the kit of the host does. One index.
+template <std::integral Index>
+struct noted_ends {
+  view<const Index, 1> ends;
+  std::size_t rows;
+  kernel::findings_note found;
+
+  BELAY_HD constexpr void operator()(std::size_t) const noexcept {
+    std::size_t first = 0;
+    for (std::size_t e = 0; e < ends.size(); ++e) {
+      const auto end = static_cast<std::size_t>(ends[e]);
+      if (end < first || end > rows) return found.rows_outside(e, end, first, rows);
+      first = end;
+    }
+  }
+};
+
+/// Rows of c from those of a and the matrix of their expert. Rows of no expert are left as they are.
+template <class C, class A, class B, std::integral Index>
+struct grouped_element {
+  operand<C> c;
+  operand<const A> a;
+  operand_stack<const B> b;
+  view<const Index, 1> ends;
+  compute_type_t<C> alpha;
+  compute_type_t<C> beta;
+
+  BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
+    for (std::size_t e = 0; e < ends.size(); ++e)
+      if (index / c.columns < static_cast<std::size_t>(ends[e]))
+        return element_product<C, A, B>{c, a, b[e], alpha, beta}(index);
+  }
+};
+
+/// Matrix e of c from the rows of expert e, of a, which is read transposed, and of b.
+template <class C, class A, class B, std::integral Index>
+struct stacked_element {
+  operand_stack<C> c;
+  operand<const A> a;
+  operand<const B> b;
+  view<const Index, 1> ends;
+  compute_type_t<C> alpha;
+  compute_type_t<C> beta;
+
+  BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
+    const std::size_t elements = c.rows * c.columns, e = index / elements;
+    const std::size_t first = e == 0 ? 0 : within(ends[e - 1]), end = within(ends[e]);
+    const std::size_t count = end < first ? 0 : end - first;
+    element_product<C, A, B>{c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha,
+                             beta}(index % elements);
+  }
+
+ private:
+  [[nodiscard]] BELAY_HD constexpr std::size_t within(Index end) const noexcept {
+    const auto row = static_cast<std::size_t>(end);
+    return row < a.rows ? row : a.rows;
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Computes on a device: a `compute_kit` whose kernels and products are those of an Api. Layers reach it through their
+// frame, as they reach the kit of the host.
+//
+//   belay::cuda::kit kit(gpu);
+//   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
+//   kit.product<float>(c, a, belay::transposed(b), 1, 0);
+//   kit.stream().synchronize();
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/stream.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/operand.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/kit.hpp"
+#include "belay/device/stream_watch.hpp"
+#include "belay/kernel/findings.hpp"
+#include "belay/kernel/mixed_product.hpp"
+#include "belay/kernel/team.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// Everything may throw the backend_error of an earlier failure: a device tells it late.
+template <device_api Api>
+class kit {
+ public:
+  using stream_type = cuda::stream<Api>;
+  static constexpr bool notes_findings = true;
+
+  explicit kit(const device<Api>& on, std::shared_ptr<const stream_watch> watch = {}, where at = where::current())
+      : stream_(on, stream_kind::compute, std::move(watch), at) {}
+
+  [[nodiscard]] stream_type& stream() noexcept { return stream_; }
+
+  template <kernel::indexed F>
+  void each(std::size_t count, const F& f) {
+    stream_.each(count, f);
+  }
+  template <kernel::cooperative G>
+  void teams(std::size_t count, const G& g) {
+    static_assert(queueable_kernel<G>,
+                  "belay: a kernel for a device is kept by value until it has run: a struct of pointers and scalars of "
+                  "at most 256 bytes");
+    if (count > 0) stream_.expect(api().teams(stream_.handle(), count, g), "teams", 0, {});
+  }
+  template <class T>
+  void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
+               std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
+    multiply(c, a, b, alpha, beta);
+  }
+  /// Of operands that differ in type, or are all narrower than what is computed with.
+  template <class C, class A, class B>
+  requires kernel::mixed_operands<C, A, B>
+  void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
+    multiply(c, a, b, alpha, beta);
+  }
+  template <class T, std::integral Index>
+  void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
+               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
+               const kernel::findings_note& found = {}) {
+    multiply_groups(c, a, b, ends, alpha, beta, found);
+  }
+  template <class C, class A, class B, std::integral Index>
+  requires kernel::mixed_operands<C, A, B>
+  void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
+               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
+    multiply_groups(c, a, b, ends, alpha, beta, found);
+  }
+  template <class T, std::integral Index>
+  void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
+               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
+               const kernel::findings_note& found = {}) {
+    multiply_groups(c, a, b, ends, alpha, beta, found);
+  }
+  template <class C, class A, class B, std::integral Index>
+  requires kernel::mixed_operands<C, A, B>
+  void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
+               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
+    multiply_groups(c, a, b, ends, alpha, beta, found);
+  }
+
+  /// What products use beside their operands, in memory that the run gives.
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return api().workspace_bytes(); }
+  /// Memory of the device, aligned to 256 bytes, that outlives what is queued.
+  void use_workspace(std::span<std::byte> memory) {
+    stream_.expect(api().use_workspace(stream_.handle(), memory.data(), memory.size()), "use_workspace", memory.size(),
+                   {});
+  }
+
+ private:
+  [[nodiscard]] Api& api() const noexcept { return stream_.api(); }
+
+  template <class C, class A, class B>
+  void multiply(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
+    if (c.rows == 0 || c.columns == 0) return;
+    stream_.expect(api().product(stream_.handle(), c, a, b, alpha, beta), "product", c.rows * c.columns * sizeof(C),
+                   {});
+  }
+  template <class C, class A, class B, class Index>
+  void multiply_groups(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
+                       compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found) {
+    if (c.rows == 0 || c.columns == 0 || ends.size() == 0) return;
+    stream_.expect(api().grouped(stream_.handle(), c, a, b, ends, alpha, beta, found), "grouped",
+                   c.rows * c.columns * sizeof(C), {});
+  }
+  template <class C, class A, class B, class Index>
+  void multiply_groups(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
+                       compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found) {
+    if (c.rows == 0 || c.columns == 0 || ends.size() == 0) return;
+    stream_.expect(api().grouped(stream_.handle(), c, a, b, ends, alpha, beta, found), "grouped",
+                   c.count * c.rows * c.columns * sizeof(C), {});
+  }
+
+  stream_type stream_;
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The one launcher of kernels: an index a thread, or a row a warp. For nvcc.
+//
+//   belay::cuda::launch_each(stream, count, belay::kernel::axpy<float>{0.5F, x, y});
+//   belay::cuda::launch_rows(stream, rows, belay::kernel::softmax_rows<float>{x, y, width});
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/team.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// The team of a row. The sixteen lanes of a sum lie in it, so that its order is that of the host.
+struct warp {
+  static constexpr unsigned lanes = 32;
+  unsigned lane;
+
+  BELAY_HD void synchronize() const {
+#if defined(__CUDA_ARCH__)
+    __syncwarp();
+#endif
+  }
+  template <class T>
+  [[nodiscard]] BELAY_HD T from([[maybe_unused]] unsigned other, T value) const {
+#if defined(__CUDA_ARCH__)
+    return __shfl_sync(0xffffffffU, value, static_cast<int>(other));
+#else
+    return value;
+#endif
+  }
+};
+
+template <kernel::indexed F>
+__global__ void run_indices(std::size_t count, F f) {
+  const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) f(i);
+}
+
+template <kernel::cooperative<warp> G>
+__global__ void run_rows(std::size_t rows, G g) {
+  const std::size_t step = std::size_t{gridDim.x} * (blockDim.x / warp::lanes);
+  std::size_t row = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) / warp::lanes;
+  for (; row < rows; row += step) g(warp{threadIdx.x % warp::lanes}, row);
+}
+
+/// Blocks for so many threads or warps, `each` of them a block; what is beyond the largest grid is done by those.
+[[nodiscard]] inline unsigned blocks_for(std::size_t count, std::size_t each) noexcept {
+  constexpr std::size_t most = 0x7fffffffU;
+  const std::size_t blocks = (count + each - 1) / each;
+  return static_cast<unsigned>(blocks < most ? blocks : most);
+}
+
+template <kernel::indexed F>
+[[nodiscard]] cudaError_t launch_each(cudaStream_t on, std::size_t count, const F& f) {
+  constexpr unsigned threads = 256;
+  if (count > 0) run_indices<<<blocks_for(count, threads), threads, 0, on>>>(count, f);
+  return cudaGetLastError();
+}
+
+template <kernel::cooperative<warp> G>
+[[nodiscard]] cudaError_t launch_rows(cudaStream_t on, std::size_t rows, const G& g) {
+  constexpr unsigned warps = 4;
+  if (rows > 0) run_rows<<<blocks_for(rows, warps), warps * warp::lanes, 0, on>>>(rows, g);
+  return cudaGetLastError();
+}
+
+}  // namespace belay::inline BELAY_ABI::cuda

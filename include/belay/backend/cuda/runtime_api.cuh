@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The CUDA runtime and cuBLAS as a `device_api`, for nvcc. This header and launch.cuh are all of Belay that includes
+// CUDA; a program that includes it links belay::cuda.
+//
+//   belay::cuda::runtime_api api;          // device 0
+//   belay::cuda::device gpu(api, rank);    // backend_error: no driver, or no such device
+//   belay::cuda::kit kit(gpu);
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <type_traits>
+
+#include "belay/backend/cuda/device_api.hpp"
+#include "belay/backend/cuda/element_products.hpp"
+#include "belay/backend/cuda/launch.cuh"
+#include "belay/core/config.hpp"
+#include "belay/core/operand.hpp"
+#include "belay/core/view.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/kernel/findings.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// What a call has returned: one of the two is not success where it has failed.
+struct runtime_status {
+  const char* call = "";
+  cudaError_t runtime = cudaSuccess;
+  cublasStatus_t products = CUBLAS_STATUS_SUCCESS;
+};
+
+/// A stream, and the handle of its products where it is one for computing.
+struct runtime_stream {
+  cudaStream_t order = nullptr;
+  cublasHandle_t products = nullptr;
+};
+
+/// One device. There is no default stream, and no device that is current but that of the thread that has opened it.
+class runtime_api {
+ public:
+  using status_type = runtime_status;
+  using stream_type = runtime_stream;
+  using event_type = cudaEvent_t;
+
+  explicit runtime_api(int device = 0) noexcept : device_(device) {}
+
+  [[nodiscard]] static bool succeeded(const status_type& got) noexcept {
+    return got.runtime == cudaSuccess && got.products == CUBLAS_STATUS_SUCCESS;
+  }
+  /// "cudaMalloc: cudaErrorMemoryAllocation, out of memory".
+  [[nodiscard]] static std::string text(const status_type& got) {
+    const std::string call = std::string(got.call) + ": ";
+    if (got.products != CUBLAS_STATUS_SUCCESS)
+      return call + cublasGetStatusName(got.products) + ", " + cublasGetStatusString(got.products);
+    return call + cudaGetErrorName(got.runtime) + ", " + cudaGetErrorString(got.runtime);
+  }
+
+  [[nodiscard]] status_type open() const noexcept {
+    int devices = 0;
+    const status_type counted{"cudaGetDeviceCount", cudaGetDeviceCount(&devices)};
+    return succeeded(counted) ? status_type{"cudaSetDevice", cudaSetDevice(device_)} : counted;
+  }
+
+  [[nodiscard]] status_type allocate(std::byte*& made, std::size_t bytes) const noexcept {
+    void* memory = nullptr;
+    const status_type got{"cudaMalloc", cudaMalloc(&memory, bytes)};
+    made = static_cast<std::byte*>(memory);
+    return got;
+  }
+  [[nodiscard]] status_type release(std::byte* memory) const noexcept { return {"cudaFree", cudaFree(memory)}; }
+  [[nodiscard]] status_type register_host(std::byte* first, std::size_t bytes) const noexcept {
+    return {"cudaHostRegister", cudaHostRegister(first, bytes, cudaHostRegisterPortable)};
+  }
+  [[nodiscard]] status_type unregister_host(std::byte* first) const noexcept {
+    return {"cudaHostUnregister", cudaHostUnregister(first)};
+  }
+
+  [[nodiscard]] status_type make_stream(stream_type& made, stream_kind kind) const noexcept {
+    made = {};
+    status_type got{"cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made.order, cudaStreamNonBlocking)};
+    if (!succeeded(got) || kind != stream_kind::compute) return got;
+    got = {"cublasCreate", cudaSuccess, cublasCreate(&made.products)};
+    if (succeeded(got)) got = {"cublasSetStream", cudaSuccess, cublasSetStream(made.products, made.order)};
+    // fp32 is fp32: neither TF32 nor emulation
+    if (succeeded(got))
+      got = {"cublasSetMathMode", cudaSuccess, cublasSetMathMode(made.products, CUBLAS_PEDANTIC_MATH)};
+    if (!succeeded(got)) static_cast<void>(destroy_stream(made));
+    return got;
+  }
+  [[nodiscard]] status_type destroy_stream(stream_type which) const noexcept {
+    status_type products;
+    if (which.products != nullptr) products = {"cublasDestroy", cudaSuccess, cublasDestroy(which.products)};
+    const status_type order{"cudaStreamDestroy", cudaStreamDestroy(which.order)};
+    return succeeded(order) ? products : order;
+  }
+  [[nodiscard]] status_type make_event(event_type& made) const noexcept {
+    return {"cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, cudaEventDisableTiming)};
+  }
+  [[nodiscard]] status_type destroy_event(event_type which) const noexcept {
+    return {"cudaEventDestroy", cudaEventDestroy(which)};
+  }
+  [[nodiscard]] status_type record(event_type which, stream_type on) const noexcept {
+    return {"cudaEventRecord", cudaEventRecord(which, on.order)};
+  }
+  [[nodiscard]] status_type wait(stream_type on, event_type which) const noexcept {
+    return {"cudaStreamWaitEvent", cudaStreamWaitEvent(on.order, which, 0)};
+  }
+  [[nodiscard]] status_type query(event_type which, bool& reached) const noexcept {
+    const cudaError_t got = cudaEventQuery(which);
+    reached = got == cudaSuccess;
+    return {"cudaEventQuery", got == cudaErrorNotReady ? cudaSuccess : got};
+  }
+  [[nodiscard]] status_type await(event_type which, std::chrono::nanoseconds at_most, bool& reached) const {
+    constexpr int busy = 200;  // asked at once so often, then seldom
+    const auto end = std::chrono::steady_clock::now() + at_most;
+    for (int asked = 0;; ++asked) {
+      const status_type got = query(which, reached);
+      if (!succeeded(got) || reached || std::chrono::steady_clock::now() >= end) return got;
+      if (asked < busy)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+  [[nodiscard]] status_type copy(stream_type on, void* to, const void* from, std::size_t bytes) const noexcept {
+    return {"cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.order)};
+  }
+  template <class F>
+  [[nodiscard]] status_type each(stream_type on, std::size_t count, const F& f) const {
+    return {"a kernel's launch", launch_each(on.order, count, f)};
+  }
+  template <class G>
+  [[nodiscard]] status_type teams(stream_type on, std::size_t rows, const G& g) const {
+    return {"a kernel's launch", launch_rows(on.order, rows, g)};
+  }
+  /// By cuBLAS where all is fp32 or fp64; else an element a thread.
+  template <class C, class A, class B, class Number>
+  [[nodiscard]] status_type product(stream_type on, operand<C> c, operand<const A> a, operand<const B> b, Number alpha,
+                                    Number beta) const {
+    if constexpr (std::is_same_v<C, A> && std::is_same_v<C, B> && std::is_same_v<C, Number>)
+      if (on.products != nullptr && a.width() > 0)
+        return {"cublasGemm", cudaSuccess, multiply(on.products, c, a, b, alpha, beta)};
+    return each(on, c.rows * c.columns, element_product<C, A, B>{c, a, b, alpha, beta});
+  }
+  template <class C, class A, class B, class Index, class Number>
+  [[nodiscard]] status_type grouped(stream_type on, operand<C> c, operand<const A> a, operand_stack<const B> b,
+                                    view<const Index, 1> ends, Number alpha, Number beta,
+                                    const kernel::findings_note& found) const {
+    const status_type got = each(on, 1, noted_ends<Index>{ends, a.rows, found});
+    if (!succeeded(got)) return got;
+    return each(on, c.rows * c.columns, grouped_element<C, A, B, Index>{c, a, b, ends, alpha, beta});
+  }
+  template <class C, class A, class B, class Index, class Number>
+  [[nodiscard]] status_type grouped(stream_type on, operand_stack<C> c, operand<const A> a, operand<const B> b,
+                                    view<const Index, 1> ends, Number alpha, Number beta,
+                                    const kernel::findings_note& found) const {
+    const status_type got = each(on, 1, noted_ends<Index>{ends, a.rows, found});
+    if (!succeeded(got)) return got;
+    return each(on, c.count * c.rows * c.columns, stacked_element<C, A, B, Index>{c, a, b, ends, alpha, beta});
+  }
+
+  /// What NVIDIA recommends for sm_90; less is enough for others.
+  [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return std::size_t{32} << 20; }
+  [[nodiscard]] status_type use_workspace(stream_type on, std::byte* memory, std::size_t bytes) const noexcept {
+    if (on.products == nullptr) return {};
+    return {"cublasSetWorkspace", cudaSuccess, cublasSetWorkspace(on.products, memory, bytes)};
+  }
+
+ private:
+  // A row-major matrix is the transpose of a column-major one, and the transpose of a product has its factors the
+  // other way round.
+  static cublasStatus_t multiply(cublasHandle_t with, operand<float> c, operand<const float> a, operand<const float> b,
+                                 float alpha, float beta) noexcept {
+    return cublasSgemm_64(with, way(b.as), way(a.as), size(c.columns), size(c.rows), size(a.width()), &alpha, b.data,
+                          size(b.stride), a.data, size(a.stride), &beta, c.data, size(c.stride));
+  }
+  static cublasStatus_t multiply(cublasHandle_t with, operand<double> c, operand<const double> a,
+                                 operand<const double> b, double alpha, double beta) noexcept {
+    return cublasDgemm_64(with, way(b.as), way(a.as), size(c.columns), size(c.rows), size(a.width()), &alpha, b.data,
+                          size(b.stride), a.data, size(a.stride), &beta, c.data, size(c.stride));
+  }
+  [[nodiscard]] static constexpr cublasOperation_t way(reading as) noexcept {
+    return as == reading::as_is ? CUBLAS_OP_N : CUBLAS_OP_T;
+  }
+  [[nodiscard]] static constexpr std::int64_t size(std::size_t count) noexcept {
+    return static_cast<std::int64_t>(count);
+  }
+
+  int device_;
+};
+
+static_assert(device_api<runtime_api>);
+
+}  // namespace belay::inline BELAY_ABI::cuda

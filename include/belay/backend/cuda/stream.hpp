@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A stream of a device. Kernels, copies and products of the rank join its order; events order it with other streams, of
+// the device or of the host.
+//
+//   belay::cuda::stream copies(gpu, belay::stream_kind::copy);
+//   copies.copy(batch.data(), pinned.data(), bytes);
+//   kit.stream().wait(copies.record());  // kernels from here on find the batch
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/stream_state.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/kit.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/stream_watch.hpp"
+#include "belay/kernel/for_each.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// Work that runs once, as a kernel of one index.
+template <std::invocable Work>
+struct single_run {
+  Work work;
+  BELAY_HD void operator()(std::size_t) const { work(); }
+};
+
+/// Made with all its events: queueing allocates nothing. Work is a functor that is marked for the device (BELAY_HD),
+/// and is kept by value until it has run.
+template <device_api Api>
+class stream : public counted_stream {
+ public:
+  static constexpr bool runs_nothing = false;
+
+  /// Where the rank's world gives a `watch`, every wait for the stream ends, as one for a `queue_stream` does.
+  explicit stream(const device<Api>& on, stream_kind kind = stream_kind::compute,
+                  std::shared_ptr<const stream_watch> watch = {}, where at = where::current())
+      : counted_stream(kind), state_(std::make_shared<stream_state<Api>>(on, kind, std::move(watch), at)) {}
+  stream(stream&&) noexcept = default;
+  stream& operator=(stream&&) = delete;
+  /// Waits for what is queued. An error that nobody was told of comes out of events that outlive the stream.
+  ~stream() {
+    if (state_ != nullptr) state_->close();
+  }
+
+  /// Another stream of the same device.
+  [[nodiscard]] stream beside(stream_kind kind, where at = where::current()) const {
+    return stream(state_->on(), kind, state_->watch(), at);
+  }
+
+  /// Queues `work()`, as one thread of the device.
+  template <std::invocable Work>
+  void run(const Work& work) {
+    each(1, single_run<Work>{work});
+  }
+  /// Queues f(0) ... f(count - 1).
+  template <kernel::indexed F>
+  void each(std::size_t count, const F& f) {
+    static_assert(queueable_kernel<F>,
+                  "belay: a kernel for a device is kept by value until it has run: a struct of pointers and scalars of "
+                  "at most 256 bytes");
+    if (count > 0) expect(api().each(handle(), count, f), "each", 0, {});
+  }
+  /// Queues a copy, where the device addresses both places: its own memory, or registered memory of the host.
+  void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) {
+    if (bytes > 0) expect(api().copy(handle(), to, from, bytes), "copy", bytes, at);
+  }
+
+  [[nodiscard]] stream_event record(where at = where::current()) {
+    const std::uint64_t place = state_->record(at);
+    return stream_event(state_, place).at(counted_stream::mark());
+  }
+  /// Later work begins when `mark` is reached. The host waits for one that is no stream's of a device.
+  void wait(const stream_event& mark, where at = where::current()) {
+    if (const auto* other = dynamic_cast<const stream_state<Api>*>(mark.source()); other == nullptr)
+      mark.synchronize(at);
+    else if (other != state_.get())
+      other->let_wait(*state_, mark.place(), at);
+    join(mark);
+  }
+  /// Returns when all work is over; throws what has failed of it.
+  void synchronize(where at = where::current()) {
+    const std::uint64_t end = state_->record(at);
+    static_cast<void>(state_->wait_until(end, std::chrono::steady_clock::time_point::max(), at));
+    state_->expect_done(end, at);
+  }
+
+  /// The same, and leaves what has failed to the next `synchronize`.
+  void wait_until_idle(where at = where::current()) const {
+    try {
+      static_cast<void>(state_->wait_until(state_->record(at), std::chrono::steady_clock::time_point::max(), at));
+    } catch (const backend_error& thrown) {
+      state_->fail(thrown);
+    }
+  }
+
+  [[nodiscard]] Api& api() const noexcept { return state_->api(); }
+  [[nodiscard]] typename Api::stream_type handle() const noexcept { return state_->handle(); }
+  /// Throws the backend_error of `call` unless it has succeeded.
+  void expect(const typename Api::status_type& got, const char* call, std::size_t bytes, where at) const {
+    state_->on().expect(got, call, bytes, at);
+  }
+
+ private:
+  std::shared_ptr<stream_state<Api>> state_;
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda

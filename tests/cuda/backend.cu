@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The CUDA backend over the real runtime and cuBLAS. Without a device it is refused in one clear backend_error;
+// with one its kernels, products and copies give what the host's kit gives.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/runtime_api.cuh"
+#include "belay/core/dtype.hpp"
+#include "belay/device.hpp"
+#include "belay/kernel.hpp"
+
+namespace {
+
+using api_type = belay::cuda::runtime_api;
+using kit_type = belay::cuda::kit<api_type>;
+
+static_assert(belay::cuda::device_api<api_type>);
+static_assert(belay::compute_kit<kit_type, float> && belay::compute_kit<kit_type, double>);
+static_assert(belay::mixed_kit<kit_type, belay::bf16, belay::bf16, belay::bf16>);
+static_assert(belay::clocked_stream<belay::cuda::stream<api_type>>);
+
+constexpr std::size_t bytes = std::size_t{1} << 16;
+constexpr std::size_t rows = 24, width = 28, columns = 20, experts = 3;
+
+// Operands and results at a place, in KiB.
+template <class T>
+T* at(std::byte* base, std::size_t kib) {
+  return reinterpret_cast<T*>(base + kib * 1024);
+}
+
+void fill(std::byte* base) {
+  for (std::size_t i = 0; i < 2048; ++i) at<float>(base, 0)[i] = 0.125F * static_cast<float>(i % 23) - 1.0F;
+  for (std::size_t i = 0; i < 1024; ++i) at<belay::bf16>(base, 8)[i] = belay::bf16(static_cast<float>(i % 13) - 6.0F);
+  for (std::size_t i = 0; i < 1024; ++i) at<double>(base, 48)[i] = 0.25 * static_cast<double>(i % 11) - 1;
+  for (std::size_t e = 0; e < experts; ++e) at<std::int32_t>(base, 12)[e] = static_cast<std::int32_t>(10 * e);
+}
+
+template <class Kit>
+void compute(Kit& kit, std::byte* base) {
+  const belay::operand<const float> a{at<float>(base, 0), rows, width, width},
+      b{at<float>(base, 4), columns, width, width};
+  const belay::operand<float> c{at<float>(base, 16), rows, columns, columns};
+  kit.template product<float>(c, a, belay::transposed(b), 2, 0);
+  kit.template product<float>(c, a, belay::transposed(b), 1, 0.5F);
+  kit.template product<float>(belay::operand<float>{at<float>(base, 36), width, columns, columns}, belay::transposed(a),
+                              c, 0.125F, 0);
+  kit.template product<double>(belay::operand<double>{at<double>(base, 56), 8, 8, 8},
+                               belay::operand<const double>{at<double>(base, 48), 8, 16, 16},
+                               belay::operand<const double>{at<double>(base, 50), 16, 8, 8}, 1, 0);
+  kit.teams(rows, belay::kernel::softmax_rows<float>{c.data, at<float>(base, 20), columns});
+  kit.each(rows * columns, belay::kernel::axpy<float>{0.5F, at<float>(base, 20), c.data});
+  const belay::view<const std::int32_t, 1> ends{at<const std::int32_t>(base, 12), {experts}};
+  kit.template grouped<float>(belay::operand<float>{at<float>(base, 24), rows, columns, columns}, a,
+                              belay::operand_stack<const float>{at<float>(base, 0), experts, width, columns}, ends, 1,
+                              0);
+  kit.template grouped<float>(belay::operand_stack<float>{at<float>(base, 28), experts, width, columns},
+                              belay::transposed(a),
+                              belay::operand<const float>{at<float>(base, 20), rows, columns, columns}, ends, 1, 0);
+  const belay::operand<const belay::bf16> narrow{at<belay::bf16>(base, 8), rows, width, width};
+  kit.product(belay::operand<belay::bf16>{at<belay::bf16>(base, 40), rows, rows, rows}, narrow,
+              belay::transposed(narrow), 1.0F, 0.0F);
+}
+
+bool are_close(const std::byte* x, const std::byte* y) {
+  bool close = true;
+  const auto compare = [&](double a, double b) { close = close && std::abs(a - b) <= 1e-4 * (1 + std::abs(a)); };
+  for (std::size_t kib : {16, 20, 24, 28, 36}) {
+    const auto* const p = reinterpret_cast<const float*>(x + kib * 1024);
+    const auto* const q = reinterpret_cast<const float*>(y + kib * 1024);
+    for (std::size_t i = 0; i < rows * columns; ++i) compare(static_cast<double>(p[i]), static_cast<double>(q[i]));
+  }
+  for (std::size_t i = 0; i < 64; ++i)
+    compare(reinterpret_cast<const double*>(x + 56 * 1024)[i], reinterpret_cast<const double*>(y + 56 * 1024)[i]);
+  for (std::size_t i = 0; i < rows * rows; ++i)
+    compare(static_cast<double>(static_cast<float>(reinterpret_cast<const belay::bf16*>(x + 40 * 1024)[i])),
+            static_cast<double>(static_cast<float>(reinterpret_cast<const belay::bf16*>(y + 40 * 1024)[i])));
+  return close;
+}
+
+int on_device(const belay::cuda::device<api_type>& gpu) {
+  const belay::host_pages expected(bytes);
+  fill(expected.data());
+  belay::host_kit<> host;
+  compute(host, expected.data());
+
+  const belay::cuda::device_memory<api_type> memory(gpu, bytes);
+  const belay::cuda::pinned_memory<api_type> there(gpu, bytes), back(gpu, bytes);
+  const belay::cuda::device_memory<api_type> workspace(gpu, api_type::workspace_bytes());
+  kit_type kit(gpu);
+  belay::cuda::stream<api_type> copies(gpu, belay::stream_kind::copy);
+  kit.use_workspace({workspace.data(), workspace.size_bytes()});
+  fill(there.data());
+  copies.copy(memory.data(), there.data(), bytes);
+  kit.stream().wait(copies.record());
+  compute(kit, memory.data());
+  copies.wait(kit.stream().record());
+  copies.copy(back.data(), memory.data(), bytes);
+  copies.record().synchronize();
+  const bool close = are_close(expected.data(), back.data());
+  std::printf("run on host and device: %s\n", close ? "alike" : "not alike");
+  return close ? 0 : 1;
+}
+
+}  // namespace
+
+int main() {
+  api_type api;
+  int devices = 0;
+  const bool has_device = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+  try {
+    const belay::cuda::device<api_type> gpu(api, 3);
+    if (!has_device) {
+      std::printf("no device, and no error\n");
+      return 1;
+    }
+    return on_device(gpu);
+  } catch (const belay::backend_error& problem) {
+    std::printf("%s\n", problem.what());
+    const std::string what = problem.what();
+    return !has_device && problem.about().call == "open" && problem.about().rank == 3 &&
+                   what.find("rank 3: open: cuda") != std::string::npos && what.find("backend.cu:") != std::string::npos
+               ? 0
+               : 1;
+  }
+}

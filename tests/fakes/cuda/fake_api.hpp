@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A `device_api` of the host: streams that are late on purpose, memory that the host cannot address, and failures of
+// any call. Kernels are run by the loop of the host, products by the host's kit: so results have its bits.
+//
+//   fakes::device_api api({fakes::work_order::late});
+//   belay::cuda::device gpu(api);
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/device/kit.hpp"
+#include "belay/device/stream.hpp"
+#include "fakes/cuda/guarded_memory.hpp"
+#include "fakes/cuda/late_queues.hpp"
+
+namespace fakes {
+
+struct device_options {
+  work_order order = work_order::eager;
+  std::uint64_t seed = 0;     // of `random`; an odd one also runs the indices of `each` backwards
+  std::uint64_t fail_at = 0;  // this call fails, counted from 1; 0: none
+};
+
+class device_api {
+ public:
+  using stream_type = work_queue*;
+  struct event {
+    work_queue::place at;
+  };
+  using event_type = event*;
+  struct status_type {
+    std::string failure;
+  };
+
+  explicit device_api(const device_options& options = {})
+      : options_(options), queues_(memory_, options.order, options.seed) {}
+  device_api(const device_api&) = delete;
+  device_api& operator=(const device_api&) = delete;
+
+  [[nodiscard]] static bool succeeded(const status_type& got) { return got.failure.empty(); }
+  [[nodiscard]] static std::string text(const status_type& got) { return got.failure; }
+
+  status_type open() {
+    return call("open", [] { return std::string(); });
+  }
+
+  status_type allocate(std::byte*& made, std::size_t bytes) {
+    return call("allocate", [&] {
+      made = memory_.map(bytes);
+      return made == nullptr ? std::string("out of memory") : std::string();
+    });
+  }
+  // As cudaFree: all that is queued is over before.
+  status_type release(std::byte* memory) {
+    return end_of_life("release", [&] {
+      queues_.reach_all();
+      return memory_.unmap(memory) ? "" : "was not allocated";
+    });
+  }
+  status_type register_host(std::byte* first, std::size_t bytes) {
+    return call("register_host", [&] {
+      return registered_.emplace(first, bytes).second ? std::string() : std::string("is registered already");
+    });
+  }
+  status_type unregister_host(std::byte* first) {
+    return end_of_life("unregister_host", [&] {
+      queues_.reach_all();
+      return registered_.erase(first) > 0 ? "" : "is not registered";
+    });
+  }
+
+  status_type make_stream(stream_type& made, belay::stream_kind) {
+    return call("make_stream", [&] {
+      made = queues_.make();
+      return std::string();
+    });
+  }
+  status_type destroy_stream(stream_type which) {
+    return end_of_life("destroy_stream", [&] {
+      if (!queues_.knows(which)) return "no stream";
+      queues_.destroy(which);
+      return "";
+    });
+  }
+  status_type make_event(event_type& made) {
+    return call("make_event", [&] {
+      made = events_.emplace(std::make_unique<event>()).first->get();
+      return std::string();
+    });
+  }
+  status_type destroy_event(event_type which) {
+    return end_of_life("destroy_event", [&] {
+      return std::erase_if(events_, [&](const auto& each) { return each.get() == which; }) > 0 ? "" : "no event";
+    });
+  }
+  status_type record(event_type which, stream_type on) {
+    return on_stream("record", on, [&] {
+      which->at = queues_.end_of(on);
+      return std::string();
+    });
+  }
+  status_type wait(stream_type on, event_type which) {
+    return on_stream("wait", on, [&] {
+      queues_.queue(on, {{}, which->at});
+      return std::string();
+    });
+  }
+  status_type query(event_type which, bool& reached) {
+    return call("query", [&] {
+      reached = which->at.reached();
+      return queues_.failure();
+    });
+  }
+  status_type await(event_type which, std::chrono::nanoseconds, bool& reached) {
+    return call("await", [&] {
+      if (!held_) queues_.reach(which->at);
+      reached = which->at.reached();
+      return queues_.failure();
+    });
+  }
+
+  status_type copy(stream_type on, void* to, const void* from, std::size_t bytes) {
+    return on_stream("copy", on, [&]() -> std::string {
+      for (const void* place : {static_cast<const void*>(to), from})
+        if (!memory_.holds(place, bytes) && !guarded_memory::within(registered_, place, bytes))
+          return "memory of the host that is not registered";
+      queues_.queue(on, {[=] { std::memcpy(to, from, bytes); }, {}});
+      return "";
+    });
+  }
+  template <class F>
+  status_type each(stream_type on, std::size_t count, const F& f) {
+    const bool backwards = options_.order == work_order::random && options_.seed % 2 == 1;
+    return compute("each", on, [=] {
+      if (!backwards) return belay::kernel::for_each_index(count, f);
+      for (std::size_t i = count; i > 0; --i) f(i - 1);
+    });
+  }
+  template <class G>
+  status_type teams(stream_type on, std::size_t count, const G& g) {
+    return compute("teams", on, [=] { belay::kernel::for_each_row(count, g); });
+  }
+  template <class C, class A, class B, class Number>
+  status_type product(stream_type on, belay::operand<C> c, belay::operand<const A> a, belay::operand<const B> b,
+                      Number alpha, Number beta) {
+    return compute("product", on, [=] { host_kit().product(c, a, b, alpha, beta); });
+  }
+  template <class C, class A, class B, class Index, class Number>
+  status_type grouped(stream_type on, C c, A a, B b, belay::view<const Index, 1> ends, Number alpha, Number beta,
+                      const belay::kernel::findings_note& found) {
+    return compute("grouped", on, [=] { host_kit().grouped(c, a, b, ends, alpha, beta, found); });
+  }
+  [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 4096; }
+  status_type use_workspace(stream_type on, std::byte* first, std::size_t bytes) {
+    return on_stream("use_workspace", on, [&] {
+      return memory_.holds(first, bytes) ? std::string() : std::string("no memory of the device");
+    });
+  }
+
+  /// No wait ends, until `go_on`.
+  void hold() noexcept { held_ = true; }
+  void go_on() noexcept { held_ = false; }
+  /// Whether nothing of it is left: memory, registered pages, streams, events.
+  [[nodiscard]] bool empty() const noexcept {
+    return memory_.ranges() + registered_.size() + queues_.count() + events_.size() == 0;
+  }
+  /// The names of all calls so far.
+  [[nodiscard]] const std::vector<std::string>& calls() const noexcept { return calls_; }
+
+ private:
+  using host_kit = belay::host_kit<belay::kernel::blocked_products, belay::immediate_stream>;
+
+  // Counts the call, and fails the one that is to fail. Once a kernel has failed, all calls do.
+  template <class Do>
+  status_type call(const char* name, const Do& act) {
+    const std::lock_guard lock(mutex_);
+    calls_.emplace_back(name);
+    if (calls_.size() == options_.fail_at) return {"injected"};
+    if (!queues_.failure().empty()) return {queues_.failure()};
+    return {act()};
+  }
+  // What ends something ends it also where it fails.
+  template <class Do>
+  status_type end_of_life(const char* name, const Do& act) {
+    const std::lock_guard lock(mutex_);
+    calls_.emplace_back(name);
+    const std::string failure = act();
+    return {calls_.size() == options_.fail_at ? "injected" : failure.empty() ? queues_.failure() : failure};
+  }
+  template <class Do>
+  status_type on_stream(const char* name, stream_type on, const Do& act) {
+    return call(name, [&] { return queues_.knows(on) ? act() : std::string("no stream"); });
+  }
+  template <class Work>
+  status_type compute(const char* name, stream_type on, const Work& work) {
+    return on_stream(name, on, [&] {
+      queues_.queue(on, {work, {}});
+      return std::string();
+    });
+  }
+
+  device_options options_;
+  bool held_ = false;
+  std::mutex mutex_;
+  guarded_memory memory_;
+  guarded_memory::range_map registered_;
+  late_queues queues_;
+  std::set<std::unique_ptr<event>> events_;
+  std::vector<std::string> calls_;
+};
+
+static_assert(belay::cuda::device_api<device_api>);
+static_assert(belay::compute_kit<belay::cuda::kit<device_api>, float>);
+static_assert(belay::mixed_kit<belay::cuda::kit<device_api>, belay::bf16, belay::bf16, belay::bf16>);
+static_assert(belay::clocked_stream<belay::cuda::stream<device_api>>);
+static_assert(belay::device_region<belay::cuda::device_memory<device_api>>);
+static_assert(belay::memory_region<belay::cuda::pinned_memory<device_api>>);
+
+}  // namespace fakes

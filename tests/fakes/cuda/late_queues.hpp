@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Streams of a device that does not exist. Their work runs on the thread that queues or waits, in one of the orders
+// that events allow.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fakes/cuda/guarded_memory.hpp"
+
+namespace fakes {
+
+/// When queued work runs. `eager`: at once. `late`: when the host waits, and then only what it waits for. `random`:
+/// some while the host queues, the rest when it waits, drawn from all streams whose next work may run.
+enum class work_order : std::uint8_t { eager, late, random };
+
+/// The order of one stream.
+struct work_queue {
+  struct place {
+    std::shared_ptr<work_queue> of;
+    std::uint64_t number = 0;  // pieces of work before it
+
+    [[nodiscard]] bool reached() const noexcept { return of == nullptr || of->done >= number; }
+  };
+  struct operation {
+    std::function<void()> work;
+    place after;
+  };
+
+  std::deque<operation> waiting;
+  std::uint64_t queued = 0;
+  std::uint64_t done = 0;
+};
+
+class late_queues {
+ public:
+  late_queues(const guarded_memory& memory, work_order order, std::uint64_t seed)
+      : memory_(&memory), order_(order), random_(seed) {}
+
+  [[nodiscard]] work_queue* make() {
+    auto made = std::make_shared<work_queue>();
+    work_queue* const address = made.get();
+    queues_.emplace(address, std::move(made));
+    return address;
+  }
+  /// Its work is over afterwards.
+  void destroy(work_queue* which) {
+    reach(end_of(which));
+    queues_.erase(which);
+  }
+  [[nodiscard]] bool knows(work_queue* which) const { return queues_.count(which) > 0; }
+  [[nodiscard]] std::size_t count() const noexcept { return queues_.size(); }
+
+  [[nodiscard]] work_queue::place end_of(work_queue* which) const { return {queues_.at(which), which->queued}; }
+
+  void queue(work_queue* on, work_queue::operation what) {
+    on->waiting.push_back(std::move(what));
+    ++on->queued;
+    if (order_ == work_order::eager) reach(end_of(on));
+    if (order_ == work_order::random)
+      for (std::uint64_t more = draw(4); more > 1; --more) run_one_of_all();
+  }
+  /// Returns when `place` is reached.
+  void reach(const work_queue::place& place) {
+    if (place.reached()) return;
+    if (order_ == work_order::random) {
+      while (!place.reached()) run_one_of_all();
+    } else {
+      const guarded_memory::batch opened(*memory_);
+      reach_late(place);
+    }
+  }
+  void reach_all() {
+    for (const auto& [address, queue] : queues_) reach({queue, queue->queued});
+  }
+
+  /// What the first kernel that failed has thrown; empty: none has.
+  [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
+  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept {  // splitmix64
+    random_ += 0x9e3779b97f4a7c15U;
+    std::uint64_t z = random_;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+    return (z ^ (z >> 31)) % below;
+  }
+
+ private:
+  void reach_late(const work_queue::place& place) {
+    while (!place.reached()) {
+      const work_queue::place first = place.of->waiting.front().after;
+      reach_late(first);
+      run_next(*place.of);
+    }
+  }
+  void run_one_of_all() {
+    std::vector<work_queue*> able;
+    for (const auto& [address, queue] : queues_)
+      if (!queue->waiting.empty() && queue->waiting.front().after.reached()) able.push_back(queue.get());
+    if (able.empty()) return;
+    const guarded_memory::batch opened(*memory_);
+    run_next(*able[draw(able.size())]);
+  }
+  void run_next(work_queue& of) {
+    const work_queue::operation next = std::move(of.waiting.front());
+    of.waiting.pop_front();
+    try {
+      if (failure_.empty() && next.work) next.work();
+    } catch (const std::exception& thrown) {
+      failure_ = thrown.what();
+    }
+    ++of.done;
+  }
+
+  const guarded_memory* memory_;
+  work_order order_;
+  std::uint64_t random_;
+  std::map<work_queue*, std::shared_ptr<work_queue>> queues_;
+  std::string failure_;
+};
+
+}  // namespace fakes
