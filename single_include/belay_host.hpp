@@ -24094,9 +24094,11 @@ inline constexpr std::size_t report_curve_count = 11;
 
 /// The numbers of a sample that are a curve of their own, and their names in a line of samples.jsonl.
 struct sampled_curve {
+  using number = double report_sample::*;  // by a name: what nvcc writes for g++ otherwise has parentheses too many
+
   report_curve curve;
   const char* name;
-  double report_sample::*value;
+  number value;
 };
 inline constexpr sampled_curve sampled_curves[] = {
     {report_curve::loss, "loss", &report_sample::loss},
