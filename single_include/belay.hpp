@@ -6264,12 +6264,13 @@ class copy_stream {
  public:
   using stream_type = Stream;
   static constexpr bool runs_nothing = Stream::runs_nothing;
+  /// Whether the host may run the work, and so can take its time.
+  static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
 
   copy_stream() requires std::default_initializable<Stream> : stream_(made()) {}
   /// Of rank `rank`, whose copies run as `how` says.
-  copy_stream(const stream_settings& how,
-              int rank) requires std::constructible_from<Stream, const stream_settings&, int, stream_kind>
-      : stream_(how, rank, stream_kind::copy), timed_(how.policy == stream_policy::queued) {}
+  copy_stream(const stream_settings& how, int rank) requires has_policy : stream_(how, rank, stream_kind::copy),
+                                                                          timed_(how.policy == stream_policy::queued) {}
   /// Of a stream that the caller has made.
   explicit copy_stream(Stream stream) : stream_(std::move(stream)) {}
   copy_stream(const copy_stream&) = delete;
@@ -6277,7 +6278,7 @@ class copy_stream {
 
   /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
   void copy(void* to, const void* from, std::size_t bytes) {
-    if constexpr (requires { stream_.copy(to, from, bytes); })
+    if constexpr (requires(Stream & of_device) { of_device.copy(to, from, bytes); })
       stream_.copy(to, from, bytes);
     else
       run(copied_bytes{to, from, bytes});
@@ -6286,12 +6287,15 @@ class copy_stream {
   /// copyable, as work of every stream is.
   template <std::invocable Work>
   void run(const Work& work) {
-    if (!timed_) return stream_.run(work);
-    stream_.run([work, times = &times_] {
-      const std::uint64_t begun = now();
-      work();
-      times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
-    });
+    if constexpr (has_policy) {
+      if (timed_)
+        return stream_.run([work, times = &times_] {
+          const std::uint64_t begun = now();
+          work();
+          times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
+        });
+    }
+    stream_.run(work);
   }
 
   [[nodiscard]] stream_event record() { return stream_.record(); }
@@ -6301,10 +6305,15 @@ class copy_stream {
   /// counted.
   template <stream Other>
   void let_wait(Other& other, const stream_event& copied, where at = where::current()) {
-    if (copied.source() == nullptr || !timed_) return wait_of(other, copied, at);
-    other.run([times = &times_] { times->begun = now(); });
+    if constexpr (has_policy) {
+      if (copied.source() != nullptr && timed_) {
+        other.run([times = &times_] { times->begun = now(); });
+        wait_of(other, copied, at);
+        return other.run(
+            [times = &times_] { times->waited.fetch_add(now() - times->begun, std::memory_order_relaxed); });
+      }
+    }
     wait_of(other, copied, at);
-    other.run([times = &times_] { times->waited.fetch_add(now() - times->begun, std::memory_order_relaxed); });
   }
 
   /// Returns when all copies are over; throws the first failure of them. Who has computed all that there was stands
@@ -8763,244 +8772,12 @@ static_assert(mixed_kit<host_kit<>, bf16, bf16, bf16> && mixed_kit<rehearsal_kit
 // Door of the kernel room: arithmetic as functors and row functions, for host and device alike. Nothing in it knows a
 // device, a stream or a rank.
 
-// ---- belay/kernel/non_temporal.hpp
+// ---- belay/kernel/losses.hpp
 //
-// Copies whose target is not read soon: stored around the caches, a row takes no line of what others use, and the old
-// content of its memory is not read.
+// Losses of a micro-batch as work that runs once, in the order of a stream: the sum is noted, its gradient written. One
+// thread sums in the order of the elements, so that the sum has the same bits everywhere.
 //
-//   belay::kernel::copy_non_temporal(to, from, bytes);
-//   belay::kernel::finish_non_temporal();  // before a peer is told that the rows are there
-
-namespace belay::inline BELAY_ABI::kernel {
-
-#if defined(__SSE2__) && !defined(__CUDA_ARCH__)
-// Without the header of the intrinsics, which is large.
-using sixteen_bytes [[gnu::vector_size(16)]] = long long;
-
-inline void store_non_temporal(sixteen_bytes* to, sixteen_bytes value) noexcept {
-#if defined(__clang__)
-  __builtin_nontemporal_store(value, to);
-#else
-  __builtin_ia32_movntdq(to, value);
-#endif
-}
-#endif
-
-/// Copies `bytes` of memory that do not overlap. Around the caches where `to` and `bytes` are multiples of 16 on a
-/// processor that can; else as memcpy.
-BELAY_HD inline void copy_non_temporal(void* to, const void* from, std::size_t bytes) noexcept {
-#if defined(__SSE2__) && !defined(__CUDA_ARCH__)
-  if (reinterpret_cast<std::uintptr_t>(to) % 16 == 0 && bytes % 16 == 0) {
-    constexpr std::size_t line = 64;
-    auto* target = static_cast<char*>(to);
-    const auto* source = static_cast<const char*>(from);
-    const auto store = [&](std::size_t at, std::size_t count) {
-      sixteen_bytes values[4];
-      std::memcpy(values, source + at, count);
-      for (std::size_t i = 0; i < count / 16; ++i)
-        store_non_temporal(reinterpret_cast<sixteen_bytes*>(target + at) + i, values[i]);
-    };
-    std::size_t at = 0;
-    for (; at + line <= bytes; at += line) store(at, line);
-    for (; at < bytes; at += 16) store(at, 16);
-    return;
-  }
-#endif
-  std::memcpy(to, from, bytes);
-}
-
-/// What was copied so is ordered before all later stores of the calling thread.
-BELAY_HD inline void finish_non_temporal() noexcept {
-#if defined(__SSE2__) && !defined(__CUDA_ARCH__)
-  __builtin_ia32_sfence();
-#endif
-}
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
-// ---- belay/kernel/optimizer.hpp
-//
-// AdamW on a range of elements. What depends on the step but not on the element (bias corrections, the clip factor,
-// the decayed learning rate) is computed once, in double, before the range is touched. An element's result does not
-// depend on how the range was cut over ranks.
-//
-//   const auto scalars = belay::kernel::adamw_at_step<float>({.learning_rate = 1e-3}, step);
-//   belay::kernel::for_each_index(count, belay::kernel::adamw<float>{value, gradient, first, second, scalars});
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// What a user chooses for AdamW.
-struct adamw_settings {
-  double learning_rate = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double decay = 0.1;  // decoupled; 0 for vectors such as norms
-};
-
-/// One step's scalars; the same for every element of a parameter.
-template <real T>
-struct adamw_scalars {
-  T gradient_scale;      // multiplies the gradient first: clip factor, divisor
-  T beta1, complement1;  // complement = 1 - beta
-  T beta2, complement2;
-  T step_size;        // learning_rate / (1 - beta1^step)
-  T root_correction;  // 1 / sqrt(1 - beta2^step)
-  T epsilon;
-  T keep;  // 1 - learning_rate * decay
-};
-
-/// The scalars of step `step`, counted from 1.
-template <real T>
-[[nodiscard]] constexpr adamw_scalars<T> adamw_at_step(const adamw_settings& settings, std::uint64_t step,
-                                                       double gradient_scale = 1.0) noexcept {
-  double power1 = 1, power2 = 1;  // beta^step by squaring
-  double square1 = settings.beta1, square2 = settings.beta2;
-  for (std::uint64_t rest = step; rest != 0; rest >>= 1) {
-    if ((rest & 1u) != 0) {
-      power1 *= square1;
-      power2 *= square2;
-    }
-    square1 *= square1;
-    square2 *= square2;
-  }
-  return {static_cast<T>(gradient_scale),
-          static_cast<T>(settings.beta1),
-          static_cast<T>(1 - settings.beta1),
-          static_cast<T>(settings.beta2),
-          static_cast<T>(1 - settings.beta2),
-          static_cast<T>(settings.learning_rate / (1 - power1)),
-          static_cast<T>(1 / square_root(1 - power2)),
-          static_cast<T>(settings.epsilon),
-          static_cast<T>(1 - settings.learning_rate * settings.decay)};
-}
-
-/// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value). The moments are updated in place. `Gradient` may be narrower
-/// than `T`.
-template <real T, class Gradient = T>
-struct adamw {
-  T* value;
-  const Gradient* gradient;
-  T* first_moment;
-  T* second_moment;
-  adamw_scalars<T> at;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const T g = static_cast<T>(gradient[i]) * at.gradient_scale;
-    const T m = at.beta1 * first_moment[i] + at.complement1 * g;
-    const T v = at.beta2 * second_moment[i] + at.complement2 * (g * g);
-    first_moment[i] = m;
-    second_moment[i] = v;
-    value[i] = at.keep * value[i] - at.step_size * m / (square_root(v) * at.root_correction + at.epsilon);
-  }
-
-  static constexpr std::size_t indices_of_line = 64 / sizeof(T);
-  BELAY_HD void prefetch(std::size_t i) const noexcept {
-    kernel::prefetch(value, i);
-    kernel::prefetch(gradient, i);
-    kernel::prefetch(first_moment, i);
-    kernel::prefetch(second_moment, i);
-  }
-};
-
-/// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
-/// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
-template <real T, stored_real Value>
-struct adamw_of_master {
-  Value* value;
-  adamw<T> master;
-
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const Value before = value[i];
-    const T kept = master.value[i];
-    master.value[i] = before == static_cast<Value>(kept) ? kept : widened(before);
-    master(i);
-    value[i] = static_cast<Value>(master.value[i]);
-  }
-
-  static constexpr std::size_t indices_of_line = adamw<T>::indices_of_line;
-  BELAY_HD void prefetch(std::size_t i) const noexcept {
-    kernel::prefetch(value, i);
-    master.prefetch(i);
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
-// ---- belay/kernel/quantize.hpp
-//
-// Tensors in 8 bits with one scale for every 128 elements (a block), as fp8 dispatch sends them. A block's largest
-// magnitude maps to the largest fp8 value. A kernel's index is a block, so that its scale is computed and used by one
-// thread.
-//
-//   const std::size_t blocks = belay::kernel::quantize_block_count(count);
-//   belay::kernel::for_each_row(blocks, belay::kernel::quantize<float>{in, narrow, scales, count});
-//   belay::kernel::for_each_row(blocks, belay::kernel::dequantize<float>{narrow, scales, out, count});
-
-namespace belay::inline BELAY_ABI::kernel {
-
-inline constexpr std::size_t quantize_block = 128;
-
-/// Blocks, and so scales, of a range; the last block may be shorter.
-[[nodiscard]] BELAY_HD constexpr std::size_t quantize_block_count(std::size_t count) noexcept {
-  return (count + quantize_block - 1) / quantize_block;
-}
-
-/// out[i] = in[i] / scales[block], rounded to `Narrow`. Run for `quantize_block_count(count)` indices. An infinity or a
-/// NaN decodes to NaN.
-template <real T, class Narrow = fp8_e4m3>
-struct quantize {
-  const T* in;
-  Narrow* out;
-  float* scales;
-  std::size_t count;
-
-  struct element {
-    const T* in;
-    Narrow* out;
-    float inverse;
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-      out[i] = Narrow(static_cast<float>(in[i]) * inverse, saturating);
-    }
-  };
-
-  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
-    const std::size_t first = block * quantize_block;
-    const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
-    constexpr auto largest = static_cast<float>(Narrow::max());
-    const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
-    // At least the smallest normal number, so that the inverse is finite, also for a block of zeros.
-    const float used = scale > 0x1p-126f ? scale : 0x1p-126f;
-    const float inverse = 1.0f / used;
-    for_each_index(size, element{in + first, out + first, inverse});
-    scales[block] = used;
-  }
-};
-
-/// out[i] = in[i] * scales[block]. Run for `quantize_block_count(count)` indices.
-template <real T, class Narrow = fp8_e4m3>
-struct dequantize {
-  const Narrow* in;
-  const float* scales;
-  T* out;
-  std::size_t count;
-
-  struct element {
-    const Narrow* in;
-    T* out;
-    float scale;
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-      out[i] = static_cast<T>(static_cast<float>(in[i]) * scale);
-    }
-  };
-
-  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
-    const std::size_t first = block * quantize_block;
-    const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
-    for_each_index(size, element{in + first, out + first, scales[block]});
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI::kernel
+//   compute.run(belay::kernel::noted_squared_error<float>{output, target, gradient, count, 0, found});
 
 // ---- belay/kernel/rows.hpp
 //
@@ -9716,6 +9493,287 @@ struct swiglu_rows_again_backward {
     T* const up = gate + width;
     T* const y = out + row * width;
     for_each_index(team, width, silu_gate_again_backward<T>{{gate, up, y, gate, up}, y});
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// Notes the sum of (output - target)^2 over `samples`, and writes 2 (output - target) unless `gradient` is null.
+template <stored_real T>
+struct noted_squared_error {
+  const T* output;
+  const compute_type_t<T>* target;
+  T* gradient;
+  std::size_t count;
+  std::size_t samples;
+  findings_note found;
+
+  BELAY_HD void operator()() const noexcept {
+    double sum_of_squares = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto difference = widened(output[i]) - target[i];
+      sum_of_squares += static_cast<double>(difference) * static_cast<double>(difference);
+      if (gradient != nullptr) gradient[i] = static_cast<T>(2 * difference);
+    }
+    found.add_loss(sum_of_squares, samples);
+  }
+};
+
+/// Notes the sum of the losses of `each` row, and over how many targets where it writes no gradient.
+template <stored_real T>
+struct noted_cross_entropy {
+  cross_entropy_rows<T> each;
+  std::size_t rows;
+
+  BELAY_HD void operator()() const noexcept {
+    double loss = 0;
+    std::uint64_t targets = 0;
+    for (std::size_t row = 0; row < rows; ++row) {
+      loss += each.row_loss(solo{}, row);
+      targets += each.gradient == nullptr && each.targets[row] != ignored_target ? 1U : 0U;
+    }
+    each.found.add_loss(loss, targets);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
+// ---- belay/kernel/non_temporal.hpp
+//
+// Copies whose target is not read soon: stored around the caches, a row takes no line of what others use, and the old
+// content of its memory is not read.
+//
+//   belay::kernel::copy_non_temporal(to, from, bytes);
+//   belay::kernel::finish_non_temporal();  // before a peer is told that the rows are there
+
+namespace belay::inline BELAY_ABI::kernel {
+
+#if defined(__SSE2__) && !defined(__CUDA_ARCH__)
+// Without the header of the intrinsics, which is large.
+using sixteen_bytes [[gnu::vector_size(16)]] = long long;
+
+inline void store_non_temporal(sixteen_bytes* to, sixteen_bytes value) noexcept {
+#if defined(__clang__)
+  __builtin_nontemporal_store(value, to);
+#else
+  __builtin_ia32_movntdq(to, value);
+#endif
+}
+#endif
+
+/// Copies `bytes` of memory that do not overlap. Around the caches where `to` and `bytes` are multiples of 16 on a
+/// processor that can; else as memcpy.
+BELAY_HD inline void copy_non_temporal(void* to, const void* from, std::size_t bytes) noexcept {
+#if defined(__SSE2__) && !defined(__CUDA_ARCH__)
+  if (reinterpret_cast<std::uintptr_t>(to) % 16 == 0 && bytes % 16 == 0) {
+    constexpr std::size_t line = 64;
+    auto* target = static_cast<char*>(to);
+    const auto* source = static_cast<const char*>(from);
+    const auto store = [&](std::size_t at, std::size_t count) {
+      sixteen_bytes values[4];
+      std::memcpy(values, source + at, count);
+      for (std::size_t i = 0; i < count / 16; ++i)
+        store_non_temporal(reinterpret_cast<sixteen_bytes*>(target + at) + i, values[i]);
+    };
+    std::size_t at = 0;
+    for (; at + line <= bytes; at += line) store(at, line);
+    for (; at < bytes; at += 16) store(at, 16);
+    return;
+  }
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+/// What was copied so is ordered before all later stores of the calling thread.
+BELAY_HD inline void finish_non_temporal() noexcept {
+#if defined(__SSE2__) && !defined(__CUDA_ARCH__)
+  __builtin_ia32_sfence();
+#endif
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
+// ---- belay/kernel/optimizer.hpp
+//
+// AdamW on a range of elements. What depends on the step but not on the element (bias corrections, the clip factor,
+// the decayed learning rate) is computed once, in double, before the range is touched. An element's result does not
+// depend on how the range was cut over ranks.
+//
+//   const auto scalars = belay::kernel::adamw_at_step<float>({.learning_rate = 1e-3}, step);
+//   belay::kernel::for_each_index(count, belay::kernel::adamw<float>{value, gradient, first, second, scalars});
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// What a user chooses for AdamW.
+struct adamw_settings {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double decay = 0.1;  // decoupled; 0 for vectors such as norms
+};
+
+/// One step's scalars; the same for every element of a parameter.
+template <real T>
+struct adamw_scalars {
+  T gradient_scale;      // multiplies the gradient first: clip factor, divisor
+  T beta1, complement1;  // complement = 1 - beta
+  T beta2, complement2;
+  T step_size;        // learning_rate / (1 - beta1^step)
+  T root_correction;  // 1 / sqrt(1 - beta2^step)
+  T epsilon;
+  T keep;  // 1 - learning_rate * decay
+};
+
+/// The scalars of step `step`, counted from 1.
+template <real T>
+[[nodiscard]] constexpr adamw_scalars<T> adamw_at_step(const adamw_settings& settings, std::uint64_t step,
+                                                       double gradient_scale = 1.0) noexcept {
+  double power1 = 1, power2 = 1;  // beta^step by squaring
+  double square1 = settings.beta1, square2 = settings.beta2;
+  for (std::uint64_t rest = step; rest != 0; rest >>= 1) {
+    if ((rest & 1u) != 0) {
+      power1 *= square1;
+      power2 *= square2;
+    }
+    square1 *= square1;
+    square2 *= square2;
+  }
+  return {static_cast<T>(gradient_scale),
+          static_cast<T>(settings.beta1),
+          static_cast<T>(1 - settings.beta1),
+          static_cast<T>(settings.beta2),
+          static_cast<T>(1 - settings.beta2),
+          static_cast<T>(settings.learning_rate / (1 - power1)),
+          static_cast<T>(1 / square_root(1 - power2)),
+          static_cast<T>(settings.epsilon),
+          static_cast<T>(1 - settings.learning_rate * settings.decay)};
+}
+
+/// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value). The moments are updated in place. `Gradient` may be narrower
+/// than `T`.
+template <real T, class Gradient = T>
+struct adamw {
+  T* value;
+  const Gradient* gradient;
+  T* first_moment;
+  T* second_moment;
+  adamw_scalars<T> at;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const T g = static_cast<T>(gradient[i]) * at.gradient_scale;
+    const T m = at.beta1 * first_moment[i] + at.complement1 * g;
+    const T v = at.beta2 * second_moment[i] + at.complement2 * (g * g);
+    first_moment[i] = m;
+    second_moment[i] = v;
+    value[i] = at.keep * value[i] - at.step_size * m / (square_root(v) * at.root_correction + at.epsilon);
+  }
+
+  static constexpr std::size_t indices_of_line = 64 / sizeof(T);
+  BELAY_HD void prefetch(std::size_t i) const noexcept {
+    kernel::prefetch(value, i);
+    kernel::prefetch(gradient, i);
+    kernel::prefetch(first_moment, i);
+    kernel::prefetch(second_moment, i);
+  }
+};
+
+/// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
+/// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
+template <real T, stored_real Value>
+struct adamw_of_master {
+  Value* value;
+  adamw<T> master;
+
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const Value before = value[i];
+    const T kept = master.value[i];
+    master.value[i] = before == static_cast<Value>(kept) ? kept : widened(before);
+    master(i);
+    value[i] = static_cast<Value>(master.value[i]);
+  }
+
+  static constexpr std::size_t indices_of_line = adamw<T>::indices_of_line;
+  BELAY_HD void prefetch(std::size_t i) const noexcept {
+    kernel::prefetch(value, i);
+    master.prefetch(i);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
+// ---- belay/kernel/quantize.hpp
+//
+// Tensors in 8 bits with one scale for every 128 elements (a block), as fp8 dispatch sends them. A block's largest
+// magnitude maps to the largest fp8 value. A kernel's index is a block, so that its scale is computed and used by one
+// thread.
+//
+//   const std::size_t blocks = belay::kernel::quantize_block_count(count);
+//   belay::kernel::for_each_row(blocks, belay::kernel::quantize<float>{in, narrow, scales, count});
+//   belay::kernel::for_each_row(blocks, belay::kernel::dequantize<float>{narrow, scales, out, count});
+
+namespace belay::inline BELAY_ABI::kernel {
+
+inline constexpr std::size_t quantize_block = 128;
+
+/// Blocks, and so scales, of a range; the last block may be shorter.
+[[nodiscard]] BELAY_HD constexpr std::size_t quantize_block_count(std::size_t count) noexcept {
+  return (count + quantize_block - 1) / quantize_block;
+}
+
+/// out[i] = in[i] / scales[block], rounded to `Narrow`. Run for `quantize_block_count(count)` indices. An infinity or a
+/// NaN decodes to NaN.
+template <real T, class Narrow = fp8_e4m3>
+struct quantize {
+  const T* in;
+  Narrow* out;
+  float* scales;
+  std::size_t count;
+
+  struct element {
+    const T* in;
+    Narrow* out;
+    float inverse;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+      out[i] = Narrow(static_cast<float>(in[i]) * inverse, saturating);
+    }
+  };
+
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+    const std::size_t first = block * quantize_block;
+    const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
+    constexpr auto largest = static_cast<float>(Narrow::max());
+    const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
+    // At least the smallest normal number, so that the inverse is finite, also for a block of zeros.
+    const float used = scale > 0x1p-126f ? scale : 0x1p-126f;
+    const float inverse = 1.0f / used;
+    for_each_index(size, element{in + first, out + first, inverse});
+    scales[block] = used;
+  }
+};
+
+/// out[i] = in[i] * scales[block]. Run for `quantize_block_count(count)` indices.
+template <real T, class Narrow = fp8_e4m3>
+struct dequantize {
+  const Narrow* in;
+  const float* scales;
+  T* out;
+  std::size_t count;
+
+  struct element {
+    const Narrow* in;
+    T* out;
+    float scale;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+      out[i] = static_cast<T>(static_cast<float>(in[i]) * scale);
+    }
+  };
+
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+    const std::size_t first = block * quantize_block;
+    const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
+    for_each_index(size, element{in + first, out + first, scales[block]});
   }
 };
 
@@ -14169,7 +14227,8 @@ class engine {
   /// The stream of copies between tiers. The first call makes it: in a body, before its first step.
   [[nodiscard]] copies_type& copies() {
     if (copies_ != nullptr) return *copies_;
-    if constexpr (requires { compute().beside(stream_kind::copy); })
+    // (nvcc does not see what compute() has.)
+    if constexpr (requires(stream_type & compute_stream) { compute_stream.beside(stream_kind::copy); })
       copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
     else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
       copies_ = std::make_unique<copies_type>(streams_, rank_);
@@ -32556,15 +32615,8 @@ template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
   expect_same_shape<T>(output, target, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
   const kernel::findings_note found = found_by(scope, "squared_error", at);
-  scope.engine().compute().run([found, output, target, gradient = out.gradient.values()] {
-    double sum_of_squares = 0;
-    for (std::size_t i = 0; i < output.size(); ++i) {
-      const auto difference = kernel::widened(output.data()[i]) - target.data()[i];
-      sum_of_squares += static_cast<double>(difference) * static_cast<double>(difference);
-      gradient.data()[i] = static_cast<T>(2 * difference);
-    }
-    found.add_loss(sum_of_squares);
-  });
+  scope.engine().compute().run(kernel::noted_squared_error<T>{output.data(), target.data(),
+                                                              out.gradient.values().data(), output.size(), 0, found});
   return out;
 }
 
@@ -32579,13 +32631,9 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
   const std::size_t rows = expect_target_rows(logits, targets, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
   const kernel::findings_note found = found_by(scope, "cross_entropy", at);
-  scope.engine().compute().run([found, logits, targets, scale, rows, gradient = out.gradient.values()] {
-    const kernel::cross_entropy_rows<T> each{logits.data(),           targets.data(), nullptr, gradient.data(),
-                                             logits.extent(Rank - 1), scale,          found};
-    double loss = 0;
-    for (std::size_t row = 0; row < rows; ++row) loss += each.row_loss(kernel::solo{}, row);
-    found.add_loss(loss);
-  });
+  scope.engine().compute().run(kernel::noted_cross_entropy<T>{
+      {logits.data(), targets.data(), nullptr, out.gradient.values().data(), logits.extent(Rank - 1), scale, found},
+      rows});
   return out;
 }
 
@@ -32595,14 +32643,8 @@ void squared_error(const forward_only<Engine, Participants...>& pass, view<const
                    std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
   expect_same_shape<T>(output, target, at);
   const kernel::findings_note found = found_by(pass, "squared_error", at);
-  pass.engine().compute().run([found, output, target] {
-    double sum_of_squares = 0;
-    for (std::size_t i = 0; i < output.size(); ++i) {
-      const auto difference = static_cast<double>(kernel::widened(output.data()[i]) - target.data()[i]);
-      sum_of_squares += difference * difference;
-    }
-    found.add_loss(sum_of_squares, output.extent(0));
-  });
+  pass.engine().compute().run(
+      kernel::noted_squared_error<T>{output.data(), target.data(), nullptr, output.size(), output.extent(0), found});
 }
 
 /// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
@@ -32611,17 +32653,8 @@ requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
   const std::size_t rows = expect_target_rows(logits, targets, at);
   const kernel::findings_note found = found_by(pass, "cross_entropy", at);
-  pass.engine().compute().run([found, logits, targets, rows] {
-    const kernel::cross_entropy_rows<T> each{
-        logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found};
-    double loss = 0;
-    std::size_t count = 0;
-    for (std::size_t row = 0; row < rows; ++row) {
-      loss += each.row_loss(kernel::solo{}, row);
-      count += targets.data()[row] == kernel::ignored_target ? 0U : 1U;
-    }
-    found.add_loss(loss, count);
-  });
+  pass.engine().compute().run(kernel::noted_cross_entropy<T>{
+      {logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found}, rows});
 }
 
 }  // namespace belay::inline BELAY_ABI

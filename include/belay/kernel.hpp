@@ -7,6 +7,7 @@
 #include "belay/kernel/elementwise.hpp"    // IWYU pragma: export
 #include "belay/kernel/findings.hpp"       // IWYU pragma: export
 #include "belay/kernel/for_each.hpp"       // IWYU pragma: export
+#include "belay/kernel/losses.hpp"         // IWYU pragma: export
 #include "belay/kernel/math.hpp"           // IWYU pragma: export
 #include "belay/kernel/mixed_product.hpp"  // IWYU pragma: export
 #include "belay/kernel/non_temporal.hpp"   // IWYU pragma: export

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "belay/backend/cuda/stream.hpp"
 #include "belay/kernel.hpp"
 #include "support/warp.cuh"
 
@@ -181,6 +182,13 @@ int main() {
   });
   compare("cross_entropy_rows", rows,
           [](const arrays& x) { return kernel::cross_entropy_rows<float>{x.a, x.index, x.sums, x.out, width, 0.5}; });
+  compare("noted_squared_error", 1, [](const arrays& x) {
+    return belay::cuda::single_run<kernel::noted_squared_error<float>>{{x.a, x.b, x.out, count, 0, {}}};
+  });
+  compare("noted_cross_entropy", 1, [](const arrays& x) {
+    return belay::cuda::single_run<kernel::noted_cross_entropy<float>>{
+        {{x.a, x.index, nullptr, x.out, width, 0.5}, rows}};
+  });
   compare("rms_norm_rows", rows,
           [](const arrays& x) { return kernel::rms_norm_rows<float>{x.a, x.b, x.out, x.row, width, 1e-5f}; });
   compare("rms_norm_rows_again", rows, [](const arrays& x) {

@@ -44,12 +44,13 @@ class copy_stream {
  public:
   using stream_type = Stream;
   static constexpr bool runs_nothing = Stream::runs_nothing;
+  /// Whether the host may run the work, and so can take its time.
+  static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
 
   copy_stream() requires std::default_initializable<Stream> : stream_(made()) {}
   /// Of rank `rank`, whose copies run as `how` says.
-  copy_stream(const stream_settings& how,
-              int rank) requires std::constructible_from<Stream, const stream_settings&, int, stream_kind>
-      : stream_(how, rank, stream_kind::copy), timed_(how.policy == stream_policy::queued) {}
+  copy_stream(const stream_settings& how, int rank) requires has_policy : stream_(how, rank, stream_kind::copy),
+                                                                          timed_(how.policy == stream_policy::queued) {}
   /// Of a stream that the caller has made.
   explicit copy_stream(Stream stream) : stream_(std::move(stream)) {}
   copy_stream(const copy_stream&) = delete;
@@ -57,7 +58,7 @@ class copy_stream {
 
   /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
   void copy(void* to, const void* from, std::size_t bytes) {
-    if constexpr (requires { stream_.copy(to, from, bytes); })
+    if constexpr (requires(Stream & of_device) { of_device.copy(to, from, bytes); })
       stream_.copy(to, from, bytes);
     else
       run(copied_bytes{to, from, bytes});
@@ -66,12 +67,15 @@ class copy_stream {
   /// copyable, as work of every stream is.
   template <std::invocable Work>
   void run(const Work& work) {
-    if (!timed_) return stream_.run(work);
-    stream_.run([work, times = &times_] {
-      const std::uint64_t begun = now();
-      work();
-      times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
-    });
+    if constexpr (has_policy) {
+      if (timed_)
+        return stream_.run([work, times = &times_] {
+          const std::uint64_t begun = now();
+          work();
+          times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
+        });
+    }
+    stream_.run(work);
   }
 
   [[nodiscard]] stream_event record() { return stream_.record(); }
@@ -81,10 +85,15 @@ class copy_stream {
   /// counted.
   template <stream Other>
   void let_wait(Other& other, const stream_event& copied, where at = where::current()) {
-    if (copied.source() == nullptr || !timed_) return wait_of(other, copied, at);
-    other.run([times = &times_] { times->begun = now(); });
+    if constexpr (has_policy) {
+      if (copied.source() != nullptr && timed_) {
+        other.run([times = &times_] { times->begun = now(); });
+        wait_of(other, copied, at);
+        return other.run(
+            [times = &times_] { times->waited.fetch_add(now() - times->begun, std::memory_order_relaxed); });
+      }
+    }
     wait_of(other, copied, at);
-    other.run([times = &times_] { times->waited.fetch_add(now() - times->begun, std::memory_order_relaxed); });
   }
 
   /// Returns when all copies are over; throws the first failure of them. Who has computed all that there was stands

@@ -103,7 +103,8 @@ class engine {
   /// The stream of copies between tiers. The first call makes it: in a body, before its first step.
   [[nodiscard]] copies_type& copies() {
     if (copies_ != nullptr) return *copies_;
-    if constexpr (requires { compute().beside(stream_kind::copy); })
+    // (nvcc does not see what compute() has.)
+    if constexpr (requires(stream_type & compute_stream) { compute_stream.beside(stream_kind::copy); })
       copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
     else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
       copies_ = std::make_unique<copies_type>(streams_, rank_);

@@ -20,9 +20,8 @@
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/findings.hpp"
+#include "belay/kernel/losses.hpp"
 #include "belay/kernel/math.hpp"
-#include "belay/kernel/rows.hpp"
-#include "belay/kernel/team.hpp"
 #include "belay/step/forward_only.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/step.hpp"
@@ -75,15 +74,8 @@ template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
   expect_same_shape<T>(output, target, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
   const kernel::findings_note found = found_by(scope, "squared_error", at);
-  scope.engine().compute().run([found, output, target, gradient = out.gradient.values()] {
-    double sum_of_squares = 0;
-    for (std::size_t i = 0; i < output.size(); ++i) {
-      const auto difference = kernel::widened(output.data()[i]) - target.data()[i];
-      sum_of_squares += static_cast<double>(difference) * static_cast<double>(difference);
-      gradient.data()[i] = static_cast<T>(2 * difference);
-    }
-    found.add_loss(sum_of_squares);
-  });
+  scope.engine().compute().run(kernel::noted_squared_error<T>{output.data(), target.data(),
+                                                              out.gradient.values().data(), output.size(), 0, found});
   return out;
 }
 
@@ -98,13 +90,9 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
   const std::size_t rows = expect_target_rows(logits, targets, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
   const kernel::findings_note found = found_by(scope, "cross_entropy", at);
-  scope.engine().compute().run([found, logits, targets, scale, rows, gradient = out.gradient.values()] {
-    const kernel::cross_entropy_rows<T> each{logits.data(),           targets.data(), nullptr, gradient.data(),
-                                             logits.extent(Rank - 1), scale,          found};
-    double loss = 0;
-    for (std::size_t row = 0; row < rows; ++row) loss += each.row_loss(kernel::solo{}, row);
-    found.add_loss(loss);
-  });
+  scope.engine().compute().run(kernel::noted_cross_entropy<T>{
+      {logits.data(), targets.data(), nullptr, out.gradient.values().data(), logits.extent(Rank - 1), scale, found},
+      rows});
   return out;
 }
 
@@ -114,14 +102,8 @@ void squared_error(const forward_only<Engine, Participants...>& pass, view<const
                    std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
   expect_same_shape<T>(output, target, at);
   const kernel::findings_note found = found_by(pass, "squared_error", at);
-  pass.engine().compute().run([found, output, target] {
-    double sum_of_squares = 0;
-    for (std::size_t i = 0; i < output.size(); ++i) {
-      const auto difference = static_cast<double>(kernel::widened(output.data()[i]) - target.data()[i]);
-      sum_of_squares += difference * difference;
-    }
-    found.add_loss(sum_of_squares, output.extent(0));
-  });
+  pass.engine().compute().run(
+      kernel::noted_squared_error<T>{output.data(), target.data(), nullptr, output.size(), output.extent(0), found});
 }
 
 /// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
@@ -130,17 +112,8 @@ requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
   const std::size_t rows = expect_target_rows(logits, targets, at);
   const kernel::findings_note found = found_by(pass, "cross_entropy", at);
-  pass.engine().compute().run([found, logits, targets, rows] {
-    const kernel::cross_entropy_rows<T> each{
-        logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found};
-    double loss = 0;
-    std::size_t count = 0;
-    for (std::size_t row = 0; row < rows; ++row) {
-      loss += each.row_loss(kernel::solo{}, row);
-      count += targets.data()[row] == kernel::ignored_target ? 0U : 1U;
-    }
-    found.add_loss(loss, count);
-  });
+  pass.engine().compute().run(kernel::noted_cross_entropy<T>{
+      {logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found}, rows});
 }
 
 }  // namespace belay::inline BELAY_ABI
