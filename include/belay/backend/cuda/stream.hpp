@@ -22,6 +22,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
+#include "belay/device/queue_stream.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
@@ -38,7 +39,7 @@ struct single_run {
 };
 
 /// Made with all its events: queueing allocates nothing. Work is a functor that is marked for the device (BELAY_HD),
-/// and is kept by value until it has run.
+/// and is kept by value until it has run: at most 288 bytes, as of every stream, and 256 of a kernel of many indices.
 template <device_api Api>
 class stream : public counted_stream {
  public:
@@ -63,7 +64,10 @@ class stream : public counted_stream {
   /// Queues `work()`, as one thread of the device.
   template <std::invocable Work>
   void run(const Work& work) {
-    each(1, single_run<Work>{work});
+    static_assert(
+        std::is_trivially_copyable_v<Work> && sizeof(Work) <= queue_stream::closure_room,
+        "belay: work for a device is kept by value until it has run: capture pointers and sizes, at most 288 bytes");
+    expect(api().each(handle(), 1, single_run<Work>{work}), "each", 0, {});
   }
   /// Queues f(0) ... f(count - 1).
   template <kernel::indexed F>
