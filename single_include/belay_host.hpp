@@ -21129,6 +21129,16 @@ struct pipeline_times {
   [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
 };
 
+/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
+/// ended.
+struct executed_action {
+  schedule::action_kind kind = schedule::action_kind::forward;
+  std::size_t micro_batch = 0;
+  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3>
 class pipeline {
  public:
@@ -21152,8 +21162,9 @@ class pipeline {
       if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
         throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
       }
+      executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
     }
-    transfers_->resize(table_.actions(static_cast<std::size_t>(group_.rank())).size());
+    transfers_->resize(executed_.size());
   }
 
   [[nodiscard]] const Table& table() const noexcept { return table_; }
@@ -21203,12 +21214,15 @@ class pipeline {
       } else {
         compute(step.micro_batch(next.micro_batch), stage, next);
       }
-      ++number;
       // In the order of the stream, whose time it is.
-      compute_stream.run([this, kind = next.kind, exchanged = next.is_exchange()] {
-        const std::int64_t now = Clock::now();
-        times_.add(kind, exchanged, 1e-9 * static_cast<double>(now - std::exchange(last_, now)));
+      compute_stream.run([this, number] {
+        executed_action& done = executed_[number];
+        done.end = Clock::now();
+        done.begin = std::exchange(last_, done.end);
+        times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
       });
+      if (watch_) watch_(number);
+      ++number;
     }
   }
 
@@ -21235,6 +21249,10 @@ class pipeline {
   }
 
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
+  /// This rank's row of the table, and when the last step has run it.
+  [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
+  /// From now on `watch(number)` is called when the stream has been given action `number` of the row.
+  void watch_actions(std::function<void(std::size_t)> watch) { watch_ = std::move(watch); }
   /// This rank's stage, of how many, and the micro-batches of a step.
   [[nodiscard]] schedule::position place() const noexcept {
     return {static_cast<std::size_t>(group_.rank()), table_.stages(), table_.micro_batches()};
@@ -21398,6 +21416,8 @@ class pipeline {
   std::size_t in_pass_ = 0;
   std::uint64_t pass_ = 0;  // an epoch
   pipeline_times times_;
+  std::vector<executed_action> executed_;
+  std::function<void(std::size_t)> watch_;
   std::int64_t last_ = 0;
 };
 
@@ -25183,7 +25203,7 @@ class step_picture {
     plot_.key(0, "lasts", "key area").bytes(lasting, 3) << "</span>";
     plot_.key(1, "of the step", "key area") << "</span>";
     if (tier.planned > 0)
-      plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+      plot_.key(8, "planned at the start", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
     stairs(
@@ -25697,7 +25717,7 @@ class memory_stack {
           << "</span>";
     plot_.key(8, "most at once").bytes(static_cast<double>(history_->peak(number)), 3) << "</span>";
     if (tier.planned > 0)
-      plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+      plot_.key(8, "planned at the start", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
     for (std::size_t i = 0; i < chosen_; ++i) {
@@ -25826,13 +25846,15 @@ h1{font-size:22px;margin:0 0 4px}
 h2{font-size:16px;margin:24px 0 8px}
 p{margin:4px 0}
 small,.note,.soft{color:var(--soft)}
-.bad{color:var(--bad)}
+.bad{color:var(--bad);white-space:pre-line}
 .tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(140px,1fr));gap:8px;margin:12px 0}
 .tiles div,figure,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px;
 margin:0;min-width:0}
 .tiles b{display:block;font-size:18px;font-variant-numeric:tabular-nums}
 .tiles span{color:var(--soft);font-size:12px}
 .two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:12px}
+.two+figure{margin-top:12px}
+td.soft{min-width:11em}
 figcaption{display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline;margin-bottom:8px}
 .key,.tiles b,td{font-variant-numeric:tabular-nums}
 .key{font-size:12px;color:var(--soft)}
@@ -25973,6 +25995,7 @@ class page_writer {
     memory_stack stack(out_, of_->subject, of_->history);
     for (std::size_t i = 0; i < of_->tiers.size(); ++i) stack.draw(i, of_->tiers[i]);
     step_picture(out_).memory(of_->last, of_->tiers.front());
+    step_picture(out_).open_obligations(of_->last);
     out_ << "</div></section>\n";
   }
 
@@ -25988,7 +26011,6 @@ class page_writer {
                                 {report_curve::waiting_least, "least", 2}};
     if (of_->waiting.ranks() > 1) curves.draw("Waiting", "over ranks", waits, page_unit::share, page_base::zero);
     page_tables(out_).waiting(of_->waiting, history);
-    step_picture(out_).open_obligations(of_->last);
     out_ << "</div>\n";
     step_picture(out_).schedules(of_->last);
     out_ << "</section>\n";

@@ -316,19 +316,19 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->check(CLI::IsMember({"pinned", "host", "file"}));
   app.add_option("--budget", budget, "bytes one rank may use in a tier; a plan beyond it is refused")
       ->type_name("device=BYTES,pinned=BYTES,host=BYTES,file=BYTES");
+  const auto folder = [&](const char* flag, std::string& to, const char* what) {
+    app.add_option(flag, to, what)->type_name("DIR")->check(a_name());
+  };
   app.add_option("--json", line.json, "write one JSON object a step, and a summary, to this file")
       ->type_name("FILE")
       ->check(a_name());
-  app.add_option("--tensorboard", line.tensorboard,
-                 "write the numbers of the JSON lines and the sample to a new file of this folder, for TensorBoard")
-      ->type_name("DIR")
-      ->check(a_name());
+  folder("--tensorboard", line.tensorboard,
+         "write the numbers of the JSON lines and the sample to a new file of this folder, for TensorBoard");
+  folder("--report", line.report,
+         "write index.html, a page of curves, memory, experts and tables, and its samples to this folder");
   app.add_flag("--print-plan", print_plan, "print the memory plan, itemised per rank, before training");
-  app.add_option(
-         "--checkpoint", run.checkpoint.folder,
-         "save the run's state in this folder, beside the training; with it SIGTERM saves and ends with code 75")
-      ->type_name("DIR")
-      ->check(a_name());
+  folder("--checkpoint", run.checkpoint.folder,
+         "save the run's state in this folder, beside the training; with it SIGTERM saves and ends with code 75");
   app.add_option("--checkpoint-every", run.checkpoint.every, "steps between checkpoints; 0: only when asked to stop")
       ->check(count_of("steps", 0, 1000000000));
   app.add_option("--keep", run.checkpoint.keep, "so many of the newest checkpoints; 0: all")
@@ -341,13 +341,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                  "mean cross-entropy of this file's first 16384 bytes after the last step, and in the eval phase")
       ->type_name("FILE")
       ->check(a_name());
-  app.add_option("--export", line.export_to,
-                 "write the trained model to this folder, as Hugging Face's transformers load it")
-      ->type_name("DIR")
-      ->check(a_name());
-  app.add_option("--import", line.import_from, "start from an exported model, with zero moments")
-      ->type_name("DIR")
-      ->check(a_name());
+  folder("--export", line.export_to, "write the trained model to this folder, as Hugging Face's transformers load it");
+  folder("--import", line.import_from, "start from an exported model, with zero moments");
   try {
     app.parse(argc, argv);
     const int shard_group = run.mesh.shard_group;

@@ -23,6 +23,7 @@ struct command_line {
   std::string data;         // empty: the repository's own headers and documentation
   std::string json;         // empty: no JSON lines
   std::string tensorboard;  // a folder; empty: no events
+  std::string report;       // a folder; empty: no page
   std::string eval;         // empty: no evaluation
   std::string export_to;    // empty: no export
   std::string import_from;  // empty: random initialisation

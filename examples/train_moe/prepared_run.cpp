@@ -61,6 +61,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"json", path(line.json)},
           {"print_plan", line.print_plan == command_line::plan_output::print},
           {"eval", path(line.eval)},
+          {"report", path(line.report)},
           {"checkpoint", path(run.checkpoint.folder)},
           {"checkpoint_every", run.checkpoint.every},
           {"keep", run.checkpoint.keep},
@@ -170,6 +171,11 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
       plan(fitting(plan_of(rehearse, *this), rehearse, *this, given.run)),
       tier_file(files_of(given.run)),
       printer(given.run, says == voice::speaks ? given.json : "", says == voice::speaks ? given.tensorboard : "") {
+  if (!given.report.empty() && says == voice::speaks)
+    report.emplace(given.report,
+                   given.run.checkpoint.from == belay::resume_from::nothing ? belay::report_start::afresh
+                                                                            : belay::report_start::resumed,
+                   belay::where{});
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)) + propose_offload(given.run, plan.plan, {}).text() + "\n");
   if (given.run.steps > 0 && says == voice::speaks)
@@ -183,6 +189,21 @@ belay::launch_options launch_options_of(const options& run) {
   out.budget = run.budget;
   out.streams = run.streams;
   out.advice = [run](belay::tier of) { return advice(of, run); };
+  return out;
+}
+
+belay::report_subject prepared_run::subject() const {
+  const options& run = line.run;
+  belay::report_subject out;
+  out.title = "train_moe " + line.model + ", " + mesh_text(run.mesh);
+  out.steps = run.steps;
+  out.ranks = static_cast<std::size_t>(run.mesh.ranks());
+  out.layers = run.model.layers, out.experts = run.model.experts;
+  out.shown_rank = belay::fullest_rank(plan.plan);
+  out.memory = belay::report_rows(plan.plan, out.shown_rank);
+  const nlohmann::ordered_json config = config_of(line);
+  for (const auto& [name, value] : config.items())
+    if (!value.is_null()) out.setup.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/report/page.hpp"
 #include "belay/train/launch.hpp"
 #include "train_moe/batch.hpp"
 #include "train_moe/command_line.hpp"
@@ -61,6 +62,9 @@ struct prepared_run {
   /// The last line and the result of the run, on the rank that prints.
   void finish(const summary& end);
 
+  /// What a page of the run says about all of its steps.
+  [[nodiscard]] belay::report_subject subject() const;
+
   const command_line& line;
   corpus text;
   corpus_source source;
@@ -69,6 +73,7 @@ struct prepared_run {
   belay::rehearsal_result plan;
   std::optional<std::string> tier_file;  // what files of --tier-dir are like, where there are some
   step_printer printer;
+  std::optional<belay::report_folder> report;  // of --report, on the rank that prints
 };
 
 /// The budgets of the flags, and which of them would need less memory, without numbers: for a step that is replayed

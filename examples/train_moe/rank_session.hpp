@@ -14,6 +14,7 @@
 #include "train_moe/phase_session.hpp"
 #include "train_moe/prepared_run.hpp"
 #include "train_moe/rollout.hpp"
+#include "train_moe/run_report.hpp"
 #include "train_moe/run_state.hpp"
 #include "train_moe/trainer.hpp"
 #include "train_moe/weights.hpp"
@@ -31,14 +32,32 @@ class rank_session {
         run_(&run),
         trainer_(prepared.line.run, rank, run, prepared.source),
         phases_(trainer_, prepared.line.run.cycle, prepared.eval_text),
-        state_(prepared.line, prepared.text) {
+        state_(prepared.line, prepared.text),
+        report_(prepared, run) {
     trainer_.checkpoints().add("train_moe", state_);
+    report_.watch(trainer_);
   }
 
   /// The whole run.
   void run() {
-    summary end;
     if (run_->rehearsing()) return rehearse();
+    try {
+      run_to_the_end();
+    } catch (const std::exception& problem) {
+      report_.fail(problem);
+      throw;
+    }
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  using trainer_type = trainer<T, Rank, Run, Parts>;
+
+  [[nodiscard]] const command_line& line() const noexcept { return prepared_->line; }
+  [[nodiscard]] const auto& control() { return trainer_.mesh().control(); }
+
+  void run_to_the_end() {
+    summary end;
     if (prepared_->imported) import_weights(trainer_.mesh(), trainer_.model(), *prepared_->imported);
     resume(end);
     train(end);
@@ -51,14 +70,8 @@ class rank_session {
     if (unsaved_) std::rethrow_exception(unsaved_);
     control().barrier();  // all ranks have succeeded, which can now be printed
     if (first_) prepared_->finish(end);
+    report_.finish(end.sample);
   }
-
- private:
-  using clock = std::chrono::steady_clock;
-  using trainer_type = trainer<T, Rank, Run, Parts>;
-
-  [[nodiscard]] const command_line& line() const noexcept { return prepared_->line; }
-  [[nodiscard]] const auto& control() { return trainer_.mesh().control(); }
 
   // From the newest checkpoint, where the flags say so.
   void resume(summary& end) {
@@ -68,6 +81,7 @@ class rank_session {
     state_.set_step(done_);
     phases_.continue_after(done_);
     if (!first_ || saved.from == belay::resume_from::nothing) return;
+    report_.resume_after(done_);
     end.resumed_from = done_;
     prepared_->printer.write_events([this](belay::event_file& events) { events.resume_at(done_ + 1); });
     prepared_->printer.say(done_ > 0 ? "resumed from " + belay::printable(from.folder) + "\n"
@@ -78,6 +92,8 @@ class rank_session {
   [[nodiscard]] bool save(std::size_t step) {
     state_.set_step(step);
     const bool stops = trainer_.checkpoints().after(step);
+    const std::size_t every = line().run.checkpoint.every;
+    if (stops || (every > 0 && step % every == 0)) report_.mark(belay::report_mark::checkpoint, step);
     if (const auto problem = first_ ? trainer_.checkpoints().take_problem() : std::nullopt)
       std::fprintf(stderr, "train_moe: a checkpoint was not written, training goes on: %s\n",
                    belay::printable_what(*problem).c_str());
@@ -93,8 +109,11 @@ class rank_session {
       const auto result = trainer_.train(step);
       if (!result) continue;  // it comes again, with more room
       const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
+      report_.gather(trainer_);
       if (first_) {
-        prepared_->printer.print(step, *result, seconds, trainer_.shared(), trainer_.memory());
+        const belay::step_report printed =
+            prepared_->printer.print(step, *result, seconds, trainer_.shared(), trainer_.memory());
+        report_.add(printed, *result, trainer_.shared(), run_->lasting());
         recent[step % 10] = result->loss;
         // The first step warms up; where it is the only one, it is all there is to time.
         if (step > done_ + 1 || run.steps == done_ + 1) timed_seconds += seconds;
@@ -109,6 +128,8 @@ class rank_session {
           [this](std::string_view line) {
             if (first_) prepared_->printer.say(line);
           });
+      if (run.cycle.ends_with(step)) report_.mark(belay::report_mark::phase, step);
+      if (evaluated) report_.add_eval_loss(step, *evaluated);
       if (evaluated && first_)
         prepared_->printer.write_events(
             [&](belay::event_file& events) { events.scalar("eval_loss", *evaluated).write(step); });
@@ -140,6 +161,7 @@ class rank_session {
   void evaluate(summary& end) {
     const double loss = phases_.evaluate();
     if (first_) end.eval_loss = loss;
+    report_.add_eval_loss(line().run.steps, loss);
   }
 
   // One pipeline draws a text, the others take part.
@@ -161,6 +183,7 @@ class rank_session {
   trainer_type trainer_;
   phase_session<trainer_type> phases_;
   run_state state_;
+  run_report report_;
   std::exception_ptr unsaved_;  // why the last checkpoint is not there
   std::size_t done_ = 0;        // steps of the run that this one goes on from
 };

@@ -46,9 +46,10 @@ class step_printer {
   step_printer(const step_printer&) = delete;  // the player points to the table beside it
   step_printer& operator=(const step_printer&) = delete;
 
-  /// Prints one step; `seconds` is what it took, `shared` and `memory` the tables that all ranks filled.
-  void print(std::size_t step, const step_result& result, double seconds, std::span<const double> shared,
-             const belay::memory_report& memory) {
+  /// Prints one step; `seconds` is what it took, `shared` and `memory` the tables that all ranks filled. Returns what
+  /// it has printed, which points into both.
+  belay::step_report print(std::size_t step, const step_result& result, double seconds, std::span<const double> shared,
+                           const belay::memory_report& memory) {
     belay::step_report report;
     report.step = step;
     report.loss = result.loss;
@@ -76,6 +77,7 @@ class step_printer {
       events.write(step);
     });
     if (begins) base_.heap = tools::heap_allocations();
+    return report;
   }
 
   /// A line of its own in the JSON file, if there is one.

@@ -132,6 +132,7 @@ class trainer {
   /// Of store and optimizer; whoever runs the training adds its own state and opens them.
   [[nodiscard]] auto& checkpoints() noexcept { return checkpoints_; }
   [[nodiscard]] auto& pipeline() noexcept { return pipeline_; }
+  [[nodiscard]] const auto& pipeline() const noexcept { return pipeline_; }
   [[nodiscard]] auto& stage() noexcept { return stage_; }
   /// Of tier file.
   [[nodiscard]] static belay::file_memory files_of(const options& settings) {

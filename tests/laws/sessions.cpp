@@ -16,6 +16,7 @@
 
 #include "belay/train/plan.hpp"
 #include "laws/support/session.hpp"
+#include "laws/support/session_page.hpp"
 #include "unit/report/support/event_reader.hpp"
 
 using namespace sessions_bench;
@@ -80,8 +81,9 @@ TEST_CASE("an export has the type that was chosen, either is imported into eithe
 TEST_CASE("every line has the fields that scripts read") {
   const folder in;
   const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2", "--tensorboard",
-                               in.file("events")});
+                               in.file("events"), "--report", in.file("page")});
   REQUIRE(got.steps.size() == 2);
+  check_page(in, got);
   // The same numbers for TensorBoard: the first event is the format's version, the last one the sample.
   const auto file = files::directory_iterator(in.file("events"));
   const auto events = report_test::read_events(file->path().string());
@@ -113,9 +115,7 @@ TEST_CASE("every line has the fields that scripts read") {
       for (const auto& count : layer) sum += std::size_t(count);
       CHECK(sum == 2 * 4 * 4 * 16);
     }
-    CHECK(step["allocations"]["device"] == 0);
-    CHECK(step["allocations"]["host"] == 0);
-    CHECK(step["allocations"]["heap"] == 0);
+    for (const char* kind : {"device", "host", "heap"}) CHECK(step["allocations"][kind] == 0);
   }
   CHECK(got.steps[0]["step"] == 1);
   CHECK(got.summary["steps"] == 2);

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -79,6 +80,16 @@ struct pipeline_times {
   [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
 };
 
+/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
+/// ended.
+struct executed_action {
+  schedule::action_kind kind = schedule::action_kind::forward;
+  std::size_t micro_batch = 0;
+  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3>
 class pipeline {
  public:
@@ -102,8 +113,9 @@ class pipeline {
       if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
         throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
       }
+      executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
     }
-    transfers_->resize(table_.actions(static_cast<std::size_t>(group_.rank())).size());
+    transfers_->resize(executed_.size());
   }
 
   [[nodiscard]] const Table& table() const noexcept { return table_; }
@@ -153,12 +165,15 @@ class pipeline {
       } else {
         compute(step.micro_batch(next.micro_batch), stage, next);
       }
-      ++number;
       // In the order of the stream, whose time it is.
-      compute_stream.run([this, kind = next.kind, exchanged = next.is_exchange()] {
-        const std::int64_t now = Clock::now();
-        times_.add(kind, exchanged, 1e-9 * static_cast<double>(now - std::exchange(last_, now)));
+      compute_stream.run([this, number] {
+        executed_action& done = executed_[number];
+        done.end = Clock::now();
+        done.begin = std::exchange(last_, done.end);
+        times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
       });
+      if (watch_) watch_(number);
+      ++number;
     }
   }
 
@@ -185,6 +200,10 @@ class pipeline {
   }
 
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
+  /// This rank's row of the table, and when the last step has run it.
+  [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
+  /// From now on `watch(number)` is called when the stream has been given action `number` of the row.
+  void watch_actions(std::function<void(std::size_t)> watch) { watch_ = std::move(watch); }
   /// This rank's stage, of how many, and the micro-batches of a step.
   [[nodiscard]] schedule::position place() const noexcept {
     return {static_cast<std::size_t>(group_.rank()), table_.stages(), table_.micro_batches()};
@@ -348,6 +367,8 @@ class pipeline {
   std::size_t in_pass_ = 0;
   std::uint64_t pass_ = 0;  // an epoch
   pipeline_times times_;
+  std::vector<executed_action> executed_;
+  std::function<void(std::size_t)> watch_;
   std::int64_t last_ = 0;
 };
 

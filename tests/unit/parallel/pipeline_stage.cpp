@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <new>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -286,11 +287,14 @@ std::vector<double> losses_of_layers(int stages, bool by_view) {
     belay::adamw optimizer{store};
     auto pipeline = pipeline_of(mesh);
     belay::pipeline_stage stage{net};
+    std::size_t watched = 0;
+    pipeline.watch_actions([&](std::size_t number) { watched += number == watched ? 1 : 0; });
     const auto loss = [&](const auto& scope, hidden_view y) {
       return belay::squared_error(scope, y, hidden_view(inputs[scope.micro_batch()]));
     };
     for (auto number : run.steps(3)) {
       static_cast<void>(number);
+      watched = 0;
       belay::step step{run.engine(), store};
       if (by_view)
         pipeline.run(step, stage, inputs, loss);
@@ -298,6 +302,11 @@ std::vector<double> losses_of_layers(int stages, bool by_view) {
         pipeline.run(
             step, stage, [&](std::size_t m) { return hidden_view(inputs[m]); }, loss);
       auto outcome = std::move(step).commit(mesh, belay::samples{micro_batches * rows});
+      const auto row = pipeline.executed();  // its actions follow each other
+      bool whole = watched == row.size() && row.size() >= 2 * micro_batches;
+      for (std::size_t i = 0; i < row.size() && !run.rehearsing(); ++i)
+        whole = whole && row[i].end >= row[i].begin && (i == 0 || row[i].begin == row[i - 1].end);
+      if (!whole) throw std::logic_error("a row of a pipeline's table is not as it was run");
       if (auto* ok = belay::committed(outcome)) {
         run.report(*ok, [&](double mean) { out.push_back(mean); });
         optimizer.apply(std::move(*ok), {.learning_rate = 1e-2});

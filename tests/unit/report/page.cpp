@@ -183,6 +183,11 @@ TEST_CASE("a run of one step has a page with its dots") {
   CHECK(count(text, "class=\"line dot") >= 6);
   CHECK(text.find("evaluation 2.25</span>") != std::string::npos);
   CHECK(text.find("1 checkpoint</span>") != std::string::npos);
+  CHECK(text.find("<b>Pipeline of step 1</b>") != std::string::npos);
+  CHECK(count(text, "<path class=\"action c0\"") == 2);  // executed and planned
+  // From the first action on, at the scale of the longer one: executed ends after 14.4 units, planned after 14.
+  CHECK(count(text, "M0 0.8H69.4v8.4H0Z") == 2);
+  CHECK(text.find("<span class=\"key c3\">at most 33</span>") != std::string::npos);
   CHECK(count(text, "step 1<") >= 6);
 }
 
@@ -211,7 +216,7 @@ TEST_CASE("texts are shown, not obeyed") {
 TEST_CASE("what is leased is stacked by purpose to the tier's bytes, also of steps that are folded") {
   const folder here;
   belay::report_folder to(here.path, belay::report_start::afresh);
-  made_run run(3000, 2, 0, 0);
+  made_run run(3000, 1, 0, 0);
   belay::report_page page(to, run.subject);
   for (std::uint64_t step = 1; step <= 3000; ++step) page.add<stopped_clock>(run.at(step));
   page.finish();
@@ -221,7 +226,7 @@ TEST_CASE("what is leased is stacked by purpose to the tier's bytes, also of ste
   CHECK(text.find("parameters 512 MiB</span>") != std::string::npos);
   CHECK(text.find("optimizer 256 MiB</span>") != std::string::npos);
   CHECK(text.find("other 128 MiB</span>") != std::string::npos);  // of no purpose that samples have
-  CHECK(text.find("planned 1.5 GiB</span>") != std::string::npos);
+  CHECK(text.find("planned at the start 1.5 GiB</span>") != std::string::npos);
   CHECK(count(text, "class=\"area c") == 4);  // and the batch in tier host
 }
 

@@ -46,7 +46,7 @@ class memory_stack {
           << "</span>";
     plot_.key(8, "most at once").bytes(static_cast<double>(history_->peak(number)), 3) << "</span>";
     if (tier.planned > 0)
-      plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+      plot_.key(8, "planned at the start", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
     for (std::size_t i = 0; i < chosen_; ++i) {

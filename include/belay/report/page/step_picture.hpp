@@ -91,7 +91,7 @@ class step_picture {
     plot_.key(0, "lasts", "key area").bytes(lasting, 3) << "</span>";
     plot_.key(1, "of the step", "key area") << "</span>";
     if (tier.planned > 0)
-      plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+      plot_.key(8, "planned at the start", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
     stairs(

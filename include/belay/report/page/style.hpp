@@ -31,13 +31,15 @@ h1{font-size:22px;margin:0 0 4px}
 h2{font-size:16px;margin:24px 0 8px}
 p{margin:4px 0}
 small,.note,.soft{color:var(--soft)}
-.bad{color:var(--bad)}
+.bad{color:var(--bad);white-space:pre-line}
 .tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(140px,1fr));gap:8px;margin:12px 0}
 .tiles div,figure,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px;
 margin:0;min-width:0}
 .tiles b{display:block;font-size:18px;font-variant-numeric:tabular-nums}
 .tiles span{color:var(--soft);font-size:12px}
 .two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:12px}
+.two+figure{margin-top:12px}
+td.soft{min-width:11em}
 figcaption{display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline;margin-bottom:8px}
 .key,.tiles b,td{font-variant-numeric:tabular-nums}
 .key{font-size:12px;color:var(--soft)}

@@ -105,6 +105,7 @@ class page_writer {
     memory_stack stack(out_, of_->subject, of_->history);
     for (std::size_t i = 0; i < of_->tiers.size(); ++i) stack.draw(i, of_->tiers[i]);
     step_picture(out_).memory(of_->last, of_->tiers.front());
+    step_picture(out_).open_obligations(of_->last);
     out_ << "</div></section>\n";
   }
 
@@ -120,7 +121,6 @@ class page_writer {
                                 {report_curve::waiting_least, "least", 2}};
     if (of_->waiting.ranks() > 1) curves.draw("Waiting", "over ranks", waits, page_unit::share, page_base::zero);
     page_tables(out_).waiting(of_->waiting, history);
-    step_picture(out_).open_obligations(of_->last);
     out_ << "</div>\n";
     step_picture(out_).schedules(of_->last);
     out_ << "</section>\n";

@@ -25,11 +25,25 @@ struct made_run {
     subject.title = "a made run";
     subject.steps = steps;
     subject.ranks = ranks, subject.layers = layers, subject.experts = experts;
-    const std::uint64_t planned[] = {512 * mebibyte, 256 * mebibyte, 768 * mebibyte, 64 * mebibyte};
+    const std::uint64_t bytes[] = {512 * mebibyte, 256 * mebibyte, 768 * mebibyte, 64 * mebibyte};
     const char* const rows[][2] = {
         {"device", "parameters"}, {"device", "optimizer"}, {"device", "activations"}, {"host", "batch"}};
     for (std::size_t i = 0; i < 4; ++i)
-      subject.memory.push_back({rows[i][0], rows[i][1], planned[i], planned[i] / 2, planned[i], planned[i] * ranks});
+      subject.memory.push_back({rows[i][0], rows[i][1], bytes[i], bytes[i] / 2, bytes[i], bytes[i] * ranks});
+    for (std::size_t stage = 0; stage < 2; ++stage) {
+      for (std::size_t m = 0; m < 4; ++m) {
+        using kind = belay::report_action::kind;
+        const double at = static_cast<double>(m), back = 5 + 2 * at + static_cast<double>(1 - stage);
+        planned.push_back(
+            {stage, m, kind::forward, at + static_cast<double>(stage), at + static_cast<double>(stage + 1)});
+        planned.push_back({stage, m, kind::backward, back, back + 2});
+        const double begin = 100 + 1.1 * at + static_cast<double>(stage);
+        executed.push_back({stage, m, kind::forward, begin, begin + 1});
+        executed.push_back({stage, m, kind::backward, 100.5 + back, 102.4 + back});
+      }
+    }
+    for (std::uint64_t i = 0; i < 24; ++i)
+      moments.push_back({(896 + 50 * (i < 12 ? i : 23 - i)) * mebibyte, i < 12 ? 3 * i : 3 * (23 - i)});
     subject.setup = {{"mesh", "pp=2,ep=2"}, {"lr", "0.001"}};
   }
 
@@ -52,12 +66,16 @@ struct made_run {
     out.replays = slow ? 1 : 0;
     out.tiers = tiers, out.live = live, out.waiting = waiting;
     out.expert_tokens = {tokens.data(), {subject.layers, subject.experts}};
+    if (subject.ranks == 1) return out;
+    out.executed = executed, out.planned = planned, out.moments = moments;
     return out;
   }
 
   std::vector<std::uint64_t> live, tokens;
   std::vector<double> waiting;
   belay::report_tier tiers[2];
+  std::vector<belay::report_action> executed, planned;
+  std::vector<belay::report_moment> moments;
 };
 
 }  // namespace report_test

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "train_moe/run_report.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <utility>
+
+#include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
+
+namespace train_moe {
+
+void run_report::begin(prepared_run& prepared, std::span<std::byte> room) {
+  const options& run = prepared.line.run;
+  belay::report_subject subject = prepared.subject();
+  learning_rate_ = run.learning_rate;
+  rows_ = subject.memory;
+  tiers_ = belay::tiers_of(rows_);
+  lasts_.resize(rows_.size()), live_.resize(rows_.size());
+  bytes_.resize(tiers_.size());
+  waiting_.resize(subject.ranks);
+  schedule_ = std::make_unique<const belay::schedule::dynamic_table>(schedule_of(run));
+  player_.emplace(*schedule_);
+  forward_.resize(schedule_->stages()), backward_.resize(schedule_->stages());
+  std::size_t computes = 0;
+  for (std::size_t stage = 0; stage < schedule_->stages(); ++stage) computes += schedule_->actions(stage).size();
+  executed_.reserve(computes), planned_.reserve(computes), moments_.reserve(computes);
+  page_.emplace(*prepared.report, std::move(subject), room);
+}
+
+void run_report::resume_after(std::size_t step) {
+  if (page_) page_->resume_after(step, belay::where{});
+}
+
+// The shown rank's purposes last where this rank's do. What is moved away while others train is not there.
+void run_report::find_lasting(const belay::rank_plan& lasting) {
+  if (std::exchange(found_, true)) return;
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    const bool lasts = std::ranges::any_of(lasting.items(), [&](const belay::plan_item& item) {
+      return item.bytes > 0 && belay::name(item.where_it_is) == rows_[row].tier && item.purpose == rows_[row].purpose;
+    });
+    lasts_[row] = lasts && rows_[row].purpose != "out of phase" ? rows_[row].planned : 0;
+  }
+}
+
+void run_report::read_bytes(const belay::step_report& printed) {
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const belay::report_tier_rows& tier = tiers_[i];
+    const belay::tier_report& from = tier.tier == belay::name(belay::tier::device)   ? printed.device
+                                     : tier.tier == belay::name(belay::tier::pinned) ? printed.pinned
+                                     : tier.tier == belay::name(belay::tier::host)   ? printed.host
+                                                                                     : printed.file;
+    bytes_[i] = from.used() ? belay::report_tier{from.live[shown_rank_], from.peak[shown_rank_]} : belay::report_tier{};
+    std::uint64_t itemised = 0;
+    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) itemised += lasts_[row];
+    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row)
+      live_[row] = itemised <= bytes_[i].live ? lasts_[row] : 0;  // else it has moved: the tier's bytes alone are known
+  }
+}
+
+// The first pipeline's actions, and the schedule played with each stage's mean times, as that which predicts the
+// bubble.
+void run_report::read_schedules(std::span<const double> shared) {
+  executed_.clear(), planned_.clear(), moments_.clear();
+  if (!record_.any()) return;
+  using kind = belay::report_action::kind;
+  const auto kind_of = [](const belay::schedule::action& each) {
+    return each.kind == belay::schedule::action_kind::forward ? kind::forward : kind::backward;
+  };
+  const std::size_t stages = schedule_->stages(), each = waiting_.size() / stages;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    forward_[stage] = backward_[stage] = 0;
+    for (std::size_t rank = stage * each; rank < (stage + 1) * each; ++rank) {
+      forward_[stage] += shared[table_.of_rank(rank, report_table::forward_seconds)] / static_cast<double>(each);
+      backward_[stage] += shared[table_.of_rank(rank, report_table::backward_seconds)] / static_cast<double>(each);
+    }
+    std::size_t number = 0;
+    for (const belay::schedule::action& next : schedule_->actions(stage)) {
+      if (!next.is_exchange())
+        executed_.push_back({stage, next.micro_batch, kind_of(next), 1e-9 * record_.begin(stage, number),
+                             1e-9 * record_.end(stage, number)});
+      ++number;
+    }
+  }
+  auto watch = [&](std::size_t stage, const belay::schedule::action& next, double begin, double end) {
+    planned_.push_back({stage, next.micro_batch, kind_of(next), begin, end});
+  };
+  player_->play_watched(forward_, backward_, watch);
+  for (std::size_t number = 0; number < schedule_->actions(shown_rank_ / each).size(); ++number)
+    moments_.push_back(
+        {static_cast<std::uint64_t>(record_.live(number)), static_cast<std::uint64_t>(record_.open(number))});
+}
+
+void run_report::add(const belay::step_report& printed, const step_result& result, std::span<const double> shared,
+                     const belay::rank_plan& lasting) {
+  if (!page_) return;
+  find_lasting(lasting);
+  read_bytes(printed);
+  read_schedules(shared);
+  const bool pipelined = schedule_->stages() > 1;  // else nobody waits for a neighbour
+  for (std::size_t rank = 0; rank < waiting_.size(); ++rank)
+    waiting_[rank] = shared[table_.of_rank(rank, report_table::bubble)];
+  belay::report_sample sample;
+  sample.step = printed.step;
+  sample.loss = printed.loss;
+  sample.learning_rate = learning_rate_;
+  sample.tokens_per_s = printed.tokens_per_s;
+  sample.grad_norm = printed.grad_norm;
+  if (pipelined) {
+    sample.bubble = printed.bubble, sample.bubble_predicted = printed.bubble_predicted;
+    sample.waiting = waiting_, sample.executed = executed_, sample.planned = planned_;
+  }
+  sample.replays = result.replays, sample.plan_misses = printed.plan_misses;
+  sample.tiers = bytes_, sample.live = live_, sample.moments = moments_;
+  sample.expert_tokens = printed.expert_tokens;
+  page_->add(sample);
+  say_problem();
+}
+
+void run_report::add_eval_loss(std::size_t step, double loss) {
+  if (!page_) return;
+  page_->add_eval_loss(step, loss);
+  say_problem();
+}
+
+void run_report::mark(belay::report_mark which, std::size_t step) {
+  if (!page_) return;
+  page_->mark(which, step);
+  say_problem();
+}
+
+void run_report::finish(std::string_view sample) {
+  if (!page_) return;
+  page_->finish(sample);
+  say_problem();
+}
+
+void run_report::fail(const std::exception& problem) {
+  if (!page_) return;
+  page_->fail(belay::printable_what(problem));
+  say_problem();
+}
+
+void run_report::say_problem() {
+  if (const auto problem = page_->take_problem())
+    std::fprintf(stderr, "train_moe: no more of the report is written, training goes on: %s\n",
+                 belay::printable_what(*problem).c_str());
+}
+
+}  // namespace train_moe

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The page of --report: written by the rank that prints, in memory of the run. On other ranks, and without the flag,
+// there is nothing but the calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "belay/device/tier.hpp"
+#include "belay/parallel/schedule.hpp"
+#include "belay/report/page.hpp"
+#include "belay/report/step_line.hpp"
+#include "belay/train/plan.hpp"
+#include "train_moe/prepared_run.hpp"
+#include "train_moe/report_table.hpp"
+#include "train_moe/step_record.hpp"
+#include "train_moe/trainer.hpp"
+
+namespace train_moe {
+
+class run_report {
+ public:
+  /// All ranks of the run make one. `prepared` and `run` outlive it.
+  template <class Run>
+  run_report(prepared_run& prepared, Run& run) : table_(prepared.line.run) {
+    if (prepared.line.report.empty()) return;
+    const auto ranks = static_cast<std::size_t>(prepared.line.run.mesh.ranks());
+    const auto bytes_of = [ranks](int rank) { return rank == 0 ? belay::report_page::room_bytes(ranks) : 0; };
+    const auto room = run.template lease_share<std::byte>(belay::tier::host, bytes_of, "report");
+    record_ = step_record(prepared.line.run, run);
+    if (run.rehearsing()) return;
+    shown_rank_ = belay::fullest_rank(prepared.plan.plan);
+    if (!room.empty()) begin(prepared, room);
+  }
+  run_report(const run_report&) = delete;  // the trainer's pipeline points into it
+  run_report& operator=(const run_report&) = delete;
+
+  /// Before the first step, on all ranks: notes what `trainer` has leased after each action of its pipeline.
+  template <class Trainer>
+  void watch(Trainer& trainer) {
+    record_.watch(trainer);
+  }
+  /// After each committed step, before add(). Collective over the world.
+  template <class Trainer>
+  void gather(const Trainer& trainer) {
+    record_.gather(trainer, shown_rank_);
+  }
+
+  /// The run goes on after `step`. Throws belay::file_error for samples that cannot be read.
+  void resume_after(std::size_t step);
+  /// A committed step as it was printed; `shared` is the table of all ranks, `lasting` what this rank has leased for
+  /// the run.
+  void add(const belay::step_report& printed, const step_result& result, std::span<const double> shared,
+           const belay::rank_plan& lasting);
+  void add_eval_loss(std::size_t step, double loss);
+  void mark(belay::report_mark which, std::size_t step);
+  /// The last page, of a run that is over, or that fails.
+  void finish(std::string_view sample);
+  void fail(const std::exception& problem);
+
+ private:
+  void begin(prepared_run& prepared, std::span<std::byte> room);
+  void find_lasting(const belay::rank_plan& lasting);
+  void read_bytes(const belay::step_report& printed);
+  void read_schedules(std::span<const double> shared);
+  void say_problem();
+
+  report_table table_;
+  double learning_rate_ = 0;
+  std::size_t shown_rank_ = 0;
+  std::vector<belay::report_row> rows_;
+  std::vector<belay::report_tier_rows> tiers_;
+  std::vector<std::uint64_t> lasts_, live_;  // by row: bytes for as long as the run; now
+  std::vector<belay::report_tier> bytes_;    // by tier
+  std::vector<double> waiting_;              // by rank
+  step_record record_;
+  std::unique_ptr<const belay::schedule::dynamic_table> schedule_;  // stays where it is
+  std::optional<belay::schedule::timeline_player<belay::schedule::dynamic_table>> player_;
+  std::vector<double> forward_, backward_;  // by stage: seconds of a micro-batch
+  std::vector<belay::report_action> executed_, planned_;
+  std::vector<belay::report_moment> moments_;
+  bool found_ = false;
+  std::optional<belay::report_page> page_;
+};
+
+}  // namespace train_moe
