@@ -36,7 +36,7 @@ configure_file(cmake/belay.pc.in belay.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/belay.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig COMPONENT devel)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/belay COMPONENT devel)
 
-foreach(tool belay-run belay-info belay-fr belay-checkpoint)
+foreach(tool belay-run belay-info belay-fr belay-checkpoint belay-plan)
   if(TARGET ${tool})
     install(TARGETS ${tool} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools OPTIONAL)
   endif()

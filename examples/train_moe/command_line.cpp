@@ -14,6 +14,7 @@
 
 #include "belay/comm/launcher.hpp"
 #include "belay/core/error.hpp"
+#include "input/flag_values.hpp"
 #include "train_moe/stream_rule.hpp"
 
 namespace train_moe {
@@ -21,63 +22,11 @@ namespace train_moe {
 namespace {
 
 using belay::input_error;
-
-std::vector<std::pair<std::string, std::string>> key_values(const std::string& text, const char* flag) {
-  std::vector<std::pair<std::string, std::string>> out;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string item = text.substr(begin, end - begin);
-    const std::size_t equals = item.find('=');
-    if (equals == std::string::npos || equals == 0 || equals + 1 == item.size()) {
-      throw input_error(std::string(flag) + ": expected name=value, separated by commas, got '" + item + "'");
-    }
-    for (const auto& [name, value] : out) {
-      if (name == item.substr(0, equals)) throw input_error(std::string(flag) + ": '" + name + "' is given twice");
-    }
-    out.emplace_back(item.substr(0, equals), item.substr(equals + 1));
-    begin = end + 1;
-  }
-  return out;
-}
-
-// Where what a number leads to is held against its limit: see check(options).
-constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
-
-// An integer that counts nothing.
-CLI::Validator whole_number() {
-  return CLI::Validator(
-      [](const std::string& text) -> std::string {
-        std::uint64_t value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error == std::errc{} && end == text.data() + text.size()) return {};
-        return "expected a whole number, at least 0 and below 2^64, got '" + text + "'";
-      },
-      "");
-}
-
-// Zero sizes, negative numbers and what is no number at all are refused with the flag's name and its unit.
-CLI::Validator count_of(const char* unit, std::size_t least, std::size_t most) {
-  return CLI::Validator(
-      [=](const std::string& text) -> std::string {
-        std::size_t value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most) {
-          const std::string range = most == any ? ", at least " + std::to_string(least)
-                                                : " from " + std::to_string(least) + " to " + std::to_string(most);
-          return "expected a whole number of " + std::string(unit) + range + ", got '" + text + "'";
-        }
-        return {};
-      },
-      unit);
-}
-
-// An empty name is most often a shell's variable that is not set.
-CLI::Validator a_name() {
-  return CLI::Validator(
-      [](const std::string& text) -> std::string { return text.empty() ? "expected a name, got an empty text" : ""; },
-      "");
-}
+using input::a_name;
+using input::any;
+using input::count_of;
+using input::key_values;
+using input::whole_number;
 
 belay::tier lower_tier(const std::string& text) {  // device: it names none
   for (const belay::tier each : {belay::tier::pinned, belay::tier::host, belay::tier::file})
@@ -100,7 +49,12 @@ void resolve_model(command_line& line, bool model_given) {
     }
     line.config = imported;
   }
-  const model_config& from = line.config;
+  set_model(run, line.config);
+}
+
+}  // namespace
+
+void set_model(options& run, const model_config& from) {
   run.model.vocab = from.vocab_size;
   run.model.hidden = from.hidden_size;
   run.model.expert_width = from.intermediate_size;
@@ -115,8 +69,6 @@ void resolve_model(command_line& line, bool model_given) {
   run.model.norm_eps = from.rms_norm_eps;
   run.balance_coefficient = from.router_aux_loss_coef;
 }
-
-}  // namespace
 
 belay::axes parse_mesh(const std::string& text) {
   belay::axes mesh;
@@ -191,25 +143,25 @@ void parse_offload(const std::string& text, const std::string& otherwise, option
   }
 }
 
-belay::budget parse_budget(const std::string& text) {
+belay::budget parse_budget(const std::string& text, const std::string& flag) {
   belay::budget out;
   const std::map<std::string, double> units{
       {"", 1},     {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
       {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
-  for (const auto& [name, value] : key_values(text, "--budget")) {
+  for (const auto& [name, value] : key_values(text, flag)) {
     std::size_t of = 0;
     while (of < belay::tier_count && name != belay::name(static_cast<belay::tier>(of))) ++of;
     if (of == belay::tier_count)
-      throw input_error("--budget: unknown tier '" + name + "'; the tiers are device, pinned, host and file");
+      throw input_error(flag + ": unknown tier '" + name + "'; the tiers are device, pinned, host and file");
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     const auto unit = units.find(std::string(end, value.data() + value.size()));
     if (error == std::errc::result_out_of_range || (unit != units.end() && number * unit->second > 9e18))
-      throw input_error("--budget: " + name + "=" + value +
+      throw input_error(flag + ": " + name + "=" + value +
                         " is more than 9000000000000000000 bytes, which no machine has: without " + name +
                         " there is no limit");
     if (error != std::errc{} || unit == units.end() || !(number >= 0)) {
-      throw input_error("--budget: " + name + " needs bytes, as in 512MiB, 1GiB or 1000000, got '" + value + "'");
+      throw input_error(flag + ": " + name + " needs bytes, as in 512MiB, 1GiB or 1000000, got '" + value + "'");
     }
     out[static_cast<belay::tier>(of)] = static_cast<std::size_t>(number * unit->second);
   }

@@ -35,12 +35,15 @@ struct command_line {
 /// sense; the message has been printed).
 [[nodiscard]] std::optional<command_line> parse(int argc, char** argv, int& exit_code);
 
+/// The sizes of a model into those of a run.
+void set_model(options& run, const model_config& from);
+
 /// "pp=2,ep=2" to axes; omitted axes are 1. Throws belay::input_error.
 [[nodiscard]] belay::axes parse_mesh(const std::string& text);
 /// "optimizer:pinned,parameters" into `run`; `otherwise` is the tier of what names none. Throws belay::input_error.
 void parse_offload(const std::string& text, const std::string& otherwise, options& run);
-/// "device=512MiB,host=1GiB" to a budget per rank. Throws belay::input_error.
-[[nodiscard]] belay::budget parse_budget(const std::string& text);
+/// "device=512MiB,host=1GiB" to a budget per rank. Throws belay::input_error, with the flag.
+[[nodiscard]] belay::budget parse_budget(const std::string& text, const std::string& flag = "--budget");
 /// "adversarial:7" to a policy and its seed. Throws belay::input_error.
 [[nodiscard]] belay::stream_choice parse_streams(const std::string& text);
 /// One of the four choices of what is frozen. Throws belay::input_error.

@@ -53,6 +53,9 @@ struct sequence_index {
 
 class corpus {
  public:
+  /// No text: of a run that is planned and never run.
+  [[nodiscard]] static corpus none() { return corpus("no text", ""); }
+
   /// The bytes of `path`.
   [[nodiscard]] static corpus from_file(const std::string& path) { return corpus(path, read_text(path)); }
 

@@ -4,6 +4,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "input/bounded_json.hpp"
+#include "input/json_fields.hpp"
 #include "input/regular_file.hpp"
 #include "train_moe/hugging_face.hpp"
 
@@ -12,57 +13,8 @@ namespace train_moe {
 namespace {
 
 using belay::input_error;
+using fields = input::json_fields;
 using nlohmann::json;
-
-// Fields of one config.json; errors begin with the file's name and the field's.
-class fields {
- public:
-  fields(const json& values, const std::string& source) : values_(values), source_(source) {}
-
-  [[noreturn]] void refuse(const std::string& field, const std::string& why) const {
-    throw input_error(source_ + ": " + field + " " + why);
-  }
-
-  [[nodiscard]] const json* find(const char* field) const {
-    const auto found = values_.find(field);
-    return found == values_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  [[nodiscard]] std::size_t count(const char* field) const {
-    const json* value = find(field);
-    if (value == nullptr) refuse(field, "is missing");
-    return count_in(field, *value);
-  }
-  [[nodiscard]] std::size_t count(const char* field, std::size_t otherwise) const {
-    const json* value = find(field);
-    return value == nullptr ? otherwise : count_in(field, *value);
-  }
-  [[nodiscard]] double number(const char* field, double otherwise) const {
-    const json* value = find(field);
-    if (value == nullptr) return otherwise;
-    if (!value->is_number()) refuse(field, "is " + input::shown(*value) + ", a number is needed");
-    return value->get<double>();
-  }
-  void require(bool holds, const char* field, double value, const char* allowed) const {
-    if (!holds) refuse(field, "is " + json(value).dump() + ", " + allowed + " is needed");
-  }
-  void same(const char* field, const json& wanted, const char* why) const {
-    const json* value = find(field);
-    if (value != nullptr && *value != wanted) refuse(field, "is " + input::shown(*value) + ": " + why);
-  }
-
- private:
-  std::size_t count_in(const char* field, const json& value) const {
-    constexpr std::uint64_t most = std::uint64_t{1} << 31U;
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() == 0 || value.get<std::uint64_t>() > most) {
-      refuse(field, "is " + input::shown(value) + ", a whole number from 1 to 2147483648 is needed");
-    }
-    return value.get<std::size_t>();
-  }
-
-  const json& values_;
-  const std::string& source_;
-};
 
 // Old files have rope_theta at the top and rope_scaling beside it, new ones both in rope_parameters.
 double rope_theta_of(const fields& in) {

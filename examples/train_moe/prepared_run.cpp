@@ -184,6 +184,13 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
     printer.say("files of " + belay::printable(given.run.tier_folder) + ": " + *tier_file + "\n");
 }
 
+prepared_run::prepared_run(command_line& given, rehearsal_of rehearse)
+    : line(given),
+      text(corpus::none()),
+      source(text, given.run.seed),
+      plan(plan_of(rehearse, *this)),
+      printer(given.run, "", "") {}
+
 belay::launch_options launch_options_of(const options& run) {
   belay::launch_options out;
   out.budget = run.budget;

@@ -56,6 +56,9 @@ struct prepared_run {
   /// `rehearse` makes the plan; of one that is refused also those of other flags, for which `given` is changed and put
   /// back. Throws belay::input_error, belay::file_error or belay::plan_refused.
   prepared_run(command_line& given, voice says, rehearsal_of rehearse);
+  /// Of a run that is planned and never run: no text, import or budget is looked at, and nothing is printed or written.
+  /// Throws belay::input_error where no rehearsal has addresses for it.
+  prepared_run(command_line& given, rehearsal_of rehearse);
   prepared_run(const prepared_run&) = delete;  // the source reads from the text beside it
   prepared_run& operator=(const prepared_run&) = delete;
 
