@@ -66,6 +66,7 @@ void train(auto& rank, auto& run, std::size_t steps, const train_moe::corpus& te
 int main(int argc, char** argv) try {
   model::one_thread_per_product();
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
+  if (steps == 0) return std::fprintf(stderr, "01_plain [STEPS] [FILE]: at least one step\n"), 2;
   if (steps == 0) throw belay::input_error("STEPS must be a whole number, at least 1");
   const auto text = train_moe::corpus::from(argc > 2 ? argv[2] : "", BELAY_SOURCE_DIR);
   belay::launch<model::host_kit>(belay::host::world{1}, [&](auto& rank, auto& run) { train(rank, run, steps, text); });

@@ -74,6 +74,7 @@ void train(auto& rank, auto& run, std::size_t steps) {
 int main(int argc, char** argv) try {
   model::one_thread_per_product();
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
+  if (steps == 0) return std::fprintf(stderr, "02_experts [STEPS]: at least one step\n"), 2;
   belay::launch<model::host_kit>(belay::host::world{2}, [&](auto& rank, auto& run) { train(rank, run, steps); });
 } catch (const std::exception& error) {
   std::fprintf(stderr, "02_experts: %s\n", belay::printable_what(error).c_str());

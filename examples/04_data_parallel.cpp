@@ -57,6 +57,7 @@ void train(auto& rank, auto& run, std::size_t steps, const train_moe::corpus& te
 int main(int argc, char** argv) try {
   const auto text = train_moe::corpus::from_repository(BELAY_SOURCE_DIR);
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
+  if (steps == 0) return std::fprintf(stderr, "04_data_parallel [STEPS]: at least one step\n"), 2;
   const auto body = [&](auto& rank, auto& run) { train(rank, run, steps, text); };
   const bool by_hand = belay::find_launcher().launcher == std::string("none");
   if (by_hand) std::printf("%s", belay::rehearse(4, body).text().c_str());  // what each rank will lease, to the byte

@@ -109,6 +109,7 @@ void train(auto& rank, auto& run, std::size_t steps) {
 
 int main(int argc, char** argv) try {
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
+  if (steps == 0) return std::fprintf(stderr, "05_sharded [STEPS]: at least one step\n"), 2;
   const auto body = [&](auto& rank, auto& run) { train(rank, run, steps); };
   std::printf("%s", belay::rehearse(4, body).text().c_str());
   belay::launch(belay::host::world{4}, body);

@@ -90,6 +90,7 @@ void train(auto& rank, auto& run, std::size_t steps, const residence& where, std
 
 int main(int argc, char** argv) try {
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
+  if (steps == 0) return std::fprintf(stderr, "08_offload [STEPS] [FOLDER]: at least one step\n"), 2;
   const std::string folder = argc > 2 ? argv[2] : "/tmp";
   const residence lower{belay::tier::pinned, {.state = belay::tier::file, .folder = folder, .chunk = 4096}};
   std::vector<double> offloaded, resident;

@@ -27224,10 +27224,15 @@ class checkpoint_folder {
     safetensors::sync_folder<Files>(folder, at);
   }
 
-  /// Removes what is not committed, of steps before `end`.
-  void sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
+  /// Removes what is not committed, of steps before `end`, and says of which.
+  std::vector<std::uint64_t> sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
+    std::vector<std::uint64_t> out;
     for (const std::uint64_t step : steps(at))
-      if (step < end && !exists(path_of(step) + "/" + std::string(manifest_name))) remove(step, at);
+      if (step < end && !exists(path_of(step) + "/" + std::string(manifest_name))) {
+        remove(step, at);
+        out.push_back(step);
+      }
+    return out;
   }
 
   /// Removes the committed checkpoints but for the newest `count`; 0: none is removed.
@@ -30961,7 +30966,8 @@ enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
 struct resumed_run {
   std::uint64_t step = 0;
   std::string folder = {};
-  std::uint64_t bytes_read = 0;  // by this rank
+  std::uint64_t bytes_read = 0;           // by this rank
+  std::vector<std::uint64_t> swept = {};  // on rank 0: steps whose checkpoint was never committed, and is removed
 };
 
 /// All ranks of the mesh make one and call it alike. Run, mesh, stores, optimizers and states outlive it. It takes part
@@ -31024,7 +31030,7 @@ class checkpoints {
       problems.attempt([&] {
         if (!speaks()) return;
         folder_.lock(at);
-        folder_.sweep(~std::uint64_t{0}, at);
+        out.swept = folder_.sweep(~std::uint64_t{0}, at);
         const std::vector<std::uint64_t> all = folder_.committed(at);
         if (!all.empty()) newest[0] = all.back();
         if (newest[0] != 0 && from == resume_from::nothing)
@@ -31035,7 +31041,8 @@ class checkpoints {
       problems.agree(control(), at);
       control().broadcast(std::span<std::uint64_t>(newest), 0, at);
       if (newest[0] != 0) {
-        out = {newest[0], folder_.path_of(newest[0])};
+        out.step = newest[0];
+        out.folder = folder_.path_of(newest[0]);
         out.bytes_read = load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
         run_->engine().continue_after(out.step);
         problems.attempt([&] {
@@ -31217,6 +31224,7 @@ class checkpoints {
     } catch (const file_error& problem) {
       problem_ = problem;
     }
+    if (speaks()) static_cast<void>(Files::remove_folder(folder_.path_of(saving_).c_str()));
     saving_ = 0;
     held_.clear();
   }

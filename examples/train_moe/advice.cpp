@@ -80,7 +80,8 @@ void add_offload(change_list& out, const options& run) {
 // What changes the numbers of a run, or its ranks.
 void add_other_runs(change_list& out, const options& run) {
   if (run.expert_capacity > 1)
-    out.add("--expert-capacity 1", "smaller expert windows, at the price of replayed steps",
+    out.add("--expert-capacity 1",
+            "smaller expert windows, until a step that overflows them is replayed with larger ones",
             [](options& one) { one.expert_capacity = 1; });
   const auto ranks = static_cast<std::size_t>(run.mesh.expert);
   if (run.micro_batch_size > ranks)

@@ -113,8 +113,17 @@ phase_cycle parse_phases(const std::string& text) {
 }
 
 freeze_kind parse_freeze(const std::string& text) {
+  const auto parts_of = [](std::string_view list) {  // in whatever order
+    std::vector<std::string_view> out;
+    for (std::size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+      end = list.find(',', begin);
+      out.push_back(list.substr(begin, end - begin));
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  };
   for (const freeze_kind each : all_freeze_kinds)
-    if (text == name(each)) return each;
+    if (parts_of(text) == parts_of(name(each))) return each;
   throw input_error("--freeze is one of none; attention; experts; attention,experts,embedding; got '" + text + "'");
 }
 

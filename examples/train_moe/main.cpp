@@ -24,6 +24,7 @@ int exit_code_of(belay::error_kind what) noexcept {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not become so large is an error with its name
   int exit_code = 0;
   std::optional<train_moe::command_line> line;
   const auto fail = [&](const std::exception& error, int code) {

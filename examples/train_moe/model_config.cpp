@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
 
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
@@ -142,6 +145,9 @@ model_config load_model(const std::string& model, std::size_t sequence) {
     config.num_key_value_heads = 8;
     return config;
   }
+  if (std::error_code wrong; model.find_first_of("./") == std::string::npos && !std::filesystem::exists(model, wrong))
+    throw belay::input_error("--model is tiny, small or a Hugging Face config.json, not '" + belay::printable(model) +
+                             "'");
   return parse_model(input::content_of(model, largest_config), sequence, model);
 }
 

@@ -63,6 +63,25 @@ options moved_to(tier to, tier options::*what, const options& run) {
   return out;
 }
 
+// All that can be in files, but for activations or with them, where that fits.
+void propose_files(offload_proposal& out, const std::function<belay::rehearsal_result(const options&)>& rehearse) {
+  options changed = out.given;
+  for (const movable& what : all_movable) {
+    options moved = moved_to(tier::file, what.where_it_is, changed);
+    try {
+      check(moved);
+      belay::plan found = rehearse(moved).plan;
+      changed = std::move(moved);
+      if (found.shortage(changed.budget)) continue;
+      out.missing.reset();
+      out.planned = std::move(found);
+      out.proposed = std::move(changed);
+      return;
+    } catch (const belay::error&) {  // nothing that could be offloaded
+    }
+  }
+}
+
 std::string bytes_of(std::size_t bytes) { return std::to_string(bytes) + " bytes (" + belay::bytes_text(bytes) + ")"; }
 
 }  // namespace
@@ -96,6 +115,7 @@ offload_proposal propose_offload(const options& given, const belay::plan& planne
       }
     }
   }
+  if (out.missing) propose_files(out, rehearse);
   return out;
 }
 
@@ -103,13 +123,16 @@ std::string offload_proposal::text() const {
   const std::string tiers = offload_text(proposed);
   if (missing) {
     const std::string with = tiers.empty() ? "" : "with " + tiers + ", in the order pinned, host, file, ";
-    return "no --offload fits: " + with + "tier " + belay::name(missing->where_it_is) + " is " +
+    return "no --offload that was tried fits: " + with + "tier " + belay::name(missing->where_it_is) + " is " +
            (tiers.empty() ? "" : "still ") + "short by " + bytes_of(missing->needed_bytes - missing->budget_bytes);
   }
   if (tiers == offload_text(given))
     return tiers.empty() ? "no --offload is needed: the plan fits" : "--offload " + tiers + ", as given, fits";
   std::string out = "--offload " + tiers;
-  if (proposed.tier_folder != given.tier_folder) out += " --tier-dir " + proposed.tier_folder;
+  if (proposed.tier_folder.empty() && !given.tier_folder.empty())
+    out += " without --tier-dir";
+  else if (proposed.tier_folder != given.tier_folder)
+    out += " --tier-dir " + proposed.tier_folder;
   out += ": fits, rehearsed; a rank needs at most ";
   const by_tier needed = needed_by(planned);
   bool first = true;

@@ -28,8 +28,9 @@ struct offload_proposal {
 
 /// Fills pinned, host and file, in this order, with what is in a tier that is over its budget: optimizer state first,
 /// then gradients, parameters and activations, until all fits. What moves must fit where it goes, and is rehearsed
-/// there: `rehearse` makes the plan of a run with other options, and may throw what a rehearsal throws. Where `given`
-/// has no folder for tier file, that is the system's for temporary files.
+/// there: `rehearse` makes the plan of a run with other options, and may throw what a rehearsal throws. Where nothing
+/// is found so, one after the other goes to a file. Where `given` has no folder for tier file, that is the system's for
+/// temporary files.
 [[nodiscard]] offload_proposal propose_offload(
     const options& given, const belay::plan& planned,
     const std::function<belay::rehearsal_result(const options& changed)>& rehearse);

@@ -59,6 +59,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
             {"host", bytes(run.budget[belay::tier::host])},
             {"file", bytes(run.budget[belay::tier::file])}}},
           {"json", path(line.json)},
+          {"tensorboard", path(line.tensorboard)},
           {"print_plan", line.print_plan == command_line::plan_output::print},
           {"eval", path(line.eval)},
           {"report", path(line.report)},

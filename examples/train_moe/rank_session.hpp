@@ -80,6 +80,9 @@ class rank_session {
     done_ = static_cast<std::size_t>(from.step);
     state_.set_step(done_);
     phases_.continue_after(done_);
+    for (const std::uint64_t step : from.swept)
+      prepared_->printer.say(belay::printable(saved.folder) + ": removed what was saved of step " +
+                             std::to_string(step) + ", which has no manifest: it was never committed\n");
     if (!first_ || saved.from == belay::resume_from::nothing) return;
     report_.resume_after(done_);
     end.resumed_from = done_;

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "train_moe/session.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "belay/backend/host/processes.hpp"
 #include "belay/comm/launcher.hpp"
@@ -34,10 +39,24 @@ void start_without_threads(char** argv) {
   ::execv("/proc/self/exe", argv);  // where that fails, the fork reports the threads
 }
 
-// Ctrl-C ends the ranks. The process that started them ignores it, and reports their end.
+// Ctrl-C ends the ranks: the terminal sends it to all of them, whoever else does to the process that started them,
+// which passes it on and reports their end. It has one thread, whose children they are.
+void interrupt_children(int) {
+  const int error = errno;
+  char text[4096];
+  const int children = ::open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+  const ssize_t got = children < 0 ? 0 : ::read(children, text, sizeof text);
+  for (pid_t child = 0; const char each : std::span(text, got > 0 ? static_cast<std::size_t>(got) : 0))
+    if (each >= '0' && each <= '9')
+      child = 10 * child + (each - '0');
+    else
+      ::kill(std::exchange(child, 0), SIGINT);
+  if (children >= 0) ::close(children);
+  errno = error;
+}
 class outlives_interrupts {
  public:
-  outlives_interrupts() noexcept : before_(std::signal(SIGINT, [](int) {})) {}
+  outlives_interrupts() noexcept : before_(std::signal(SIGINT, interrupt_children)) {}
   outlives_interrupts(const outlives_interrupts&) = delete;
   outlives_interrupts& operator=(const outlives_interrupts&) = delete;
   ~outlives_interrupts() { std::signal(SIGINT, before_); }

@@ -234,7 +234,8 @@ TEST_CASE("a refused plan proposes an --offload, which is accepted and trains al
     REQUIRE(got.steps.size() == 2);
     for (std::size_t s = 0; s < 2; ++s) CHECK(got.steps[s]["loss"] == resident.steps[s]["loss"]);
   }
-  CHECK(refusal_of("device=1000").find("no --offload fits: with optimizer:pinned,") != std::string::npos);
+  CHECK(refusal_of("device=1000").find("no --offload that was tried fits: with optimizer:pinned,") !=
+        std::string::npos);
 }
 
 TEST_CASE("what cannot be offloaded is refused with the flag that would help") {

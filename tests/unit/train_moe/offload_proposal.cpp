@@ -85,9 +85,11 @@ TEST_CASE("a proposal says its flags and bytes, and what is left where no --offl
   const auto none = proposal(limited(49, 1000, 0, 0));
   CHECK(none.missing);
   CHECK(none.text() ==
-        "no --offload fits: with optimizer:pinned,parameters:pinned,gradients:pinned,activations:pinned, in the order "
+        "no --offload that was tried fits: with "
+        "optimizer:pinned,parameters:pinned,gradients:pinned,activations:pinned, in the order "
         "pinned, host, file, tier device is still short by 1 bytes (1 B)");
-  CHECK(proposal(limited(100, 0, 0, 0)).text() == "no --offload fits: tier device is short by 420 bytes (420 B)");
+  CHECK(proposal(limited(100, 0, 0, 0)).text() ==
+        "no --offload that was tried fits: tier device is short by 420 bytes (420 B)");
 }
 
 TEST_CASE("what a stage does not divide stays, and so does what a rehearsal refuses") {

@@ -116,10 +116,15 @@ class checkpoint_folder {
     safetensors::sync_folder<Files>(folder, at);
   }
 
-  /// Removes what is not committed, of steps before `end`.
-  void sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
+  /// Removes what is not committed, of steps before `end`, and says of which.
+  std::vector<std::uint64_t> sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
+    std::vector<std::uint64_t> out;
     for (const std::uint64_t step : steps(at))
-      if (step < end && !exists(path_of(step) + "/" + std::string(manifest_name))) remove(step, at);
+      if (step < end && !exists(path_of(step) + "/" + std::string(manifest_name))) {
+        remove(step, at);
+        out.push_back(step);
+      }
+    return out;
   }
 
   /// Removes the committed checkpoints but for the newest `count`; 0: none is removed.
