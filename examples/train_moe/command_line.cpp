@@ -112,21 +112,6 @@ phase_cycle parse_phases(const std::string& text) {
   return phase_cycle(std::move(entries));
 }
 
-freeze_kind parse_freeze(const std::string& text) {
-  const auto parts_of = [](std::string_view list) {  // in whatever order
-    std::vector<std::string_view> out;
-    for (std::size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
-      end = list.find(',', begin);
-      out.push_back(list.substr(begin, end - begin));
-    }
-    std::sort(out.begin(), out.end());
-    return out;
-  };
-  for (const freeze_kind each : all_freeze_kinds)
-    if (parts_of(text) == parts_of(name(each))) return each;
-  throw input_error("--freeze is one of none; attention; experts; attention,experts,embedding; got '" + text + "'");
-}
-
 // optimizer:pinned,activations: each once, in the tier that it names or in `otherwise`.
 void parse_offload(const std::string& text, const std::string& otherwise, options& run) {
   for (std::size_t first = 0; first <= text.size();) {
@@ -319,7 +304,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     run.zero = static_cast<belay::zero_stage>(zero.front() - '0');
     run.reshard = gathers == "step" ? belay::reshard_when::after_step : belay::reshard_when::after_use;
     run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
-    run.freeze = parse_freeze(freeze);
+    run.freeze = freeze_of(freeze);
     if (app.count("--phases") > 0) run.cycle = parse_phases(phases);
     if (app.count("--offload") > 0) parse_offload(offload, offload_tier, run);
     if (app.count("--offload") == 0 && app.count("--tier") > 0)

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/error.hpp"
@@ -102,6 +104,21 @@ void check(const options& run) {
         "--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR: name that too");
   if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate))
     throw input_error("--lr must be a finite number >= 0");
+}
+
+freeze_kind freeze_of(const std::string& text) {
+  const auto parts_of = [](std::string_view list) {  // in whatever order
+    std::vector<std::string_view> out;
+    for (std::size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+      end = list.find(',', begin);
+      out.push_back(list.substr(begin, end - begin));
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  };
+  for (const freeze_kind each : all_freeze_kinds)
+    if (parts_of(text) == parts_of(name(each))) return each;
+  throw input_error("--freeze is one of none; attention; experts; attention,experts,embedding; got '" + text + "'");
 }
 
 }  // namespace train_moe

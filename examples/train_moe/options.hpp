@@ -83,6 +83,8 @@ struct options {
   }
   return "unknown";
 }
+/// What `--freeze text` names, its parts in any order. Throws input_error with the list of what there is.
+[[nodiscard]] freeze_kind freeze_of(const std::string& text);
 
 /// What --offload names, and where each lives.
 struct offloadable {

@@ -134,9 +134,10 @@ class trainer {
   [[nodiscard]] auto& pipeline() noexcept { return pipeline_; }
   [[nodiscard]] const auto& pipeline() const noexcept { return pipeline_; }
   [[nodiscard]] auto& stage() noexcept { return stage_; }
-  /// Of tier file.
+  /// Of tier file: a disk is as fast with less than a chunk of the optimizer's at once.
+  static constexpr std::size_t file_piece = std::size_t{1} << 19;  // bytes
   [[nodiscard]] static belay::file_memory files_of(const options& settings) {
-    return {.folder = settings.tier_folder, .piece = settings.tier_chunk * sizeof(float)};
+    return {.folder = settings.tier_folder, .piece = std::min(settings.tier_chunk * sizeof(float), file_piece)};
   }
   /// The numbers all ranks shared at the end of the last step; see report_table for their places.
   [[nodiscard]] std::span<const double> shared() const noexcept { return shared_; }
