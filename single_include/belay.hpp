@@ -24113,8 +24113,9 @@ struct report_subject {
 
 /// Bytes of the tiers that `report_subject::memory` names, in the order in which it does.
 struct report_tier {
-  std::uint64_t live = 0;  // leased after the step
-  std::uint64_t peak = 0;  // the most at once so far
+  std::uint64_t live = 0;     // leased after the step
+  std::uint64_t peak = 0;     // the most at once so far
+  std::uint64_t planned = 0;  // the peak by the plan of the step; 0: as the subject has it
 };
 
 /// What a stage of a pipeline computes, and when: any unit, from any moment on.
@@ -24269,6 +24270,8 @@ class report_history {
     if (bucket == most_points) return;
     report_tier& kept = tier(number)[bucket];
     kept.peak = std::max(kept.peak, bytes.peak);
+    kept.planned = std::max(kept.planned, bytes.planned);
+    planned_[number] = std::max(planned_[number], bytes.planned);
     peaks_[number] = std::max(peaks_[number], bytes.peak);
     if (bytes.live < kept.live) return;
     kept.live = bytes.live;
@@ -24289,6 +24292,7 @@ class report_history {
     return of(mark).first(buckets_.used());
   }
   [[nodiscard]] std::uint64_t peak(std::size_t number) const noexcept { return peaks_[number]; }
+  [[nodiscard]] std::uint64_t planned(std::size_t number) const noexcept { return planned_[number]; }
   [[nodiscard]] std::span<const report_tier> bytes(std::size_t number) const noexcept {
     return tier(number).first(buckets_.used());
   }
@@ -24329,7 +24333,8 @@ class report_history {
     }
     for (std::size_t number = 0; number < most_tiers; ++number)
       fold(tier(number), [](report_tier& into, const report_tier& other) {
-        into = {std::max(into.live, other.live), std::max(into.peak, other.peak)};
+        into = {std::max(into.live, other.live), std::max(into.peak, other.peak),
+                std::max(into.planned, other.planned)};
       });
   }
   template <class T, class Fold>
@@ -24351,6 +24356,7 @@ class report_history {
   bool known_[report_curve_count] = {};
   std::uint64_t totals_[report_mark_count] = {};
   std::uint64_t peaks_[most_tiers] = {};
+  std::uint64_t planned_[most_tiers] = {};  // the largest
   std::size_t tier_of_[most_rows] = {};
 };
 
@@ -24771,11 +24777,13 @@ struct report_line {
   line.field("step", sample.step);
   for (const sampled_curve& each : sampled_curves) line.field(each.name, sample.*each.value);
   line.field("replays", sample.replays).field("plan_misses", sample.plan_misses);
-  std::array<std::uint64_t, report_history::most_tiers> live{}, peak{};
+  std::array<std::uint64_t, report_history::most_tiers> live{}, peak{}, planned{};
   const std::size_t tiers = sample.tiers.size() < live.size() ? sample.tiers.size() : live.size();
-  for (std::size_t i = 0; i < tiers; ++i) live[i] = sample.tiers[i].live, peak[i] = sample.tiers[i].peak;
+  for (std::size_t i = 0; i < tiers; ++i)
+    live[i] = sample.tiers[i].live, peak[i] = sample.tiers[i].peak, planned[i] = sample.tiers[i].planned;
   line.array("live_bytes", std::span<const std::uint64_t>(live.data(), tiers));
   line.array("peak_bytes", std::span<const std::uint64_t>(peak.data(), tiers));
+  line.array("planned_bytes", std::span<const std::uint64_t>(planned.data(), tiers));
   line.array("live_bytes_by_purpose", sample.live).array("waiting", sample.waiting);
   if (writes_experts(sample.expert_tokens)) {
     line.open_array("expert_tokens");
@@ -24852,6 +24860,8 @@ class sample_reader {
       integers(text, live_);
     } else if (key == "peak_bytes") {
       integers(text, peak_);
+    } else if (key == "planned_bytes") {
+      integers(text, planned_);
     } else if (key == "live_bytes_by_purpose") {
       integers(text, rows_);
     } else if (key == "waiting") {
@@ -24883,11 +24893,14 @@ class sample_reader {
     each(text, [&] { to.push_back(text.integer(most_integer)); });
   }
 
-  void clear() { live_.clear(), peak_.clear(), rows_.clear(), tokens_.clear(), waiting_.clear(), tiers_.clear(); }
+  void clear() {
+    live_.clear(), peak_.clear(), planned_.clear(), rows_.clear(), tokens_.clear(), waiting_.clear(), tiers_.clear();
+  }
   // What has another shape is left out.
   void finish(report_sample& sample) {
     if (!same_shape_) return;
-    for (std::size_t i = 0; i < live_.size() && i < peak_.size(); ++i) tiers_.push_back({live_[i], peak_[i]});
+    for (std::size_t i = 0; i < live_.size() && i < peak_.size(); ++i)
+      tiers_.push_back({live_[i], peak_[i], i < planned_.size() ? planned_[i] : 0});
     sample.tiers = tiers_, sample.live = rows_, sample.waiting = waiting_;
     if (tokens_.size() == layers_ * experts_) sample.expert_tokens = {tokens_.data(), {layers_, experts_}};
   }
@@ -24899,7 +24912,7 @@ class sample_reader {
   std::size_t experts_;
   std::string shape_;
   bool same_shape_ = false;
-  std::vector<std::uint64_t> live_, peak_, rows_, tokens_;
+  std::vector<std::uint64_t> live_, peak_, planned_, rows_, tokens_;
   std::vector<double> waiting_;
   std::vector<report_tier> tiers_;
 };
@@ -25146,15 +25159,15 @@ class last_step {
     executed_count_ = copy(sample.executed, executed_);
     planned_count_ = copy(sample.planned, planned_);
     moment_count_ = copy(sample.moments, moments_);
-    live_ = sample.tiers.empty() ? 0 : sample.tiers.front().live;
+    bytes_ = sample.tiers.empty() ? report_tier{} : sample.tiers.front();
   }
 
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
   [[nodiscard]] std::span<const report_action> executed() const noexcept { return executed_.first(executed_count_); }
   [[nodiscard]] std::span<const report_action> planned() const noexcept { return planned_.first(planned_count_); }
   [[nodiscard]] std::span<const report_moment> moments() const noexcept { return moments_.first(moment_count_); }
-  /// Leased in the first tier after the step: what lasts.
-  [[nodiscard]] std::uint64_t live() const noexcept { return live_; }
+  /// Of the first tier after the step: what lasts, and the plan.
+  [[nodiscard]] const report_tier& bytes() const noexcept { return bytes_; }
 
  private:
   template <class T>
@@ -25168,7 +25181,7 @@ class last_step {
   std::span<report_moment> moments_;
   std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0;
   std::uint64_t step_ = 0;
-  std::uint64_t live_ = 0;
+  report_tier bytes_;
 };
 
 class step_picture {
@@ -25193,15 +25206,15 @@ class step_picture {
   void memory(const last_step& last, const report_tier_rows& tier) {
     const auto moments = last.moments();
     if (moments.size() < 2) return;
-    std::uint64_t most = tier.planned;
+    const std::uint64_t planned = last.bytes().planned > 0 ? last.bytes().planned : tier.planned;
+    std::uint64_t most = planned;
     for (const report_moment& each : moments) most = std::max(most, each.live);
     const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::bytes);
-    const auto lasting = static_cast<double>(last.live());
+    const auto lasting = static_cast<double>(last.bytes().live);
     plot_.caption(tier.tier, "over the last step's pipeline");
     plot_.key(0, "lasts", "key area").bytes(lasting, 3) << "</span>";
     plot_.key(1, "of the step", "key area") << "</span>";
-    if (tier.planned > 0)
-      plot_.key(8, "planned at the start", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
     stairs(
@@ -25210,9 +25223,9 @@ class step_picture {
     stairs(
         1, moments, [&](const report_moment& each) { return axis.share(of(each.live)); },
         [&](const report_moment& each) { return axis.share(std::min(lasting, of(each.live))); });
-    if (tier.planned > 0) {
+    if (planned > 0) {
       *out_ << "<path class=\"line dashed c8\" d=\"M";
-      plot_.point(0, axis.share(static_cast<double>(tier.planned)));
+      plot_.point(0, axis.share(static_cast<double>(planned)));
       *out_ << "H1000\"/>";
     }
     plot_.end(1, moments.size(), "action ");
@@ -25701,7 +25714,8 @@ class memory_stack {
     if (number >= report_history::most_tiers || (history_->peak(number) == 0 && tier.planned == 0)) return;
     choose(tier);
     sum_.fill(0);
-    const auto top = static_cast<double>(std::max(history_->peak(number), tier.planned));
+    const std::uint64_t planned = std::max(history_->planned(number), tier.planned);
+    const auto top = static_cast<double>(std::max(history_->peak(number), planned));
     const page_axis axis = page_axis::around(0, top, page_unit::bytes);
     plot_.caption(tier.tier, "after each step");
     for (std::size_t i = 0; i < chosen_; ++i) {
@@ -25714,8 +25728,7 @@ class memory_stack {
       plot_.key(rest_colour, chosen_ == 0 ? "leased" : "other", "key area").bytes(rest_of(all, all.size() - 1, tier), 3)
           << "</span>";
     plot_.key(8, "most at once").bytes(static_cast<double>(history_->peak(number)), 3) << "</span>";
-    if (tier.planned > 0)
-      plot_.key(8, "planned at the start", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
     for (std::size_t i = 0; i < chosen_; ++i) {
@@ -25789,21 +25802,27 @@ class memory_stack {
     *out_ << "Z\"/>";
   }
 
+  // The most at once so far, and the plan, which grows where a step was replayed.
   void lines(std::span<const report_tier> all, const report_tier_rows& tier, const page_axis& axis) {
-    *out_ << "<path class=\"line c8\" d=\"M";
+    const bool any_plan = tier.planned > 0 ||
+                          std::any_of(all.begin(), all.end(), [](const report_tier& each) { return each.planned > 0; });
     std::uint64_t peak = 0;
+    line(all, "line c8", axis, [&](const report_tier& bytes) { return peak = std::max(peak, bytes.peak); });
+    if (!any_plan) return;
+    line(all, "line dashed c8", axis,
+         [&](const report_tier& bytes) { return bytes.planned > 0 ? bytes.planned : tier.planned; });
+  }
+  template <class Value>
+  void line(std::span<const report_tier> all, std::string_view kind, const page_axis& axis, Value&& value) {
     const bool single = std::count_if(all.begin(), all.end(), sampled) == 1;
+    *out_ << "<path class=\"" << kind << "\" d=\"M";
     for (std::size_t bucket = 0; bucket < all.size(); ++bucket) {
       if (!sampled(all[bucket])) continue;
-      peak = std::max(peak, all[bucket].peak);
-      plot_.point(single ? 0 : history_->buckets().position(bucket), axis.share(static_cast<double>(peak)));
+      const auto here = static_cast<double>(value(all[bucket]));
+      plot_.point(single ? 0 : history_->buckets().position(bucket), axis.share(here));
+      if (single) plot_.point(1, axis.share(here));
     }
-    if (single) plot_.point(1, axis.share(static_cast<double>(peak)));
     *out_ << "\"/>";
-    if (tier.planned == 0) return;
-    *out_ << "<path class=\"line dashed c8\" d=\"M";
-    plot_.point(0, axis.share(static_cast<double>(tier.planned)));
-    *out_ << "H1000\"/>";
   }
 
   page_markup* out_;

@@ -51,7 +51,8 @@ void run_report::read_bytes(const belay::step_report& printed) {
                                      : tier.tier == belay::name(belay::tier::pinned) ? printed.pinned
                                      : tier.tier == belay::name(belay::tier::host)   ? printed.host
                                                                                      : printed.file;
-    bytes_[i] = from.used() ? belay::report_tier{from.live[shown_rank_], from.peak[shown_rank_]} : belay::report_tier{};
+    bytes_[i] = {};
+    if (from.used()) bytes_[i] = {from.live[shown_rank_], from.peak[shown_rank_], from.planned[shown_rank_]};
     std::uint64_t itemised = 0;
     for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) itemised += lasts_[row];
     for (std::size_t row = tier.first; row < tier.first + tier.count; ++row)

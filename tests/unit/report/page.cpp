@@ -226,8 +226,31 @@ TEST_CASE("what is leased is stacked by purpose to the tier's bytes, also of ste
   CHECK(text.find("parameters 512 MiB</span>") != std::string::npos);
   CHECK(text.find("optimizer 256 MiB</span>") != std::string::npos);
   CHECK(text.find("other 128 MiB</span>") != std::string::npos);  // of no purpose that samples have
-  CHECK(text.find("planned at the start 1.5 GiB</span>") != std::string::npos);
+  CHECK(text.find("planned 1.5 GiB</span>") != std::string::npos);
   CHECK(count(text, "class=\"area c") == 4);  // and the batch in tier host
+}
+
+TEST_CASE("a plan that grows is drawn as it was at each step, also after a resume") {
+  const folder here;
+  made_run run(6, 1, 0, 0);
+  const auto at = [&run](std::uint64_t step) {
+    const belay::report_sample out = run.at(step);
+    run.tiers[0].planned = (step < 4 ? 1536 : 2048) * report_test::mebibyte;
+    return out;
+  };
+  {
+    belay::report_folder to(here.path, belay::report_start::afresh);
+    belay::report_page page(to, run.subject);
+    for (std::uint64_t step = 1; step <= 5; ++step) page.add(at(step));
+  }
+  belay::report_folder to(here.path, belay::report_start::resumed);
+  belay::report_page page(to, run.subject);
+  page.resume_after(5);
+  page.add(at(6));
+  page.finish();
+  const std::string text = content(to.page_path());
+  CHECK(text.find("planned 2 GiB</span>") != std::string::npos);
+  CHECK(text.find("\"line dashed c8\" d=\"M0 50 200 50 400 50 600 0 800 0 1000 0 ") != std::string::npos);
 }
 
 TEST_CASE("a resumed run goes on with the samples up to its step, whatever was written after it") {

@@ -79,6 +79,8 @@ class report_history {
     if (bucket == most_points) return;
     report_tier& kept = tier(number)[bucket];
     kept.peak = std::max(kept.peak, bytes.peak);
+    kept.planned = std::max(kept.planned, bytes.planned);
+    planned_[number] = std::max(planned_[number], bytes.planned);
     peaks_[number] = std::max(peaks_[number], bytes.peak);
     if (bytes.live < kept.live) return;
     kept.live = bytes.live;
@@ -99,6 +101,7 @@ class report_history {
     return of(mark).first(buckets_.used());
   }
   [[nodiscard]] std::uint64_t peak(std::size_t number) const noexcept { return peaks_[number]; }
+  [[nodiscard]] std::uint64_t planned(std::size_t number) const noexcept { return planned_[number]; }
   [[nodiscard]] std::span<const report_tier> bytes(std::size_t number) const noexcept {
     return tier(number).first(buckets_.used());
   }
@@ -139,7 +142,8 @@ class report_history {
     }
     for (std::size_t number = 0; number < most_tiers; ++number)
       fold(tier(number), [](report_tier& into, const report_tier& other) {
-        into = {std::max(into.live, other.live), std::max(into.peak, other.peak)};
+        into = {std::max(into.live, other.live), std::max(into.peak, other.peak),
+                std::max(into.planned, other.planned)};
       });
   }
   template <class T, class Fold>
@@ -161,6 +165,7 @@ class report_history {
   bool known_[report_curve_count] = {};
   std::uint64_t totals_[report_mark_count] = {};
   std::uint64_t peaks_[most_tiers] = {};
+  std::uint64_t planned_[most_tiers] = {};  // the largest
   std::size_t tier_of_[most_rows] = {};
 };
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "belay/core/config.hpp"
 #include "belay/report/page/history.hpp"
@@ -32,7 +33,8 @@ class memory_stack {
     if (number >= report_history::most_tiers || (history_->peak(number) == 0 && tier.planned == 0)) return;
     choose(tier);
     sum_.fill(0);
-    const auto top = static_cast<double>(std::max(history_->peak(number), tier.planned));
+    const std::uint64_t planned = std::max(history_->planned(number), tier.planned);
+    const auto top = static_cast<double>(std::max(history_->peak(number), planned));
     const page_axis axis = page_axis::around(0, top, page_unit::bytes);
     plot_.caption(tier.tier, "after each step");
     for (std::size_t i = 0; i < chosen_; ++i) {
@@ -45,8 +47,7 @@ class memory_stack {
       plot_.key(rest_colour, chosen_ == 0 ? "leased" : "other", "key area").bytes(rest_of(all, all.size() - 1, tier), 3)
           << "</span>";
     plot_.key(8, "most at once").bytes(static_cast<double>(history_->peak(number)), 3) << "</span>";
-    if (tier.planned > 0)
-      plot_.key(8, "planned at the start", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
     for (std::size_t i = 0; i < chosen_; ++i) {
@@ -120,21 +121,27 @@ class memory_stack {
     *out_ << "Z\"/>";
   }
 
+  // The most at once so far, and the plan, which grows where a step was replayed.
   void lines(std::span<const report_tier> all, const report_tier_rows& tier, const page_axis& axis) {
-    *out_ << "<path class=\"line c8\" d=\"M";
+    const bool any_plan = tier.planned > 0 ||
+                          std::any_of(all.begin(), all.end(), [](const report_tier& each) { return each.planned > 0; });
     std::uint64_t peak = 0;
+    line(all, "line c8", axis, [&](const report_tier& bytes) { return peak = std::max(peak, bytes.peak); });
+    if (!any_plan) return;
+    line(all, "line dashed c8", axis,
+         [&](const report_tier& bytes) { return bytes.planned > 0 ? bytes.planned : tier.planned; });
+  }
+  template <class Value>
+  void line(std::span<const report_tier> all, std::string_view kind, const page_axis& axis, Value&& value) {
     const bool single = std::count_if(all.begin(), all.end(), sampled) == 1;
+    *out_ << "<path class=\"" << kind << "\" d=\"M";
     for (std::size_t bucket = 0; bucket < all.size(); ++bucket) {
       if (!sampled(all[bucket])) continue;
-      peak = std::max(peak, all[bucket].peak);
-      plot_.point(single ? 0 : history_->buckets().position(bucket), axis.share(static_cast<double>(peak)));
+      const auto here = static_cast<double>(value(all[bucket]));
+      plot_.point(single ? 0 : history_->buckets().position(bucket), axis.share(here));
+      if (single) plot_.point(1, axis.share(here));
     }
-    if (single) plot_.point(1, axis.share(static_cast<double>(peak)));
     *out_ << "\"/>";
-    if (tier.planned == 0) return;
-    *out_ << "<path class=\"line dashed c8\" d=\"M";
-    plot_.point(0, axis.share(static_cast<double>(tier.planned)));
-    *out_ << "H1000\"/>";
   }
 
   page_markup* out_;

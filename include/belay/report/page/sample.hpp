@@ -66,8 +66,9 @@ struct report_subject {
 
 /// Bytes of the tiers that `report_subject::memory` names, in the order in which it does.
 struct report_tier {
-  std::uint64_t live = 0;  // leased after the step
-  std::uint64_t peak = 0;  // the most at once so far
+  std::uint64_t live = 0;     // leased after the step
+  std::uint64_t peak = 0;     // the most at once so far
+  std::uint64_t planned = 0;  // the peak by the plan of the step; 0: as the subject has it
 };
 
 /// What a stage of a pipeline computes, and when: any unit, from any moment on.

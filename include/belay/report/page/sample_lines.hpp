@@ -55,11 +55,13 @@ struct report_line {
   line.field("step", sample.step);
   for (const sampled_curve& each : sampled_curves) line.field(each.name, sample.*each.value);
   line.field("replays", sample.replays).field("plan_misses", sample.plan_misses);
-  std::array<std::uint64_t, report_history::most_tiers> live{}, peak{};
+  std::array<std::uint64_t, report_history::most_tiers> live{}, peak{}, planned{};
   const std::size_t tiers = sample.tiers.size() < live.size() ? sample.tiers.size() : live.size();
-  for (std::size_t i = 0; i < tiers; ++i) live[i] = sample.tiers[i].live, peak[i] = sample.tiers[i].peak;
+  for (std::size_t i = 0; i < tiers; ++i)
+    live[i] = sample.tiers[i].live, peak[i] = sample.tiers[i].peak, planned[i] = sample.tiers[i].planned;
   line.array("live_bytes", std::span<const std::uint64_t>(live.data(), tiers));
   line.array("peak_bytes", std::span<const std::uint64_t>(peak.data(), tiers));
+  line.array("planned_bytes", std::span<const std::uint64_t>(planned.data(), tiers));
   line.array("live_bytes_by_purpose", sample.live).array("waiting", sample.waiting);
   if (writes_experts(sample.expert_tokens)) {
     line.open_array("expert_tokens");
@@ -136,6 +138,8 @@ class sample_reader {
       integers(text, live_);
     } else if (key == "peak_bytes") {
       integers(text, peak_);
+    } else if (key == "planned_bytes") {
+      integers(text, planned_);
     } else if (key == "live_bytes_by_purpose") {
       integers(text, rows_);
     } else if (key == "waiting") {
@@ -167,11 +171,14 @@ class sample_reader {
     each(text, [&] { to.push_back(text.integer(most_integer)); });
   }
 
-  void clear() { live_.clear(), peak_.clear(), rows_.clear(), tokens_.clear(), waiting_.clear(), tiers_.clear(); }
+  void clear() {
+    live_.clear(), peak_.clear(), planned_.clear(), rows_.clear(), tokens_.clear(), waiting_.clear(), tiers_.clear();
+  }
   // What has another shape is left out.
   void finish(report_sample& sample) {
     if (!same_shape_) return;
-    for (std::size_t i = 0; i < live_.size() && i < peak_.size(); ++i) tiers_.push_back({live_[i], peak_[i]});
+    for (std::size_t i = 0; i < live_.size() && i < peak_.size(); ++i)
+      tiers_.push_back({live_[i], peak_[i], i < planned_.size() ? planned_[i] : 0});
     sample.tiers = tiers_, sample.live = rows_, sample.waiting = waiting_;
     if (tokens_.size() == layers_ * experts_) sample.expert_tokens = {tokens_.data(), {layers_, experts_}};
   }
@@ -183,7 +190,7 @@ class sample_reader {
   std::size_t experts_;
   std::string shape_;
   bool same_shape_ = false;
-  std::vector<std::uint64_t> live_, peak_, rows_, tokens_;
+  std::vector<std::uint64_t> live_, peak_, planned_, rows_, tokens_;
   std::vector<double> waiting_;
   std::vector<report_tier> tiers_;
 };

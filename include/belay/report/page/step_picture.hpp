@@ -36,15 +36,15 @@ class last_step {
     executed_count_ = copy(sample.executed, executed_);
     planned_count_ = copy(sample.planned, planned_);
     moment_count_ = copy(sample.moments, moments_);
-    live_ = sample.tiers.empty() ? 0 : sample.tiers.front().live;
+    bytes_ = sample.tiers.empty() ? report_tier{} : sample.tiers.front();
   }
 
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
   [[nodiscard]] std::span<const report_action> executed() const noexcept { return executed_.first(executed_count_); }
   [[nodiscard]] std::span<const report_action> planned() const noexcept { return planned_.first(planned_count_); }
   [[nodiscard]] std::span<const report_moment> moments() const noexcept { return moments_.first(moment_count_); }
-  /// Leased in the first tier after the step: what lasts.
-  [[nodiscard]] std::uint64_t live() const noexcept { return live_; }
+  /// Of the first tier after the step: what lasts, and the plan.
+  [[nodiscard]] const report_tier& bytes() const noexcept { return bytes_; }
 
  private:
   template <class T>
@@ -58,7 +58,7 @@ class last_step {
   std::span<report_moment> moments_;
   std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0;
   std::uint64_t step_ = 0;
-  std::uint64_t live_ = 0;
+  report_tier bytes_;
 };
 
 class step_picture {
@@ -83,15 +83,15 @@ class step_picture {
   void memory(const last_step& last, const report_tier_rows& tier) {
     const auto moments = last.moments();
     if (moments.size() < 2) return;
-    std::uint64_t most = tier.planned;
+    const std::uint64_t planned = last.bytes().planned > 0 ? last.bytes().planned : tier.planned;
+    std::uint64_t most = planned;
     for (const report_moment& each : moments) most = std::max(most, each.live);
     const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::bytes);
-    const auto lasting = static_cast<double>(last.live());
+    const auto lasting = static_cast<double>(last.bytes().live);
     plot_.caption(tier.tier, "over the last step's pipeline");
     plot_.key(0, "lasts", "key area").bytes(lasting, 3) << "</span>";
     plot_.key(1, "of the step", "key area") << "</span>";
-    if (tier.planned > 0)
-      plot_.key(8, "planned at the start", "key dashed").bytes(static_cast<double>(tier.planned), 3) << "</span>";
+    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
     stairs(
@@ -100,9 +100,9 @@ class step_picture {
     stairs(
         1, moments, [&](const report_moment& each) { return axis.share(of(each.live)); },
         [&](const report_moment& each) { return axis.share(std::min(lasting, of(each.live))); });
-    if (tier.planned > 0) {
+    if (planned > 0) {
       *out_ << "<path class=\"line dashed c8\" d=\"M";
-      plot_.point(0, axis.share(static_cast<double>(tier.planned)));
+      plot_.point(0, axis.share(static_cast<double>(planned)));
       *out_ << "H1000\"/>";
     }
     plot_.end(1, moments.size(), "action ");
