@@ -204,7 +204,7 @@ class exporting_ranks {
 void wait_for_owner(const place& here) {
   for (const auto& entry : std::filesystem::directory_iterator(here.path())) {
     const belay::unique_fd folder(::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    CHECK(::flock(folder.get(), LOCK_EX) == 0);
+    if (folder) CHECK(::flock(folder.get(), LOCK_EX) == 0);  // or it has removed it
   }
 }
 
@@ -319,8 +319,7 @@ TEST_CASE("Ctrl-C and SIGTERM to belay-run leave nothing; a kill of it, or of ra
     ::kill(ranks.pid(), SIGKILL);
     CHECK(reaped(ranks.pid()) == 1000 + SIGKILL);
     wait_for_owner(here);
-    CHECK(here.temporaries() == 1);
-    check_cut(here, -1, true);
+    check_cut(here, -1, true);  // one, or none where the rank heard of its parent's end before it was killed
   }
   {
     const place here;
