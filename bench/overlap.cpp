@@ -191,13 +191,14 @@ bool report(const char* name, double idle, std::size_t rounds, std::size_t steps
     for (const kernels what : {kernels::none, kernels::products})
       for (const ranks how : {ranks::apart, ranks::joined})
         measure<Network>(what, how, steps, all[static_cast<std::size_t>(what)][static_cast<std::size_t>(how)]);
-  const auto seconds = [&all](kernels what, ranks how) {
-    return median(all[static_cast<std::size_t>(what)][static_cast<std::size_t>(how)].seconds);
+  const auto of = [&all](kernels what, ranks how) -> const figures& {
+    return all[static_cast<std::size_t>(what)][static_cast<std::size_t>(how)];
   };
+  const auto seconds = [&of](kernels what, ranks how) { return median(of(what, how).seconds); };
   const double rest = seconds(kernels::none, ranks::apart);  // a step without either
   const double products = (seconds(kernels::products, ranks::apart) - rest) * (1 + idle);
   const double communications = seconds(kernels::none, ranks::joined) - rest;
-  const double on_core = median(all[0][1].core) - median(all[0][0].core);
+  const double on_core = median(of(kernels::none, ranks::joined).core) - median(of(kernels::none, ranks::apart).core);
   const double in_turn = rest + products + communications, overlapped = seconds(kernels::products, ranks::joined);
   const double could = communications - on_core;
   const bool nothing = could < 0.02 * in_turn;

@@ -49,7 +49,7 @@ void interrupt_children(int) {
   for (pid_t child = 0; const char each : std::span(text, got > 0 ? static_cast<std::size_t>(got) : 0))
     if (each >= '0' && each <= '9')
       child = 10 * child + (each - '0');
-    else
+    else if (child != 0)  // which would be the whole process group
       ::kill(std::exchange(child, 0), SIGINT);
   if (children >= 0) ::close(children);
   errno = error;
