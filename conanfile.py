@@ -3,10 +3,14 @@
 # conan create . -s compiler.cppstd=20 -tf packaging/conan/test_package
 # Needs nothing from a remote: Belay requires the standard library and threads. With -o belay/*:with_mpi=True it also
 # holds the MPI backend, whose users have an MPI of their machine: one from a remote would not be the one of mpirun.
+# with_cuda and with_nccl check that this machine has what belay::cuda and belay::nccl are linked with; the package is
+# the same.
 import os
 import re
+import shutil
 
 from conan import ConanFile
+from conan.errors import ConanInvalidConfiguration
 from conan.tools.build import check_min_cppstd
 from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
 from conan.tools.files import load
@@ -21,8 +25,8 @@ class BelayConan(ConanFile):
     topics = ("llm", "training", "parallelism", "header-only")
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
-    options = {"with_mpi": [True, False]}
-    default_options = {"with_mpi": False}
+    options = {"with_mpi": [True, False], "with_cuda": [True, False], "with_nccl": [True, False]}
+    default_options = {"with_mpi": False, "with_cuda": False, "with_nccl": False}
     exports_sources = "include/*", "cmake/*", "CMakeLists.txt", "LICENSE"
     no_copy_source = True
 
@@ -33,6 +37,18 @@ class BelayConan(ConanFile):
 
     def validate(self):
         check_min_cppstd(self, 20)
+        if self.options.with_cuda or self.options.with_nccl:
+            self._expect_header("with_cuda", "cuda_runtime.h", "a CUDA toolkit (CUDA_HOME says where)")
+        if self.options.with_nccl:
+            self._expect_header("with_nccl", "nccl.h", "NCCL 2.28.9 or later (NCCL_ROOT says where)")
+
+    def _expect_header(self, option, header, what):
+        nvcc = shutil.which("nvcc")
+        roots = [os.environ.get(name) for name in ("NCCL_ROOT", "CUDAToolkit_ROOT", "CUDA_HOME", "CUDA_PATH")]
+        roots += [os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))] if nvcc else []
+        roots += ["/usr/local/cuda", "/usr/local", "/usr"]
+        if not any(os.path.exists(os.path.join(root, "include", header)) for root in roots if root):
+            raise ConanInvalidConfiguration(f"{option} needs {what} on this machine: there is no {header}")
 
     def layout(self):
         cmake_layout(self)
@@ -50,7 +66,9 @@ class BelayConan(ConanFile):
         cmake.install()
 
     def package_id(self):
-        self.info.settings.clear()  # one package for all machines; with and without the backend are two
+        self.info.settings.clear()  # one package for all machines; with and without the MPI backend are two
+        del self.info.options.with_cuda
+        del self.info.options.with_nccl
 
     def package_info(self):
         # Consumers find the project's own package file, with belay_check_backward in it.

@@ -26,10 +26,10 @@ if(BELAY_INSTALL_MPI)
   install(FILES cmake/belay_mpi.cmake DESTINATION ${belay_package_dir} COMPONENT mpi)
 endif()
 
-# The headers of the CUDA backend that only nvcc takes: whoever includes them has a toolkit.
-install(DIRECTORY include/belay/backend/cuda DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT devel
+# The headers of the CUDA and NCCL backends that only nvcc takes: whoever includes them has a toolkit.
+install(DIRECTORY include/belay/backend/cuda include/belay/backend/nccl DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT devel
   FILES_MATCHING PATTERN "*.cuh")
-install(FILES cmake/belay_cuda.cmake DESTINATION ${belay_package_dir} COMPONENT devel)
+install(FILES cmake/belay_cuda.cmake cmake/belay_nccl.cmake cmake/FindNCCL.cmake DESTINATION ${belay_package_dir} COMPONENT devel)
 
 # Nothing is linked, so the file has no Libs and may lie in share.
 configure_file(cmake/belay.pc.in belay.pc @ONLY)

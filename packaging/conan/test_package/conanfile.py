@@ -18,7 +18,9 @@ class BelayTest(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        toolchain.cache_variables["with_mpi"] = self._with_mpi()
+        toolchain.cache_variables["with_mpi"] = self._with("mpi")
+        toolchain.cache_variables["with_cuda"] = self._with("cuda") or self._with("nccl")
+        toolchain.cache_variables["with_nccl"] = self._with("nccl")
         toolchain.generate()
 
     def build(self):
@@ -30,8 +32,8 @@ class BelayTest(ConanFile):
         if not can_run(self):
             return
         self.run(os.path.join(self.cpp.build.bindir, "test_package"), env="conanrun")
-        if self._with_mpi():  # a job of one rank needs no mpirun
+        if self._with("mpi"):  # a job of one rank needs no mpirun
             self.run(os.path.join(self.cpp.build.bindir, "test_package_mpi"), env="conanrun")
 
-    def _with_mpi(self):
-        return bool(self.dependencies["belay"].options.with_mpi)
+    def _with(self, backend):
+        return bool(getattr(self.dependencies["belay"].options, f"with_{backend}"))

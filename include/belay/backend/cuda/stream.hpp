@@ -86,11 +86,11 @@ class stream : public counted_stream {
     const std::uint64_t place = state_->record(at);
     return stream_event(state_, place).at(counted_stream::mark());
   }
-  /// Later work begins when `mark` is reached. The host waits for one that is no stream's of a device.
+  /// Later work begins when `mark` is reached. The host waits for one that is not of the device.
   void wait(const stream_event& mark, where at = where::current()) {
-    if (const auto* other = dynamic_cast<const stream_state<Api>*>(mark.source()); other == nullptr)
+    if (const auto* other = dynamic_cast<const device_places<Api>*>(mark.source()); other == nullptr)
       mark.synchronize(at);
-    else if (other != state_.get())
+    else
       other->let_wait(*state_, mark.place(), at);
     join(mark);
   }

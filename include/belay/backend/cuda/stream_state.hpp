@@ -32,9 +32,24 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
+template <device_api Api>
+class stream_state;
+
+/// Places that a stream of the device can wait for without the host: those of a stream, and of what speaks for one,
+/// such as the communications of a rank that are queued there.
+template <device_api Api>
+class device_places {
+ public:
+  /// Later work of `other` begins when `place` is reached.
+  virtual void let_wait(const stream_state<Api>& other, std::uint64_t place, where at) const = 0;
+
+ protected:
+  ~device_places() = default;
+};
+
 /// What a stream shares with its events. The rank's host thread queues; any thread waits.
 template <device_api Api>
-class stream_state final : public event_source {
+class stream_state final : public event_source, public device_places<Api> {
  public:
   static constexpr std::size_t events = 128;
 
@@ -64,8 +79,8 @@ class stream_state final : public event_source {
     recorded_.store(place, std::memory_order_release);
     return place;
   }
-  /// Later work of `other` begins when `place` is reached.
-  void let_wait(const stream_state& other, std::uint64_t place, where at) const {
+  void let_wait(const stream_state& other, std::uint64_t place, where at) const override {
+    if (&other == this) return;
     const std::shared_lock lock(open_);
     if (closed_ || known_over_.load(std::memory_order_acquire) >= place) return;
     other.device_->expect(api().wait(other.stream_, event_of(place)), "wait", 0, at);

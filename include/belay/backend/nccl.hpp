@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The NCCL backend's door, over an `nccl_api`. The real one is belay/backend/nccl/runtime_nccl.cuh, for nvcc.
+#pragma once
+
+#include "belay/backend/nccl/library.hpp"   // IWYU pragma: export
+#include "belay/backend/nccl/nccl_api.hpp"  // IWYU pragma: export
