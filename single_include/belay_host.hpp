@@ -29585,9 +29585,8 @@ struct stored_copies {
 
 /// What a `parameter_store` has beside its part in steps.
 template <class Run, class Mesh, class Precision>
+requires is_precision<Precision>
 class store_memory {
-  static_assert(is_precision<Precision>, "a store's types are a belay::precision<...>");
-
  public:
   using value_type = typename Precision::parameters;
   using gradient_type = typename Precision::gradients;
