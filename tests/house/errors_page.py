@@ -24,6 +24,7 @@ LETTERS = 12  # of a listed start, where the sentence has as many
 # Sentences that no program of a user can bring about.
 NO_CASE = {
     "backend/cuda": "headers of a device: tests/cuda compiles them",
+    "backend/nccl/runtime_nccl.cuh": "the version of a library's headers",
     "backend/host/rendezvous/call_descriptor.hpp": "the library's own tables do not fit together any more",
     "comm/flight_recorder.hpp": "an internal table's size",
     "kernel/mixed_product.hpp": "refused by the arithmetic of a step before",
