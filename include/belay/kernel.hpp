@@ -4,6 +4,7 @@
 // device, a stream or a rank.
 #pragma once
 
+#include "belay/kernel/block.hpp"          // IWYU pragma: export
 #include "belay/kernel/elementwise.hpp"    // IWYU pragma: export
 #include "belay/kernel/findings.hpp"       // IWYU pragma: export
 #include "belay/kernel/for_each.hpp"       // IWYU pragma: export

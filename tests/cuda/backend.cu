@@ -68,12 +68,18 @@ void compute(Kit& kit, std::byte* base) {
   const belay::operand<const belay::bf16> narrow{at<belay::bf16>(base, 8), rows, width, width};
   kit.product(belay::operand<belay::bf16>{at<belay::bf16>(base, 40), rows, rows, rows}, narrow,
               belay::transposed(narrow), 1.0F, 0.0F);
+  // Operands that differ in type, and experts' products of narrow ones.
+  kit.product(belay::operand<float>{at<float>(base, 58), rows, rows, rows}, a, belay::transposed(narrow), 1.0F, 0.0F);
+  const belay::operand_stack<const belay::bf16> matrices{narrow.data, experts, width, 8};
+  kit.grouped(belay::operand<float>{at<float>(base, 42), rows, 8, 8}, narrow, matrices, ends, 1.0F, 0.0F);
+  kit.grouped(belay::operand_stack<float>{at<float>(base, 44), experts, width, 8}, belay::transposed(narrow),
+              belay::operand<const belay::bf16>{narrow.data, rows, 8, width}, ends, 1.0F, 0.0F);
 }
 
 bool are_close(const std::byte* x, const std::byte* y) {
   bool close = true;
   const auto compare = [&](double a, double b) { close = close && std::abs(a - b) <= 1e-4 * (1 + std::abs(a)); };
-  for (std::size_t kib : {16, 20, 24, 28, 36}) {
+  for (std::size_t kib : {16, 20, 24, 28, 36, 42, 44, 58}) {
     const auto* const p = reinterpret_cast<const float*>(x + kib * 1024);
     const auto* const q = reinterpret_cast<const float*>(y + kib * 1024);
     for (std::size_t i = 0; i < rows * columns; ++i) compare(static_cast<double>(p[i]), static_cast<double>(q[i]));

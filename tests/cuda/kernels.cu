@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Every kernel of the kernel room, handed unchanged to cub::DeviceFor::Bulk or to one warp a row. nvcc compiles and
+// Every kernel of the kernel room, handed unchanged to Belay's launcher. nvcc compiles and
 // links it for the device; where there is a device, its results are compared with the host's loop.
 #include <cmath>
 #include <cstdint>

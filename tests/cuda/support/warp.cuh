@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Kernels on a device, as tests launch them: those of an index by cub, those of a row by a warp.
+// Kernels on a device, as tests launch them: those of an index a thread, those of a row a warp.
 #pragma once
 
 #include <cstddef>
-#include <cub/device/device_for.cuh>
 
 #include "belay/backend/cuda/launch.cuh"
 #include "belay/kernel/team.hpp"
@@ -14,11 +13,10 @@ namespace test {
 /// Queues a kernel on the default stream.
 template <class F>
 cudaError_t launch(std::size_t count, const F& f) {
-  if (count == 0) return cudaSuccess;
   if constexpr (belay::kernel::cooperative<F>) {
     return belay::cuda::launch_rows(nullptr, count, f);
   } else {
-    return cub::DeviceFor::Bulk(count, f);
+    return belay::cuda::launch_each(nullptr, count, f);
   }
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The one launcher of kernels: an index a thread, or a row a warp. For nvcc.
+// The one launcher of kernels: an index a thread, a row a warp, or a tile a block. For nvcc.
 //
 //   belay::cuda::launch_each(stream, count, belay::kernel::axpy<float>{0.5F, x, y});
 //   belay::cuda::launch_rows(stream, rows, belay::kernel::softmax_rows<float>{x, y, width});
+//   belay::cuda::launch_blocks(stream, product.blocks(), product);  // a belay::cuda::grouped_rows
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,6 +12,7 @@
 #include <cstddef>
 
 #include "belay/core/config.hpp"
+#include "belay/kernel/block.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/team.hpp"
 
@@ -36,6 +38,25 @@ struct warp {
   }
 };
 
+/// The block of a kernel of tiles: each thread has the registers of its lane.
+template <class K>
+class thread_block {
+ public:
+  BELAY_HD explicit thread_block(typename K::shared_type& shared) : shared_(&shared) {}
+  [[nodiscard]] BELAY_HD typename K::shared_type& shared() const noexcept { return *shared_; }
+  template <class F>
+  BELAY_HD void phase([[maybe_unused]] const F& f) {
+#if defined(__CUDA_ARCH__)
+    f(threadIdx.x, own_);
+    __syncthreads();
+#endif
+  }
+
+ private:
+  typename K::shared_type* shared_;
+  typename K::lane_type own_;
+};
+
 template <kernel::indexed F>
 __global__ void run_indices(std::size_t count, F f) {
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
@@ -47,6 +68,13 @@ __global__ void run_rows(std::size_t rows, G g) {
   const std::size_t step = std::size_t{gridDim.x} * (blockDim.x / warp::lanes);
   std::size_t row = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) / warp::lanes;
   for (; row < rows; row += step) g(warp{threadIdx.x % warp::lanes}, row);
+}
+
+template <kernel::blocked K>
+__global__ void __launch_bounds__(K::lanes) run_blocks(std::size_t tiles, K k) {
+  __shared__ typename K::shared_type shared;
+  thread_block<K> block(shared);
+  for (std::size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) k(block, tile);
 }
 
 /// Blocks for so many threads or warps, `each` of them a block; what is beyond the largest grid is done by those.
@@ -67,6 +95,14 @@ template <kernel::cooperative<warp> G>
 [[nodiscard]] cudaError_t launch_rows(cudaStream_t on, std::size_t rows, const G& g) {
   constexpr unsigned warps = 4;
   if (rows > 0) run_rows<<<blocks_for(rows, warps), warps * warp::lanes, 0, on>>>(rows, g);
+  return cudaGetLastError();
+}
+
+/// Every tile is one of a block of `K::lanes` threads.
+template <kernel::blocked K>
+[[nodiscard]] cudaError_t launch_blocks(cudaStream_t on, std::size_t tiles, const K& k) {
+  static_assert(sizeof(typename K::shared_type) <= 48 * 1024 && K::lanes % 32 == 0);
+  if (tiles > 0) run_blocks<<<blocks_for(tiles, 1), K::lanes, 0, on>>>(tiles, k);
   return cudaGetLastError();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The CUDA runtime and cuBLAS as a `device_api`, for nvcc. This header and launch.cuh are all of Belay that includes
-// CUDA; a program that includes it links belay::cuda.
+// The CUDA runtime and cuBLAS as a `device_api`, for nvcc. What of Belay includes CUDA ends in .cuh; a program that
+// includes it links belay::cuda.
 //
 //   belay::cuda::runtime_api api;          // device 0
 //   belay::cuda::device gpu(api, rank);    // backend_error: no driver, or no such device
@@ -13,7 +13,8 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
+#include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -21,6 +22,7 @@
 #include "belay/backend/cuda/device_api.hpp"
 #include "belay/backend/cuda/element_products.hpp"
 #include "belay/backend/cuda/launch.cuh"
+#include "belay/backend/cuda/products.cuh"
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
@@ -36,10 +38,10 @@ struct runtime_status {
   cublasStatus_t products = CUBLAS_STATUS_SUCCESS;
 };
 
-/// A stream, and the handle of its products where it is one for computing.
+/// A stream, and what multiplies where it is one for computing.
 struct runtime_stream {
   cudaStream_t order = nullptr;
-  cublasHandle_t products = nullptr;
+  product_handle* products = nullptr;
 };
 
 /// One device. There is no default stream, and no device that is current but that of the thread that has opened it.
@@ -86,17 +88,25 @@ class runtime_api {
     made = {};
     status_type got{"cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made.order, cudaStreamNonBlocking)};
     if (!succeeded(got) || kind != stream_kind::compute) return got;
-    got = {"cublasCreate", cudaSuccess, cublasCreate(&made.products)};
-    if (succeeded(got)) got = {"cublasSetStream", cudaSuccess, cublasSetStream(made.products, made.order)};
+    cublasHandle_t handle = nullptr;
+    got = {"cublasCreate", cudaSuccess, cublasCreate(&handle)};
+    if (succeeded(got)) got = {"cublasSetStream", cudaSuccess, cublasSetStream(handle, made.order)};
     // fp32 is fp32: neither TF32 nor emulation
-    if (succeeded(got))
-      got = {"cublasSetMathMode", cudaSuccess, cublasSetMathMode(made.products, CUBLAS_PEDANTIC_MATH)};
-    if (!succeeded(got)) static_cast<void>(destroy_stream(made));
+    if (succeeded(got)) got = {"cublasSetMathMode", cudaSuccess, cublasSetMathMode(handle, CUBLAS_PEDANTIC_MATH)};
+    if (succeeded(got)) {
+      made.products = new (std::nothrow) product_handle(handle);
+      if (made.products == nullptr) got = {"memory of the host", cudaErrorMemoryAllocation};
+    }
+    if (!succeeded(got)) {
+      if (handle != nullptr) static_cast<void>(cublasDestroy(handle));
+      static_cast<void>(cudaStreamDestroy(made.order));
+    }
     return got;
   }
   [[nodiscard]] status_type destroy_stream(stream_type which) const noexcept {
     status_type products;
-    if (which.products != nullptr) products = {"cublasDestroy", cudaSuccess, cublasDestroy(which.products)};
+    if (const std::unique_ptr<product_handle> its{which.products}; its != nullptr)
+      products = {"cublasDestroy", cudaSuccess, cublasDestroy(its->get())};
     const status_type order{"cudaStreamDestroy", cudaStreamDestroy(which.order)};
     return succeeded(order) ? products : order;
   }
@@ -141,59 +151,50 @@ class runtime_api {
   [[nodiscard]] status_type teams(stream_type on, std::size_t rows, const G& g) const {
     return {"a kernel's launch", launch_rows(on.order, rows, g)};
   }
-  /// By cuBLAS where all is fp32 or fp64; else an element a thread.
+  /// By cuBLAS where it takes the types: fp32, fp64, and half precisions of one type; else with converted operands. An
+  /// element a thread where there is no workspace to convert to, or no width.
   template <class C, class A, class B, class Number>
   [[nodiscard]] status_type product(stream_type on, operand<C> c, operand<const A> a, operand<const B> b, Number alpha,
                                     Number beta) const {
-    if constexpr (std::is_same_v<C, A> && std::is_same_v<C, B> && std::is_same_v<C, Number>)
-      if (on.products != nullptr && a.width() > 0)
-        return {"cublasGemm", cudaSuccess, multiply(on.products, c, a, b, alpha, beta)};
+    if (on.products != nullptr && a.width() > 0) {
+      if constexpr (half_operands<C, A, B> ||
+                    (std::is_same_v<C, Number> && std::is_same_v<C, A> && std::is_same_v<C, B>)) {
+        return {"cublasGemm", cudaSuccess, on.products->product(c, a, b, alpha, beta)};
+      } else if (!on.products->panels().empty()) {
+        queued_products by{on.order, on.products};
+        converted_product(by, c, a, b, alpha, beta, on.products->panels());
+        return {"a product of converted operands", by.launched, by.multiplied};
+      }
+    }
     return each(on, c.rows * c.columns, element_product<C, A, B>{c, a, b, alpha, beta});
   }
   template <class C, class A, class B, class Index, class Number>
   [[nodiscard]] status_type grouped(stream_type on, operand<C> c, operand<const A> a, operand_stack<const B> b,
                                     view<const Index, 1> ends, Number alpha, Number beta,
                                     const kernel::findings_note& found) const {
-    const status_type got = each(on, 1, noted_ends<Index>{ends, a.rows, found});
-    if (!succeeded(got)) return got;
-    return each(on, c.rows * c.columns, grouped_element<C, A, B, Index>{c, a, b, ends, alpha, beta});
+    using tiles = grouped_tiles<C, A, B>;
+    return blocks(on, grouped_rows<tiles, C, A, B, Index>{c, a, b, ends, alpha, beta, found});
   }
   template <class C, class A, class B, class Index, class Number>
   [[nodiscard]] status_type grouped(stream_type on, operand_stack<C> c, operand<const A> a, operand<const B> b,
                                     view<const Index, 1> ends, Number alpha, Number beta,
                                     const kernel::findings_note& found) const {
-    const status_type got = each(on, 1, noted_ends<Index>{ends, a.rows, found});
-    if (!succeeded(got)) return got;
-    return each(on, c.count * c.rows * c.columns, stacked_element<C, A, B, Index>{c, a, b, ends, alpha, beta});
+    using tiles = grouped_tiles<C, A, B>;
+    return blocks(on, grouped_stack<tiles, C, A, B, Index>{c, a, b, ends, alpha, beta, found});
+  }
+  /// A kernel of blocks, with as many as it says.
+  template <class K>
+  [[nodiscard]] status_type blocks(stream_type on, const K& k) const {
+    return {"a kernel's launch", launch_blocks(on.order, k.blocks(), k)};
   }
 
-  /// What NVIDIA recommends for sm_90; less is enough for others.
-  [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return std::size_t{32} << 20; }
+  [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return product_handle::workspace_bytes; }
   [[nodiscard]] status_type use_workspace(stream_type on, std::byte* memory, std::size_t bytes) const noexcept {
     if (on.products == nullptr) return {};
-    return {"cublasSetWorkspace", cudaSuccess, cublasSetWorkspace(on.products, memory, bytes)};
+    return {"cublasSetWorkspace", cudaSuccess, on.products->use_workspace({memory, bytes})};
   }
 
  private:
-  // A row-major matrix is the transpose of a column-major one, and the transpose of a product has its factors the
-  // other way round.
-  static cublasStatus_t multiply(cublasHandle_t with, operand<float> c, operand<const float> a, operand<const float> b,
-                                 float alpha, float beta) noexcept {
-    return cublasSgemm_64(with, way(b.as), way(a.as), size(c.columns), size(c.rows), size(a.width()), &alpha, b.data,
-                          size(b.stride), a.data, size(a.stride), &beta, c.data, size(c.stride));
-  }
-  static cublasStatus_t multiply(cublasHandle_t with, operand<double> c, operand<const double> a,
-                                 operand<const double> b, double alpha, double beta) noexcept {
-    return cublasDgemm_64(with, way(b.as), way(a.as), size(c.columns), size(c.rows), size(a.width()), &alpha, b.data,
-                          size(b.stride), a.data, size(a.stride), &beta, c.data, size(c.stride));
-  }
-  [[nodiscard]] static constexpr cublasOperation_t way(reading as) noexcept {
-    return as == reading::as_is ? CUBLAS_OP_N : CUBLAS_OP_T;
-  }
-  [[nodiscard]] static constexpr std::int64_t size(std::size_t count) noexcept {
-    return static_cast<std::int64_t>(count);
-  }
-
   int device_;
 };
 

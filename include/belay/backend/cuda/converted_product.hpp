@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A product of operands of different types, by what multiplies floats: panels of the operands are converted into memory
+// that is given, and of a narrower result the sums lie there too, until they are rounded once.
+//
+//   belay::cuda::converted_product(by, c, a, b, 1, 0, room);  // by.each(n, kernel), by.product(c, a, b, alpha, beta)
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <span>
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/operand.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/math.hpp"
+#include "belay/kernel/mixed_product.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// Element `index` of a dense copy of a block, as float.
+template <class T>
+struct converted_block {
+  operand<const T> from;
+  float* to;
+  BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
+    to[index] = kernel::widened(from.row(index / from.columns)[index % from.columns]);
+  }
+};
+
+/// Element `index` of c from that of dense sums: c = sum + beta c.
+template <class C>
+struct rounded_sums {
+  const float* from;
+  operand<C> c;
+  float beta;
+  BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
+    C& to = c.row(index / c.columns)[index % c.columns];
+    to = static_cast<C>(beta == 0 ? from[index] : beta * kernel::widened(to) + from[index]);
+  }
+};
+
+/// The sides of panels: three of them are `room`.
+[[nodiscard]] constexpr std::size_t panel_side(std::size_t room) noexcept {
+  std::size_t side = 0;
+  while (3 * (side + 16) * (side + 16) * sizeof(float) <= room) side += 16;
+  return side;
+}
+
+/// What queues kernels and products of floats, and says of each whether it could.
+template <class By>
+concept product_queue = requires(By& by, std::size_t count, kernel::fill<float> f, operand<float> c,
+                                 operand<const float> a, float scalar) {
+  { by.each(count, f) } -> std::same_as<bool>;
+  { by.product(c, a, a, scalar, scalar) } -> std::same_as<bool>;
+};
+
+/// c = alpha a b + beta c, of which none is empty. Ends where `by` could not queue something. The room is the product's
+/// own until it has run, and holds 3 KiB at least.
+template <product_queue By, class C, class A, class B>
+bool converted_product(By& by, operand<C> c, operand<const A> a, operand<const B> b, float alpha, float beta,
+                       std::span<std::byte> room) {
+  const std::size_t side = panel_side(room.size()), depth = a.width();
+  auto* const sums = reinterpret_cast<float*>(room.data());
+  float* const left = sums + side * side;
+  float* const right = left + side * side;
+  const auto part = [side](std::size_t all, std::size_t first) { return all - first < side ? all - first : side; };
+  const auto as_floats = [&]<class T>(operand<const T> x, float* to, operand<const float>& out) {
+    if constexpr (kernel::real<T>) {
+      out = x;
+      return true;
+    } else {
+      out = {to, x.rows, x.columns, x.columns, x.as};
+      return by.each(x.rows * x.columns, converted_block<T>{x, to});
+    }
+  };
+  for (std::size_t column = 0; column < c.columns; column += side) {
+    const std::size_t columns = part(c.columns, column);
+    for (std::size_t row = 0; row < c.rows; row += side) {
+      const std::size_t rows = part(c.rows, row);
+      const operand<C> out = c.row_range(row, rows).column_range(column, columns);
+      operand<float> to{sums, rows, columns, columns};
+      if constexpr (kernel::real<C>) to = out;
+      for (std::size_t k = 0; k < depth; k += side) {
+        operand<const float> x, y;
+        const auto of_a = kernel::columns_as_read(kernel::rows_as_read(a, row, rows), k, part(depth, k));
+        const auto of_b = kernel::columns_as_read(kernel::rows_as_read(b, k, part(depth, k)), column, columns);
+        const float kept = k > 0 ? 1.0F : kernel::real<C> ? beta : 0.0F;
+        if (!as_floats(of_a, left, x) || !as_floats(of_b, right, y) || !by.product(to, x, y, alpha, kept)) return false;
+      }
+      if constexpr (!kernel::real<C>)
+        if (!by.each(rows * columns, rounded_sums<C>{sums, out, beta})) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace belay::inline BELAY_ABI::cuda
