@@ -5177,6 +5177,260 @@ symmetric_heap(Group, symmetric_heap_options) -> symmetric_heap<Group>;
 //
 // Door of the core room: the types that all other rooms use.
 
+// ---- belay/core/attention_call.hpp
+//
+// What a causal softmax attention of grouped heads is asked for, as plain data: for kits that have one of their own.
+//
+//   kit.attention(belay::attention_call<float>{sizes, queries, keys, values, context, log_sums});
+
+#include <cmath>
+
+// ---- belay/core/operand.hpp
+//
+// An operand of a matrix product: a row-major block of memory, read as it is or transposed, so that one head's columns
+// or one expert's rows are multiplied without a copy. An operand stack is as many matrices of one shape, one behind the
+// other.
+//
+//   const belay::operand<const float> whole = x;                    // of a view of two dimensions
+//   const auto head = whole.column_range(first, head_size);         // one head of every row
+//   frame.product(scores, head, belay::transposed(keys));
+
+namespace belay::inline BELAY_ABI {
+
+enum class reading : std::uint8_t { as_is, transposed };
+
+[[nodiscard]] BELAY_HD constexpr reading other_way(reading as) noexcept {
+  return as == reading::as_is ? reading::transposed : reading::as_is;
+}
+
+/// A row-major block. `rows` and `columns` are those of the memory, `height` and `width` those of the matrix as read.
+template <class T>
+struct operand {
+  T* data = nullptr;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t stride = 0;  // elements from one row to the next
+  reading as = reading::as_is;
+
+  constexpr operand() = default;
+  BELAY_HD constexpr operand(T* first, std::size_t row_count, std::size_t column_count, std::size_t row_stride,
+                             reading how = reading::as_is) noexcept
+      : data(first), rows(row_count), columns(column_count), stride(row_stride), as(how) {}
+  template <class U>
+  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand(view<U, 2> whole) noexcept
+      : operand(whole.data(), whole.extent(0), whole.extent(1), whole.extent(1)) {}
+  template <class U>
+  requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr operand(const operand<U>& other) noexcept
+      : operand(other.data, other.rows, other.columns, other.stride, other.as) {}
+
+  /// A part of the memory, which is read as it is.
+  [[nodiscard]] BELAY_HD constexpr operand row_range(std::size_t first, std::size_t count) const noexcept {
+    return {data + first * stride, count, columns, stride};
+  }
+  [[nodiscard]] BELAY_HD constexpr operand column_range(std::size_t first, std::size_t count) const noexcept {
+    return {data + first, rows, count, stride};
+  }
+  [[nodiscard]] BELAY_HD constexpr T* row(std::size_t index) const noexcept { return data + index * stride; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
+};
+
+/// `count` matrices of `rows` x `columns`, dense.
+template <class T>
+struct operand_stack {
+  T* data = nullptr;
+  std::size_t count = 0;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  reading as = reading::as_is;
+
+  constexpr operand_stack() = default;
+  BELAY_HD constexpr operand_stack(T* first, std::size_t matrices, std::size_t row_count, std::size_t column_count,
+                                   reading how = reading::as_is) noexcept
+      : data(first), count(matrices), rows(row_count), columns(column_count), as(how) {}
+  template <class U>
+  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
+      : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
+  template <class U>
+  requires(std::same_as<const U, T> && !std::same_as<U, T>)
+      BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
+      : operand_stack(other.data, other.count, other.rows, other.columns, other.as) {}
+
+  [[nodiscard]] BELAY_HD constexpr operand<T> operator[](std::size_t index) const noexcept {
+    return {data + index * rows * columns, rows, columns, columns, as};
+  }
+  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
+};
+
+/// What has a shape that is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
+template <class X>
+concept shaped_at_run_time = requires(const X& x) {
+  x.template as<2>().data();
+  x.template as<3>().data();
+};
+
+/// Such a thing read transposed, as a matrix or as a stack: what it is used for decides.
+template <shaped_at_run_time X>
+struct transposed_values {
+  X values;
+};
+
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
+  matrix.as = other_way(matrix.as);
+  return matrix;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> transposed(view<T, 2> matrix) noexcept {
+  return transposed(operand<T>(matrix));
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(operand_stack<T> stack) noexcept {
+  stack.as = other_way(stack.as);
+  return stack;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(view<T, 3> stack) noexcept {
+  return transposed(operand_stack<T>(stack));
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr transposed_values<X> transposed(const X& values) noexcept {
+  return {values};
+}
+
+/// The matrix that something is.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(operand<T> matrix) noexcept {
+  return matrix;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(view<T, 2> matrix) noexcept {
+  return matrix;
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr auto operand_of(const X& values) {
+  return operand_of(values.template as<2>());
+}
+template <class X>
+[[nodiscard]] constexpr auto operand_of(const transposed_values<X>& read) {
+  return transposed(read.values.template as<2>());
+}
+
+/// The stack of matrices that something is.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(operand_stack<T> stack) noexcept {
+  return stack;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(view<T, 3> stack) noexcept {
+  return stack;
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr auto stack_of(const X& values) {
+  return stack_of(values.template as<3>());
+}
+template <class X>
+[[nodiscard]] constexpr auto stack_of(const transposed_values<X>& read) {
+  return transposed(read.values.template as<3>());
+}
+
+template <class X>
+concept matrix_operand = requires(const X& x) {
+  operand_of(x).stride;
+};
+template <class X>
+concept matrix_stack = requires(const X& x) {
+  stack_of(x).count;
+};
+
+/// What nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
+/// whoever asked writes all of it.
+template <class X>
+concept written_once_asked = requires(const X& x) {
+  x.values();
+  { x.take_unwritten() } -> std::same_as<bool>;
+};
+
+/// What a product adds to, where it would overwrite.
+template <class X>
+struct added_to {
+  X target;
+  /// For a kernel, which says by itself that it adds.
+  [[nodiscard]] constexpr auto* data() const noexcept requires requires { target.data(); }
+  { return target.data(); }
+  template <class T, std::size_t Rank>
+  requires std::convertible_to<const X&, view<T, Rank>>
+  constexpr operator view<T, Rank>() const { return target; }
+};
+template <class X>
+[[nodiscard]] constexpr added_to<X> adding_to(const X& target) noexcept {
+  return {target};
+}
+
+/// The memory that a product adds to, and what it keeps of it: 1, or 0 where nothing is there yet.
+template <class X>
+[[nodiscard]] constexpr decltype(auto) memory_of(const added_to<X>& total) {
+  if constexpr (written_once_asked<X>)
+    return total.target.values();
+  else
+    return (total.target);
+}
+template <class X>
+[[nodiscard]] constexpr int share_kept(const added_to<X>& total) {
+  if constexpr (written_once_asked<X>)
+    return total.target.take_unwritten() ? 0 : 1;
+  else
+    return 1;
+}
+
+static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// `heads` heads of queries share `kv_heads` heads of keys and values, in order. Rows are tokens, sequences of `length`
+/// one behind the other; a head is `head_size` columns.
+struct attention_sizes {
+  std::size_t heads = 0;
+  std::size_t kv_heads = 0;
+  std::size_t head_size = 0;
+  std::size_t length = 0;
+
+  /// What scores are multiplied by: 1 / sqrt(head_size).
+  [[nodiscard]] double scale() const noexcept { return 1 / std::sqrt(static_cast<double>(head_size)); }
+};
+
+/// Writes `context`, of the shape of the queries, and `log_sums` [sequences, heads, length]: the logarithm of the sum
+/// of e^score over the keys that a query sees, which are those up to its own position. Scores and sums are numbers.
+template <class T>
+struct attention_call {
+  attention_sizes sizes;
+  operand<const T> queries;  // [rows, heads * head_size]
+  operand<const T> keys;     // [rows, kv_heads * head_size]
+  operand<const T> values;
+  operand<T> context;
+  compute_type_t<T>* log_sums = nullptr;
+};
+
+/// Writes the gradients of queries, keys and values, all of them, from that of the context.
+template <class T>
+struct attention_gradient_call {
+  attention_sizes sizes;
+  operand<const T> queries;
+  operand<const T> keys;
+  operand<const T> values;
+  operand<const T> context;
+  const compute_type_t<T>* log_sums = nullptr;
+  operand<const compute_type_t<T>> dcontext;
+  operand<compute_type_t<T>> dqueries;
+  operand<compute_type_t<T>> dkeys;
+  operand<compute_type_t<T>> dvalues;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/core/box.hpp
 //
 // Boxes of a tensor: a range of each dimension. What a rank holds of a tensor is a box, whatever cuts it; of a box,
@@ -5619,209 +5873,6 @@ namespace belay::inline BELAY_ABI {
   }
   return "";
 }
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/operand.hpp
-//
-// An operand of a matrix product: a row-major block of memory, read as it is or transposed, so that one head's columns
-// or one expert's rows are multiplied without a copy. An operand stack is as many matrices of one shape, one behind the
-// other.
-//
-//   const belay::operand<const float> whole = x;                    // of a view of two dimensions
-//   const auto head = whole.column_range(first, head_size);         // one head of every row
-//   frame.product(scores, head, belay::transposed(keys));
-
-namespace belay::inline BELAY_ABI {
-
-enum class reading : std::uint8_t { as_is, transposed };
-
-[[nodiscard]] BELAY_HD constexpr reading other_way(reading as) noexcept {
-  return as == reading::as_is ? reading::transposed : reading::as_is;
-}
-
-/// A row-major block. `rows` and `columns` are those of the memory, `height` and `width` those of the matrix as read.
-template <class T>
-struct operand {
-  T* data = nullptr;
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  std::size_t stride = 0;  // elements from one row to the next
-  reading as = reading::as_is;
-
-  constexpr operand() = default;
-  BELAY_HD constexpr operand(T* first, std::size_t row_count, std::size_t column_count, std::size_t row_stride,
-                             reading how = reading::as_is) noexcept
-      : data(first), rows(row_count), columns(column_count), stride(row_stride), as(how) {}
-  template <class U>
-  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand(view<U, 2> whole) noexcept
-      : operand(whole.data(), whole.extent(0), whole.extent(1), whole.extent(1)) {}
-  template <class U>
-  requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr operand(const operand<U>& other) noexcept
-      : operand(other.data, other.rows, other.columns, other.stride, other.as) {}
-
-  /// A part of the memory, which is read as it is.
-  [[nodiscard]] BELAY_HD constexpr operand row_range(std::size_t first, std::size_t count) const noexcept {
-    return {data + first * stride, count, columns, stride};
-  }
-  [[nodiscard]] BELAY_HD constexpr operand column_range(std::size_t first, std::size_t count) const noexcept {
-    return {data + first, rows, count, stride};
-  }
-  [[nodiscard]] BELAY_HD constexpr T* row(std::size_t index) const noexcept { return data + index * stride; }
-  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
-  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
-};
-
-/// `count` matrices of `rows` x `columns`, dense.
-template <class T>
-struct operand_stack {
-  T* data = nullptr;
-  std::size_t count = 0;
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  reading as = reading::as_is;
-
-  constexpr operand_stack() = default;
-  BELAY_HD constexpr operand_stack(T* first, std::size_t matrices, std::size_t row_count, std::size_t column_count,
-                                   reading how = reading::as_is) noexcept
-      : data(first), count(matrices), rows(row_count), columns(column_count), as(how) {}
-  template <class U>
-  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
-      : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
-  template <class U>
-  requires(std::same_as<const U, T> && !std::same_as<U, T>)
-      BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
-      : operand_stack(other.data, other.count, other.rows, other.columns, other.as) {}
-
-  [[nodiscard]] BELAY_HD constexpr operand<T> operator[](std::size_t index) const noexcept {
-    return {data + index * rows * columns, rows, columns, columns, as};
-  }
-  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
-  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
-};
-
-/// What has a shape that is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
-template <class X>
-concept shaped_at_run_time = requires(const X& x) {
-  x.template as<2>().data();
-  x.template as<3>().data();
-};
-
-/// Such a thing read transposed, as a matrix or as a stack: what it is used for decides.
-template <shaped_at_run_time X>
-struct transposed_values {
-  X values;
-};
-
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
-  matrix.as = other_way(matrix.as);
-  return matrix;
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand<T> transposed(view<T, 2> matrix) noexcept {
-  return transposed(operand<T>(matrix));
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(operand_stack<T> stack) noexcept {
-  stack.as = other_way(stack.as);
-  return stack;
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(view<T, 3> stack) noexcept {
-  return transposed(operand_stack<T>(stack));
-}
-template <shaped_at_run_time X>
-[[nodiscard]] constexpr transposed_values<X> transposed(const X& values) noexcept {
-  return {values};
-}
-
-/// The matrix that something is.
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(operand<T> matrix) noexcept {
-  return matrix;
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(view<T, 2> matrix) noexcept {
-  return matrix;
-}
-template <shaped_at_run_time X>
-[[nodiscard]] constexpr auto operand_of(const X& values) {
-  return operand_of(values.template as<2>());
-}
-template <class X>
-[[nodiscard]] constexpr auto operand_of(const transposed_values<X>& read) {
-  return transposed(read.values.template as<2>());
-}
-
-/// The stack of matrices that something is.
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(operand_stack<T> stack) noexcept {
-  return stack;
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(view<T, 3> stack) noexcept {
-  return stack;
-}
-template <shaped_at_run_time X>
-[[nodiscard]] constexpr auto stack_of(const X& values) {
-  return stack_of(values.template as<3>());
-}
-template <class X>
-[[nodiscard]] constexpr auto stack_of(const transposed_values<X>& read) {
-  return transposed(read.values.template as<3>());
-}
-
-template <class X>
-concept matrix_operand = requires(const X& x) {
-  operand_of(x).stride;
-};
-template <class X>
-concept matrix_stack = requires(const X& x) {
-  stack_of(x).count;
-};
-
-/// What nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
-/// whoever asked writes all of it.
-template <class X>
-concept written_once_asked = requires(const X& x) {
-  x.values();
-  { x.take_unwritten() } -> std::same_as<bool>;
-};
-
-/// What a product adds to, where it would overwrite.
-template <class X>
-struct added_to {
-  X target;
-  /// For a kernel, which says by itself that it adds.
-  [[nodiscard]] constexpr auto* data() const noexcept requires requires { target.data(); }
-  { return target.data(); }
-  template <class T, std::size_t Rank>
-  requires std::convertible_to<const X&, view<T, Rank>>
-  constexpr operator view<T, Rank>() const { return target; }
-};
-template <class X>
-[[nodiscard]] constexpr added_to<X> adding_to(const X& target) noexcept {
-  return {target};
-}
-
-/// The memory that a product adds to, and what it keeps of it: 1, or 0 where nothing is there yet.
-template <class X>
-[[nodiscard]] constexpr decltype(auto) memory_of(const added_to<X>& total) {
-  if constexpr (written_once_asked<X>)
-    return total.target.values();
-  else
-    return (total.target);
-}
-template <class X>
-[[nodiscard]] constexpr int share_kept(const added_to<X>& total) {
-  if constexpr (written_once_asked<X>)
-    return total.target.take_unwritten() ? 0 : 1;
-  else
-    return 1;
-}
-
-static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -8583,6 +8634,13 @@ concept mixed_kit = requires(K& kit, operand<C> c, operand<const A> a, operand<c
   kit.product(c, a, b, scalar, scalar);
   kit.grouped(c, a, stack_b, ends, scalar, scalar);
   kit.grouped(stack_c, a, b, ends, scalar, scalar);
+};
+
+/// A kit with a causal attention of its own. Where there is none, a layer makes it of products and kernels of rows.
+template <class K, class T>
+concept attention_kit = requires(K& kit, const attention_call<T>& forward, const attention_gradient_call<T>& backward) {
+  kit.attention(forward);
+  kit.attention(backward);
 };
 
 /// A policy of products for `host_kit`: c = alpha a b + beta c. It is called with no empty matrix.
@@ -24107,8 +24165,6 @@ class report_folder {
 //
 // The steps of a run in memory of fixed size: curves, bytes and marks, in at most 1,000 buckets. A bucket of several
 // steps has their mean, least and most, so that no peak is lost.
-
-#include <cmath>
 
 // ---- belay/report/page/sample.hpp
 //

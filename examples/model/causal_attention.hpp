@@ -6,7 +6,8 @@
 // its square, and most of the masked half is never computed.
 //
 // It is a customisation point: where functions `attention_forward(kit, call)` and `attention_backward(kit, call)` are
-// found for a kit, such as those of a fused kernel for a GPU, they compute. The blocks are for a CPU.
+// found for a kit, such as those of a fused kernel of one's own, they compute; else the kit's own attention, where it
+// has one. The blocks are for a CPU.
 #pragma once
 
 #include <algorithm>
@@ -81,6 +82,9 @@ class causal_attention {
   void forward(Frame& frame, const attention_forward_call<T>& call) const {
     if constexpr (has_attention<decltype(frame.kit()), T>)
       attention_forward(frame.kit(), call);
+    else if constexpr (belay::attention_kit<decltype(frame.kit()), T>)
+      frame.kit().attention(belay::attention_call<T>{sizes(), queries(call.packed), keys(call.packed),
+                                                     values(call.packed), call.context, call.log_sums.data()});
     else
       forward_in_blocks(frame, call);
   }
@@ -88,6 +92,10 @@ class causal_attention {
   void backward(Frame& frame, const attention_backward_call<T>& call) const {
     if constexpr (has_attention<decltype(frame.kit()), T>)
       attention_backward(frame.kit(), call);
+    else if constexpr (belay::attention_kit<decltype(frame.kit()), T>)
+      frame.kit().attention(belay::attention_gradient_call<T>{
+          sizes(), queries(call.packed), keys(call.packed), values(call.packed), call.context, call.log_sums.data(),
+          call.dcontext, queries(call.dpacked), keys(call.dpacked), values(call.dpacked)});
     else
       backward_in_blocks(frame, call);
   }
@@ -145,6 +153,22 @@ class causal_attention {
         after = first;
       }
     });
+  }
+
+  [[nodiscard]] belay::attention_sizes sizes() const {
+    return {shape_.heads, shape_.kv_heads, shape_.head_dim, length_};
+  }
+  template <class U>
+  [[nodiscard]] operand<U> queries(operand<U> packed) const {
+    return packed.column_range(0, shape_.query_width());
+  }
+  template <class U>
+  [[nodiscard]] operand<U> keys(operand<U> packed) const {
+    return packed.column_range(shape_.query_width(), shape_.key_width());
+  }
+  template <class U>
+  [[nodiscard]] operand<U> values(operand<U> packed) const {
+    return packed.column_range(shape_.query_width() + shape_.key_width(), shape_.key_width());
   }
 
   [[nodiscard]] std::size_t dim() const { return shape_.head_dim; }

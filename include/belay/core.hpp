@@ -3,6 +3,7 @@
 // Door of the core room: the types that all other rooms use.
 #pragma once
 
+#include "belay/core/attention_call.hpp"  // IWYU pragma: export
 #include "belay/core/box.hpp"             // IWYU pragma: export
 #include "belay/core/checked_size.hpp"    // IWYU pragma: export
 #include "belay/core/config.hpp"          // IWYU pragma: export

@@ -17,6 +17,7 @@
 #include <string>
 #include <type_traits>
 
+#include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -82,6 +83,13 @@ concept mixed_kit = requires(K& kit, operand<C> c, operand<const A> a, operand<c
   kit.product(c, a, b, scalar, scalar);
   kit.grouped(c, a, stack_b, ends, scalar, scalar);
   kit.grouped(stack_c, a, b, ends, scalar, scalar);
+};
+
+/// A kit with a causal attention of its own. Where there is none, a layer makes it of products and kernels of rows.
+template <class K, class T>
+concept attention_kit = requires(K& kit, const attention_call<T>& forward, const attention_gradient_call<T>& backward) {
+  kit.attention(forward);
+  kit.attention(backward);
 };
 
 /// A policy of products for `host_kit`: c = alpha a b + beta c. It is called with no empty matrix.

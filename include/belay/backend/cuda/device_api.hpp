@@ -16,6 +16,7 @@
 #include <string>
 #include <type_traits>
 
+#include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
@@ -76,6 +77,21 @@ concept device_arithmetic = requires(A& api, typename A::stream_type stream, std
   { api.grouped(stream, stack_c, a, a, ends, 1.0F, 0.0F, found) } -> std::same_as<typename A::status_type>;
   { api.workspace_bytes() } -> std::same_as<std::size_t>;
   { api.use_workspace(stream, memory, n) } -> std::same_as<typename A::status_type>;
+};
+
+/// One that has a causal attention too: `attention(stream, call)` queues what the call asks for. Where it has none, a
+/// layer makes it of products and kernels of rows. This is where that of a library, such as cuDNN, is put in.
+///
+///   struct my_api : belay::cuda::runtime_api {
+///     using runtime_api::attention;
+///     status_type attention(stream_type on, const belay::attention_call<belay::bf16>& call) const;
+///     status_type attention(stream_type on, const belay::attention_gradient_call<belay::bf16>& call) const;
+///   };
+template <class A, class T>
+concept attending_api = requires(A& api, typename A::stream_type stream, const attention_call<T>& forward,
+                                 const attention_gradient_call<T>& backward) {
+  { api.attention(stream, forward) } -> std::same_as<typename A::status_type>;
+  { api.attention(stream, backward) } -> std::same_as<typename A::status_type>;
 };
 
 template <class A>

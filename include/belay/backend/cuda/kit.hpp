@@ -18,6 +18,7 @@
 
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/stream.hpp"
+#include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
@@ -88,6 +89,22 @@ class kit {
   void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
     multiply_groups(c, a, b, ends, alpha, beta, found);
+  }
+
+  /// Causal attention, where the Api has one.
+  template <class T>
+  requires attending_api<Api, T>
+  void attention(const attention_call<T>& call) {
+    if (call.queries.rows > 0)
+      stream_.expect(api().attention(stream_.handle(), call), "attention", call.queries.rows * call.queries.columns,
+                     {});
+  }
+  template <class T>
+  requires attending_api<Api, T>
+  void attention(const attention_gradient_call<T>& call) {
+    if (call.queries.rows > 0)
+      stream_.expect(api().attention(stream_.handle(), call), "attention", call.queries.rows * call.queries.columns,
+                     {});
   }
 
   /// What products use beside their operands, in memory that the run gives.

@@ -106,4 +106,19 @@ template <kernel::blocked K>
   return cudaGetLastError();
 }
 
+/// Launches one kernel after the other on a stream, until one cannot be.
+struct queued_kernels {
+  cudaStream_t order;
+  cudaError_t launched = cudaSuccess;
+
+  template <class G>
+  [[nodiscard]] bool teams(std::size_t rows, const G& g) {
+    return (launched = launch_rows(order, rows, g)) == cudaSuccess;
+  }
+  template <class K>
+  [[nodiscard]] bool blocks(const K& k) {
+    return (launched = launch_blocks(order, k.blocks(), k)) == cudaSuccess;
+  }
+};
+
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -19,10 +19,12 @@
 #include <thread>
 #include <type_traits>
 
+#include "belay/backend/cuda/attention_tiles.hpp"
 #include "belay/backend/cuda/device_api.hpp"
 #include "belay/backend/cuda/element_products.hpp"
 #include "belay/backend/cuda/launch.cuh"
 #include "belay/backend/cuda/products.cuh"
+#include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
@@ -182,6 +184,19 @@ class runtime_api {
     using tiles = grouped_tiles<C, A, B>;
     return blocks(on, grouped_stack<tiles, C, A, B, Index>{c, a, b, ends, alpha, beta, found});
   }
+  /// By Belay's tiles: forward, with the logarithms of sums, and backward.
+  template <class T>
+  [[nodiscard]] status_type attention(stream_type on, const attention_call<T>& call) const {
+    queued_kernels by{on.order};
+    queue_attention(by, call);
+    return {"a kernel's launch", by.launched};
+  }
+  template <class T>
+  [[nodiscard]] status_type attention(stream_type on, const attention_gradient_call<T>& call) const {
+    queued_kernels by{on.order};
+    queue_attention(by, call);
+    return {"a kernel's launch", by.launched};
+  }
   /// A kernel of blocks, with as many as it says.
   template <class K>
   [[nodiscard]] status_type blocks(stream_type on, const K& k) const {
@@ -198,6 +213,6 @@ class runtime_api {
   int device_;
 };
 
-static_assert(device_api<runtime_api>);
+static_assert(device_api<runtime_api> && attending_api<runtime_api, float> && attending_api<runtime_api, bf16>);
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Causal attention as kernels of blocks: a block has some queries and goes over the keys that they see, tile by tile,
+// with a running maximum and sum (Dao et al., "FlashAttention", 2022), so that no probability goes to memory. The
+// backward makes them again from the logarithms of the sums: one kernel for keys and values, whose block has some keys
+// and goes over the queries that see them, one for queries. All sums have a fixed order. Heads may have any size: of
+// one that is larger than a block's columns, scores are computed again for each range of columns.
+//
+//   belay::cuda::queue_attention(by, call);  // by.blocks(kernel), by.teams(count, kernel)
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include "belay/backend/cuda/attention_rows.hpp"
+#include "belay/backend/cuda/grouped_tiles.hpp"
+#include "belay/core/attention_call.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/kernel/block.hpp"
+#include "belay/kernel/math.hpp"
+#include "belay/kernel/reduce.hpp"
+#include "belay/kernel/team.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// The forward. A block has 32 queries of one head.
+template <class T>
+struct attention_tiles {
+  using number = compute_type_t<T>;
+  static constexpr unsigned lanes = attention_lanes;
+  static constexpr std::size_t columns = sizeof(number) > 4 ? 64 : 128;
+  struct shared_type {
+    inner_product_tiles<number> factors;
+    number weights[attention_side][attention_side + 1];
+    number values[attention_side][columns];
+  };
+  struct lane_type {
+    number score[scores_a_lane];
+    number sum[columns / lanes_a_row];
+    number largest;
+    number total;
+  };
+
+  attention_grid grid;
+  head_rows<const T> queries;
+  head_rows<const T> keys;
+  head_rows<const T> values;
+  head_rows<T> context;
+  number* log_sums;
+
+  explicit attention_tiles(const attention_call<T>& call) noexcept
+      : grid(call.sizes, call.queries.rows),
+        queries(call.queries),
+        keys(call.keys),
+        values(call.values),
+        context(call.context),
+        log_sums(call.log_sums) {}
+
+  [[nodiscard]] BELAY_HD std::size_t blocks() const noexcept { return grid.blocks_of(grid.heads); }
+
+  template <kernel::block Block>
+  BELAY_HD void operator()(Block& block, std::size_t index) const {
+    const attention_part own = grid.part_of(index, grid.heads);
+    const head_rows<const T> q = queries.part(own.row, own.head * grid.size);
+    const std::size_t shared_head = grid.kv_head(own.head) * grid.size;
+    for (std::size_t column = 0; column < grid.size; column += columns) {
+      block.phase([](unsigned, lane_type& lane) {
+        lane.largest = -static_cast<number>(__builtin_huge_val());
+        lane.total = 0;
+        for (number& sum : lane.sum) sum = 0;
+      });
+      for (std::size_t key = 0; key < own.first + own.count; key += attention_side) {
+        const std::size_t some = grid.some_from(key), key_row = own.begin + key;
+        add_inner_products(
+            block, q, own.count, keys.part(key_row, shared_head), some, grid.size,
+            [](lane_type & lane) -> auto& { return lane.score; });
+        block.phase([&](unsigned lane, lane_type& mine) {
+          for (std::size_t j = 0; j < scores_a_lane; ++j) {
+            const bool seen = own.sees(row_of(lane), key, first_score_of(lane) + j, some);
+            block.shared().weights[row_of(lane)][first_score_of(lane) + j] =
+                seen ? mine.score[j] * static_cast<number>(grid.scale) : -static_cast<number>(__builtin_huge_val());
+          }
+          load_rows<columns>(lane, block.shared().values, values.part(key_row, shared_head), some, column, grid.size);
+        });
+        block.phase([&](unsigned lane, lane_type& mine) {
+          const auto& scores = block.shared().weights[row_of(lane)];
+          number largest = mine.largest;
+          for (std::size_t j = 0; j < attention_side; ++j) largest = scores[j] > largest ? scores[j] : largest;
+          const number kept = kernel::exponential(mine.largest - largest);
+          mine.largest = largest;
+          mine.total *= kept;
+          for (number& sum : mine.sum) sum *= kept;
+          for (std::size_t j = 0; j < scores_a_lane; ++j)
+            mine.score[j] = kernel::exponential(scores[first_score_of(lane) + j] - largest);
+        });
+        block.phase([&](unsigned lane, lane_type& mine) {
+          for (std::size_t j = 0; j < scores_a_lane; ++j)
+            block.shared().weights[row_of(lane)][first_score_of(lane) + j] = mine.score[j];
+        });
+        block.phase([&](unsigned lane, lane_type& mine) {
+          const auto& weights = block.shared().weights[row_of(lane)];
+          for (std::size_t j = 0; j < attention_side; ++j) {
+            mine.total += weights[j];
+            add_row<columns>(lane, mine.sum, weights[j], block.shared().values[j]);
+          }
+        });
+      }
+      block.phase([&](unsigned lane, lane_type& mine) {
+        const std::size_t row = row_of(lane);
+        if (row >= own.count) return;
+        for (number& sum : mine.sum) sum /= mine.total;
+        store_row<columns>(lane, mine.sum, context.part(own.row, own.head * grid.size), column, grid.size);
+        if (column == 0 && lane % lanes_a_row == 0)
+          log_sums[own.number * grid.length + own.first + row] = mine.largest + kernel::logarithm(mine.total);
+      });
+    }
+  }
+};
+
+/// What the kernels of the backward read.
+template <class T>
+struct attention_gradient_rows {
+  using number = compute_type_t<T>;
+
+  attention_grid grid;
+  head_rows<const T> queries;
+  head_rows<const T> keys;
+  head_rows<const T> values;
+  head_rows<const number> dcontext;
+  const number* log_sums;
+  head_rows<number> dqueries;  // holds, until it is written, of each row and head the mean in its first column
+
+  explicit attention_gradient_rows(const attention_gradient_call<T>& call) noexcept
+      : grid(call.sizes, call.queries.rows),
+        queries(call.queries),
+        keys(call.keys),
+        values(call.values),
+        dcontext(call.dcontext),
+        log_sums(call.log_sums),
+        dqueries(call.dqueries) {}
+
+  /// The probability that `score` is, of a key that query `position` of a head sees.
+  [[nodiscard]] BELAY_HD number probability(number score, std::size_t head_number,
+                                            std::size_t position) const noexcept {
+    return kernel::exponential(score * static_cast<number>(grid.scale) -
+                               log_sums[head_number * grid.length + position]);
+  }
+};
+
+/// The mean of the gradients of a row's probabilities, each weighted by itself: a row of a head an index, from the
+/// context and its gradient.
+template <kernel::real T>
+struct attention_means {
+  head_rows<const T> context;
+  head_rows<const T> dcontext;
+  head_rows<T> means;
+  std::size_t heads;
+  std::size_t size;
+
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t index) const noexcept {
+    const std::size_t row = index / heads, column = index % heads * size;
+    const T mean = kernel::row_dot(team, context.row(row) + column, dcontext.row(row) + column, size);
+    if (team.lane == 0) means.row(row)[column] = mean;
+  }
+};
+
+/// The same from the probabilities, where the context has been rounded: its rounding would be most of the error of what
+/// cancels here. A block has 32 queries of one head.
+template <class T>
+struct attention_mean_tiles {
+  using number = compute_type_t<T>;
+  static constexpr unsigned lanes = attention_lanes;
+  struct shared_type {
+    inner_product_tiles<number> factors;
+    number part[attention_lanes];
+  };
+  struct lane_type {
+    number score[scores_a_lane];
+    number dscore[scores_a_lane];
+    number total;
+  };
+
+  attention_gradient_rows<T> rows;
+
+  [[nodiscard]] BELAY_HD std::size_t blocks() const noexcept { return rows.grid.blocks_of(rows.grid.heads); }
+
+  template <kernel::block Block>
+  BELAY_HD void operator()(Block& block, std::size_t index) const {
+    const attention_grid& grid = rows.grid;
+    const attention_part own = grid.part_of(index, grid.heads);
+    const std::size_t head = own.head * grid.size, shared_head = grid.kv_head(own.head) * grid.size;
+    block.phase([](unsigned, lane_type& mine) { mine.total = 0; });
+    for (std::size_t key = 0; key < own.first + own.count; key += attention_side) {
+      const std::size_t some = grid.some_from(key), key_row = own.begin + key;
+      add_inner_products(
+          block, rows.queries.part(own.row, head), own.count, rows.keys.part(key_row, shared_head), some, grid.size,
+          [](lane_type & lane) -> auto& { return lane.score; });
+      add_inner_products(
+          block, rows.dcontext.part(own.row, head), own.count, rows.values.part(key_row, shared_head), some, grid.size,
+          [](lane_type & lane) -> auto& { return lane.dscore; });
+      block.phase([&](unsigned lane, lane_type& mine) {
+        for (std::size_t j = 0; j < scores_a_lane; ++j)
+          if (own.sees(row_of(lane), key, first_score_of(lane) + j, some))
+            mine.total += rows.probability(mine.score[j], own.number, own.first + row_of(lane)) * mine.dscore[j];
+      });
+    }
+    block.phase([&](unsigned lane, lane_type& mine) { block.shared().part[lane] = mine.total; });
+    block.phase([&](unsigned lane, lane_type&) {
+      if (lane % lanes_a_row != 0 || row_of(lane) >= own.count) return;
+      number mean = 0;
+      for (std::size_t j = 0; j < lanes_a_row; ++j) mean += block.shared().part[lane + j];
+      rows.dqueries.row(own.row + row_of(lane))[head] = mean;
+    });
+  }
+};
+
+/// The gradients of keys and values. A block has 32 keys of one head, and goes over the queries of all heads that share
+/// it, in order.
+template <class T>
+struct attention_key_gradient_tiles {
+  using number = compute_type_t<T>;
+  static constexpr unsigned lanes = attention_lanes;
+  static constexpr std::size_t columns = sizeof(number) > 4 ? 16 : 64;
+  struct shared_type {
+    inner_product_tiles<number> factors;
+    number weights[attention_side][attention_side + 1];
+    number dscores[attention_side][attention_side + 1];
+    number queries[attention_side][columns];
+    number dcontext[attention_side][columns];
+  };
+  struct lane_type {
+    number score[scores_a_lane];
+    number dscore[scores_a_lane];
+    number of_key[columns / lanes_a_row];
+    number of_value[columns / lanes_a_row];
+  };
+
+  attention_gradient_rows<T> rows;
+  head_rows<number> dkeys;
+  head_rows<number> dvalues;
+
+  [[nodiscard]] BELAY_HD std::size_t blocks() const noexcept { return rows.grid.blocks_of(rows.grid.kv_heads); }
+
+  template <kernel::block Block>
+  BELAY_HD void operator()(Block& block, std::size_t index) const {
+    const attention_grid& grid = rows.grid;
+    const attention_part own = grid.part_of(index, grid.kv_heads);
+    const std::size_t shared_head = own.head * grid.size;
+    for (std::size_t column = 0; column < grid.size; column += columns) {
+      block.phase([](unsigned, lane_type& mine) {
+        for (number& sum : mine.of_key) sum = 0;
+        for (number& sum : mine.of_value) sum = 0;
+      });
+      for (std::size_t head = own.head * grid.heads_each(); head < (own.head + 1) * grid.heads_each(); ++head)
+        for (std::size_t query = own.first; query < grid.length; query += attention_side)
+          add_queries(block, own, head, query, column);
+      block.phase([&](unsigned lane, lane_type& mine) {
+        if (row_of(lane) >= own.count) return;
+        store_row<columns>(lane, mine.of_key, dkeys.part(own.row, shared_head), column, grid.size);
+        store_row<columns>(lane, mine.of_value, dvalues.part(own.row, shared_head), column, grid.size);
+      });
+    }
+  }
+
+ private:
+  // What 32 queries of a head add.
+  template <class Block>
+  BELAY_HD void add_queries(Block& block, const attention_part& own, std::size_t head, std::size_t query,
+                            std::size_t column) const {
+    const attention_grid& grid = rows.grid;
+    const std::size_t some = grid.some_from(query), row = own.begin + query, shared_head = own.head * grid.size;
+    const attention_part asking = grid.queries_of(own, head, query);
+    const auto q = rows.queries.part(row, head * grid.size);
+    const auto dout = rows.dcontext.part(row, head * grid.size);
+    add_inner_products(
+        block, q, some, rows.keys.part(own.row, shared_head), own.count, grid.size,
+        [](lane_type & lane) -> auto& { return lane.score; });
+    add_inner_products(
+        block, dout, some, rows.values.part(own.row, shared_head), own.count, grid.size,
+        [](lane_type & lane) -> auto& { return lane.dscore; });
+    block.phase([&](unsigned lane, lane_type& mine) {
+      const std::size_t i = row_of(lane);
+      for (std::size_t j = 0; j < scores_a_lane; ++j) {
+        const std::size_t key = first_score_of(lane) + j;
+        number p = 0, ds = 0;
+        if (asking.sees(i, own.first, key, own.count)) {
+          p = rows.probability(mine.score[j], asking.number, query + i);
+          ds = p * (mine.dscore[j] - rows.dqueries.row(row + i)[head * grid.size]) * static_cast<number>(grid.scale);
+        }
+        block.shared().weights[i][key] = p;
+        block.shared().dscores[i][key] = ds;
+      }
+      load_rows<columns>(lane, block.shared().queries, q, some, column, grid.size);
+      load_rows<columns>(lane, block.shared().dcontext, dout, some, column, grid.size);
+    });
+    block.phase([&](unsigned lane, lane_type& mine) {
+      for (std::size_t i = 0; i < attention_side; ++i) {
+        add_row<columns>(lane, mine.of_key, block.shared().dscores[i][row_of(lane)], block.shared().queries[i]);
+        add_row<columns>(lane, mine.of_value, block.shared().weights[i][row_of(lane)], block.shared().dcontext[i]);
+      }
+    });
+  }
+};
+
+/// The gradients of queries, in place of the means. A block has 32 queries of one head.
+template <class T>
+struct attention_query_gradient_tiles {
+  using number = compute_type_t<T>;
+  static constexpr unsigned lanes = attention_lanes;
+  static constexpr std::size_t columns = sizeof(number) > 4 ? 64 : 128;
+  struct shared_type {
+    inner_product_tiles<number> factors;
+    number dscores[attention_side][attention_side + 1];
+    number keys[attention_side][columns];
+  };
+  struct lane_type {
+    number score[scores_a_lane];
+    number dscore[scores_a_lane];
+    number sum[columns / lanes_a_row];
+    number mean;
+  };
+
+  attention_gradient_rows<T> rows;
+
+  [[nodiscard]] BELAY_HD std::size_t blocks() const noexcept { return rows.grid.blocks_of(rows.grid.heads); }
+
+  template <kernel::block Block>
+  BELAY_HD void operator()(Block& block, std::size_t index) const {
+    const attention_grid& grid = rows.grid;
+    const attention_part own = grid.part_of(index, grid.heads);
+    const std::size_t head = own.head * grid.size, shared_head = grid.kv_head(own.head) * grid.size;
+    block.phase([&](unsigned lane, lane_type& mine) {
+      mine.mean = row_of(lane) < own.count ? rows.dqueries.row(own.row + row_of(lane))[head] : number(0);
+    });
+    for (std::size_t column = 0; column < grid.size; column += columns) {
+      block.phase([](unsigned, lane_type& mine) {
+        for (number& sum : mine.sum) sum = 0;
+      });
+      for (std::size_t key = 0; key < own.first + own.count; key += attention_side) {
+        const std::size_t some = grid.some_from(key), key_row = own.begin + key;
+        const auto k = rows.keys.part(key_row, shared_head);
+        add_inner_products(
+            block, rows.queries.part(own.row, head), own.count, k, some, grid.size,
+            [](lane_type & lane) -> auto& { return lane.score; });
+        add_inner_products(
+            block, rows.dcontext.part(own.row, head), own.count, rows.values.part(key_row, shared_head), some,
+            grid.size, [](lane_type & lane) -> auto& { return lane.dscore; });
+        block.phase([&](unsigned lane, lane_type& mine) {
+          for (std::size_t j = 0; j < scores_a_lane; ++j) {
+            number ds = 0;
+            if (own.sees(row_of(lane), key, first_score_of(lane) + j, some))
+              ds = rows.probability(mine.score[j], own.number, own.first + row_of(lane)) *
+                   (mine.dscore[j] - mine.mean) * static_cast<number>(grid.scale);
+            block.shared().dscores[row_of(lane)][first_score_of(lane) + j] = ds;
+          }
+          load_rows<columns>(lane, block.shared().keys, k, some, column, grid.size);
+        });
+        block.phase([&](unsigned lane, lane_type& mine) {
+          for (std::size_t j = 0; j < attention_side; ++j)
+            add_row<columns>(lane, mine.sum, block.shared().dscores[row_of(lane)][j], block.shared().keys[j]);
+        });
+      }
+      block.phase([&](unsigned lane, lane_type& mine) {
+        if (row_of(lane) < own.count)
+          store_row<columns>(lane, mine.sum, rows.dqueries.part(own.row, head), column, grid.size);
+      });
+    }
+  }
+};
+
+/// Queues the forward; false where `by` could not.
+template <class By, class T>
+bool queue_attention(By& by, const attention_call<T>& call) {
+  return by.blocks(attention_tiles<T>(call));
+}
+/// Queues the backward, one kernel after the other.
+template <class By, class T>
+bool queue_attention(By& by, const attention_gradient_call<T>& call) {
+  const attention_gradient_rows<T> rows(call);
+  bool queued = false;
+  if constexpr (kernel::real<T>)
+    queued = by.teams(
+        call.queries.rows * call.sizes.heads,
+        attention_means<T>{call.context, call.dcontext, call.dqueries, call.sizes.heads, call.sizes.head_size});
+  else
+    queued = by.blocks(attention_mean_tiles<T>{rows});
+  return queued && by.blocks(attention_key_gradient_tiles<T>{rows, call.dkeys, call.dvalues}) &&
+         by.blocks(attention_query_gradient_tiles<T>{rows});
+}
+
+}  // namespace belay::inline BELAY_ABI::cuda
