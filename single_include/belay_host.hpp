@@ -100,6 +100,7 @@ BELAY_SEPARATE_COMPILATION"
 
 namespace belay::inline BELAY_ABI {
 
+/// What is checked: nothing that costs; this rank's own calls; also that ranks agree, which costs small collectives.
 enum class check_level : int { release = 0, local = 1, across_ranks = 2 };
 
 // Clang before 20 tells by __has_feature alone.
@@ -112,11 +113,14 @@ inline constexpr bool sanitized_addresses = true;
 inline constexpr bool sanitized_addresses = false;
 #endif
 #else
+/// Whether an address sanitizer looks at memory, so that freed memory is told to it.
 inline constexpr bool sanitized_addresses = false;
 #endif
 
+/// The level of this program, which is part of every type's name.
 inline constexpr check_level checks = static_cast<check_level>(BELAY_CHECKS);
 
+/// Whether checks of that level are done.
 [[nodiscard]] constexpr bool checked(check_level level) noexcept { return checks >= level; }
 
 }  // namespace belay::inline BELAY_ABI
@@ -129,9 +133,11 @@ namespace belay::inline BELAY_ABI {
 /// together are made in this order.
 enum class axis : std::uint8_t { pipeline, data, expert, tensor, replica, shard, dense_shard, shard_replica };
 
+/// All of them, in the order in which ranks are numbered.
 inline constexpr std::array all_axes{axis::pipeline, axis::data,  axis::expert,      axis::tensor,
                                      axis::replica,  axis::shard, axis::dense_shard, axis::shard_replica};
 
+/// The name, as in flags and texts: "pipeline", "data", ...
 [[nodiscard]] constexpr const char* name(axis which) noexcept {
   constexpr const char* names[] = {"pipeline", "data",  "expert",      "tensor",
                                    "replica",  "shard", "dense_shard", "shard_replica"};
@@ -142,10 +148,12 @@ inline constexpr std::array all_axes{axis::pipeline, axis::data,  axis::expert, 
 class axis_set {
  public:
   constexpr axis_set() = default;
+  /// The set of these axes.
   constexpr axis_set(std::initializer_list<axis> all) noexcept {
     for (axis each : all) add(each);
   }
 
+  /// Adds to the set, and asks it.
   constexpr void add(axis which) noexcept { bits_ = static_cast<std::uint8_t>(bits_ | bit(which)); }
   constexpr void add(axis_set others) noexcept { bits_ = static_cast<std::uint8_t>(bits_ | others.bits_); }
   [[nodiscard]] constexpr bool has(axis which) const noexcept { return (bits_ & bit(which)) != 0; }
@@ -377,6 +385,7 @@ using compute_type_t = typename compute_type<T>::type;
 
 namespace belay::inline BELAY_ABI {
 
+/// Element types of tensors, named as in safetensors files, the narrow ones included.
 enum class dtype : std::uint8_t {
   boolean,
   u8,
@@ -395,6 +404,7 @@ enum class dtype : std::uint8_t {
   f64
 };
 
+/// How many there are.
 inline constexpr std::size_t dtype_count = 15;
 
 // After the enumeration: otherwise g++ warns that its enumerators shadow these names.
@@ -461,8 +471,10 @@ static_assert(std::is_trivially_copyable_v<bf16> && sizeof(bf16) == 2 && sizeof(
 // The mapping itself; any other type has no entry, and `dtype_of` of it does not compile.
 template <class T>
 struct dtype_entry {};
+/// The dtype of an element's type.
 template <dtype Value>
 struct dtype_entry_of {
+  /// The dtype.
   static constexpr dtype value = Value;
 };
 template <>
@@ -510,9 +522,11 @@ inline constexpr dtype dtype_of = dtype_entry<T>::value;
 
 namespace belay::inline BELAY_ABI {
 
+/// Reductions by their code in fingerprints.
 enum class reduction : std::uint8_t { none, sum, minimum, maximum, product, average };
 inline constexpr reduction last_reduction = reduction::average;
 
+/// The name, as in errors: "sum", "minimum", ...
 [[nodiscard]] constexpr const char* name(reduction which) noexcept {
   switch (which) {
     case reduction::none: return "none";
@@ -525,7 +539,7 @@ inline constexpr reduction last_reduction = reduction::average;
   return "unknown";
 }
 
-// One boolean, so that a diagnostic does not recite the alternatives.
+/// One boolean, so that a diagnostic does not recite the alternatives.
 template <class T>
 inline constexpr bool has_reductions =
     (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_same_v<T, bf16> || std::is_same_v<T, fp16>;
@@ -548,6 +562,7 @@ using wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
 /// Sum; integers wrap.
 struct sum_t {
+  /// Its code in fingerprints; a + b.
   static constexpr reduction code = reduction::sum;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -560,6 +575,7 @@ struct sum_t {
 };
 /// The smaller one; a NaN stays.
 struct minimum_t {
+  /// Its code in fingerprints; the smaller one, or what is no number.
   static constexpr reduction code = reduction::minimum;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -571,6 +587,7 @@ struct minimum_t {
 };
 /// The larger one; a NaN stays.
 struct maximum_t {
+  /// Its code in fingerprints; the larger one, or what is no number.
   static constexpr reduction code = reduction::maximum;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -582,6 +599,7 @@ struct maximum_t {
 };
 /// Product; integers wrap.
 struct product_t {
+  /// Its code in fingerprints; a times b.
   static constexpr reduction code = reduction::product;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -594,6 +612,7 @@ struct product_t {
 };
 /// The sum divided by the number of ranks. Integers wrap as in a sum, then their quotient is truncated.
 struct average_t {
+  /// Its code in fingerprints; a + b, divided by the number of ranks at the end.
   static constexpr reduction code = reduction::average;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -611,6 +630,7 @@ struct average_t {
   }
 };
 
+/// What collectives are given: `group.all_reduce(x, belay::sum)`. An average is the sum divided by the ranks.
 inline constexpr sum_t sum{};
 inline constexpr minimum_t minimum{};
 inline constexpr maximum_t maximum{};
@@ -654,6 +674,7 @@ namespace belay::inline BELAY_ABI {
 /// so they never change.
 class fnv1a {
  public:
+  /// The constants of FNV-1a in 64 bits.
   static constexpr std::uint64_t offset_basis = 0xcbf29ce484222325U;
   static constexpr std::uint64_t prime = 0x100000001b3U;
 
@@ -671,6 +692,7 @@ class fnv1a {
     return *this;
   }
 
+  /// The hash of what was added.
   [[nodiscard]] constexpr std::uint64_t value() const noexcept { return hash_; }
 
  private:
@@ -681,6 +703,7 @@ class fnv1a {
 /// value; changes of several words do so with overwhelming probability.
 class content_hash {
  public:
+  /// Adds a word; another order gives another hash.
   constexpr content_hash& add(std::uint64_t word) noexcept {
     hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15U;
     hash_ ^= hash_ >> 32;  // else the highest bits of two words, such as signs, could cancel
@@ -701,6 +724,7 @@ class content_hash {
   }
   content_hash& add_text(std::string_view text) noexcept { return add_bytes(text.data(), text.size()); }
 
+  /// The hash of what was added.
   [[nodiscard]] constexpr std::uint64_t value() const noexcept { return hash_; }
 
  private:
@@ -885,6 +909,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Where in the user's source a call was made. Plain data; `file` and `function` point to string literals.
 struct where {
+  /// File and function as the compiler names them, and the line; 0: not known.
   const char* file = "";
   const char* function = "";
   int line = 0;
@@ -934,6 +959,7 @@ namespace belay::inline BELAY_ABI {
 /// threw it, and the process that forked that rank. `plan`: a refused plan. `other`: none of ours.
 enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication, backend };
 
+/// The name: "usage", "input", ...
 [[nodiscard]] constexpr const char* name(error_kind kind) noexcept {
   switch (kind) {
     case error_kind::none: return "none";
@@ -949,6 +975,7 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
   return "unknown";
 }
 
+/// The kind of any exception: `other` where it is none of ours.
 [[nodiscard]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept;
 
 /// What an exception says; "(no text)" where it says nothing.
@@ -958,8 +985,10 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
 /// the newlines of our own lists and tables.
 class error : public std::runtime_error {
  public:
+  /// `message` without the site; what() has both.
   error(const std::string& message, where at);
 
+  /// The call site that it is about, and its kind for those whom the exception does not reach.
   [[nodiscard]] where at() const noexcept { return at_; }
   [[nodiscard]] virtual error_kind kind() const noexcept { return error_kind::other; }
 
@@ -978,6 +1007,7 @@ class usage_error : public error {
 /// `what()` is one line of printable text.
 class input_error : public error {
  public:
+  /// `message` names what cannot be used, and what can.
   explicit input_error(const std::string& message, where at = {});
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::input; }
 };
@@ -985,9 +1015,11 @@ class input_error : public error {
 /// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
 class budget_error : public error {
  public:
+  /// `tier` is what had no room, by name.
   budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at);
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
+  /// What was asked for, and what there was.
   [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
   [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
 
@@ -1002,12 +1034,14 @@ class budget_error : public error {
 /// of a collective are told.
 class file_error : public error {
  public:
+  /// About byte `offset` of the file at `path`; `rank` is who met it, of files that ranks share.
   file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {},
              int rank = no_rank);
 
   static constexpr int no_rank = -1;  // this process
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::file; }
+  /// The path as it was given, the byte (0: the file as such), what is wrong, and the rank that met it or `no_rank`.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
@@ -1023,6 +1057,7 @@ class file_error : public error {
 /// How a group of ranks failed. Every later call on the group reports the same first cause.
 enum class comm_fault { peer_failed, mismatch, timeout, revoked };
 
+/// The name: "peer_failed", "mismatch", ...
 [[nodiscard]] constexpr const char* name(comm_fault fault) noexcept {
   switch (fault) {
     case comm_fault::peer_failed: return "peer_failed";
@@ -1037,7 +1072,9 @@ enum class comm_fault { peer_failed, mismatch, timeout, revoked };
 /// line of printable text, whatever the other ranks said; the details are as they came.
 class comm_error : public error {
  public:
+  /// What is known about the failure.
   struct details {
+    /// The kind; the bytes of this rank's call; how long it slept.
     comm_fault fault = comm_fault::revoked;
     std::vector<int> culprits;           // ranks of the world that caused it
     std::string operation;               // "all_reduce", "barrier", ...; empty where it was none
@@ -1053,9 +1090,11 @@ class comm_error : public error {
     error_kind thrown = error_kind::none;  // what the first culprit threw; none: nothing, or not known
   };
 
+  /// The text is made of the details.
   explicit comm_error(details what);
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::communication; }
+  /// The kind, and all details.
   [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
   [[nodiscard]] const details& about() const noexcept { return details_; }
 
@@ -1069,17 +1108,21 @@ class comm_error : public error {
 /// about how many bytes. `what()` is one line of printable text.
 class backend_error : public error {
  public:
+  /// What is known about the failure.
   struct details {
     std::string call;       // as the backend's interface names it: "allocate", "record", ...
     int rank = 0;           // of the world, whose call it was
     std::size_t bytes = 0;  // that it was about; 0: none
     std::string message;    // what the library says
+    /// This rank's call.
     where here;
   };
 
+  /// The text is made of the details.
   explicit backend_error(details what);
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::backend; }
+  /// All details.
   [[nodiscard]] const details& about() const noexcept { return details_; }
 
  private:
@@ -1115,7 +1158,7 @@ namespace belay::inline BELAY_ABI {
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 }
 
-/// Appends a control character as it is written in a string literal: \n, \x1b, \u202e.
+/// Appends a control character as it is written in a string literal: a backslash and n, x1b or u202e.
 BELAY_DECL void append_escaped(std::string& out, char32_t code);
 
 /// `text` as one line that a terminal only shows. Control characters are escaped, and a byte that is no UTF-8 becomes
@@ -1340,6 +1383,7 @@ namespace belay::inline BELAY_ABI {
 enum class stream_kind : std::uint8_t { compute, communication, copy };
 inline constexpr std::size_t stream_kinds = 3;
 
+/// The name: "compute", "communication", "copy".
 [[nodiscard]] constexpr const char* name(stream_kind which) noexcept {
   switch (which) {
     case stream_kind::compute: return "compute";
@@ -1366,6 +1410,7 @@ class stream_clock {
     return out;
   }
 
+  /// The place that is known of that kind of stream; a later one.
   [[nodiscard]] constexpr std::uint64_t place(stream_kind of) const noexcept {
     return places_[static_cast<std::size_t>(of)];
   }
@@ -1449,6 +1494,7 @@ class event_source {
 class stream_event {
  public:
   stream_event() = default;
+  /// Of a stream that is asked for it: `place` is its own count.
   stream_event(std::shared_ptr<const event_source> source, std::uint64_t place,
                const stream_clock& clock = stream_clock()) noexcept
       : source_(std::move(source)), place_(place), clock_(clock) {}
@@ -1472,6 +1518,7 @@ class stream_event {
     return true;
   }
 
+  /// The stream that is asked, or null where it is over.
   [[nodiscard]] const event_source* source() const noexcept { return source_.get(); }
   /// The place in the order of that source.
   [[nodiscard]] std::uint64_t place() const noexcept { return place_; }
@@ -1511,11 +1558,14 @@ concept clocked_stream = stream<S> && requires(const S& s) {
 /// The clock of a stream that has no order with others but by events. A moved-from stream has none.
 class counted_stream {
  public:
+  /// Counts the places of a stream of that kind.
   explicit counted_stream(stream_kind kind) : kind_(kind), clock_(std::make_shared<stream_clock>(kind, 1)) {}
 
+  /// Where the stream has been joined, as far as it knows.
   [[nodiscard]] const std::shared_ptr<stream_clock>& clock() const noexcept { return clock_; }
 
  protected:
+  /// The next place of the stream; what it knows about others after waiting for that event.
   [[nodiscard]] stream_clock mark() noexcept { return clock_->mark(kind_); }
   void join(const stream_event& mark) noexcept { clock_->join(mark.clock()); }
 
@@ -1527,10 +1577,13 @@ class counted_stream {
 /// Runs work at once, on the calling thread.
 class immediate_stream : public counted_stream {
  public:
+  /// Work does run.
   static constexpr bool runs_nothing = false;
 
+  /// Runs what it is given before it returns.
   explicit immediate_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
+  /// Runs the work now; the event is over when it is made, and nothing is waited for.
   template <std::invocable Work>
   void run(Work&& work) {
     work();
@@ -1554,6 +1607,7 @@ void synchronize(Stream& stream, where at) {
 
 /// Copies bytes of the host; the places do not overlap.
 struct copied_bytes {
+  /// Copies so many bytes, which do not overlap.
   void* to;
   const void* from;
   std::size_t bytes;
@@ -1573,10 +1627,13 @@ void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
 class rehearsal_stream : public counted_stream {
  public:
+  /// Nothing runs.
   static constexpr bool runs_nothing = true;
 
+  /// Counts places as another stream, for a rehearsal.
   explicit rehearsal_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
+  /// Work is not run; events have places, so that memory is freed as it will be.
   template <std::invocable Work>
   void run(Work&&) const noexcept {}
   [[nodiscard]] stream_event record() noexcept { return stream_event().at(mark()); }
@@ -1619,6 +1676,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
                       const stream_clock& clock = stream_clock()) noexcept
       : source_(std::move(source)), number_(number), clock_(clock), what_(what), at_(at), open_(true) {}
 
+  /// The other one owes nothing any more.
   pending(pending && other) noexcept
       : source_(std::move(other.source_)),
         number_(other.number_),
@@ -1700,6 +1758,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     return pending(std::move(source_), number_, what_, at_, clock_, std::exchange(open_, false));
   }
 
+  /// Where the operation was started.
   [[nodiscard]] where started_at() const noexcept { return at_; }
 
  private:
@@ -1744,6 +1803,7 @@ namespace belay::inline BELAY_ABI {
 /// A started communication begins when what `event` marks is done. It fails, for all ranks of its group, where that has
 /// failed or takes longer than the group waits for peers.
 struct after {
+  /// A place in a stream that an operation begins after, and where that was said.
   explicit after(stream_event what, where started_at = where::current()) noexcept
       : event(std::move(what)), at(started_at) {}
   stream_event event;
@@ -1752,6 +1812,7 @@ struct after {
 
 /// The last argument of everything that is started: nothing, or `after(event)`.
 struct start_order {
+  /// At that site, at once; or after an event.
   start_order(where started_at) noexcept : at(started_at) {}
   start_order(belay::after order) noexcept : event(std::move(order.event)), at(order.at) {}
 
@@ -1762,6 +1823,7 @@ struct start_order {
     return out;
   }
 
+  /// What the operation begins after, where it was started, and what it keeps alive until it has run.
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;
@@ -1788,6 +1850,7 @@ inline constexpr std::size_t largest_size = std::numeric_limits<std::size_t>::ma
 /// argument. The refused call has written and allocated nothing.
 class size_error : public usage_error {
  public:
+  /// `what` is the whole sentence.
   size_error(const std::string& what, where at);
 };
 
@@ -1795,8 +1858,10 @@ class size_error : public usage_error {
 /// multiplied by zero.
 class checked_size {
  public:
+  /// A size that fits.
   BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
 
+  /// Sum and product; what overflows stays too large, and does not fit.
   BELAY_HD constexpr checked_size& operator+=(checked_size other) noexcept {
     const std::size_t added = value_ + other.value_;
     value_ = added < value_ ? ~std::size_t{0} : added;
@@ -1858,8 +1923,10 @@ namespace belay::inline BELAY_ABI {
 /// One side of a transfer between two ranks of a group. Sends and receives between a pair meet in the order in
 /// which each side lists them; both sides must agree on bytes and tag.
 struct p2p {
+  /// Which way a transfer goes.
   enum class direction : std::uint8_t { send, receive };
 
+  /// The direction, the memory and its bytes, and the number that both ends name. `peer` is a rank of the group.
   direction kind = direction::send;
   int peer = 0;  // a rank of the group
   void* data = nullptr;
@@ -1970,7 +2037,7 @@ concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && ca
   c.agree_symmetric(bytes, at);
 };
 
-// One boolean, so that a diagnostic does not list both alternatives.
+/// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
 inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored_by_messages<C>;
 
@@ -2010,8 +2077,10 @@ namespace belay::inline BELAY_ABI {
 /// A shape: the number of elements along each axis. It is usable in device code, which std::array is not.
 template <std::size_t Rank>
 struct extents {
+  /// Elements along each axis.
   std::size_t along[Rank == 0 ? 1 : Rank] = {};
 
+  /// As of an array of `Rank` numbers.
   [[nodiscard]] BELAY_HD constexpr std::size_t& operator[](std::size_t axis) noexcept { return along[axis]; }
   [[nodiscard]] BELAY_HD constexpr const std::size_t& operator[](std::size_t axis) const noexcept {
     return along[axis];
@@ -2021,6 +2090,7 @@ struct extents {
   [[nodiscard]] BELAY_HD constexpr const std::size_t* begin() const noexcept { return along; }
   [[nodiscard]] BELAY_HD constexpr const std::size_t* end() const noexcept { return along + Rank; }
 
+  /// Equal along each axis.
   [[nodiscard]] BELAY_HD friend constexpr bool operator==(const extents& a, const extents& b) noexcept {
     for (std::size_t axis = 0; axis < Rank; ++axis) {
       if (a.along[axis] != b.along[axis]) return false;
@@ -2029,6 +2099,7 @@ struct extents {
   }
 };
 
+/// The extents that a list in braces gives.
 template <std::size_t Rank>
 [[nodiscard]] constexpr extents<Rank> extents_of(const std::size_t (&along)[Rank]) noexcept {
   extents<Rank> shape;
@@ -2071,9 +2142,11 @@ class view {
  public:
   using element_type = T;
   using value_type = std::remove_cv_t<T>;
+  /// Dimensions.
   static constexpr std::size_t rank = Rank;
 
   constexpr view() = default;
+  /// Of memory that outlives it, row-major.
   BELAY_HD constexpr view(T* data, extents<Rank> shape) noexcept : data_(data), shape_(shape) {}
 
   /// A view of mutable elements is also a view of constant ones.
@@ -2081,6 +2154,7 @@ class view {
   requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr view(view<U, Rank> other) noexcept
       : data_(other.data()), shape_(other.shape()) {}
 
+  /// The first element, the shape, and the elements and bytes of it; all elements as a span.
   [[nodiscard]] BELAY_HD constexpr T* data() const noexcept { return data_; }
   [[nodiscard]] BELAY_HD constexpr const extents<Rank>& shape() const noexcept { return shape_; }
   [[nodiscard]] BELAY_HD constexpr std::size_t extent(std::size_t axis) const noexcept { return shape_[axis]; }
@@ -2090,6 +2164,7 @@ class view {
   }
   [[nodiscard]] constexpr std::span<T> flat() const noexcept { return {data_, size()}; }
 
+  /// The element with that index along each axis; checked builds end the program beyond the shape.
   template <class... Index>
   requires(sizeof...(Index) == Rank) [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
     const extents<Rank> at{static_cast<std::size_t>(index)...};
@@ -2155,13 +2230,13 @@ concept contiguous_buffer = requires(Buffer& of) {
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
 
-// What a communicator lacks is said in words.
+/// What a communicator lacks is said in words.
 template <bool Offered>
 constexpr bool is_offered() {
   static_assert(Offered, "this communicator does not offer this operation for such elements");
   return Offered;
 }
-// The same of a reduction; first what is none on any communicator.
+/// The same of a reduction; first what is none on any communicator.
 template <class T, class Op, bool Offered>
 constexpr bool is_offered_reduction() {
   static_assert(reduction_tag<Op>,
@@ -2172,6 +2247,7 @@ constexpr bool is_offered_reduction() {
   return false;
 }
 
+/// Returns when all ranks of the group have called it, or started what is waited for.
 template <class Group>
 void barrier(const Group& group, where at = where::current()) {
   static_assert(communicator<Group>, "barrier needs a group of ranks, such as rank.world() or mesh.data()");
@@ -2186,16 +2262,15 @@ pending start_barrier(const Group& group, const start_order& at = where::current
 // Each collective: the capability, called and started, and the two functions. What a started one is given stays as it
 // is until `wait()` returns.
 
+/// `inout` of all ranks, element by element, on all of them; every rank gets the same bits.
 template <class C, class T, class Op = sum_t>
 concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
   c.all_reduce(inout, op, at);
 };
-
 template <class C, class T, class Op = sum_t>
 concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, const start_order& at) {
   { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer, class Op>
 void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
@@ -2209,17 +2284,16 @@ pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_
   }
 }
 
+/// Element by element over all ranks; rank r gets the r-th part of `in`, of the length of `out`.
 template <class C, class T, class Op = sum_t>
 concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
   c.reduce_scatter(in, out, op, at);
 };
-
 template <class C, class T, class Op = sum_t>
 concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op,
                                             const start_order& at) {
   { c.start_reduce_scatter(in, out, op, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Out>, Op, can_reduce_scatter<Group, element_of<Out>, Op>>()) {
@@ -2234,18 +2308,17 @@ pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
   }
 }
 
+/// The same in place with `counts[r]` elements for rank r, which are left where they stand in `inout`.
 template <class C, class T, class Op = sum_t>
 concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                         where at) {
   c.reduce_scatter_v(inout, counts, op, at);
 };
-
 template <class C, class T, class Op = sum_t>
 concept can_start_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
                                               Op op, const start_order& at) {
   { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                       where at = where::current()) {
@@ -2262,16 +2335,15 @@ pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<con
   }
 }
 
+/// `inout` of all ranks, element by element, on rank `root`; the others keep what they held.
 template <class C, class T, class Op = sum_t>
 concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
   c.reduce(inout, op, root, at);
 };
-
 template <class C, class T, class Op = sum_t>
 concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, const start_order& at) {
   { c.start_reduce(inout, op, root, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_reduce<Group, element_of<Buffer>, Op>>()) {
@@ -2285,16 +2357,15 @@ pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const 
   }
 }
 
+/// The `in` of all ranks one after another, on all of them; `out` is as long as all together.
 template <class C, class T>
 concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
   c.all_gather(in, out, at);
 };
-
 template <class C, class T>
 concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
   { c.start_all_gather(in, out, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
   if constexpr (is_offered<can_all_gather<Group, element_of<Out>>>()) {
@@ -2308,17 +2379,16 @@ pending start_all_gather(const Group& group, const In& in, Out&& out, const star
   }
 }
 
+/// The same in place: rank r has `counts[r]` elements, and gives those that stand at their place in `inout`.
 template <class C, class T>
 concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
   c.all_gather_v(inout, counts, at);
 };
-
 template <class C, class T>
 concept can_start_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
                                           const start_order& at) {
   { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer>
 void all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                   where at = where::current()) {
@@ -2334,16 +2404,15 @@ pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const s
   }
 }
 
+/// Part q of rank r's `in` becomes part r of rank q's `out`: parts of one length.
 template <class C, class T>
 concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
   c.all_to_all(in, out, at);
 };
-
 template <class C, class T>
 concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
   { c.start_all_to_all(in, out, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
   if constexpr (is_offered<can_all_to_all<Group, element_of<Out>>>()) {
@@ -2357,18 +2426,17 @@ pending start_all_to_all(const Group& group, const In& in, Out&& out, const star
   }
 }
 
+/// The same with `send_counts[q]` elements to rank q, and `receive_counts[r]` from rank r.
 template <class C, class T>
 concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
                                     std::span<const std::size_t> counts, where at) {
   c.all_to_all_v(in, counts, out, counts, at);
 };
-
 template <class C, class T>
 concept can_start_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
                                           std::span<const std::size_t> counts, const start_order& at) {
   { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                   std::span<const std::size_t> receive_counts, where at = where::current()) {
@@ -2384,16 +2452,15 @@ pending start_all_to_all_v(const Group& group, const In& in, std::span<const std
   }
 }
 
+/// The `inout` of rank `root`, on all ranks.
 template <class C, class T>
 concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
   c.broadcast(inout, root, at);
 };
-
 template <class C, class T>
 concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, const start_order& at) {
   { c.start_broadcast(inout, root, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer>
 void broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
   if constexpr (is_offered<can_broadcast<Group, element_of<Buffer>>>()) {
@@ -2407,17 +2474,16 @@ pending start_broadcast(const Group& group, Buffer&& inout, int root, const star
   }
 }
 
+/// The `in` of all ranks one after another, on rank `root`; on others `out` may be empty.
 template <class C, class T>
 concept can_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
   c.gather(in, out, root, at);
 };
-
 template <class C, class T>
 concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
                                     const start_order& at) {
   { c.start_gather(in, out, root, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
   if constexpr (is_offered<can_gather<Group, element_of<Out>>>()) {
@@ -2431,17 +2497,16 @@ pending start_gather(const Group& group, const In& in, Out&& out, int root, cons
   }
 }
 
+/// Part r of rank `root`'s `in`, on rank r; on others `in` may be empty.
 template <class C, class T>
 concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
   c.scatter(in, out, root, at);
 };
-
 template <class C, class T>
 concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
                                      const start_order& at) {
   { c.start_scatter(in, out, root, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
   if constexpr (is_offered<can_scatter<Group, element_of<Out>>>()) {
@@ -2455,6 +2520,8 @@ pending start_scatter(const Group& group, const In& in, Out&& out, int root, con
   }
 }
 
+/// Runs all transfers, in any order of their ends: each needs its counterpart in an exchange of the other rank, with
+/// the same tag and bytes.
 template <class Group>
 void exchange(const Group& group, std::span<const p2p> transfers, where at = where::current()) {
   static_assert(can_exchange<Group>, "this communicator does not offer exchanges between pairs of ranks");
@@ -2482,6 +2549,7 @@ void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at 
   }
 }
 
+/// The same, started: the buffers are in use until `wait`.
 template <class Group>
 pending start_exchange(const Group& group, std::span<const p2p> transfers, const start_order& at = where::current()) {
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");
@@ -2805,6 +2873,7 @@ class function_ref;
 template <class Result, class... Arguments>
 class function_ref<Result(Arguments...)> {
  public:
+  /// The callable outlives it.
   template <class Callable>
   requires(!std::is_same_v<std::remove_cvref_t<Callable>, function_ref> &&
            std::is_object_v<std::remove_cvref_t<Callable>> && std::is_invocable_r_v<Result, Callable&, Arguments...>)
@@ -2815,6 +2884,7 @@ class function_ref<Result(Arguments...)> {
           return (*static_cast<std::remove_reference_t<Callable>*>(object))(std::forward<Arguments>(arguments)...);
         }) {}
 
+  /// Calls it.
   Result operator()(Arguments... arguments) const { return call_(object_, std::forward<Arguments>(arguments)...); }
 
  private:
@@ -2829,6 +2899,7 @@ namespace belay::inline BELAY_ABI {
 /// What a launcher says about this process.
 struct launcher_environment {
   const char* launcher = "none";  // belay-run, torchrun, openmpi, pmi, slurm; none: started by hand
+  /// This process's rank and the number of ranks.
   int rank = 0;
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
@@ -2843,6 +2914,7 @@ struct launcher_environment {
 
 /// The variables of one launcher; null where it has none for that number.
 struct launcher_variables {
+  /// A launcher's name and its variables; null where it has none for that.
   const char* launcher;
   const char* rank;
   const char* size;
@@ -2996,6 +3068,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Ranks along each axis.
 struct axes {
+  /// Ranks along each axis; 1 where it is not used.
   int pipeline = 1;
   int data = 1;
   int expert = 1;
@@ -3003,6 +3076,7 @@ struct axes {
   int shard_group = 0;  // neighbours along data that divide parameters and state among them; 0: all of them
 
   [[nodiscard]] bool operator==(const axes&) const = default;
+  /// Whether each axis has a rank at least.
   [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
   /// Ranks of a shard group along data.
   [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
@@ -3020,6 +3094,7 @@ struct axes {
 
 /// A rank's place along each axis.
 struct coordinate {
+  /// A rank's place along each axis, from 0.
   int pipeline = 0;
   int data = 0;
   int expert = 0;
@@ -3047,6 +3122,7 @@ struct coordinate {
 
 /// A number among those of an axis.
 struct axis_place {
+  /// The place along the axis, from 0, and how many there are.
   int number = 0;
   int count = 1;
 
@@ -3100,6 +3176,7 @@ concept has_control = requires(Rank& rank) {
 
 /// The groups of what is no rank, so that the sentence about that is the only one.
 struct no_group {};
+/// The type of a rank's groups.
 template <class Rank>
 struct group_of {
   using type = no_group;
@@ -3110,14 +3187,18 @@ struct group_of<Rank> {
   using type = typename Rank::group_type;
 };
 
+/// A rank's group for control: that of the world where the backend has none for it.
 template <class Rank>
 struct control_group {
   using type = typename group_of<Rank>::type;
+  /// A group of all ranks over host memory. Collective.
   [[nodiscard]] static type of(Rank& rank) { return rank.world(); }
 };
+/// Of a rank that has a group for control of its own.
 template <has_control Rank>
 struct control_group<Rank> {
   using type = typename Rank::control_type;
+  /// A group of all ranks over host memory. Collective.
   [[nodiscard]] static type of(Rank& rank) { return rank.control(); }
 };
 
@@ -3125,12 +3206,15 @@ struct control_group<Rank> {
 template <class Rank>
 struct place_of {
   using type = coordinate;
+  /// The place of the rank in the mesh.
   [[nodiscard]] static type of(const Rank& rank, const axes& shape) { return coordinate_of(shape, rank.number()); }
 };
+/// Of a rank that knows its place itself, as those of a rehearsal.
 template <class Rank>
 requires requires { typename Rank::place_type; }
 struct place_of<Rank> {
   using type = typename Rank::place_type;
+  /// The place of the rank in the mesh.
   [[nodiscard]] static type of(const Rank& rank, const axes& shape) { return rank.place(shape); }
 };
 
@@ -3138,6 +3222,7 @@ struct place_of<Rank> {
 /// with its mesh. Ranks of one world have equal ones: the union over all that were rehearsed.
 class mesh_record {
  public:
+  /// Adds the groups that a mesh of that shape was asked for; what was asked for.
   void add(const axes& shape, axis_set asked) {
     for (entry& each : entries_) {
       if (each.shape == shape) return each.asked.add(asked);
@@ -3204,6 +3289,7 @@ class mesh {
     }
   }
 
+  /// The rank that it was made of, the ranks along each axis, and this rank's place.
   [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
   [[nodiscard]] const axes& shape() const noexcept { return shape_; }
   [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }
@@ -3658,6 +3744,7 @@ namespace belay::inline BELAY_ABI {
 template <class Group>
 class group_operations {
  public:
+  /// Returns when all ranks have called it.
   void barrier(where at = where::current()) const { self().template run<operation::barrier>({}, at); }
 
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
@@ -3770,6 +3857,7 @@ class group_operations {
   // (buffers, counts, transfers) stays as it is until `wait()` returns. Counts that make no sense are a usage_error of
   // the start.
 
+  /// The started form of each collective: the same arguments, returned at once; the buffers are in use until `wait`.
   pending start_barrier(const start_order& how = where::current()) const {
     return self().template start<operation::barrier>({}, how);
   }
@@ -3968,6 +4056,7 @@ namespace rehearsal {
 /// so that one of them is rehearsed for all.
 class rank_questions {
  public:
+  /// The body has asked for the rank's number, or its place along an axis.
   void ask_number() noexcept { number_ = true; }
   void ask_place(const axes& shape, axis which) {
     for (entry& each : places_) {
@@ -4004,6 +4093,7 @@ class rank_questions {
 /// A number of a rank along an axis; reading it is a question.
 class asked_number {
  public:
+  /// A number that notes that it was read.
   asked_number(std::shared_ptr<rank_questions> asked, const axes& shape, axis which, int value) noexcept
       : asked_(std::move(asked)), shape_(shape), which_(which), value_(value) {}
   operator int() const {
@@ -4020,8 +4110,10 @@ class asked_number {
 
 /// The coordinate of a rank, each number of which is a question of its own.
 struct place {
+  /// Numbers that note that they were read.
   asked_number pipeline, data, expert, tensor;
 
+  /// All of them, which counts as a question for each.
   operator coordinate() const { return {pipeline, data, expert, tensor}; }
 };
 
@@ -4029,10 +4121,12 @@ struct place {
 /// ready.
 class group : public group_operations<group> {
  public:
+  /// No byte moves; what it promises is what backends promise.
   static constexpr bool moves_nothing = true;
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 
+  /// Ranks of the world in order, and this one's number among them.
   group(std::vector<int> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
 
   /// This rank's number in the group, which is a question.
@@ -4103,6 +4197,7 @@ class rank {
   using group_type = rehearsal::group;
   using place_type = rehearsal::place;
 
+  /// Rank `number` of a world of `size`. Throws usage_error where there is no such rank.
   rank(int number, int size, where at = where::current()) : number_(number), size_(size) {
     if (size < 1 || number < 0 || number >= size) {
       throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
@@ -4363,9 +4458,11 @@ namespace belay::inline BELAY_ABI {
 /// `host` for staging.
 enum class tier : std::uint8_t { device, pinned, host, file };
 
+/// The number of tiers, and a budget without a limit.
 inline constexpr std::size_t tier_count = 4;
 inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();
 
+/// The name, as flags and plans have it: "device", "pinned", "host", "file".
 [[nodiscard]] constexpr const char* name(tier where) noexcept {
   switch (where) {
     case tier::device: return "device";
@@ -4381,8 +4478,10 @@ enum class file_bytes : std::uint8_t { on_disk, in_memory };
 
 /// Bytes that one rank may use of each tier; unlimited by default.
 struct budget {
+  /// Bytes a tier; all unlimited where nothing is said.
   std::array<std::size_t, tier_count> bytes{unlimited_bytes, unlimited_bytes, unlimited_bytes, unlimited_bytes};
 
+  /// Bytes of a tier.
   [[nodiscard]] constexpr std::size_t operator[](tier where) const noexcept {
     return bytes[static_cast<std::size_t>(where)];
   }
@@ -4395,6 +4494,7 @@ struct budget {
 /// does not change after the first step.
 class tier_meter {
  public:
+  /// Counts bytes taken and given back, and calls that took memory of the system.
   void add(std::size_t bytes) noexcept {
     live_ += bytes;
     if (live_ > peak_) peak_ = live_;
@@ -4404,6 +4504,7 @@ class tier_meter {
   /// The peak restarts from what is live now.
   void restart_peak() noexcept { peak_ = live_; }
 
+  /// Bytes now, the most there were, and calls that took memory.
   [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
   [[nodiscard]] std::uint64_t allocations() const noexcept { return allocations_; }
@@ -4417,6 +4518,7 @@ class tier_meter {
 /// The meters of one rank, one for each tier.
 class tier_meters {
  public:
+  /// The meter of a tier.
   [[nodiscard]] tier_meter& operator[](tier where) noexcept { return meters_[static_cast<std::size_t>(where)]; }
   [[nodiscard]] const tier_meter& operator[](tier where) const noexcept {
     return meters_[static_cast<std::size_t>(where)];
@@ -4442,6 +4544,7 @@ inline constexpr std::size_t lease_alignment = 64;
 
 /// Leases that end together, linked through the nodes of the allocator.
 struct lease_chain {
+  /// The newest lease of the chain.
   std::uint32_t head = 0xffffffffU;
   [[nodiscard]] bool empty() const noexcept { return head == 0xffffffffU; }
 };
@@ -4489,9 +4592,11 @@ class offset_allocator {
 
   /// A lease with a chain of its own.
   struct range {
+    /// Where the bytes begin, and the chain of that lease alone.
     std::size_t offset = 0;
     lease_chain chain;
   };
+  /// The lowest hole of that size, or nothing.
   [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
     range out;
     const auto offset = allocate(bytes, out.chain);
@@ -4565,6 +4670,7 @@ class offset_allocator {
     nodes_[whole].leased = first_free == edge;  // an empty region
   }
 
+  /// Bytes in all, leased now, and the most that were at a time.
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
   [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
@@ -4820,14 +4926,12 @@ class uses_in_flight {
 
 namespace belay::inline BELAY_ABI {
 
-/// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter, if any,
-/// counts this rank's leased bytes and outlives the heap. `at` is where the options were written, which is told of a
-/// heap that the standard library makes (`emplace`, `make_unique`).
+/// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter outlives the heap.
 struct symmetric_heap_options {
-  std::size_t bytes = 0;
-  std::size_t max_slots = 4096;
-  tier_meter* meter = nullptr;
-  where at = where::current();
+  std::size_t bytes = 0;         // of each rank's part
+  std::size_t max_slots = 4096;  // leases at a time
+  tier_meter* meter = nullptr;   // counts this rank's leased bytes; null: nothing does
+  where at = where::current();   // told of a heap that the standard library makes (`emplace`, `make_unique`)
 };
 
 /// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of
@@ -4962,8 +5066,8 @@ class symmetric_heap {
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
   void synchronize(where at = where::current()) { synchronize_in(group_, at); }
 
-  // What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
-  // of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
+  /// What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
+  /// of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
   void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
     if constexpr (!direct) {
       if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
@@ -5005,6 +5109,7 @@ class symmetric_heap {
     }
   }
 
+  /// The group; the bytes of each rank's part, those leased now, and the most that were at a time.
   [[nodiscard]] const Group& group() const noexcept { return group_; }
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return offsets_.capacity_bytes(); }
   [[nodiscard]] std::size_t live_bytes() const noexcept { return offsets_.live_bytes(); }
@@ -5199,8 +5304,10 @@ symmetric_heap(Group, symmetric_heap_options) -> symmetric_heap<Group>;
 
 namespace belay::inline BELAY_ABI {
 
+/// Whether a matrix is read as it lies or transposed; nothing is moved.
 enum class reading : std::uint8_t { as_is, transposed };
 
+/// The other one of the two.
 [[nodiscard]] BELAY_HD constexpr reading other_way(reading as) noexcept {
   return as == reading::as_is ? reading::transposed : reading::as_is;
 }
@@ -5208,6 +5315,7 @@ enum class reading : std::uint8_t { as_is, transposed };
 /// A row-major block. `rows` and `columns` are those of the memory, `height` and `width` those of the matrix as read.
 template <class T>
 struct operand {
+  /// First element, rows and columns as they lie, and how they are read.
   T* data = nullptr;
   std::size_t rows = 0;
   std::size_t columns = 0;
@@ -5215,6 +5323,7 @@ struct operand {
   reading as = reading::as_is;
 
   constexpr operand() = default;
+  /// A matrix with rows that far apart; a view; the same to read from.
   BELAY_HD constexpr operand(T* first, std::size_t row_count, std::size_t column_count, std::size_t row_stride,
                              reading how = reading::as_is) noexcept
       : data(first), rows(row_count), columns(column_count), stride(row_stride), as(how) {}
@@ -5240,6 +5349,7 @@ struct operand {
 /// `count` matrices of `rows` x `columns`, dense.
 template <class T>
 struct operand_stack {
+  /// First element, matrices, rows and columns of each as they lie, and how they are read.
   T* data = nullptr;
   std::size_t count = 0;
   std::size_t rows = 0;
@@ -5247,17 +5357,20 @@ struct operand_stack {
   reading as = reading::as_is;
 
   constexpr operand_stack() = default;
+  /// Matrices one behind another; a view of three dimensions.
   BELAY_HD constexpr operand_stack(T* first, std::size_t matrices, std::size_t row_count, std::size_t column_count,
                                    reading how = reading::as_is) noexcept
       : data(first), count(matrices), rows(row_count), columns(column_count), as(how) {}
   template <class U>
   requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
       : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
+  /// The same to read from.
   template <class U>
   requires(std::same_as<const U, T> && !std::same_as<U, T>)
       BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
       : operand_stack(other.data, other.count, other.rows, other.columns, other.as) {}
 
+  /// One matrix, and the rows and columns of each as they are read.
   [[nodiscard]] BELAY_HD constexpr operand<T> operator[](std::size_t index) const noexcept {
     return {data + index * rows * columns, rows, columns, columns, as};
   }
@@ -5275,9 +5388,11 @@ concept shaped_at_run_time = requires(const X& x) {
 /// Such a thing read transposed, as a matrix or as a stack: what it is used for decides.
 template <shaped_at_run_time X>
 struct transposed_values {
+  /// What is transposed, as it lies.
   X values;
 };
 
+/// The same memory, read with rows and columns exchanged.
 template <class T>
 [[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
   matrix.as = other_way(matrix.as);
@@ -5357,6 +5472,7 @@ concept written_once_asked = requires(const X& x) {
 /// What a product adds to, where it would overwrite.
 template <class X>
 struct added_to {
+  /// What a product adds to.
   X target;
   /// For a kernel, which says by itself that it adds.
   [[nodiscard]] constexpr auto* data() const noexcept requires requires { target.data(); }
@@ -5446,17 +5562,21 @@ namespace belay::inline BELAY_ABI {
 
 /// Entries `first` to `end - 1` of one dimension.
 struct box_side {
+  /// The first index and the one behind the last.
   std::size_t first = 0;
   std::size_t end = 0;
 
+  /// Indices of this side.
   [[nodiscard]] constexpr std::size_t count() const noexcept { return end - first; }
   friend constexpr bool operator==(const box_side&, const box_side&) = default;
 };
 
 /// A side for each dimension of the tensor. A tensor without dimensions is one element.
 struct tensor_box {
+  /// One side a dimension.
   std::vector<box_side> sides;
 
+  /// Elements within.
   [[nodiscard]] std::size_t elements() const noexcept {
     std::size_t out = 1;
     for (const box_side& each : sides) out *= each.count();
@@ -5541,6 +5661,7 @@ void copy_common(const tensor_box& from, const T* source, const tensor_box& to, 
 /// The contiguous runs of a box within a tensor of `shape`: `runs` of `length` elements each. The box outlives it.
 class box_runs {
  public:
+  /// The runs of that box in a tensor of that shape, row-major.
   box_runs(std::span<const std::size_t> shape, const tensor_box& of) : box_(&of), strides_(shape.size()) {
     std::size_t stride = 1;
     for (std::size_t d = shape.size(); d-- > 0; stride *= shape[d]) strides_[d] = stride;
@@ -5554,6 +5675,7 @@ class box_runs {
     if (length_ == 0) runs_ = 0;
   }
 
+  /// How many runs there are, and the elements of each.
   [[nodiscard]] std::size_t runs() const noexcept { return runs_; }
   [[nodiscard]] std::size_t length() const noexcept { return length_; }
   /// The first element of run `number`, counted in the tensor. It grows with the number.
@@ -5621,6 +5743,7 @@ class box_runs {
 
 namespace belay::inline BELAY_ABI {
 
+/// What a handle owes.
 enum class obligation_kind : std::uint8_t {
   saved_activation,
   recompute_frame,
@@ -5635,6 +5758,7 @@ enum class obligation_kind : std::uint8_t {
   owed_backward,
 };
 
+/// The name as lists of open obligations have it: "saved activation", ...
 [[nodiscard]] constexpr const char* name(obligation_kind kind) noexcept {
   switch (kind) {
     case obligation_kind::saved_activation: return "saved activation";
@@ -5673,6 +5797,8 @@ enum class obligation_kind : std::uint8_t {
 /// One obligation. `layer` points to a name that outlives the step. `shape` is that of the output, or of what was sent,
 /// in elements; its first `rank` entries are meaningful. `bytes` are all that the handle holds.
 struct obligation {
+  /// What is owed, by whom and from where: kind, layer with index and name, micro-batch, bytes, shape of the output,
+  /// site.
   obligation_kind kind = obligation_kind::saved_activation;
   std::uint8_t rank = 0;
   std::uint32_t parent = 0;  // ledger index of the invocation that a recompute repeats; 0: none
@@ -5704,6 +5830,7 @@ namespace belay::inline BELAY_ABI {
 /// Names one entry of a ledger; a default one names none. Plain data: the handle that holds it is what cannot be
 /// copied.
 struct obligation_id {
+  /// The place in the ledger, and the use of that place.
   std::uint32_t index = 0;
   std::uint32_t generation = 0;
 };
@@ -5712,11 +5839,13 @@ struct obligation_id {
 /// and line.
 class open_obligations : public usage_error {
  public:
+  /// `list` is one line an obligation.
   open_obligations(const std::string& list, std::size_t count, where at)
       : usage_error(
             std::to_string(count) + (count == 1 ? " obligation is" : " obligations are") + " still open\n" + list, at),
         count_(count) {}
 
+  /// How many were open.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
 
  private:
@@ -5751,6 +5880,7 @@ class ledger {
     return {index, slot.generation};
   }
 
+  /// Whether it was opened and not yet discharged.
   [[nodiscard]] bool is_open(obligation_id id) const noexcept { return entries_[id.index].generation == id.generation; }
 
   /// Removes an obligation. An id that is not open is an error in checked builds; in release builds it is counted, and
@@ -5783,6 +5913,7 @@ class ledger {
     misused_ = 0;
   }
 
+  /// What was opened; how many are open; how many were discharged twice or after their step.
   [[nodiscard]] const obligation& at(obligation_id id) const noexcept { return entries_[id.index].what; }
   [[nodiscard]] std::size_t open_count() const noexcept { return open_; }
   [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }
@@ -5910,6 +6041,7 @@ concept clock_policy = requires(C clock, std::int64_t nanoseconds) {
 
 /// The machine's monotonic clock.
 struct monotonic_clock {
+  /// Nanoseconds that never go back; sleeps for so many.
   [[nodiscard]] static std::int64_t now() noexcept {
     timespec time{};
     ::clock_gettime(CLOCK_MONOTONIC, &time);
@@ -5975,6 +6107,7 @@ concept folders_policy = files_policy<F> && requires(F files, const char* path) 
 
 /// The machine's files.
 struct posix_files {
+  /// The system's calls, with their results and errno.
   [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
   [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
     return ::pread(descriptor, to, bytes, offset);
@@ -6056,10 +6189,12 @@ class host_pages {
     if (data_ != nullptr) ::munmap(data_, bytes_);
   }
 
+  /// The first byte and the size.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
 
  protected:
+  /// Pages with the protection of `mmap`. Throws budget_error.
   host_pages(std::size_t bytes, int protection, where at) : bytes_(bytes) {
     if (bytes == 0) return;
     void* mapped = ::mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -6087,6 +6222,7 @@ inline void discard_pages(std::byte* first, std::size_t bytes) noexcept {
 class reserved_addresses : public host_pages {
  public:
   reserved_addresses() = default;
+  /// Addresses without memory: a fault where they are touched.
   explicit reserved_addresses(std::size_t bytes, where at = where::current()) : host_pages(bytes, PROT_NONE, at) {}
 };
 
@@ -6101,6 +6237,7 @@ enum class freed_memory : std::uint8_t { as_it_was, poisoned };
 
 /// Overwrites words with one that is NaN as float, double and bf16, and neither -1 nor an index as an integer.
 struct poisoned_words {
+  /// Writes the pattern that checked builds look for to `count` words.
   std::uint32_t* first;
   std::size_t count;
   BELAY_HD void operator()() const noexcept {
@@ -6131,6 +6268,7 @@ class arena {
     return {reinterpret_cast<T*>(lease_bytes(tensor_bytes<T>(shape, owner, at), chain, at)), shape};
   }
 
+  /// Memory of that many bytes, added to the chain. Throws budget_error where there is no hole of that size.
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current()) {
     const auto offset = offsets_.allocate(bytes, chain, *clock_);
     if (!offset) [[unlikely]]
@@ -6204,6 +6342,7 @@ class arena {
     offsets_.clear(used);
   }
 
+  /// The memory, who has which part of it, and its tier.
   [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
   [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
@@ -6271,6 +6410,7 @@ class stream_watch;
 /// event reads what is not there yet.
 enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
 
+/// The name, as `--streams` has it: "immediate", "queued", "adversarial".
 [[nodiscard]] constexpr const char* name(stream_policy which) noexcept {
   switch (which) {
     case stream_policy::immediate: return "immediate";
@@ -6282,6 +6422,7 @@ enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
 
 /// What a program chooses. `seed` is that of `adversarial`.
 struct stream_choice {
+  /// The policy, and the seed of the adversarial one.
   stream_policy policy = stream_policy::immediate;
   std::uint64_t seed = 0;
 };
@@ -6289,6 +6430,7 @@ struct stream_choice {
 /// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks. Only `queued` looks at
 /// `watch`, which is the rank's own: elsewhere the host runs the work itself.
 struct stream_settings {
+  /// The policy, with what its streams share: who chooses the next one, and how long work may run.
   stream_policy policy = stream_policy::immediate;
   std::shared_ptr<stream_arbiter> arbiter = {};
   std::shared_ptr<const stream_watch> watch = {};
@@ -6301,6 +6443,7 @@ namespace belay::inline BELAY_ABI {
 /// Time that copies between tiers took, and time that computing stood still for them, in nanoseconds. Only a stream
 /// with a thread of its own (`queued`) hides copies, and only its times are taken.
 struct copy_times {
+  /// Nanoseconds that copies took, and those that others waited for them.
   std::uint64_t copied = 0;
   std::uint64_t waited = 0;
 
@@ -6316,6 +6459,7 @@ template <stream Stream>
 class copy_stream {
  public:
   using stream_type = Stream;
+  /// As of the stream below it.
   static constexpr bool runs_nothing = Stream::runs_nothing;
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
@@ -6351,6 +6495,7 @@ class copy_stream {
     stream_.run(work);
   }
 
+  /// An event at the end of the copies that are queued.
   [[nodiscard]] stream_event record() { return stream_.record(); }
   /// Later copies begin when `mark` is reached.
   void wait(const stream_event& mark, where at = where::current()) { wait_of(stream_, mark, at); }
@@ -6660,6 +6805,7 @@ template <stored_real T>
   return select(x < 0.0f, __builtin_nanf(""), root);
 }
 
+/// The same of a double.
 [[nodiscard]] BELAY_HD constexpr double square_root(double x) noexcept {
   const bool tiny = x < 0x1p-900;
   const double a = select(tiny, x * 0x1p+200, x);
@@ -6697,6 +6843,7 @@ template <stored_real T>
   return select(x <= 0x1.fffffep+127f, y, x);
 }
 
+/// The natural logarithm.
 [[nodiscard]] BELAY_HD constexpr double logarithm(double x) noexcept {
   const bool tiny = x < 0x1p-1022;
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, select(tiny, x * 0x1p+64, x));
@@ -6770,6 +6917,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// The team of one thread.
 struct solo {
+  /// The only lane of a team of one.
   static constexpr unsigned lane = 0;
   static constexpr unsigned lanes = 1;
   /// What a lane has written is seen by the others.
@@ -6829,15 +6977,18 @@ inline constexpr std::size_t sum_lanes = 16;
   return (count + sum_chunk - 1) / sum_chunk;
 }
 
-// The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether the
-// compiler fuses them with the addition.
+/// The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether
+/// the compiler fuses them with the addition.
 template <class Sum, stored_real T>
 struct values_of {
+  /// Term i.
   const T* x;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
 };
+/// Terms of a sum: the products of two arrays.
 template <class Sum, stored_real T>
 struct products_of {
+  /// Term i.
   const T* x;
   const T* y;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept {
@@ -6889,6 +7040,7 @@ template <class Sum, team Team, class Term>
 /// at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
 struct chunk_sums_of_squares {
+  /// out[chunk] = the sum of squares of one chunk of x.
   const T* x;
   std::size_t count;
   double* out;
@@ -6899,6 +7051,7 @@ struct chunk_sums_of_squares {
   }
 };
 
+/// Terms that are products, added in chunks: the same bits for every team and thread.
 template <class Sum, real T>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_chunks(products_of<Sum, T> term, std::size_t count) noexcept {
   Sum total = 0;
@@ -6942,6 +7095,7 @@ template <stored_real T>
   return sum_in_lanes<compute_type_t<T>>(products_of<compute_type_t<T>, T>{x, y}, width);
 }
 
+/// Sums over one row by all lanes of a team, in one order for any number of lanes; the products of two rows.
 template <team Team, real T>
 [[nodiscard]] BELAY_HD constexpr T row_sum(const Team& team, const T* x, std::size_t width) noexcept {
   return sum_in_lanes<T>(team, values_of<T, T>{x}, width);
@@ -6952,8 +7106,10 @@ template <team Team, stored_real T>
   return sum_in_lanes<compute_type_t<T>>(team, products_of<compute_type_t<T>, T>{x, y}, width);
 }
 
+/// Terms of a maximum: absolute values.
 template <real T>
 struct magnitudes_of {
+  /// Term i.
   const T* x;
   BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return magnitude(x[i]); }
 };
@@ -6987,6 +7143,7 @@ template <stored_real T>
   return maximum_in_lanes(values_of<number, T>{x}, count, -static_cast<number>(__builtin_huge_val()));
 }
 
+/// The largest of the values by all lanes of a team; every lane gets it.
 template <team Team, stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const Team& team, const T* x,
                                                               std::size_t count) noexcept {
@@ -7032,12 +7189,15 @@ template <real T>
 
 namespace belay::inline BELAY_ABI::kernel {
 
+/// What a kernel has found: an index that is none, rows that were not written, a number that is not finite.
 enum class finding_kind : std::uint8_t { nothing, index_outside, rows_outside, not_finite };
 
 /// The call that a kernel belongs to, as far as it is known. Its strings outlive the step.
 struct finding_site {
+  /// Of what is in no layer.
   static constexpr std::uint32_t no_layer = ~std::uint32_t{0};
 
+  /// The layer's name and number, the micro-batch, and the line of the call.
   const char* layer = "";
   const char* file = "";
   int line = 0;
@@ -7048,6 +7208,7 @@ struct finding_site {
 /// One thing that was found. `index_outside`: `value` at position `number` is not below `limit`. `rows_outside`: the
 /// rows of expert `number` end at `value`, before `first` or after `limit`. `not_finite`: the sum is not.
 struct finding {
+  /// The kind; the value, the bounds that it is outside of, the index where, and the site.
   finding_kind kind = finding_kind::nothing;
   std::int64_t value = 0;
   std::int64_t first = 0;
@@ -7059,6 +7220,7 @@ struct finding {
 /// What has been found since the step began. The first finding of each sort is kept whole, the others are counted.
 struct findings_record {
   std::uint64_t began = 0;  // which step or pass: the engine's epoch
+  /// The sum of losses, how often something was not finite, and the first site of each kind.
   double loss = 0;
   std::uint64_t loss_count = 0;   // targets or samples in `loss`, of forward-only passes
   std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
@@ -7072,9 +7234,11 @@ struct findings_record {
 /// without a record notes nothing. Kernels whose elements run at once may all note indices and rows; loss and rows that
 /// are needed are added by one lane.
 struct findings_note {
+  /// Where it is noted, and as whose. Without a record nothing is.
   findings_record* record = nullptr;
   finding_site site;
 
+  /// Whether there is a record.
   BELAY_HD constexpr explicit operator bool() const noexcept { return record != nullptr; }
 
   /// Adds the loss of `count` targets or samples; one that is not finite is noted.
@@ -7145,6 +7309,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Empties a record: what is written from here on is of the step or pass `began`.
 struct clear_findings {
+  /// Makes the record one of a step that began so.
   kernel::findings_record* record;
   std::uint64_t began;
   BELAY_HD void operator()() const noexcept {
@@ -7155,6 +7320,7 @@ struct clear_findings {
 
 /// Adds to the loss of a record, in the order of the stream that runs it.
 struct add_loss_to {
+  /// Adds a loss and how many targets or samples it is of.
   kernel::findings_note note;
   double more;
   std::uint64_t count;
@@ -7165,6 +7331,7 @@ struct add_loss_to {
 template <memory_region Memory>
 class findings_copy {
  public:
+  /// Of memory that the host reads: the record itself.
   findings_copy(const Memory&, where) noexcept {}
   [[nodiscard]] kernel::findings_record& record() noexcept { return record_; }
   [[nodiscard]] const kernel::findings_record& record() const noexcept { return record_; }
@@ -7176,6 +7343,7 @@ class findings_copy {
 template <device_region Memory>
 class findings_copy<Memory> {
  public:
+  /// Of memory that the host does not read: a record in pinned memory, which is copied to.
   findings_copy(const Memory& beside, where at)
       : memory_(beside.host_beside(sizeof(kernel::findings_record), at)),
         record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record) {}
@@ -7277,6 +7445,7 @@ class queue_stream {
   class turns;
 
  public:
+  /// Work does run.
   static constexpr bool runs_nothing = false;
   static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
   static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
@@ -7374,6 +7543,7 @@ namespace belay::inline BELAY_ABI {
 
 /// A message of an exchange, to or from `peer`, a rank of the world.
 struct stream_transfer {
+  /// The other rank and the direction.
   enum class direction : std::uint8_t { send, receive };
   int peer = 0;
   direction way = direction::send;
@@ -7382,10 +7552,12 @@ struct stream_transfer {
 /// What a communication needs. A collective begins when it is next on the streams of all `ranks`, its own among them,
 /// with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
 struct stream_meeting {
+  /// What meets: its number, and the ranks of a collective or the transfers of an exchange.
   std::uint64_t key = 0;
   std::span<const int> ranks;
   std::span<const stream_transfer> transfers;
 
+  /// Whether all ranks take part.
   [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
 };
 
@@ -7403,6 +7575,7 @@ class arbitrated {
   /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
   [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
 
+  /// A stream of that rank; `by` runs its next piece of work.
   arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
       : rank_(rank), by_(by), kind_(kind) {}
   arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
@@ -7441,6 +7614,7 @@ class stream_arbiter {
   /// it opens the arbiter.
   class host {
    public:
+    /// The host thread of one rank.
     explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
     host(const host&) = delete;
     host& operator=(const host&) = delete;
@@ -7454,6 +7628,7 @@ class stream_arbiter {
     int exceptions_ = std::uncaught_exceptions();
   };
 
+  /// The stream is chosen from then on, until it ends.
   void add(arbitrated& stream);
   /// Its work is over: it is forgotten.
   void remove(arbitrated& stream) noexcept;
@@ -7471,6 +7646,7 @@ class stream_arbiter {
   /// Everything may run from now on: after a failure, nothing is gained by an order.
   void open() noexcept;
 
+  /// What its choices are drawn from: the same seed gives the same order.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
 
  private:
@@ -7771,10 +7947,13 @@ class stream_patience {
   /// Who waits looks so often.
   static constexpr std::chrono::milliseconds slice{20};
 
+  /// Whether one waits on, the work does not end, or it has failed.
   enum class verdict : std::uint8_t { goes_on, stuck, failed };
 
+  /// The watch outlives it.
   explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
 
+  /// What the pace of a stream means, seen now.
   [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
     const auto now = std::chrono::steady_clock::now();
     const auto limit = watch_->limit();
@@ -8063,6 +8242,7 @@ namespace belay::inline BELAY_ABI {
 
 class host_stream : public counted_stream {
  public:
+  /// Work does run.
   static constexpr bool runs_nothing = false;
 
   /// Runs work at once, on the calling thread.
@@ -8141,6 +8321,7 @@ namespace belay::inline BELAY_ABI::kernel {
 /// out[i] = value
 template <class T>
 struct fill {
+  /// Element i becomes `value`.
   T* out;
   T value;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
@@ -8149,6 +8330,7 @@ struct fill {
 /// out[i] = in[i], converted where the element types differ (rounded to nearest where they are narrower).
 template <class In, class Out = In>
 struct copy {
+  /// out[i] = in[i], converted.
   const In* in;
   Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
@@ -8157,6 +8339,7 @@ struct copy {
 /// out[i] = a[i] + b[i]; a may be wider.
 template <stored_real T, stored_real A = T>
 struct add {
+  /// out[i] = a[i] + b[i], of which `a` may be narrower.
   const A* a;
   const T* b;
   T* out;
@@ -8168,6 +8351,7 @@ struct add {
 /// out[i] = a[i] * b[i]
 template <real T>
 struct multiply {
+  /// out[i] = a[i] b[i]; `out` may be one of them.
   const T* a;
   const T* b;
   T* out;
@@ -8177,6 +8361,7 @@ struct multiply {
 /// y[i] += alpha * x[i]; x may be narrower.
 template <real T, stored_real X = T>
 struct axpy {
+  /// y[i] += alpha x[i], of which `x` may be narrower.
   T alpha;
   const X* x;
   T* y;
@@ -8186,6 +8371,7 @@ struct axpy {
 /// x[i] *= factor
 template <real T>
 struct scale {
+  /// x[i] *= factor.
   T factor;
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
@@ -8194,6 +8380,7 @@ struct scale {
 /// out[i] = factor * x[i]
 template <real T>
 struct multiple {
+  /// out[i] = factor x[i].
   T factor;
   const T* x;
   T* out;
@@ -8203,6 +8390,7 @@ struct multiple {
 /// out[i] = a[i] + alpha * b[i]
 template <real T>
 struct add_scaled {
+  /// out[i] = a[i] + alpha b[i].
   const T* a;
   T alpha;
   const T* b;
@@ -8213,6 +8401,7 @@ struct add_scaled {
 /// out[i] = silu(gate[i]) * up[i], the activation of a SwiGLU.
 template <stored_real T>
 struct silu_gate {
+  /// out[i] = silu(gate[i]) up[i].
   const T* gate;
   const T* up;
   T* out;
@@ -8224,6 +8413,7 @@ struct silu_gate {
 /// The derivatives of `silu_gate` by both inputs; `dgate` and `dup` may be `gate` and `up` themselves.
 template <stored_real T>
 struct silu_gate_backward {
+  /// Derivatives of `silu_gate` by both of its inputs; dgate and dup may be gate and up.
   const T* gate;
   const T* up;
   const T* dout;
@@ -8243,6 +8433,7 @@ struct silu_gate_backward {
 /// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
 template <stored_real T>
 struct silu_gate_again_backward {
+  /// The same, and the output again, for a recompute.
   silu_gate_backward<T> derivatives;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
@@ -8273,6 +8464,7 @@ concept mixed_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, com
 
 /// Elements of a tile of c, and of the panels beside it.
 struct mixed_tile {
+  /// Rows, columns and depth of a tile that is computed as float.
   static constexpr std::size_t rows = 384;
   static constexpr std::size_t columns = 256;
   static constexpr std::size_t depth = 256;
@@ -8282,6 +8474,7 @@ struct mixed_tile {
 
 /// What one product writes to beside c. Not initialised.
 struct mixed_panels {
+  /// A tile of sums, and panels of both operands.
   alignas(64) float sums[mixed_tile::rows * mixed_tile::columns];
   alignas(64) float left[mixed_tile::rows * mixed_tile::depth];
   alignas(64) float right[mixed_tile::depth * mixed_tile::columns];
@@ -8393,6 +8586,7 @@ struct product_blocks {
 #elif defined(__AVX__)
   static constexpr std::size_t vector_bytes = 32;
 #else
+  /// Bytes of a vector, rows of a tile in registers, and rows, columns and depth of a block in caches.
   static constexpr std::size_t vector_bytes = 16;
 #endif
   static constexpr std::size_t tile_rows = vector_bytes == 64 ? 12 : 6;
@@ -8405,6 +8599,7 @@ struct product_blocks {
 template <real T, stored_real A = T, stored_real B = T>
 class blocked_product {
  public:
+  /// c = alpha a b + beta c.
   [[gnu::hot]] static void run(operand<T> c, operand<const A> a, operand<const B> b, T alpha, T beta) noexcept {
     if (a.width() == 0) scale_by(c, beta);
     alignas(64) T packed_a[block::rows * block::depth];
@@ -8597,6 +8792,7 @@ concept queueable_kernel = std::is_trivially_copyable_v<F> && sizeof(F) <= kerne
 
 /// Some kernel of rows, to say what a kit must take.
 struct kernel_of_rows {
+  /// Any kernel of teams.
   template <kernel::team Team>
   BELAY_HD void operator()(const Team&, std::size_t) const noexcept {}
 };
@@ -8658,14 +8854,17 @@ class host_kit {
  public:
   using stream_type = Stream;
   using products_type = Products;
+  /// Kernels get a note for findings.
   static constexpr bool notes_findings = true;
 
   host_kit() = default;
   /// Of rank `rank`, whose work runs as `how` says.
   explicit host_kit(const stream_settings& how, int rank = 0) : stream_(how, rank) {}
 
+  /// The stream that all of the kit's work is queued on, in order.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
+  /// Queue a kernel over `count` indices or teams, and a product c = alpha a b + beta c, on the kit's stream.
   template <kernel::indexed F>
   void each(std::size_t count, const F& f) {
     stream_.run([count, f] { kernel::for_each_index(count, f); });
@@ -8779,8 +8978,10 @@ class rehearsal_kit {
  public:
   using stream_type = rehearsal_stream;
 
+  /// A stream that runs nothing.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
+  /// As of `host_kit`; only panels of products are counted.
   template <kernel::indexed F>
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>
@@ -8861,6 +9062,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// What a lane does in one phase: f(lane, its registers).
 struct some_phase {
+  /// Any phase.
   template <class Lane>
   BELAY_HD void operator()(unsigned, Lane&) const noexcept {}
 };
@@ -9615,6 +9817,7 @@ namespace belay::inline BELAY_ABI::kernel {
 /// Notes the sum of (output - target)^2 over `samples`, and writes 2 (output - target) unless `gradient` is null.
 template <stored_real T>
 struct noted_squared_error {
+  /// Output, targets, the gradient to write, elements, samples of the batch, and where the loss is added.
   const T* output;
   const compute_type_t<T>* target;
   T* gradient;
@@ -9622,6 +9825,7 @@ struct noted_squared_error {
   std::size_t samples;
   findings_note found;
 
+  /// All elements, in order.
   BELAY_HD void operator()() const noexcept {
     double sum_of_squares = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -9636,9 +9840,11 @@ struct noted_squared_error {
 /// Notes the sum of the losses of `each` row, and over how many targets where it writes no gradient.
 template <stored_real T>
 struct noted_cross_entropy {
+  /// The loss of each row, and how many there are.
   cross_entropy_rows<T> each;
   std::size_t rows;
 
+  /// All rows, in order.
   BELAY_HD void operator()() const noexcept {
     double loss = 0;
     std::uint64_t targets = 0;
@@ -9720,6 +9926,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// What a user chooses for AdamW.
 struct adamw_settings {
+  /// The constants of AdamW.
   double learning_rate = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -9730,7 +9937,8 @@ struct adamw_settings {
 /// One step's scalars; the same for every element of a parameter.
 template <real T>
 struct adamw_scalars {
-  T gradient_scale;      // multiplies the gradient first: clip factor, divisor
+  T gradient_scale;  // multiplies the gradient first: clip factor, divisor
+  /// The constants and their complements, corrected for the step, in the type that is computed with.
   T beta1, complement1;  // complement = 1 - beta
   T beta2, complement2;
   T step_size;        // learning_rate / (1 - beta1^step)
@@ -9768,6 +9976,7 @@ template <real T>
 /// than `T`.
 template <real T, class Gradient = T>
 struct adamw {
+  /// Updates one element and its moments.
   T* value;
   const Gradient* gradient;
   T* first_moment;
@@ -9782,6 +9991,7 @@ struct adamw {
     value[i] = at.keep * value[i] - at.step_size * m / (square_root(v) * at.root_correction + at.epsilon);
   }
 
+  /// Elements of a cache line; asks for those of one ahead of its use.
   static constexpr std::size_t indices_of_line = 64 / sizeof(T);
   BELAY_HD void prefetch(std::size_t i) const noexcept {
     kernel::prefetch(value, i);
@@ -9795,9 +10005,11 @@ struct adamw {
 /// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
 template <real T, stored_real Value>
 struct adamw_of_master {
+  /// The rounded value, and the update of its master copy.
   Value* value;
   adamw<T> master;
 
+  /// Updates the master copy and rounds it.
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     const Value before = value[i];
     const T kept = master.value[i];
@@ -9806,6 +10018,7 @@ struct adamw_of_master {
     value[i] = static_cast<Value>(master.value[i]);
   }
 
+  /// Elements of a cache line; asks for those of one ahead of its use.
   static constexpr std::size_t indices_of_line = adamw<T>::indices_of_line;
   BELAY_HD void prefetch(std::size_t i) const noexcept {
     kernel::prefetch(value, i);
@@ -9827,6 +10040,7 @@ struct adamw_of_master {
 
 namespace belay::inline BELAY_ABI::kernel {
 
+/// Values that share one scale.
 inline constexpr std::size_t quantize_block = 128;
 
 /// Blocks, and so scales, of a range; the last block may be shorter.
@@ -9838,12 +10052,15 @@ inline constexpr std::size_t quantize_block = 128;
 /// NaN decodes to NaN.
 template <real T, class Narrow = fp8_e4m3>
 struct quantize {
+  /// Values, where the narrow ones go, one scale a block, and how many values there are.
   const T* in;
   Narrow* out;
   float* scales;
   std::size_t count;
 
+  /// One value of a block.
   struct element {
+    /// out[i] = in[i] times the inverse scale, rounded and saturated.
     const T* in;
     Narrow* out;
     float inverse;
@@ -9852,6 +10069,7 @@ struct quantize {
     }
   };
 
+  /// The scale of one block, and its values.
   BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
@@ -9868,12 +10086,15 @@ struct quantize {
 /// out[i] = in[i] * scales[block]. Run for `quantize_block_count(count)` indices.
 template <real T, class Narrow = fp8_e4m3>
 struct dequantize {
+  /// Narrow values, one scale a block, where the values go, and how many there are.
   const Narrow* in;
   const float* scales;
   T* out;
   std::size_t count;
 
+  /// One value of a block.
   struct element {
+    /// out[i] = in[i] times the scale.
     const Narrow* in;
     T* out;
     float scale;
@@ -9882,6 +10103,7 @@ struct dequantize {
     }
   };
 
+  /// The values of one block.
   BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
@@ -10628,6 +10850,7 @@ struct replicate {};
 /// Every rank of the axis holds a contiguous part along dimension `Dim`. Parts may differ in size, and may be empty.
 template <std::size_t Dim, axis Axis = axis::data>
 struct shard {
+  /// The dimension that is cut, and the axis whose ranks have the parts.
   static constexpr std::size_t dimension = Dim;
   static constexpr axis over = Axis;
 };
@@ -10636,6 +10859,7 @@ struct shard {
 /// `Op` is a reduction of the comm room: `partial<sum>`.
 template <auto Op, axis Axis = axis::data>
 struct partial {
+  /// The operation that makes the whole of the terms, and the axis whose ranks have them.
   static constexpr auto operation = Op;
   static constexpr axis over = Axis;
 };
@@ -10651,6 +10875,7 @@ inline constexpr bool is_shard = false;
 template <std::size_t Dim, axis Axis>
 inline constexpr bool is_shard<shard<Dim, Axis>> = true;
 
+/// Whether a placement cuts a tensor over the ranks of that axis.
 template <class Placement, axis Axis>
 inline constexpr bool is_shard_over = false;
 template <std::size_t Dim, axis Axis>
@@ -10658,6 +10883,7 @@ inline constexpr bool is_shard_over<shard<Dim, Axis>, Axis> = true;
 template <class... Each, axis Axis>
 inline constexpr bool is_shard_over<placed<Each...>, Axis> = (is_shard_over<Each, Axis> || ...);
 
+/// Whether a placement leaves terms of a sum, or of another operation.
 template <class Placement>
 inline constexpr bool is_partial = false;
 template <auto Op, axis Axis>
@@ -10665,6 +10891,7 @@ inline constexpr bool is_partial<partial<Op, Axis>> = true;
 template <class... Each>
 inline constexpr bool is_partial<placed<Each...>> = (is_partial<Each> || ...);
 
+/// Whether every rank has the whole.
 template <class Placement>
 inline constexpr bool is_replicate = std::same_as<Placement, replicate>;
 
@@ -10673,6 +10900,7 @@ template <class Placement>
 concept axis_placement = is_replicate<Placement> || is_shard<Placement> ||
     (is_partial<Placement>&& requires { Placement::over; });
 
+/// Whether it is a placement, of one axis or of several.
 template <class Placement>
 inline constexpr bool is_placement = axis_placement<Placement>;
 template <class... Each>
@@ -10693,17 +10921,21 @@ inline constexpr bool on_one_axis<A, B> = A::over == B::over;
 
 /// What a placement says of one axis, as a value.
 struct placement_entry {
+  /// What ranks of the axis have: the whole, a part, or a term.
   enum class kind : std::uint8_t { replicate, shard, partial };
 
+  /// What it is, and along which axis.
   kind how = kind::replicate;
   axis over = axis::data;
   std::size_t dimension = 0;   // of a shard
   std::uint8_t operation = 0;  // of a partial: the code of its reduction
 
+  /// Whether each rank has a part.
   [[nodiscard]] constexpr bool cuts() const noexcept { return how == kind::shard; }
   friend constexpr bool operator==(placement_entry, placement_entry) = default;
 };
 
+/// The entry of one axis of the placement.
 template <class Placement>
 [[nodiscard]] constexpr placement_entry entry_of() noexcept {
   if constexpr (is_shard<Placement>)
@@ -10740,8 +10972,10 @@ template <placement Placement>
 /// What can be wrong with a list of axes.
 template <placement Placement>
 struct placement_faults {
+  /// Dimensions of a tensor.
   static constexpr std::size_t most_dimensions = 4;
 
+  /// The rules for placements, each a sentence of the compiler.
   [[nodiscard]] static constexpr bool known_axes() noexcept {
     for (const placement_entry& each : entries_of<Placement>)
       if (each.over > axis::shard_replica || each.over == axis::pipeline) return false;
@@ -10801,6 +11035,7 @@ requires placement<typename Tensor::placement_type>
 
 /// A contiguous part of one dimension: entries `first` to `first + count - 1`.
 struct local_part {
+  /// The first and the number of elements.
   std::size_t first = 0;
   std::size_t count = 0;
 
@@ -11167,14 +11402,17 @@ namespace belay::inline BELAY_ABI {
 /// The first values of a parameter.
 class initial {
  public:
+  /// What first values are: one number, normal numbers by counter, or what a filler gives.
   enum class kind { constant, normal, filled };
 
+  /// All elements `value`.
   [[nodiscard]] static constexpr initial constant(double value) noexcept { return {kind::constant, value}; }
   /// Normal with mean 0.
   [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {kind::normal, stddev}; }
   /// The values come from `fill`, which the owner of the parameter calls: from a file, or a function.
   [[nodiscard]] static constexpr initial filled() noexcept { return {kind::filled, 0}; }
 
+  /// The kind, and its number: the value, or the deviation.
   [[nodiscard]] constexpr kind how() const noexcept { return kind_; }
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
 
@@ -11188,9 +11426,11 @@ class initial {
 /// sequence can be made on any rank, in any order, with the same bits.
 class counted_normal {
  public:
+  /// Of a parameter with that name; the same numbers on each rank and for every cut.
   constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept
       : key_(mix(fnv1a(mix(seed)).add_text(name).value())) {}
 
+  /// Number `index`, of mean 0 and deviation 1.
   [[nodiscard]] double operator()(std::uint64_t index) const noexcept {
     const std::uint64_t first = mix(key_ + index * 0x9e3779b97f4a7c15u);
     const std::uint64_t second = mix(first ^ 0xd1b54a32d192ed03u);
@@ -11281,6 +11521,7 @@ template <placement Placement>
 
 /// Of `count` ranks that keep the same, the number of this one.
 struct copy_place {
+  /// This rank's number among those that hold the same box, and how many they are.
   std::size_t number = 0;
   std::size_t count = 1;
 
@@ -11294,6 +11535,7 @@ struct copy_place {
     return {0, turn % count == number ? elements : 0};
   }
 
+  /// Elements from which copies are divided among those that hold them.
   static constexpr std::size_t divided_from = std::size_t{1} << 20U;
 };
 
@@ -11475,18 +11717,17 @@ concept has_gradient = std::is_same_v<Learning, trainable>;
 /// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
 enum class weight_decay { no, yes };
 
-/// A parameter independently of the mesh. `shape` is the global one. `name` decides the first values, so it must be the
-/// same on every mesh and unique in the model. A tied parameter, which several layers share, is one parameter with as
-/// many `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
+/// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
+/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
 /// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
 /// name. It is empty where the parameter is one tensor.
 struct parameter_spec {
-  std::string name;
-  parameter_shape shape;
-  initial first_values = initial::constant(0);
-  weight_decay decay = weight_decay::yes;
-  std::size_t uses = 1;
-  std::vector<std::string> joins = {};
+  std::string name;                             // decides the first values: the same on every mesh, unique in the model
+  parameter_shape shape;                        // the global one
+  initial first_values = initial::constant(0);  // written by the store, or by `initialise`
+  weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
+  std::size_t uses = 1;                         // layers that share it
+  std::vector<std::string> joins = {};          // tensors that it is made of
 };
 
 /// The local part of a parameter's values or of its gradient: a pointer with the shape that the parameter has. It
@@ -11497,6 +11738,7 @@ class parameter_values {
   /// `shape` outlives this: a parameter's.
   constexpr parameter_values(T* data, const parameter_shape& shape) noexcept : data_(data), shape_(&shape) {}
 
+  /// The first element, the shape of the local part, and its elements.
   [[nodiscard]] constexpr T* data() const noexcept { return data_; }
   [[nodiscard]] constexpr const parameter_shape& shape() const noexcept { return *shape_; }
   [[nodiscard]] constexpr std::size_t extent(std::size_t axis) const noexcept { return (*shape_)[axis]; }
@@ -11532,7 +11774,7 @@ class parameter_base {
  public:
   using value_type = T;
 
-  [[nodiscard]] const std::string& name() const noexcept { return spec_.name; }
+  [[nodiscard]] const std::string& name() const noexcept { return spec_.name; }  // unique in the model
   /// The global shape.
   [[nodiscard]] const parameter_shape& shape() const noexcept { return spec_.shape; }
   [[nodiscard]] const parameter_spec& spec() const noexcept { return spec_; }
@@ -11674,6 +11916,7 @@ class parameter_base {
   parameter_base(parameter_base&&) noexcept = default;
   parameter_base& operator=(parameter_base&&) noexcept = default;
 
+  /// What the parameter was made of, the part that this rank has, and where its values are.
   parameter_spec spec_;
   tensor_box box_;
   axis_set cut_;
@@ -11728,7 +11971,7 @@ class frozen_parameter : public parameter_base<T> {
  public:
   /// The local part, row-major; null until bound.
   [[nodiscard]] const T* value() const noexcept { return this->value_; }
-
+  /// Does not compile.
   template <class Learning = frozen>
   T* gradient() const noexcept {
     static_assert(has_gradient<Learning>,
@@ -12034,6 +12277,7 @@ namespace belay::inline BELAY_ABI {
 /// The number of target tokens of the global batch, equal on all ranks.
 class target_tokens {
  public:
+  /// Throws usage_error for 0.
   explicit target_tokens(std::size_t count, where at = where::current()) : count_(count) {
     if (count == 0) throw usage_error("a batch without target tokens has no mean", at);
   }
@@ -12046,6 +12290,7 @@ class target_tokens {
 /// The number of samples of the global batch, equal on all ranks.
 class samples {
  public:
+  /// Throws usage_error for 0.
   explicit samples(std::size_t count, where at = where::current()) : count_(count) {
     if (count == 0) throw usage_error("a batch without samples has no mean", at);
   }
@@ -12059,6 +12304,7 @@ class samples {
 /// summed over the ranks that divide the batch.
 class local_targets {
  public:
+  /// May be 0 on some ranks.
   explicit constexpr local_targets(std::size_t count) noexcept : count_(count) {}
   [[nodiscard]] constexpr std::size_t count() const noexcept { return count_; }
 
@@ -12066,6 +12312,7 @@ class local_targets {
   std::size_t count_;
 };
 
+/// Whether a step can be divided by it.
 template <class D>
 inline constexpr bool is_step_divisor =
     std::is_same_v<D, target_tokens> || std::is_same_v<D, samples> || std::is_same_v<D, local_targets>;
@@ -12857,6 +13104,7 @@ class lease_source {
 template <class Arena>
 class lease_source_of final : public lease_source {
  public:
+  /// The arena outlives it.
   explicit lease_source_of(Arena& from) noexcept : arena_(&from) {}
 
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at) override {
@@ -13759,6 +14007,7 @@ namespace belay::inline BELAY_ABI {
 
 /// One rank's findings. Over ranks they are summed, except `needed_rows`, of which the maximum counts.
 struct ballot {
+  /// Open obligations, misused handles and the loss of all ranks.
   std::uint64_t open_obligations = 0;
   std::uint64_t misused_handles = 0;
   std::uint64_t non_finite = 0;   // gradients that are not finite
@@ -13767,6 +14016,7 @@ struct ballot {
   // Of a run's checkpoints (train/checkpoint.hpp): nothing is refused for them.
   std::uint64_t unwritten = 0;   // ranks whose files are not on their medium yet
   std::uint64_t unwritable = 0;  // ranks whose files could not be written
+  /// Ranks that were asked to end.
   std::uint64_t asked_to_stop = 0;
 };
 
@@ -13800,11 +14050,13 @@ class committed_step {
 
 /// A dispatch overflowed: run the step again, from the same inputs, with room for `needed_rows`.
 struct replay_step {
+  /// Rows a dispatch that the next try has room for.
   std::uint64_t needed_rows = 0;
 };
 
 /// The step must not be applied; `findings` are those of all ranks, `list` names this rank's open obligations.
 struct refused_step {
+  /// Findings of all ranks; open obligations of this one, one a line.
   ballot findings;
   std::string list;
 };
@@ -13832,6 +14084,7 @@ class committed_gradients {
   committed_gradients(committed_gradients&&) noexcept = default;
   committed_gradients& operator=(committed_gradients&&) = delete;
 
+  /// The number of the step, and what it reduced.
   [[nodiscard]] std::uint64_t number() const noexcept { return summary_.number; }
   [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
   /// The norm of all gradients of the step, every parameter counted once.
@@ -13910,6 +14163,7 @@ class committed_gradients {
 
 /// The part of a participant that has no gradients.
 struct no_committed_part {
+  /// Of a participant that reduces nothing.
   static constexpr bool reduces = false;
   void note(const step_summary&) noexcept {}
   void discard() noexcept {}
@@ -13923,6 +14177,7 @@ struct no_committed_part {
 template <class Token>
 class basic_step_outcome {
  public:
+  /// How the step ended.
   basic_step_outcome(Token done) noexcept : end_(end::committed), committed_(std::move(done)) {}
   basic_step_outcome(replay_step again) noexcept : end_(end::replay), replay_(again) {}
   basic_step_outcome(refused_step why) noexcept : end_(end::refused), refused_(std::move(why)) {}
@@ -13997,11 +14252,14 @@ template <class Token>
 
 namespace belay::inline BELAY_ABI {
 
+/// What a rank is doing: it trains, it evaluates, or it lets the model write.
 enum class phase : std::uint8_t { train, eval, rollout };
 
+/// All of them, and how many.
 inline constexpr std::array all_phases{phase::train, phase::eval, phase::rollout};
 inline constexpr std::size_t phase_count = all_phases.size();
 
+/// The name: "train", "eval", "rollout".
 [[nodiscard]] constexpr const char* name(phase which) noexcept {
   constexpr const char* names[] = {"train", "eval", "rollout"};
   return names[static_cast<std::size_t>(which)];
@@ -14272,6 +14530,7 @@ namespace belay::inline BELAY_ABI {
 
 /// What the forward-only passes of one rank have found since it was last asked.
 struct pass_findings {
+  /// Obligations that the pass left, its loss, and the first wrong index.
   std::uint64_t open_obligations = 0;
   std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
   std::uint64_t count = 0;        // of targets or samples in `loss`
@@ -14326,6 +14585,7 @@ class engine {
     adopt(arena_);
   }
 
+  /// Activations, open obligations, and what computes. They live as long as the run.
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
   [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
@@ -14625,10 +14885,12 @@ namespace belay::inline BELAY_ABI {
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
 enum class frame_mode : std::uint8_t { owing, observing, replaying };
 
+/// The words for an output that is asked for too late.
 inline constexpr const char* step_ended = "after its step has ended";
 
 /// Which layer and micro-batch a call belongs to. `layer` outlives the step.
 struct invocation {
+  /// Which layer is called, in which micro-batch, from where, and within which call.
   const char* layer = "";
   std::size_t layer_index = 0;
   std::size_t micro_batch = 0;
@@ -14669,8 +14931,10 @@ struct invocation {
 
 /// The memory of one invocation: what it keeps until its backward, and what its recompute reads again.
 struct invocation_memory {
+  /// Regions that a layer may remember.
   static constexpr std::size_t max_remembered = 4;
 
+  /// Leases that live until the backward: what was kept, and what was remembered, in order.
   lease_chain kept;
   lease_chain remembered;
   std::array<std::byte*, max_remembered> remembered_at{};
@@ -14724,6 +14988,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   /// Ends, when destroyed, all scratch memory leased since it was made.
   class scratch_scope_guard {
    public:
+    /// What is scratch from here on ends with it.
     explicit scratch_scope_guard(frame& owner) noexcept : owner_(&owner), outer_(std::exchange(owner.scratch_, {})) {}
     scratch_scope_guard(const scratch_scope_guard&) = delete;
     scratch_scope_guard& operator=(const scratch_scope_guard&) = delete;
@@ -14736,6 +15001,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     frame* owner_;
     lease_chain outer_;
   };
+  /// What is scratch from here on ends with the result.
   [[nodiscard]] scratch_scope_guard scratch_scope() noexcept { return scratch_scope_guard{*this}; }
 
   /// What computes, for a customisation point such as an attention of one's own.
@@ -14809,6 +15075,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   void close(obligation_id id, where at = where::current()) { engine_->obligations().close(id, at); }
 
+  /// What the layer may ask of its call: whether nothing runs, no backward comes, or a forward is repeated; its names.
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
   [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }
@@ -14918,6 +15185,8 @@ struct routing {
 /// where `replay` is set. Weights are the chosen probabilities divided by their sum.
 template <class T>
 struct route_row {
+  /// Logits [rows, experts] of the router; choices and weights [rows, k] and probabilities [rows, experts] to write;
+  /// with `replay` the choices are read.
   const T* logits;
   std::int32_t* choices;
   T* weights;
@@ -14926,6 +15195,7 @@ struct route_row {
   std::size_t k;
   int replay;
 
+  /// One token: the k most probable experts, the lower number first where two are equal.
   BELAY_HD void operator()(std::size_t row) const {
     const T* logit = logits + row * experts;
     T* probability = probabilities + row * experts;
@@ -14961,6 +15231,7 @@ struct route_row {
 
 /// How often each expert was chosen: a kernel of one index, after counts have been set to 0.
 struct selection_counts {
+  /// Adds up how often each expert was chosen.
   const std::int32_t* choices;
   std::size_t count;
   std::int64_t* counts;
@@ -14973,6 +15244,8 @@ struct selection_counts {
 /// through the mean probability of every expert.
 template <class T>
 struct route_gradient_row {
+  /// What `route_row` has written, the gradient of the weights, the tokens of all ranks an expert, and the gradient of
+  /// the logits to write.
   const std::int32_t* choices;
   const T* weights;
   const T* probabilities;
@@ -14983,6 +15256,7 @@ struct route_gradient_row {
   std::size_t k;
   T balance_scale;
 
+  /// One token.
   BELAY_HD void operator()(std::size_t row) const {
     std::int64_t selections = 0;
     for (std::size_t e = 0; e < experts; ++e) selections += global_counts[e];
@@ -15895,6 +16169,7 @@ namespace belay::inline BELAY_ABI {
 
 /// What a step begins with.
 struct step_start {
+  /// Micro-batches of the step on this rank.
   std::size_t micro_batches = 1;
   std::uint64_t participants = 0;  // a hash of all participants of the step and their order
 };
@@ -15922,6 +16197,7 @@ inline constexpr bool is_step_participant = step_participant<P>;
 /// An engine with the place where it was named, which stands for the step's.
 template <class Engine>
 struct engine_here {
+  /// An engine with the site that named it.
   engine_here(Engine& named, where site = where::current()) noexcept : engine(&named), at(site) {}
   Engine* engine;
   where at;
@@ -16313,6 +16589,7 @@ template <class Layer>
 struct layer_learning {
   using type = trainable;
 };
+/// Of a layer that says itself whether it learns.
 template <class Layer>
 requires learning<typename Layer::learning_type>
 struct layer_learning<Layer> {
@@ -16359,6 +16636,7 @@ class gradient {
   }
   ~gradient() { release(); }
 
+  /// The values, of memory that it owns.
   [[nodiscard]] view<T, Rank> values() const noexcept { return values_; }
   operator view<const T, Rank>() const noexcept { return values_; }
 
@@ -16379,6 +16657,7 @@ class gradient {
 template <class T, std::size_t Rank>
 class constant_input : public view<const T, Rank> {
  public:
+  /// Values without a gradient; the memory outlives the step.
   explicit constant_input(view<const T, Rank> values) noexcept : view<const T, Rank>(values) {}
 };
 /// A forward of `constant(batch)` has no input gradient: its backward returns nothing.
@@ -16396,6 +16675,7 @@ template <class Engine, class Input>
 struct gradient_for;
 template <class Engine, class T, std::size_t Rank>
 struct gradient_for<Engine, constant_input<T, Rank>> : gradient_for<Engine, view<T, Rank>> {};
+/// The gradient of a view.
 template <class Engine, class T, std::size_t Rank>
 struct gradient_for<Engine, view<T, Rank>> {
   using type = gradient<Engine, std::remove_cv_t<T>, Rank>;
@@ -16473,8 +16753,9 @@ concept backward_layer = forward_layer<Layer, Engine, Input> &&
                            : backward_without_dx<Layer, Engine, Input> ||
                                  (is_constant_input<Input> && backward_with_dx<Layer, Engine, Input>));
 
-// Detects a member by its name, whatever its parameters: a name that two bases have is ambiguous.
+/// Detects a member by its name, whatever its parameters: a name that two bases have is ambiguous.
 struct has_both_names {
+  /// Never defined.
   void forward();
   void backward();
 };
@@ -16560,6 +16841,7 @@ inline constexpr output_use output_use_of<Layer> = output_use::unread;
 /// What a wrapper says of its output, as the layer in it does.
 template <class Layer>
 struct output_of_wrapped {};
+/// Of a layer around another one.
 template <class Layer>
 requires requires { typename Layer::output_in_backward; }
 struct output_of_wrapped<Layer> {
@@ -16742,6 +17024,7 @@ namespace belay::inline BELAY_ABI {
 class unique_fd {
  public:
   unique_fd() noexcept = default;
+  /// Owns descriptor `number`; negative: none.
   explicit unique_fd(int number) noexcept : number_(number) {}
   unique_fd(unique_fd&& other) noexcept : number_(other.release()) {}
   unique_fd& operator=(unique_fd&& other) noexcept {
@@ -17736,6 +18019,7 @@ namespace belay::inline BELAY_ABI {
 
 /// How a file is accessed: `way` is ring or thread, and `why_thread` says why it is no ring where `best` was asked for.
 struct tier_file_access : file_medium {
+  /// How transfers go, and why not through io_uring.
   file_access way = file_access::thread;
   std::string why_thread;
 };
@@ -17749,6 +18033,7 @@ template <tier_file_calls Calls = system_tier_file_calls>
 template <tier_file_calls Calls = system_tier_file_calls>
 class tier_file {
  public:
+  /// Transfers at a time that a file may have.
   static constexpr std::size_t most_slots = 1024;
 
   /// A file of `bytes`, a multiple of the alignment, which are taken on the medium now and read as zeros; as many as
@@ -17780,6 +18065,7 @@ class tier_file {
   /// The same file without its type.
   [[nodiscard]] tier_file_reference reference() const noexcept { return {*transfers_, bytes_, access_.alignment}; }
 
+  /// Bytes, transfers at a time, the folder, and how transfers go.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t slots() const noexcept { return transfers_->slots(); }
   [[nodiscard]] const std::string& directory() const noexcept { return file_.directory(); }
@@ -17860,6 +18146,7 @@ class streamed_file {
     });
   }
 
+  /// Reads before it returns. Throws tier_file_error.
   void read_now(void* to, std::uint64_t first, std::size_t bytes, where at) {
     begin_read(first, bytes, at);
     get(to, first, bytes);
@@ -17940,6 +18227,7 @@ class streamed_file {
     for (transfer& each : under_way_) each = {};
   }
 
+  /// The file below it.
   [[nodiscard]] const tier_file<Files>& file() const noexcept { return file_; }
 
  private:
@@ -18106,8 +18394,9 @@ concept relocates_itself = requires(T& what, const relocation& to) {
   { what.relocate(to) } -> std::same_as<void>;
 };
 
-// Converts to whatever a member is; for counting members, and never called.
+/// Converts to whatever a member is; for counting members, and never called.
 struct any_member {
+  /// Never defined.
   template <class T>
   operator T() const;
 };
@@ -18173,6 +18462,7 @@ constexpr decltype(auto) with_members(T& of, F&& f) {
   }
 }
 
+/// Whether a member is a view or a span, which says where its memory is.
 template <class T>
 inline constexpr bool is_view = false;
 template <class T, std::size_t Rank>
@@ -18181,6 +18471,7 @@ template <class T>
 inline constexpr bool is_span = false;
 template <class T>
 inline constexpr bool is_span<std::span<T>> = true;
+/// The type of a container's elements.
 template <class T>
 struct element_of_container {
   using type = void;
@@ -18236,10 +18527,12 @@ class relocation {
  public:
   /// `now` is null for memory that did not come back: a view into it has its shape, and reading it faults.
   struct range {
+    /// Bytes that moved: where they were, how many, and where they are.
     const std::byte* first;
     std::size_t bytes;
     std::byte* now;
   };
+  /// The ranges outlive it.
   explicit relocation(std::span<const range> moved) noexcept : moved_(moved) {}
 
   /// Where `was` is now: there, where it points into no memory that has moved.
@@ -18639,6 +18932,7 @@ namespace belay::inline BELAY_ABI {
 // What other rooms ask of a layer, where it says it.
 template <class Layer>
 struct learning_of_wrapped {};
+/// Of a layer around another one.
 template <class Layer>
 requires requires { typename Layer::learning_type; }
 struct learning_of_wrapped<Layer> {
@@ -18654,6 +18948,7 @@ class offloads : public learning_of_wrapped<Layer> {
   /// Both outlive it.
   offloads(Layer& layer, Activations& activations) noexcept : layer_(&layer), activations_(&activations) {}
 
+  /// As of the layer within.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
@@ -18661,8 +18956,10 @@ class offloads : public learning_of_wrapped<Layer> {
   requires requires(Layer& layer, Visitor& visit) { layer.for_each_parameter(visit); }
   void for_each_parameter(Visitor&& visit) { layer_->for_each_parameter(visit); }
 
+  /// What is kept on the device until it has left.
   template <class Output, class Residue>
   struct kept {
+    /// The output, and all that the layer within kept.
     Output out;
     Residue whole;
     std::uint32_t call;  // its number in the step
@@ -18692,6 +18989,7 @@ class offloads : public learning_of_wrapped<Layer> {
     return kept<output_type, residue_type>{out, std::move(whole), number};
   }
 
+  /// That of the layer within, after what it kept has come back.
   template <class Engine, class Output, class Residue, class Dout, class... Dx>
   requires requires(Layer& layer, frame<Engine>& call, Residue&& residue, const Dout& dout, const Dx&... dx) {
     layer.backward(call, std::move(residue), dout, dx...);
@@ -18702,6 +19000,7 @@ class offloads : public learning_of_wrapped<Layer> {
     activations_->end(residue.call);
   }
 
+  /// Ends the layer's obligations without a backward.
   template <class Engine, class Output, class Residue>
   void discard(frame<Engine>& call, kept<Output, Residue>&& residue, const char* why) {
     if constexpr (requires { layer_->discard(call, std::move(residue.whole), why); }) {
@@ -18761,16 +19060,20 @@ class recompute {
   /// `layer` outlives this object.
   explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
 
+  /// As of the layer within.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
 
+  /// What is kept until the backward.
   template <class Input, class Output>
   struct kept {
+    /// Output and input: no more.
     Output out;
     Input input;
   };
 
+  /// That of the layer within; what it keeps is given back, and what it remembers stays.
   template <class Engine, class Input>
   [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
     invocation_memory memory;
@@ -18784,6 +19087,7 @@ class recompute {
     return kept<Input, decltype(out)>{out, input};
   }
 
+  /// The forward again, and its backward.
   template <class Engine, class Input, class Output, class Dout, class... Dx>
   requires requires(Layer& layer, frame<Engine>& call, const Input& input, const Dout& dout, const Dx&... dx) {
     layer.backward(call, layer.forward(call, input), dout, dx...);
@@ -18848,11 +19152,13 @@ class recompute {
 
 namespace belay::inline BELAY_ABI {
 
+/// Whether a part runs its forward again in its backward.
 enum class recomputes { no, yes };
 
 /// What a part keeps for its backward: its residue, or its output and input, and where it remembers what it decided.
 template <class Input, class Residue>
 struct part_residue {
+  /// The output, the input, and what the part remembered.
   decltype(std::declval<Residue&>().out) out;
   Input input;
   std::optional<Residue> whole;  // where it is not recomputed
@@ -18966,6 +19272,7 @@ class [[nodiscard]] observed {
  public:
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
 
+  /// Of `observe` alone.
   observed(Engine& engine, Layer& layer, const Input& input, const invocation& call)
       : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {}
   observed(observed&& other) noexcept
@@ -19033,6 +19340,7 @@ class [[nodiscard]] observed {
 
 namespace belay::inline BELAY_ABI {
 
+/// False, but not before a template is used.
 template <class T>
 inline constexpr bool always_false = false;
 
@@ -19146,6 +19454,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// `return handle;` for a lost one.
   BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
 
+  /// What was called.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
@@ -19219,6 +19528,7 @@ class tape;
 /// A tape after a backward, and the gradient for the next one.
 template <class Tape, class Gradient>
 struct unwound {
+  /// The tape without its last forward, and the gradient of that one's input.
   Tape rest;
   Gradient gradient;
 
@@ -19226,14 +19536,18 @@ struct unwound {
   [[nodiscard]] auto backward(where at = where::current()) && { return std::move(rest).backward(gradient, at); }
 };
 
+/// A tape without forwards.
 template <class Engine>
 class [[nodiscard]] tape<Engine> {
  public:
+  /// Of one micro-batch.
   explicit tape(Engine& engine, std::size_t micro_batch = 0) noexcept : engine_(&engine), micro_batch_(micro_batch) {}
 
+  /// The engine, and the micro-batch.
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] std::size_t micro_batch() const noexcept { return micro_batch_; }
 
+  /// Runs the layer and puts its handle on the tape, which is used up.
   template <class Layer, class Input>
   [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
     if constexpr (runs_backward<Layer, Engine, Input>()) {
@@ -19248,6 +19562,7 @@ class [[nodiscard]] tape<Engine> {
   std::size_t micro_batch_;
 };
 
+/// A tape with forwards, of which the first is the last that ran.
 template <class Engine, class First, class... Rest>
 class [[nodiscard]] tape<Engine, First, Rest...> {
  public:
@@ -19258,11 +19573,13 @@ class [[nodiscard]] tape<Engine, First, Rest...> {
   tape(shorter rest, Layer& layer, const Input& input, const invocation& call)
       : rest_(std::move(rest)), last_(rest_.engine(), layer, input, call) {}
 
+  /// The engine, and the micro-batch.
   [[nodiscard]] Engine& engine() const noexcept { return rest_.engine(); }
   [[nodiscard]] std::size_t micro_batch() const noexcept { return rest_.micro_batch(); }
   /// The output of the last forward.
   [[nodiscard]] auto out() const { return last_.out(); }
 
+  /// Runs the layer and puts its handle on the tape, which is used up.
   template <class Layer, class Input>
   [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
     if constexpr (runs_backward<Layer, Engine, Input>()) {
@@ -19297,6 +19614,7 @@ namespace belay::inline BELAY_ABI {
 template <class Engine>
 class micro_batch_scope {
  public:
+  /// One micro-batch of a step: where forwards of it go, and its number.
   micro_batch_scope(Engine& engine, std::size_t index) noexcept : engine_(&engine), index_(index) {}
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] std::size_t micro_batch() const noexcept { return index_; }
@@ -19368,6 +19686,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     each([&](auto& participant) { participant.begin(start, at); });
   }
 
+  /// The engine; forwards without a micro-batch are of number 0, others of `micro_batch(i)`.
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr std::size_t micro_batch() noexcept { return 0; }
   [[nodiscard]] micro_batch_scope<Engine> micro_batch(std::size_t index) const noexcept { return {*engine_, index}; }
@@ -19860,11 +20179,13 @@ template <class Handle>
 class handle_store {
  public:
   handle_store() = default;
+  /// So many slots, empty.
   explicit handle_store(std::size_t slots) : slots_(slots) {}
   handle_store(handle_store&&) noexcept = default;
   handle_store& operator=(handle_store&&) = delete;  // it would lose the handles of the left side
   ~handle_store() = default;
 
+  /// Slots; whether a slot has a handle.
   [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
   [[nodiscard]] bool holds(std::size_t index) const noexcept { return index < size() && slots_[index].held; }
 
@@ -20465,9 +20786,12 @@ namespace belay::inline BELAY_ABI {
 
 /// Which layers a stage computes again in the backward: none, or all.
 struct recompute_none {
+  /// No layer.
   [[nodiscard]] constexpr bool operator()(std::size_t) const noexcept { return false; }
 };
+/// Recomputes all layers.
 struct recompute_all {
+  /// Every layer.
   [[nodiscard]] constexpr bool operator()(std::size_t) const noexcept { return true; }
 };
 
@@ -20503,6 +20827,7 @@ class pipeline_stage {
   pipeline_stage(const pipeline_stage&) = delete;  // handles point into it
   pipeline_stage& operator=(const pipeline_stage&) = delete;
 
+  /// The network, how many layers of it this stage has, and how many of these are recomputed.
   [[nodiscard]] Network& network() const noexcept { return *network_; }
   [[nodiscard]] std::size_t layers() const noexcept { return layers_.places.size(); }
   [[nodiscard]] std::size_t recomputed_layers() const noexcept { return layers_.recomputed.size(); }
@@ -20819,6 +21144,7 @@ struct proof_result {
   std::size_t peak = 0;         // the largest of them
   fault reason;                 // the first fault, or fault_kind::none
 
+  /// Whether the schedule runs.
   [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
 };
 
@@ -20829,6 +21155,7 @@ class prover {
   using storage = typename Table::storage;
   using peaks = typename storage::template per_stage<std::size_t>;
 
+  /// The table outlives it.
   explicit constexpr prover(const Table& table)
       : table_(table),
         stages_(table.stages()),
@@ -20842,6 +21169,7 @@ class prover {
     result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
   }
 
+  /// All rules in turn; the first that is broken is told.
   [[nodiscard]] constexpr proof_result<peaks> run() {
     for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
     for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
@@ -21062,6 +21390,7 @@ struct first_fault {
   static_assert(class_of(Kind) != fault_class::deadlock,
                 "this schedule deadlocks, because a send waits for its receive: put the transfers that cross "
                 "between two stages into one exchange; see first_fault<kind, stage, micro-batch, action>");
+  /// Whether nothing was found.
   static constexpr bool holds = Kind == fault_kind::none;
 };
 
@@ -21072,6 +21401,7 @@ struct peak_within {
                 "this schedule keeps more micro-batches between forward and backward than the limit: raise the limit "
                 "or run backwards earlier (1F1B keeps min(micro-batches, stages - stage)); see "
                 "peak_within<peak, limit>");
+  /// Whether the peak is within the limit.
   static constexpr bool holds = Peak <= Limit;
 };
 
@@ -21145,6 +21475,7 @@ class forward_only {
     withdraw();
   }
 
+  /// The engine; a pass is one micro-batch.
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr std::size_t micro_batch() noexcept { return 0; }
 
@@ -21218,6 +21549,7 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
 /// The element type and shape of the tensors between stages.
 template <class T, std::size_t Rank>
 struct stage_boundary {
+  /// What one micro-batch hands from stage to stage.
   extents<Rank> shape;
 };
 template <class T, std::size_t Rank>
@@ -21227,11 +21559,13 @@ template <class T, std::size_t Rank>
 
 /// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended.
 struct pipeline_times {
+  /// Seconds in forwards and backwards.
   double forward = 0;
   double backward = 0;
   double waiting = 0;  // for exchanges
   double phase = 0;    // first action to last
 
+  /// Adds an action's seconds; the share of a step that the rank waited.
   void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
     (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
     phase += seconds;
@@ -21242,6 +21576,7 @@ struct pipeline_times {
 /// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
 /// ended.
 struct executed_action {
+  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock.
   schedule::action_kind kind = schedule::action_kind::forward;
   std::size_t micro_batch = 0;
   bool exchanged = false;  // tensors with neighbours: what the stream did was wait
@@ -21277,6 +21612,7 @@ class pipeline {
     transfers_->resize(executed_.size());
   }
 
+  /// The schedule that it runs.
   [[nodiscard]] const Table& table() const noexcept { return table_; }
 
   /// Runs all micro-batches of the step forward and backward through the stages. `inputs` is a view whose first axis is
@@ -21358,6 +21694,7 @@ class pipeline {
     }
   }
 
+  /// Times of this rank's last run.
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
   /// This rank's row of the table, and when the last step has run it.
   [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
@@ -21565,6 +21902,7 @@ struct precision {
                 "those are bf16; the wire is of the parameters' type");
 };
 
+/// Whether a type is a `belay::precision`.
 template <class P>
 inline constexpr bool is_precision = false;
 template <class... Types>
@@ -21799,8 +22137,10 @@ namespace belay::inline BELAY_ABI {
 /// caller's.
 class shard_counts {
  public:
+  /// One count a rank of the group; the memory outlives it.
   explicit shard_counts(std::span<const std::size_t> counts) noexcept : counts_(counts) {}
 
+  /// One count a rank.
   [[nodiscard]] std::span<const std::size_t> counts() const noexcept { return counts_; }
   /// The sum of the counts. It does not wrap around.
   [[nodiscard]] std::size_t total() const noexcept { return before(counts_.size()); }
@@ -21911,6 +22251,7 @@ class sharded<T, Placement, Mesh> {
   sharded(sharded&&) noexcept = default;
   sharded& operator=(sharded&&) noexcept = default;
 
+  /// The mesh, the shape of the whole, and this rank's elements.
   [[nodiscard]] const Mesh& mesh() const noexcept { return *mesh_; }
   [[nodiscard]] const parameter_shape& shape() const noexcept { return shape_; }
   [[nodiscard]] std::span<T> local() const noexcept { return local_; }
@@ -22208,6 +22549,7 @@ template <class T, auto Op, axis Axis, class Group>
 inline constexpr bool reduces_reproducibly<T, partial<Op, Axis>, Group> =
     same_in_any_order<T, Op> || sums_in_rank_order<Group>;
 
+/// The rules for redistributions over one group, each a sentence of the compiler.
 template <class T, class From, class To, class Group>
 constexpr void check_redistribution() {
   static_assert(on_one_axis<From, To>,
@@ -22927,8 +23269,10 @@ requires communicator<typename Mesh::control_type>
 template <communicator Group>
 class world_vote {
  public:
+  /// Votes over all ranks of that group.
   explicit world_vote(Group group, where at = where::current()) : group_(std::move(group)), at_(at) {}
 
+  /// The ballot of all ranks. Collective.
   [[nodiscard]] ballot operator()(const ballot& own) const {
     auto sums = summed_words(own);
     std::array<std::uint64_t, 1> largest{own.needed_rows};
@@ -22989,6 +23333,7 @@ class crc32c {
   }
   [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
 
+  /// Whether this processor has the instruction; without it a table is used, with the same result.
   [[nodiscard]] static bool has_instruction() noexcept {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("sse4.2") != 0;
@@ -23085,7 +23430,7 @@ class output {
   /// Writes to a descriptor of the caller, which stays open. `name` is its name in errors.
   output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
 
-  /// Writes to the descriptor of a <cstdio> stream, whose buffer is flushed first.
+  /// Writes to the descriptor of a stream of C, whose buffer is flushed first.
   output(std::FILE* stream, std::string name) : output(::fileno(stream), std::move(name)) { std::fflush(stream); }
 
   output(const output&) = delete;
@@ -23099,6 +23444,7 @@ class output {
     if (owned_ && descriptor_ >= 0) ::close(descriptor_);
   }
 
+  /// The path as it was given.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
   /// Bytes written so far.
@@ -23135,6 +23481,7 @@ namespace belay::inline BELAY_ABI {
 /// any number of values. Used by one thread at a time. Up to `reserved_bytes` an event, writing allocates nothing.
 class event_file {
  public:
+  /// Bytes that are leased for a record.
   static constexpr std::size_t reserved_bytes = std::size_t{1} << 16U;
 
   /// Makes the folder where it is missing, and a file in it that none has. Throws file_error where that cannot be.
@@ -23191,6 +23538,7 @@ class event_file {
     write_event(at);
   }
 
+  /// The file's path.
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
  private:
@@ -23346,8 +23694,10 @@ namespace belay::inline BELAY_ABI {
 
 class text_buffer {
  public:
+  /// Writes into that memory, which outlives it.
   explicit text_buffer(std::span<char> room) noexcept : room_(room) {}
 
+  /// Empties it; characters so far.
   void clear() noexcept { size_ = 0; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
@@ -23360,6 +23710,7 @@ class text_buffer {
     return {room_.data(), size_};
   }
 
+  /// Appends. Throws usage_error beyond the room.
   text_buffer& put(char c) noexcept { return put(std::string_view(&c, 1)); }
   text_buffer& put(std::string_view text) noexcept {
     if (size_ <= room_.size() && text.size() <= room_.size() - size_) {
@@ -23427,6 +23778,7 @@ class json_line {
  public:
   static constexpr int deepest = 16;  // nested objects and arrays
 
+  /// Writes into that memory, which outlives it. Throws usage_error where a line does not fit.
   explicit json_line(std::span<char> room) noexcept : text_(room) { begin(); }
 
   /// Forgets the line and begins the next one.
@@ -23581,6 +23933,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Bytes of one purpose in one tier, with an entry for each rank. Rows of a tier add up to its peak.
 struct plan_row {
+  /// A row: tier, purpose, and bytes of each rank.
   std::string_view tier;
   std::string_view purpose;
   std::span<const std::uint64_t> bytes;
@@ -23588,12 +23941,14 @@ struct plan_row {
 
 /// The bytes that one rank may use of a tier. A tier that is not listed is not limited.
 struct plan_budget {
+  /// A tier and its budget.
   std::string_view tier;
   std::uint64_t bytes = 0;
 };
 
 /// The content of the table. It points to the caller's memory.
 struct plan_table {
+  /// Rows and budgets; the memory outlives it.
   std::span<const plan_row> rows = {};
   std::span<const plan_budget> budgets = {};
   std::span<const std::string_view> suggestions = {};  // what would need less; shown only where a budget is exceeded
@@ -23620,6 +23975,7 @@ class plan_printer {
  public:
   static constexpr std::size_t most_columns = 8;  // more ranks are shown as smallest, largest and sum
 
+  /// The table outlives it.
   explicit plan_printer(const plan_table& table) : table_(table) {
     for (const plan_row& row : table.rows) {
       if (row.bytes.size() > ranks_) ranks_ = row.bytes.size();
@@ -24493,6 +24849,7 @@ namespace belay::inline BELAY_ABI {
 /// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
 /// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
 struct plan_item {
+  /// Where, what for, how many bytes, and how many the memory holds where that is more.
   tier where_it_is = tier::device;
   std::string purpose;
   std::size_t bytes = 0;
@@ -24503,6 +24860,7 @@ struct plan_item {
 /// All memory that one rank will use.
 class rank_plan {
  public:
+  /// Adds a row.
   void add(plan_item item) { items_.push_back(std::move(item)); }
   void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
     add({.where_it_is = where_it_is, .purpose = std::move(purpose), .bytes = bytes, .capacity = capacity});
@@ -24511,6 +24869,7 @@ class rank_plan {
     add(where_it_is, std::move(purpose), bytes, bytes);
   }
 
+  /// The rows in the order in which they were added.
   [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
 
   /// Peak of leased bytes in a tier, as the run's meter will show it. The sum does not wrap around.
@@ -24529,6 +24888,7 @@ class rank_plan {
 
 /// Where a plan exceeds its budget.
 struct plan_shortage {
+  /// The tier, the rank, what it needs, and what it may have.
   tier where_it_is = tier::device;
   int rank = 0;
   std::size_t needed_bytes = 0;
@@ -24538,8 +24898,10 @@ struct plan_shortage {
 class plan {
  public:
   plan() = default;
+  /// One plan a rank.
   explicit plan(std::vector<rank_plan> ranks) : ranks_(std::move(ranks)) {}
 
+  /// One plan a rank.
   [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
 
   /// The worst shortage against a budget per rank, or nothing.
@@ -24584,6 +24946,7 @@ class plan {
 /// The plan does not fit: `what()` is its table and what to change. Nothing was allocated.
 class plan_refused : public error {
  public:
+  /// `table` is the plan as text; `shortage` what it has too little of.
   plan_refused(const std::string& table, plan_shortage shortage, where at)
       : error("the plan is over its budget; nothing was allocated for it\n" + table, at), shortage_(shortage) {}
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::plan; }
@@ -26183,6 +26546,7 @@ namespace belay::inline BELAY_ABI {
 class report_page {
  public:
   static constexpr std::size_t most_bytes = std::size_t{2} << 20U;  // of a page
+  /// The page is written no more often.
   static constexpr std::int64_t nanoseconds_between_pages = 5'000'000'000;
 
   /// Memory of the page of a run of so many ranks: a lease of tier host, as `run.lease<std::byte>(tier::host,
@@ -26487,11 +26851,13 @@ struct tier_report {
   std::span<const std::uint64_t> peak;     // the most that was leased so far
   std::span<const std::uint64_t> planned;  // the peak according to the plan
 
+  /// Whether anything of the tier was given.
   [[nodiscard]] bool used() const noexcept { return !live.empty() || !peak.empty() || !planned.empty(); }
 };
 
 /// Allocations of all ranks since the end of the first step.
 struct allocation_report {
+  /// Calls that took memory in the step: of the device, of the host, of the heap.
   std::uint64_t device = 0;
   std::uint64_t host = 0;
   std::uint64_t heap = 0;
@@ -26501,6 +26867,7 @@ struct allocation_report {
 struct step_report {
   std::uint64_t step = 0;  // from 1
   double loss = 0;         // nats a token
+  /// The values of one step, as the fields of the JSON line have them.
   double aux_loss = 0;
   double grad_norm = 0;  // before clipping
   std::uint64_t tokens = 0;
@@ -26528,6 +26895,7 @@ struct step_report {
 /// Formats step_reports of up to the given sizes.
 class step_line {
  public:
+  /// Room for a line of so many ranks, layers and experts, taken once.
   step_line(std::size_t ranks, std::size_t layers, std::size_t experts)
       : room_(2048 + digits * (3 * tiers * ranks + layers * (experts + 1)), ' ') {}
 
@@ -26686,8 +27054,10 @@ namespace belay::inline BELAY_ABI {
 
 /// One event of a rank. Names are string literals, or outlive the trace.
 struct trace_event {
+  /// Of an event without a number.
   static constexpr std::uint64_t no_number = ~std::uint64_t{0};
 
+  /// The name that is shown, its category, and when it ended, in nanoseconds.
   const char* name = "";
   const char* category = "";
   std::uint64_t begin = 0;  // nanoseconds since the trace began
@@ -26719,6 +27089,7 @@ class trace {
   /// Records its own lifetime as one event.
   class duration {
    public:
+    /// Notes a span of that rank from here to its end. Name and category are literals.
     duration(trace& to, std::size_t rank, const char* name, const char* category = "",
              std::uint64_t number = trace_event::no_number) noexcept
         : to_(to), rank_(rank), event_{name, category, to.now(), 0, number} {}
@@ -26809,6 +27180,7 @@ namespace belay::inline BELAY_ABI {
 
 /// The function whose backward is owed, and its place in the model. `name` outlives the step.
 struct owed_layer {
+  /// The layer that owes, by name and number.
   owed_layer(const char* called, std::size_t place = 0) noexcept : name(called), index(place) {}
   const char* name;
   std::size_t index;
@@ -26817,6 +27189,7 @@ struct owed_layer {
 /// A parameter to which the owed backward adds. Throws usage_error for one without a gradient's memory.
 class owed_parameter {
  public:
+  /// Where the backward will contribute. Throws usage_error where the parameter has no memory.
   template <class Parameter>
   owed_parameter(Parameter& parameter, where at = where::current()) {
     static_assert(contributes<Parameter>,
@@ -26837,6 +27210,7 @@ class owed_parameter {
 
 class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION owed final {
  public:
+  /// Parameters of one owed backward.
   static constexpr std::size_t max_parameters = 16;
 
   /// Opens the obligation. Use `belay::owe`.
@@ -26876,6 +27250,7 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
   BELAY_DISCHARGES BELAY_OPENS owed hand_over()&& { return owed{std::move(*this)}; }
 
+  /// What it is owed for.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
@@ -26967,9 +27342,11 @@ class stored_bytes {
   stored_bytes() = default;
   stored_bytes(std::span<const std::byte> memory) noexcept  // NOLINT(google-explicit-constructor): it is where they are
       : memory_(memory.data()), bytes_(memory.size()) {}
+  /// A part of a file, or of memory.
   stored_bytes(tier_file_reference file, std::uint64_t offset, std::size_t bytes) noexcept
       : file_(file), offset_(offset), bytes_(bytes) {}
 
+  /// Bytes; whether they lie in a file.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
   [[nodiscard]] bool in_file() const noexcept { return static_cast<bool>(file_); }
   /// Of bytes in memory.
@@ -26978,6 +27355,7 @@ class stored_bytes {
   [[nodiscard]] const tier_file_reference& file() const noexcept { return file_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
 
+  /// So many bytes from `first` on.
   [[nodiscard]] stored_bytes part(std::size_t first, std::size_t count) const noexcept {
     if (in_file()) return {file_, offset_ + first, count};
     return std::span<const std::byte>(memory_ + first, count);
@@ -27000,6 +27378,7 @@ class stored_bytes {
 /// its way. One thread at a time.
 class file_staging {
  public:
+  /// The largest block of a file that it reads, and the bytes of one buffer.
   static constexpr std::size_t largest_alignment = std::size_t{64} << 10U;
   static constexpr std::size_t buffer_bytes = std::size_t{256} << 10U;
   static constexpr std::size_t bytes = 2 * buffer_bytes + largest_alignment;  // of memory, wherever that begins
@@ -28788,7 +29167,9 @@ class executed_orders {
 
 namespace belay::inline BELAY_ABI {
 
+/// A visitor for concepts.
 struct any_visitor {
+  /// Takes any parameter.
   template <class Parameter>
   void operator()(Parameter&) const noexcept {}
 };
@@ -31076,6 +31457,7 @@ class stop_request {
 
 namespace belay::inline BELAY_ABI {
 
+/// Where checkpoints go, how often they are written, how many are kept, and who may ask for the last one.
 struct checkpoint_options {
   std::string folder = {};                         // of all checkpoints of the run; empty: none are written
   std::uint64_t every = 0;                         // steps; 0: only when it is asked to stop
@@ -31090,6 +31472,7 @@ enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
 
 /// What it was. Step 0: there was none.
 struct resumed_run {
+  /// Steps that were done, and the folder they came from.
   std::uint64_t step = 0;
   std::string folder = {};
   std::uint64_t bytes_read = 0;           // by this rank
@@ -31104,6 +31487,7 @@ class checkpoints {
  public:
   using committed_part = no_committed_part;
 
+  /// Makes no folder yet. `run` and `mesh` outlive it.
   checkpoints(Run& run, const Mesh& mesh, checkpoint_options options, where at = where::current())
       : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
     if (!enabled()) return;
@@ -31268,6 +31652,7 @@ class checkpoints {
 
   // What a step asks of its participants.
 
+  /// As a participant of each step: learns from the vote whether a checkpoint failed or a stop was asked for.
   void begin(const step_start&, where) const noexcept {}
   template <class Divisor>
   [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) const noexcept {
@@ -31545,6 +31930,7 @@ namespace belay::inline BELAY_ABI {
 /// The factor by which the optimizer multiplies gradients; `none` is 1.
 class clip_factor {
  public:
+  /// No clipping; the number that gradients are multiplied with.
   [[nodiscard]] static constexpr clip_factor none() noexcept { return clip_factor{1.0}; }
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
 
@@ -31557,8 +31943,10 @@ class clip_factor {
 /// The norm of a step's gradients, equal on all ranks.
 class gradient_norm_value {
  public:
+  /// A norm that was computed elsewhere.
   explicit constexpr gradient_norm_value(double value) noexcept : value_(value) {}
 
+  /// The norm.
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
   /// False where any gradient of any rank is infinite or not a number.
   [[nodiscard]] bool finite() const noexcept { return kernel::are_finite(&value_, 1); }
@@ -31574,6 +31962,7 @@ class gradient_norm_value {
 
 /// Where a parameter of the buckets is in the table: its number, and the part that is held here.
 struct norm_place {
+  /// The parameter's number in the table, and which part of it.
   std::size_t parameter = 0;
   std::size_t part = 0;
   norm_share share = norm_share::counted_here;  // elsewhere: by a rank along another axis that holds the same part
@@ -32144,8 +32533,8 @@ class run {
   /// Collective over the group.
   template <class T>
   struct reached_lease {
-    std::span<T> own;
-    std::vector<const T*> ranks;
+    std::span<T> own;             // this rank's elements
+    std::vector<const T*> ranks;  // the first of each rank's
   };
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const group_type& group, ElementsOf&& elements_of,
@@ -32237,15 +32626,15 @@ class run {
     return of_steps_.back()->leases;
   }
 
-  // For those who bring back what calls keep: the order in which they do, as it was rehearsed. It stays where it is.
+  /// For those who bring back what calls keep: the order in which they do, as it was rehearsed. It stays where it is.
   [[nodiscard]] rehearsed_order& rehearsed_returns() {
     returns_.push_back(std::make_unique<rehearsed_order>());
     if (returns_.size() <= planned_.returns.size()) returns_.back()->expected = planned_.returns[returns_.size() - 1];
     return *returns_.back();
   }
 
-  // For stores that divide parameters: the order in which a step gathers layers, as it was rehearsed; in the rehearsal
-  // that finds it out, none.
+  /// For stores that divide parameters: the order in which a step gathers layers, as it was rehearsed; in the rehearsal
+  /// that finds it out, none.
   [[nodiscard]] std::size_t add_gathers() {
     gathers_.emplace_back();
     return gathers_.size() - 1;
@@ -32427,16 +32816,18 @@ class run {
 
 namespace belay::inline BELAY_ABI {
 
+/// What a launch may use: a budget a tier, what the machine has left, and when kernels run.
 struct launch_options {
   belay::budget budget = {};                   // of each rank; unlimited by default
   std::size_t available = available_memory();  // of this machine, for the ranks on it
-  // What would need less memory of a tier: shown with a refusal.
+  /// What would need less memory of a tier: shown with a refusal.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
 };
 
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
+  /// What each rank will need.
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
@@ -32734,10 +33125,12 @@ struct noted_loss {};
 /// A loss and the gradient of its sum with respect to what the network put out.
 template <class Engine, class T, std::size_t Rank>
 struct loss_and_gradient {
+  /// The loss, noted, and its gradient by the output, which the caller owns.
   noted_loss loss;
   belay::gradient<Engine, T, Rank> gradient;
 };
 
+/// Throws usage_error unless both have one shape.
 template <class T, std::size_t Rank>
 void expect_same_shape(view<const T, Rank> output, view<const compute_type_t<T>, Rank> target, where at) {
   if (output.shape() == target.shape()) return;
@@ -32832,6 +33225,7 @@ namespace belay::inline BELAY_ABI {
 /// nothing.
 class memory_report {
  public:
+  /// Collects what each rank's tiers held. Collective.
   template <class Run, class Mesh>
   memory_report(Run& run, const Mesh& mesh, where at = where::current())
       : ranks_(static_cast<std::size_t>(mesh.shape().ranks())),
@@ -33333,6 +33727,7 @@ template <class T = float>
 
 /// What may change from step to step: equal on all ranks, which the next commit's vote compares.
 struct update {
+  /// The learning rate of this update.
   double learning_rate = 1e-3;
   double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
 };
@@ -34372,6 +34767,7 @@ namespace belay::inline BELAY_ABI {
 /// Which tensors of a file a parameter is: one of its name and shape. Another mapping is a function object of the same
 /// form; the elements of its tensors, one tensor after another, are those of the whole parameter.
 struct one_tensor_each {
+  /// One tensor of the parameter's name and shape.
   template <class Parameter>
   [[nodiscard]] std::vector<safetensors::declaration> operator()(const Parameter& parameter) const {
     return {{parameter.name(),
@@ -34421,6 +34817,7 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
 
 /// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
 struct declared_tensors {
+  /// All tensors in the order of their files, and which stage has each.
   std::vector<safetensors::declaration> all;
   std::map<std::string, int, std::less<>> stage_of;
 };
@@ -34467,7 +34864,9 @@ template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
   return out;
 }
 
+/// Takes all.
 struct every_tensor {
+  /// Takes every tensor.
   [[nodiscard]] bool operator()(const std::string&) const noexcept { return true; }
 };
 
@@ -34488,6 +34887,7 @@ void write_parameters(const Mesh& mesh, Model& model, Writer& out, const Tensors
   }
 }
 
+/// How files are cut.
 struct export_options {
   std::uint64_t largest = safetensors::largest_file;  // bytes of tensors in one file; above, several and their index
 };
@@ -34613,11 +35013,12 @@ class parameter_list {
   /// By number, in the order in which they were added.
   [[nodiscard]] parameter<T>& operator[](std::size_t number) noexcept { return entries_[number].listed; }
 
+  /// Visits all parameters in order.
   void for_each_parameter(auto&& visit) {
     for (entry& each : entries_) visit(each.listed);
   }
 
-  // For `parameter_store`.
+  /// For `parameter_store`.
   [[nodiscard]] std::span<T> borrowed_values() const noexcept { return values_; }
   [[nodiscard]] std::span<compute_type_t<T>> borrowed_gradients() const noexcept { return gradients_; }
   [[nodiscard]] std::size_t first_of(std::size_t number) const noexcept { return entries_[number].first; }
@@ -34651,6 +35052,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Where that memory is when a run does not train.
 struct residency_memory {
+  /// The tier that state and gradients go to between phases.
   tier lower = tier::host;
   file_memory files = {};  // of tier file: the folder
 };
@@ -34660,6 +35062,7 @@ struct residency_memory {
 template <class Run, tier_file_calls Files = system_tier_file_calls>
 class phase_residency final : public state_mover {
  public:
+  /// Bytes of one copy.
   static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 
   /// All gradients and states of optimizers that `run` has leased on the device so far. In `lower` they get as much
@@ -34956,6 +35359,7 @@ namespace belay::inline BELAY_ABI {
 
 /// What one hook has given back in a transition.
 struct drained {
+  /// What was given back, in which tier, and how many bytes.
   std::string what;
   tier of = tier::device;
   std::size_t bytes = 0;
@@ -34964,6 +35368,7 @@ struct drained {
 /// What a transition found on this rank: bytes leased from each tier and those of the process that are in memory,
 /// before and after, and what was given back.
 struct transition {
+  /// The phases, bytes a tier and bytes of the process before and after.
   phase from = phase::train, to = phase::train;
   std::uint64_t after_step = 0;  // the number of the last step; 0: none
   std::array<std::size_t, tier_count> live_before{}, live_after{};
@@ -34979,6 +35384,7 @@ struct transition {
 template <phase P>
 class [[nodiscard]] in_phase {
  public:
+  /// The phase.
   static constexpr phase which = P;
 
   in_phase(in_phase&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
@@ -34999,6 +35405,7 @@ class [[nodiscard]] in_phase {
 template <class Run, class Mesh, class... Stores>
 class phase_switch {
  public:
+  /// All outlive it. No phase has begun yet.
   phase_switch(Run& run, const Mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
     for (std::vector<drained>& each : given_back_)
       each.assign(sizeof...(stores), {"gathered parameters", tier::device, 0});
@@ -37107,6 +37514,7 @@ inline constexpr long wait_slice_ns = 50'000'000L;
 
 /// How long a wait polls before it sleeps: `spins` times, then `yields` times more with the core given away in between.
 struct spin_policy {
+  /// Rounds that spin before it sleeps, and how many of them give the core away.
   int spins = 0;
   int yields = 0;
 };
@@ -37524,9 +37932,11 @@ namespace belay::inline BELAY_ABI {
 
 /// The first 1024 cores of a machine.
 struct core_set {
+  /// One bit a core.
   static constexpr std::size_t words = 16;
   std::uint64_t bits[words] = {};
 
+  /// Cores in the set.
   [[nodiscard]] int count() const noexcept {
     int out = 0;
     for (const std::uint64_t word : bits) out += std::popcount(word);
@@ -37628,10 +38038,12 @@ namespace belay::inline BELAY_ABI {
 /// takes is for its user to decide. `unknown`: it is a process of another machine.
 enum class process_state { running, stopped, gone, unknown };
 
+/// One reading of a process: its state, and when it began, which tells it from a later one of the same number.
 struct process_status {
   char letter = '?';             // R, S, D, T (stopped), t (by a debugger), Z, ...
   std::uint64_t start_time = 0;  // in clock ticks since the machine started
 
+  /// The state as a word: runs, sleeps, is stopped, ...
   [[nodiscard]] process_state state() const noexcept {
     if (letter == 'T') return process_state::stopped;
     return letter == 'Z' || letter == 'X' ? process_state::gone : process_state::running;
@@ -42524,6 +42936,7 @@ struct collectives {
   using group_state = host::group_state;
   using duration = world_status::clock::duration;
 
+  /// What a collective of one lane needs of its group, with a deadline.
   [[nodiscard]] static collective_context context(group_state& state, lane which, duration limit) noexcept {
     return {&state.collective_endpoint(which), limit};
   }
@@ -42547,6 +42960,7 @@ using async_stream = belay::async_stream<world_status>;
 /// See `basic_group`, and `group_operations` for what it can do.
 class group : public basic_group<group, collectives> {
  public:
+  /// What it promises: sums are added in rank order, and parts may differ in size.
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 
@@ -42686,6 +43100,7 @@ class rank {
  public:
   using group_type = host::group;
 
+  /// Of worlds alone.
   rank(epoch_view seat, std::shared_ptr<membership> source)
       : seat_(std::move(seat)),
         source_(std::move(source)),
@@ -42929,6 +43344,7 @@ class launched_world {
   /// hosts.
   explicit launched_world(world_options options = {}, where at = where::current());
 
+  /// The rank's number, the number of ranks, and what the launcher's variables said.
   [[nodiscard]] int rank() const noexcept { return found_.rank; }
   [[nodiscard]] int size() const noexcept { return found_.size; }
   [[nodiscard]] const launcher_environment& found() const noexcept { return found_; }
@@ -46275,6 +46691,7 @@ namespace host {
 
 /// How one rank of a world of processes ended.
 struct rank_outcome {
+  /// How a rank ended: returned, threw, left by `exit`, was killed, or is unknown; `code` is its exit code or signal.
   enum class kind : std::uint8_t {
     returned,   // its body returned
     threw,      // its body threw; `what` says what
@@ -47092,6 +47509,7 @@ namespace host {
 /// `world(4).run(body)` calls `body(rank&)` on four threads, each a rank. Can be run again.
 class world {
  public:
+  /// Ranks share an address space.
   static constexpr bool ranks_are_threads = true;
 
   /// Throws `usage_error` if there is no rank, `input_error` if BELAY_TIMEOUT makes no sense.
@@ -47103,6 +47521,7 @@ class world {
     return launched_world(options, at);
   }
 
+  /// The number of ranks.
   [[nodiscard]] int size() const noexcept { return ranks_; }
 
   /// Runs the body on every rank and returns when all have returned: nothing, or the bodies' results by rank.
@@ -47201,6 +47620,7 @@ class processes {
   /// Throws `usage_error` if there is no rank, `input_error` if BELAY_TIMEOUT makes no sense.
   explicit processes(int ranks, world_options options = {}, where at = where::current());
 
+  /// The number of ranks.
   [[nodiscard]] int size() const noexcept { return ranks_; }
 
   /// Runs the body on every rank and returns when all processes are gone: nothing, or the bodies' results by rank. If

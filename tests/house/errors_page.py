@@ -133,12 +133,14 @@ def planted():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, text in {
-            "include/belay/core/a.hpp": 'void f() { if (bad) throw usage_error("slot " + n + " holds no handle at all", at); }\n'
+            "include/belay/core/a.hpp": "void f() { if (bad) "
+            'throw usage_error("slot " + n + " holds no handle at all", at); }\n'
             'void g() { throw other; }  // throw input_error("not said")\n'
             'static_assert(x, "a kernel is kept by value: "\n  "256 bytes");\n'
             'static_assert(y, "a sentence without a case");\nstatic_assert(z);\n'
             'void h() { fail("the header does not begin"); throw input_error("forgotten on the page", at); }\n',
-            "docs/reference/errors.md": "| `before the tables` |\n\n## Every sentence\n\n| `slot ... holds no handle` | a | b |\n"
+            "docs/reference/errors.md": "| `before the tables` |\n\n## Every sentence\n\n"
+            "| `slot ... holds no handle` | a | b |\n"
             "| `core/a.hpp` | a | b |\n| `a kernel is kept by` | a | b |\n| `a sentence without a case` | a | b |\n"
             "| `the header does not` | a | b |\n| `a sentence of yesterday` | a | b |\n",
             "tests/compile_fail/kernel.cpp": "// expect: kept by value\n",

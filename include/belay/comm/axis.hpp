@@ -21,9 +21,11 @@ namespace belay::inline BELAY_ABI {
 /// together are made in this order.
 enum class axis : std::uint8_t { pipeline, data, expert, tensor, replica, shard, dense_shard, shard_replica };
 
+/// All of them, in the order in which ranks are numbered.
 inline constexpr std::array all_axes{axis::pipeline, axis::data,  axis::expert,      axis::tensor,
                                      axis::replica,  axis::shard, axis::dense_shard, axis::shard_replica};
 
+/// The name, as in flags and texts: "pipeline", "data", ...
 [[nodiscard]] constexpr const char* name(axis which) noexcept {
   constexpr const char* names[] = {"pipeline", "data",  "expert",      "tensor",
                                    "replica",  "shard", "dense_shard", "shard_replica"};
@@ -34,10 +36,12 @@ inline constexpr std::array all_axes{axis::pipeline, axis::data,  axis::expert, 
 class axis_set {
  public:
   constexpr axis_set() = default;
+  /// The set of these axes.
   constexpr axis_set(std::initializer_list<axis> all) noexcept {
     for (axis each : all) add(each);
   }
 
+  /// Adds to the set, and asks it.
   constexpr void add(axis which) noexcept { bits_ = static_cast<std::uint8_t>(bits_ | bit(which)); }
   constexpr void add(axis_set others) noexcept { bits_ = static_cast<std::uint8_t>(bits_ | others.bits_); }
   [[nodiscard]] constexpr bool has(axis which) const noexcept { return (bits_ & bit(which)) != 0; }

@@ -47,13 +47,13 @@ concept contiguous_buffer = requires(Buffer& of) {
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
 
-// What a communicator lacks is said in words.
+/// What a communicator lacks is said in words.
 template <bool Offered>
 constexpr bool is_offered() {
   static_assert(Offered, "this communicator does not offer this operation for such elements");
   return Offered;
 }
-// The same of a reduction; first what is none on any communicator.
+/// The same of a reduction; first what is none on any communicator.
 template <class T, class Op, bool Offered>
 constexpr bool is_offered_reduction() {
   static_assert(reduction_tag<Op>,
@@ -64,6 +64,7 @@ constexpr bool is_offered_reduction() {
   return false;
 }
 
+/// Returns when all ranks of the group have called it, or started what is waited for.
 template <class Group>
 void barrier(const Group& group, where at = where::current()) {
   static_assert(communicator<Group>, "barrier needs a group of ranks, such as rank.world() or mesh.data()");
@@ -78,16 +79,15 @@ pending start_barrier(const Group& group, const start_order& at = where::current
 // Each collective: the capability, called and started, and the two functions. What a started one is given stays as it
 // is until `wait()` returns.
 
+/// `inout` of all ranks, element by element, on all of them; every rank gets the same bits.
 template <class C, class T, class Op = sum_t>
 concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
   c.all_reduce(inout, op, at);
 };
-
 template <class C, class T, class Op = sum_t>
 concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, const start_order& at) {
   { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer, class Op>
 void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
@@ -101,17 +101,16 @@ pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_
   }
 }
 
+/// Element by element over all ranks; rank r gets the r-th part of `in`, of the length of `out`.
 template <class C, class T, class Op = sum_t>
 concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
   c.reduce_scatter(in, out, op, at);
 };
-
 template <class C, class T, class Op = sum_t>
 concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op,
                                             const start_order& at) {
   { c.start_reduce_scatter(in, out, op, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Out>, Op, can_reduce_scatter<Group, element_of<Out>, Op>>()) {
@@ -126,18 +125,17 @@ pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
   }
 }
 
+/// The same in place with `counts[r]` elements for rank r, which are left where they stand in `inout`.
 template <class C, class T, class Op = sum_t>
 concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                         where at) {
   c.reduce_scatter_v(inout, counts, op, at);
 };
-
 template <class C, class T, class Op = sum_t>
 concept can_start_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
                                               Op op, const start_order& at) {
   { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                       where at = where::current()) {
@@ -154,16 +152,15 @@ pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<con
   }
 }
 
+/// `inout` of all ranks, element by element, on rank `root`; the others keep what they held.
 template <class C, class T, class Op = sum_t>
 concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
   c.reduce(inout, op, root, at);
 };
-
 template <class C, class T, class Op = sum_t>
 concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, const start_order& at) {
   { c.start_reduce(inout, op, root, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_reduce<Group, element_of<Buffer>, Op>>()) {
@@ -177,16 +174,15 @@ pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const 
   }
 }
 
+/// The `in` of all ranks one after another, on all of them; `out` is as long as all together.
 template <class C, class T>
 concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
   c.all_gather(in, out, at);
 };
-
 template <class C, class T>
 concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
   { c.start_all_gather(in, out, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
   if constexpr (is_offered<can_all_gather<Group, element_of<Out>>>()) {
@@ -200,17 +196,16 @@ pending start_all_gather(const Group& group, const In& in, Out&& out, const star
   }
 }
 
+/// The same in place: rank r has `counts[r]` elements, and gives those that stand at their place in `inout`.
 template <class C, class T>
 concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
   c.all_gather_v(inout, counts, at);
 };
-
 template <class C, class T>
 concept can_start_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
                                           const start_order& at) {
   { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer>
 void all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                   where at = where::current()) {
@@ -226,16 +221,15 @@ pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const s
   }
 }
 
+/// Part q of rank r's `in` becomes part r of rank q's `out`: parts of one length.
 template <class C, class T>
 concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
   c.all_to_all(in, out, at);
 };
-
 template <class C, class T>
 concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
   { c.start_all_to_all(in, out, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
   if constexpr (is_offered<can_all_to_all<Group, element_of<Out>>>()) {
@@ -249,18 +243,17 @@ pending start_all_to_all(const Group& group, const In& in, Out&& out, const star
   }
 }
 
+/// The same with `send_counts[q]` elements to rank q, and `receive_counts[r]` from rank r.
 template <class C, class T>
 concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
                                     std::span<const std::size_t> counts, where at) {
   c.all_to_all_v(in, counts, out, counts, at);
 };
-
 template <class C, class T>
 concept can_start_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
                                           std::span<const std::size_t> counts, const start_order& at) {
   { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                   std::span<const std::size_t> receive_counts, where at = where::current()) {
@@ -276,16 +269,15 @@ pending start_all_to_all_v(const Group& group, const In& in, std::span<const std
   }
 }
 
+/// The `inout` of rank `root`, on all ranks.
 template <class C, class T>
 concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
   c.broadcast(inout, root, at);
 };
-
 template <class C, class T>
 concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, const start_order& at) {
   { c.start_broadcast(inout, root, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer Buffer>
 void broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
   if constexpr (is_offered<can_broadcast<Group, element_of<Buffer>>>()) {
@@ -299,17 +291,16 @@ pending start_broadcast(const Group& group, Buffer&& inout, int root, const star
   }
 }
 
+/// The `in` of all ranks one after another, on rank `root`; on others `out` may be empty.
 template <class C, class T>
 concept can_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
   c.gather(in, out, root, at);
 };
-
 template <class C, class T>
 concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
                                     const start_order& at) {
   { c.start_gather(in, out, root, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
   if constexpr (is_offered<can_gather<Group, element_of<Out>>>()) {
@@ -323,17 +314,16 @@ pending start_gather(const Group& group, const In& in, Out&& out, int root, cons
   }
 }
 
+/// Part r of rank `root`'s `in`, on rank r; on others `in` may be empty.
 template <class C, class T>
 concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
   c.scatter(in, out, root, at);
 };
-
 template <class C, class T>
 concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
                                      const start_order& at) {
   { c.start_scatter(in, out, root, at) } -> std::same_as<pending>;
 };
-
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
   if constexpr (is_offered<can_scatter<Group, element_of<Out>>>()) {
@@ -347,6 +337,8 @@ pending start_scatter(const Group& group, const In& in, Out&& out, int root, con
   }
 }
 
+/// Runs all transfers, in any order of their ends: each needs its counterpart in an exchange of the other rank, with
+/// the same tag and bytes.
 template <class Group>
 void exchange(const Group& group, std::span<const p2p> transfers, where at = where::current()) {
   static_assert(can_exchange<Group>, "this communicator does not offer exchanges between pairs of ranks");
@@ -374,6 +366,7 @@ void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at 
   }
 }
 
+/// The same, started: the buffers are in use until `wait`.
 template <class Group>
 pending start_exchange(const Group& group, std::span<const p2p> transfers, const start_order& at = where::current()) {
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");

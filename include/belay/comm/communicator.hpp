@@ -30,8 +30,10 @@ namespace belay::inline BELAY_ABI {
 /// One side of a transfer between two ranks of a group. Sends and receives between a pair meet in the order in
 /// which each side lists them; both sides must agree on bytes and tag.
 struct p2p {
+  /// Which way a transfer goes.
   enum class direction : std::uint8_t { send, receive };
 
+  /// The direction, the memory and its bytes, and the number that both ends name. `peer` is a rank of the group.
   direction kind = direction::send;
   int peer = 0;  // a rank of the group
   void* data = nullptr;
@@ -142,7 +144,7 @@ concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && ca
   c.agree_symmetric(bytes, at);
 };
 
-// One boolean, so that a diagnostic does not list both alternatives.
+/// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
 inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored_by_messages<C>;
 

@@ -121,6 +121,7 @@ inline constexpr long wait_slice_ns = 50'000'000L;
 
 /// How long a wait polls before it sleeps: `spins` times, then `yields` times more with the core given away in between.
 struct spin_policy {
+  /// Rounds that spin before it sleeps, and how many of them give the core away.
   int spins = 0;
   int yields = 0;
 };

@@ -38,6 +38,7 @@ namespace belay::inline BELAY_ABI {
 template <class Group>
 class group_operations {
  public:
+  /// Returns when all ranks have called it.
   void barrier(where at = where::current()) const { self().template run<operation::barrier>({}, at); }
 
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
@@ -150,6 +151,7 @@ class group_operations {
   // (buffers, counts, transfers) stays as it is until `wait()` returns. Counts that make no sense are a usage_error of
   // the start.
 
+  /// The started form of each collective: the same arguments, returned at once; the buffers are in use until `wait`.
   pending start_barrier(const start_order& how = where::current()) const {
     return self().template start<operation::barrier>({}, how);
   }

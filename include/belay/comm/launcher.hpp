@@ -17,6 +17,7 @@ namespace belay::inline BELAY_ABI {
 /// What a launcher says about this process.
 struct launcher_environment {
   const char* launcher = "none";  // belay-run, torchrun, openmpi, pmi, slurm; none: started by hand
+  /// This process's rank and the number of ranks.
   int rank = 0;
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
@@ -31,6 +32,7 @@ struct launcher_environment {
 
 /// The variables of one launcher; null where it has none for that number.
 struct launcher_variables {
+  /// A launcher's name and its variables; null where it has none for that.
   const char* launcher;
   const char* rank;
   const char* size;

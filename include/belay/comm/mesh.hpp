@@ -30,6 +30,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Ranks along each axis.
 struct axes {
+  /// Ranks along each axis; 1 where it is not used.
   int pipeline = 1;
   int data = 1;
   int expert = 1;
@@ -37,6 +38,7 @@ struct axes {
   int shard_group = 0;  // neighbours along data that divide parameters and state among them; 0: all of them
 
   [[nodiscard]] bool operator==(const axes&) const = default;
+  /// Whether each axis has a rank at least.
   [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
   /// Ranks of a shard group along data.
   [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
@@ -54,6 +56,7 @@ struct axes {
 
 /// A rank's place along each axis.
 struct coordinate {
+  /// A rank's place along each axis, from 0.
   int pipeline = 0;
   int data = 0;
   int expert = 0;
@@ -81,6 +84,7 @@ struct coordinate {
 
 /// A number among those of an axis.
 struct axis_place {
+  /// The place along the axis, from 0, and how many there are.
   int number = 0;
   int count = 1;
 
@@ -134,6 +138,7 @@ concept has_control = requires(Rank& rank) {
 
 /// The groups of what is no rank, so that the sentence about that is the only one.
 struct no_group {};
+/// The type of a rank's groups.
 template <class Rank>
 struct group_of {
   using type = no_group;
@@ -144,14 +149,18 @@ struct group_of<Rank> {
   using type = typename Rank::group_type;
 };
 
+/// A rank's group for control: that of the world where the backend has none for it.
 template <class Rank>
 struct control_group {
   using type = typename group_of<Rank>::type;
+  /// A group of all ranks over host memory. Collective.
   [[nodiscard]] static type of(Rank& rank) { return rank.world(); }
 };
+/// Of a rank that has a group for control of its own.
 template <has_control Rank>
 struct control_group<Rank> {
   using type = typename Rank::control_type;
+  /// A group of all ranks over host memory. Collective.
   [[nodiscard]] static type of(Rank& rank) { return rank.control(); }
 };
 
@@ -159,12 +168,15 @@ struct control_group<Rank> {
 template <class Rank>
 struct place_of {
   using type = coordinate;
+  /// The place of the rank in the mesh.
   [[nodiscard]] static type of(const Rank& rank, const axes& shape) { return coordinate_of(shape, rank.number()); }
 };
+/// Of a rank that knows its place itself, as those of a rehearsal.
 template <class Rank>
 requires requires { typename Rank::place_type; }
 struct place_of<Rank> {
   using type = typename Rank::place_type;
+  /// The place of the rank in the mesh.
   [[nodiscard]] static type of(const Rank& rank, const axes& shape) { return rank.place(shape); }
 };
 
@@ -172,6 +184,7 @@ struct place_of<Rank> {
 /// with its mesh. Ranks of one world have equal ones: the union over all that were rehearsed.
 class mesh_record {
  public:
+  /// Adds the groups that a mesh of that shape was asked for; what was asked for.
   void add(const axes& shape, axis_set asked) {
     for (entry& each : entries_) {
       if (each.shape == shape) return each.asked.add(asked);
@@ -238,6 +251,7 @@ class mesh {
     }
   }
 
+  /// The rank that it was made of, the ranks along each axis, and this rank's place.
   [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
   [[nodiscard]] const axes& shape() const noexcept { return shape_; }
   [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }

@@ -54,6 +54,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
                       const stream_clock& clock = stream_clock()) noexcept
       : source_(std::move(source)), number_(number), clock_(clock), what_(what), at_(at), open_(true) {}
 
+  /// The other one owes nothing any more.
   pending(pending && other) noexcept
       : source_(std::move(other.source_)),
         number_(other.number_),
@@ -135,6 +136,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     return pending(std::move(source_), number_, what_, at_, clock_, std::exchange(open_, false));
   }
 
+  /// Where the operation was started.
   [[nodiscard]] where started_at() const noexcept { return at_; }
 
  private:

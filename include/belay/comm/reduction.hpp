@@ -18,9 +18,11 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Reductions by their code in fingerprints.
 enum class reduction : std::uint8_t { none, sum, minimum, maximum, product, average };
 inline constexpr reduction last_reduction = reduction::average;
 
+/// The name, as in errors: "sum", "minimum", ...
 [[nodiscard]] constexpr const char* name(reduction which) noexcept {
   switch (which) {
     case reduction::none: return "none";
@@ -33,7 +35,7 @@ inline constexpr reduction last_reduction = reduction::average;
   return "unknown";
 }
 
-// One boolean, so that a diagnostic does not recite the alternatives.
+/// One boolean, so that a diagnostic does not recite the alternatives.
 template <class T>
 inline constexpr bool has_reductions =
     (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_same_v<T, bf16> || std::is_same_v<T, fp16>;
@@ -56,6 +58,7 @@ using wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
 /// Sum; integers wrap.
 struct sum_t {
+  /// Its code in fingerprints; a + b.
   static constexpr reduction code = reduction::sum;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -68,6 +71,7 @@ struct sum_t {
 };
 /// The smaller one; a NaN stays.
 struct minimum_t {
+  /// Its code in fingerprints; the smaller one, or what is no number.
   static constexpr reduction code = reduction::minimum;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -79,6 +83,7 @@ struct minimum_t {
 };
 /// The larger one; a NaN stays.
 struct maximum_t {
+  /// Its code in fingerprints; the larger one, or what is no number.
   static constexpr reduction code = reduction::maximum;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -90,6 +95,7 @@ struct maximum_t {
 };
 /// Product; integers wrap.
 struct product_t {
+  /// Its code in fingerprints; a times b.
   static constexpr reduction code = reduction::product;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -102,6 +108,7 @@ struct product_t {
 };
 /// The sum divided by the number of ranks. Integers wrap as in a sum, then their quotient is truncated.
 struct average_t {
+  /// Its code in fingerprints; a + b, divided by the number of ranks at the end.
   static constexpr reduction code = reduction::average;
   template <class T>
   [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
@@ -119,6 +126,7 @@ struct average_t {
   }
 };
 
+/// What collectives are given: `group.all_reduce(x, belay::sum)`. An average is the sum divided by the ranks.
 inline constexpr sum_t sum{};
 inline constexpr minimum_t minimum{};
 inline constexpr maximum_t maximum{};

@@ -40,6 +40,7 @@ namespace rehearsal {
 /// so that one of them is rehearsed for all.
 class rank_questions {
  public:
+  /// The body has asked for the rank's number, or its place along an axis.
   void ask_number() noexcept { number_ = true; }
   void ask_place(const axes& shape, axis which) {
     for (entry& each : places_) {
@@ -76,6 +77,7 @@ class rank_questions {
 /// A number of a rank along an axis; reading it is a question.
 class asked_number {
  public:
+  /// A number that notes that it was read.
   asked_number(std::shared_ptr<rank_questions> asked, const axes& shape, axis which, int value) noexcept
       : asked_(std::move(asked)), shape_(shape), which_(which), value_(value) {}
   operator int() const {
@@ -92,8 +94,10 @@ class asked_number {
 
 /// The coordinate of a rank, each number of which is a question of its own.
 struct place {
+  /// Numbers that note that they were read.
   asked_number pipeline, data, expert, tensor;
 
+  /// All of them, which counts as a question for each.
   operator coordinate() const { return {pipeline, data, expert, tensor}; }
 };
 
@@ -101,10 +105,12 @@ struct place {
 /// ready.
 class group : public group_operations<group> {
  public:
+  /// No byte moves; what it promises is what backends promise.
   static constexpr bool moves_nothing = true;
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 
+  /// Ranks of the world in order, and this one's number among them.
   group(std::vector<int> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
 
   /// This rank's number in the group, which is a question.
@@ -175,6 +181,7 @@ class rank {
   using group_type = rehearsal::group;
   using place_type = rehearsal::place;
 
+  /// Rank `number` of a world of `size`. Throws usage_error where there is no such rank.
   rank(int number, int size, where at = where::current()) : number_(number), size_(size) {
     if (size < 1 || number < 0 || number >= size) {
       throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);

@@ -17,6 +17,7 @@ namespace belay::inline BELAY_ABI {
 /// A started communication begins when what `event` marks is done. It fails, for all ranks of its group, where that has
 /// failed or takes longer than the group waits for peers.
 struct after {
+  /// A place in a stream that an operation begins after, and where that was said.
   explicit after(stream_event what, where started_at = where::current()) noexcept
       : event(std::move(what)), at(started_at) {}
   stream_event event;
@@ -25,6 +26,7 @@ struct after {
 
 /// The last argument of everything that is started: nothing, or `after(event)`.
 struct start_order {
+  /// At that site, at once; or after an event.
   start_order(where started_at) noexcept : at(started_at) {}
   start_order(belay::after order) noexcept : event(std::move(order.event)), at(order.at) {}
 
@@ -35,6 +37,7 @@ struct start_order {
     return out;
   }
 
+  /// What the operation begins after, where it was started, and what it keeps alive until it has run.
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;

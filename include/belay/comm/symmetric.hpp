@@ -44,14 +44,12 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter, if any,
-/// counts this rank's leased bytes and outlives the heap. `at` is where the options were written, which is told of a
-/// heap that the standard library makes (`emplace`, `make_unique`).
+/// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter outlives the heap.
 struct symmetric_heap_options {
-  std::size_t bytes = 0;
-  std::size_t max_slots = 4096;
-  tier_meter* meter = nullptr;
-  where at = where::current();
+  std::size_t bytes = 0;         // of each rank's part
+  std::size_t max_slots = 4096;  // leases at a time
+  tier_meter* meter = nullptr;   // counts this rank's leased bytes; null: nothing does
+  where at = where::current();   // told of a heap that the standard library makes (`emplace`, `make_unique`)
 };
 
 /// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of
@@ -186,8 +184,8 @@ class symmetric_heap {
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
   void synchronize(where at = where::current()) { synchronize_in(group_, at); }
 
-  // What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
-  // of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
+  /// What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
+  /// of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
   void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
     if constexpr (!direct) {
       if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
@@ -229,6 +227,7 @@ class symmetric_heap {
     }
   }
 
+  /// The group; the bytes of each rank's part, those leased now, and the most that were at a time.
   [[nodiscard]] const Group& group() const noexcept { return group_; }
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return offsets_.capacity_bytes(); }
   [[nodiscard]] std::size_t live_bytes() const noexcept { return offsets_.live_bytes(); }

@@ -20,17 +20,21 @@ namespace belay::inline BELAY_ABI {
 
 /// Entries `first` to `end - 1` of one dimension.
 struct box_side {
+  /// The first index and the one behind the last.
   std::size_t first = 0;
   std::size_t end = 0;
 
+  /// Indices of this side.
   [[nodiscard]] constexpr std::size_t count() const noexcept { return end - first; }
   friend constexpr bool operator==(const box_side&, const box_side&) = default;
 };
 
 /// A side for each dimension of the tensor. A tensor without dimensions is one element.
 struct tensor_box {
+  /// One side a dimension.
   std::vector<box_side> sides;
 
+  /// Elements within.
   [[nodiscard]] std::size_t elements() const noexcept {
     std::size_t out = 1;
     for (const box_side& each : sides) out *= each.count();
@@ -115,6 +119,7 @@ void copy_common(const tensor_box& from, const T* source, const tensor_box& to, 
 /// The contiguous runs of a box within a tensor of `shape`: `runs` of `length` elements each. The box outlives it.
 class box_runs {
  public:
+  /// The runs of that box in a tensor of that shape, row-major.
   box_runs(std::span<const std::size_t> shape, const tensor_box& of) : box_(&of), strides_(shape.size()) {
     std::size_t stride = 1;
     for (std::size_t d = shape.size(); d-- > 0; stride *= shape[d]) strides_[d] = stride;
@@ -128,6 +133,7 @@ class box_runs {
     if (length_ == 0) runs_ = 0;
   }
 
+  /// How many runs there are, and the elements of each.
   [[nodiscard]] std::size_t runs() const noexcept { return runs_; }
   [[nodiscard]] std::size_t length() const noexcept { return length_; }
   /// The first element of run `number`, counted in the tensor. It grows with the number.

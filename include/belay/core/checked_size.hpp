@@ -27,6 +27,7 @@ inline constexpr std::size_t largest_size = std::numeric_limits<std::size_t>::ma
 /// argument. The refused call has written and allocated nothing.
 class size_error : public usage_error {
  public:
+  /// `what` is the whole sentence.
   size_error(const std::string& what, where at);
 };
 
@@ -34,8 +35,10 @@ class size_error : public usage_error {
 /// multiplied by zero.
 class checked_size {
  public:
+  /// A size that fits.
   BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
 
+  /// Sum and product; what overflows stays too large, and does not fit.
   BELAY_HD constexpr checked_size& operator+=(checked_size other) noexcept {
     const std::size_t added = value_ + other.value_;
     value_ = added < value_ ? ~std::size_t{0} : added;

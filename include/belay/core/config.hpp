@@ -63,6 +63,7 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// What is checked: nothing that costs; this rank's own calls; also that ranks agree, which costs small collectives.
 enum class check_level : int { release = 0, local = 1, across_ranks = 2 };
 
 // Clang before 20 tells by __has_feature alone.
@@ -75,11 +76,14 @@ inline constexpr bool sanitized_addresses = true;
 inline constexpr bool sanitized_addresses = false;
 #endif
 #else
+/// Whether an address sanitizer looks at memory, so that freed memory is told to it.
 inline constexpr bool sanitized_addresses = false;
 #endif
 
+/// The level of this program, which is part of every type's name.
 inline constexpr check_level checks = static_cast<check_level>(BELAY_CHECKS);
 
+/// Whether checks of that level are done.
 [[nodiscard]] constexpr bool checked(check_level level) noexcept { return checks >= level; }
 
 }  // namespace belay::inline BELAY_ABI

@@ -18,9 +18,11 @@ namespace belay::inline BELAY_ABI {
 
 /// The first 1024 cores of a machine.
 struct core_set {
+  /// One bit a core.
   static constexpr std::size_t words = 16;
   std::uint64_t bits[words] = {};
 
+  /// Cores in the set.
   [[nodiscard]] int count() const noexcept {
     int out = 0;
     for (const std::uint64_t word : bits) out += std::popcount(word);

@@ -34,6 +34,7 @@ class crc32c {
   }
   [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
 
+  /// Whether this processor has the instruction; without it a table is used, with the same result.
   [[nodiscard]] static bool has_instruction() noexcept {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("sse4.2") != 0;

@@ -21,6 +21,7 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Element types of tensors, named as in safetensors files, the narrow ones included.
 enum class dtype : std::uint8_t {
   boolean,
   u8,
@@ -39,6 +40,7 @@ enum class dtype : std::uint8_t {
   f64
 };
 
+/// How many there are.
 inline constexpr std::size_t dtype_count = 15;
 
 // After the enumeration: otherwise g++ warns that its enumerators shadow these names.
@@ -105,8 +107,10 @@ static_assert(std::is_trivially_copyable_v<bf16> && sizeof(bf16) == 2 && sizeof(
 // The mapping itself; any other type has no entry, and `dtype_of` of it does not compile.
 template <class T>
 struct dtype_entry {};
+/// The dtype of an element's type.
 template <dtype Value>
 struct dtype_entry_of {
+  /// The dtype.
   static constexpr dtype value = Value;
 };
 template <>

@@ -27,6 +27,7 @@ namespace belay::inline BELAY_ABI {
 /// threw it, and the process that forked that rank. `plan`: a refused plan. `other`: none of ours.
 enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication, backend };
 
+/// The name: "usage", "input", ...
 [[nodiscard]] constexpr const char* name(error_kind kind) noexcept {
   switch (kind) {
     case error_kind::none: return "none";
@@ -42,6 +43,7 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
   return "unknown";
 }
 
+/// The kind of any exception: `other` where it is none of ours.
 [[nodiscard]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept;
 
 /// What an exception says; "(no text)" where it says nothing.
@@ -51,8 +53,10 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
 /// the newlines of our own lists and tables.
 class error : public std::runtime_error {
  public:
+  /// `message` without the site; what() has both.
   error(const std::string& message, where at);
 
+  /// The call site that it is about, and its kind for those whom the exception does not reach.
   [[nodiscard]] where at() const noexcept { return at_; }
   [[nodiscard]] virtual error_kind kind() const noexcept { return error_kind::other; }
 
@@ -71,6 +75,7 @@ class usage_error : public error {
 /// `what()` is one line of printable text.
 class input_error : public error {
  public:
+  /// `message` names what cannot be used, and what can.
   explicit input_error(const std::string& message, where at = {});
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::input; }
 };
@@ -78,9 +83,11 @@ class input_error : public error {
 /// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
 class budget_error : public error {
  public:
+  /// `tier` is what had no room, by name.
   budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at);
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
+  /// What was asked for, and what there was.
   [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
   [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
 
@@ -95,12 +102,14 @@ class budget_error : public error {
 /// of a collective are told.
 class file_error : public error {
  public:
+  /// About byte `offset` of the file at `path`; `rank` is who met it, of files that ranks share.
   file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {},
              int rank = no_rank);
 
   static constexpr int no_rank = -1;  // this process
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::file; }
+  /// The path as it was given, the byte (0: the file as such), what is wrong, and the rank that met it or `no_rank`.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
@@ -116,6 +125,7 @@ class file_error : public error {
 /// How a group of ranks failed. Every later call on the group reports the same first cause.
 enum class comm_fault { peer_failed, mismatch, timeout, revoked };
 
+/// The name: "peer_failed", "mismatch", ...
 [[nodiscard]] constexpr const char* name(comm_fault fault) noexcept {
   switch (fault) {
     case comm_fault::peer_failed: return "peer_failed";
@@ -130,7 +140,9 @@ enum class comm_fault { peer_failed, mismatch, timeout, revoked };
 /// line of printable text, whatever the other ranks said; the details are as they came.
 class comm_error : public error {
  public:
+  /// What is known about the failure.
   struct details {
+    /// The kind; the bytes of this rank's call; how long it slept.
     comm_fault fault = comm_fault::revoked;
     std::vector<int> culprits;           // ranks of the world that caused it
     std::string operation;               // "all_reduce", "barrier", ...; empty where it was none
@@ -146,9 +158,11 @@ class comm_error : public error {
     error_kind thrown = error_kind::none;  // what the first culprit threw; none: nothing, or not known
   };
 
+  /// The text is made of the details.
   explicit comm_error(details what);
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::communication; }
+  /// The kind, and all details.
   [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
   [[nodiscard]] const details& about() const noexcept { return details_; }
 
@@ -162,17 +176,21 @@ class comm_error : public error {
 /// about how many bytes. `what()` is one line of printable text.
 class backend_error : public error {
  public:
+  /// What is known about the failure.
   struct details {
     std::string call;       // as the backend's interface names it: "allocate", "record", ...
     int rank = 0;           // of the world, whose call it was
     std::size_t bytes = 0;  // that it was about; 0: none
     std::string message;    // what the library says
+    /// This rank's call.
     where here;
   };
 
+  /// The text is made of the details.
   explicit backend_error(details what);
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::backend; }
+  /// All details.
   [[nodiscard]] const details& about() const noexcept { return details_; }
 
  private:

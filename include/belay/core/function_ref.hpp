@@ -25,6 +25,7 @@ class function_ref;
 template <class Result, class... Arguments>
 class function_ref<Result(Arguments...)> {
  public:
+  /// The callable outlives it.
   template <class Callable>
   requires(!std::is_same_v<std::remove_cvref_t<Callable>, function_ref> &&
            std::is_object_v<std::remove_cvref_t<Callable>> && std::is_invocable_r_v<Result, Callable&, Arguments...>)
@@ -35,6 +36,7 @@ class function_ref<Result(Arguments...)> {
           return (*static_cast<std::remove_reference_t<Callable>*>(object))(std::forward<Arguments>(arguments)...);
         }) {}
 
+  /// Calls it.
   Result operator()(Arguments... arguments) const { return call_(object_, std::forward<Arguments>(arguments)...); }
 
  private:

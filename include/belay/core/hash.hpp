@@ -22,6 +22,7 @@ namespace belay::inline BELAY_ABI {
 /// so they never change.
 class fnv1a {
  public:
+  /// The constants of FNV-1a in 64 bits.
   static constexpr std::uint64_t offset_basis = 0xcbf29ce484222325U;
   static constexpr std::uint64_t prime = 0x100000001b3U;
 
@@ -39,6 +40,7 @@ class fnv1a {
     return *this;
   }
 
+  /// The hash of what was added.
   [[nodiscard]] constexpr std::uint64_t value() const noexcept { return hash_; }
 
  private:
@@ -49,6 +51,7 @@ class fnv1a {
 /// value; changes of several words do so with overwhelming probability.
 class content_hash {
  public:
+  /// Adds a word; another order gives another hash.
   constexpr content_hash& add(std::uint64_t word) noexcept {
     hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15U;
     hash_ ^= hash_ >> 32;  // else the highest bits of two words, such as signs, could cancel
@@ -69,6 +72,7 @@ class content_hash {
   }
   content_hash& add_text(std::string_view text) noexcept { return add_bytes(text.data(), text.size()); }
 
+  /// The hash of what was added.
   [[nodiscard]] constexpr std::uint64_t value() const noexcept { return hash_; }
 
  private:

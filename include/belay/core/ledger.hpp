@@ -26,6 +26,7 @@ namespace belay::inline BELAY_ABI {
 /// Names one entry of a ledger; a default one names none. Plain data: the handle that holds it is what cannot be
 /// copied.
 struct obligation_id {
+  /// The place in the ledger, and the use of that place.
   std::uint32_t index = 0;
   std::uint32_t generation = 0;
 };
@@ -34,11 +35,13 @@ struct obligation_id {
 /// and line.
 class open_obligations : public usage_error {
  public:
+  /// `list` is one line an obligation.
   open_obligations(const std::string& list, std::size_t count, where at)
       : usage_error(
             std::to_string(count) + (count == 1 ? " obligation is" : " obligations are") + " still open\n" + list, at),
         count_(count) {}
 
+  /// How many were open.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
 
  private:
@@ -73,6 +76,7 @@ class ledger {
     return {index, slot.generation};
   }
 
+  /// Whether it was opened and not yet discharged.
   [[nodiscard]] bool is_open(obligation_id id) const noexcept { return entries_[id.index].generation == id.generation; }
 
   /// Removes an obligation. An id that is not open is an error in checked builds; in release builds it is counted, and
@@ -105,6 +109,7 @@ class ledger {
     misused_ = 0;
   }
 
+  /// What was opened; how many are open; how many were discharged twice or after their step.
   [[nodiscard]] const obligation& at(obligation_id id) const noexcept { return entries_[id.index].what; }
   [[nodiscard]] std::size_t open_count() const noexcept { return open_; }
   [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }

@@ -19,8 +19,10 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Whether a matrix is read as it lies or transposed; nothing is moved.
 enum class reading : std::uint8_t { as_is, transposed };
 
+/// The other one of the two.
 [[nodiscard]] BELAY_HD constexpr reading other_way(reading as) noexcept {
   return as == reading::as_is ? reading::transposed : reading::as_is;
 }
@@ -28,6 +30,7 @@ enum class reading : std::uint8_t { as_is, transposed };
 /// A row-major block. `rows` and `columns` are those of the memory, `height` and `width` those of the matrix as read.
 template <class T>
 struct operand {
+  /// First element, rows and columns as they lie, and how they are read.
   T* data = nullptr;
   std::size_t rows = 0;
   std::size_t columns = 0;
@@ -35,6 +38,7 @@ struct operand {
   reading as = reading::as_is;
 
   constexpr operand() = default;
+  /// A matrix with rows that far apart; a view; the same to read from.
   BELAY_HD constexpr operand(T* first, std::size_t row_count, std::size_t column_count, std::size_t row_stride,
                              reading how = reading::as_is) noexcept
       : data(first), rows(row_count), columns(column_count), stride(row_stride), as(how) {}
@@ -60,6 +64,7 @@ struct operand {
 /// `count` matrices of `rows` x `columns`, dense.
 template <class T>
 struct operand_stack {
+  /// First element, matrices, rows and columns of each as they lie, and how they are read.
   T* data = nullptr;
   std::size_t count = 0;
   std::size_t rows = 0;
@@ -67,17 +72,20 @@ struct operand_stack {
   reading as = reading::as_is;
 
   constexpr operand_stack() = default;
+  /// Matrices one behind another; a view of three dimensions.
   BELAY_HD constexpr operand_stack(T* first, std::size_t matrices, std::size_t row_count, std::size_t column_count,
                                    reading how = reading::as_is) noexcept
       : data(first), count(matrices), rows(row_count), columns(column_count), as(how) {}
   template <class U>
   requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
       : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
+  /// The same to read from.
   template <class U>
   requires(std::same_as<const U, T> && !std::same_as<U, T>)
       BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
       : operand_stack(other.data, other.count, other.rows, other.columns, other.as) {}
 
+  /// One matrix, and the rows and columns of each as they are read.
   [[nodiscard]] BELAY_HD constexpr operand<T> operator[](std::size_t index) const noexcept {
     return {data + index * rows * columns, rows, columns, columns, as};
   }
@@ -95,9 +103,11 @@ concept shaped_at_run_time = requires(const X& x) {
 /// Such a thing read transposed, as a matrix or as a stack: what it is used for decides.
 template <shaped_at_run_time X>
 struct transposed_values {
+  /// What is transposed, as it lies.
   X values;
 };
 
+/// The same memory, read with rows and columns exchanged.
 template <class T>
 [[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
   matrix.as = other_way(matrix.as);
@@ -177,6 +187,7 @@ concept written_once_asked = requires(const X& x) {
 /// What a product adds to, where it would overwrite.
 template <class X>
 struct added_to {
+  /// What a product adds to.
   X target;
   /// For a kernel, which says by itself that it adds.
   [[nodiscard]] constexpr auto* data() const noexcept requires requires { target.data(); }

@@ -39,6 +39,7 @@ concept clock_policy = requires(C clock, std::int64_t nanoseconds) {
 
 /// The machine's monotonic clock.
 struct monotonic_clock {
+  /// Nanoseconds that never go back; sleeps for so many.
   [[nodiscard]] static std::int64_t now() noexcept {
     timespec time{};
     ::clock_gettime(CLOCK_MONOTONIC, &time);
@@ -104,6 +105,7 @@ concept folders_policy = files_policy<F> && requires(F files, const char* path) 
 
 /// The machine's files.
 struct posix_files {
+  /// The system's calls, with their results and errno.
   [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
   [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
     return ::pread(descriptor, to, bytes, offset);

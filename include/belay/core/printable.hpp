@@ -23,7 +23,7 @@ namespace belay::inline BELAY_ABI {
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 }
 
-/// Appends a control character as it is written in a string literal: \n, \x1b, \u202e.
+/// Appends a control character as it is written in a string literal: a backslash and n, x1b or u202e.
 BELAY_DECL void append_escaped(std::string& out, char32_t code);
 
 /// `text` as one line that a terminal only shows. Control characters are escaped, and a byte that is no UTF-8 becomes

@@ -21,10 +21,12 @@ namespace belay::inline BELAY_ABI {
 /// takes is for its user to decide. `unknown`: it is a process of another machine.
 enum class process_state { running, stopped, gone, unknown };
 
+/// One reading of a process: its state, and when it began, which tells it from a later one of the same number.
 struct process_status {
   char letter = '?';             // R, S, D, T (stopped), t (by a debugger), Z, ...
   std::uint64_t start_time = 0;  // in clock ticks since the machine started
 
+  /// The state as a word: runs, sleeps, is stopped, ...
   [[nodiscard]] process_state state() const noexcept {
     if (letter == 'T') return process_state::stopped;
     return letter == 'Z' || letter == 'X' ? process_state::gone : process_state::running;

@@ -20,6 +20,7 @@ namespace belay::inline BELAY_ABI {
 class unique_fd {
  public:
   unique_fd() noexcept = default;
+  /// Owns descriptor `number`; negative: none.
   explicit unique_fd(int number) noexcept : number_(number) {}
   unique_fd(unique_fd&& other) noexcept : number_(other.release()) {}
   unique_fd& operator=(unique_fd&& other) noexcept {

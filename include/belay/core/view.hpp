@@ -26,8 +26,10 @@ namespace belay::inline BELAY_ABI {
 /// A shape: the number of elements along each axis. It is usable in device code, which std::array is not.
 template <std::size_t Rank>
 struct extents {
+  /// Elements along each axis.
   std::size_t along[Rank == 0 ? 1 : Rank] = {};
 
+  /// As of an array of `Rank` numbers.
   [[nodiscard]] BELAY_HD constexpr std::size_t& operator[](std::size_t axis) noexcept { return along[axis]; }
   [[nodiscard]] BELAY_HD constexpr const std::size_t& operator[](std::size_t axis) const noexcept {
     return along[axis];
@@ -37,6 +39,7 @@ struct extents {
   [[nodiscard]] BELAY_HD constexpr const std::size_t* begin() const noexcept { return along; }
   [[nodiscard]] BELAY_HD constexpr const std::size_t* end() const noexcept { return along + Rank; }
 
+  /// Equal along each axis.
   [[nodiscard]] BELAY_HD friend constexpr bool operator==(const extents& a, const extents& b) noexcept {
     for (std::size_t axis = 0; axis < Rank; ++axis) {
       if (a.along[axis] != b.along[axis]) return false;
@@ -45,6 +48,7 @@ struct extents {
   }
 };
 
+/// The extents that a list in braces gives.
 template <std::size_t Rank>
 [[nodiscard]] constexpr extents<Rank> extents_of(const std::size_t (&along)[Rank]) noexcept {
   extents<Rank> shape;
@@ -87,9 +91,11 @@ class view {
  public:
   using element_type = T;
   using value_type = std::remove_cv_t<T>;
+  /// Dimensions.
   static constexpr std::size_t rank = Rank;
 
   constexpr view() = default;
+  /// Of memory that outlives it, row-major.
   BELAY_HD constexpr view(T* data, extents<Rank> shape) noexcept : data_(data), shape_(shape) {}
 
   /// A view of mutable elements is also a view of constant ones.
@@ -97,6 +103,7 @@ class view {
   requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr view(view<U, Rank> other) noexcept
       : data_(other.data()), shape_(other.shape()) {}
 
+  /// The first element, the shape, and the elements and bytes of it; all elements as a span.
   [[nodiscard]] BELAY_HD constexpr T* data() const noexcept { return data_; }
   [[nodiscard]] BELAY_HD constexpr const extents<Rank>& shape() const noexcept { return shape_; }
   [[nodiscard]] BELAY_HD constexpr std::size_t extent(std::size_t axis) const noexcept { return shape_[axis]; }
@@ -106,6 +113,7 @@ class view {
   }
   [[nodiscard]] constexpr std::span<T> flat() const noexcept { return {data_, size()}; }
 
+  /// The element with that index along each axis; checked builds end the program beyond the shape.
   template <class... Index>
   requires(sizeof...(Index) == Rank) [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
     const extents<Rank> at{static_cast<std::size_t>(index)...};

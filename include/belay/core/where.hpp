@@ -16,6 +16,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Where in the user's source a call was made. Plain data; `file` and `function` point to string literals.
 struct where {
+  /// File and function as the compiler names them, and the line; 0: not known.
   const char* file = "";
   const char* function = "";
   int line = 0;

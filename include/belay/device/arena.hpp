@@ -39,6 +39,7 @@ enum class freed_memory : std::uint8_t { as_it_was, poisoned };
 
 /// Overwrites words with one that is NaN as float, double and bf16, and neither -1 nor an index as an integer.
 struct poisoned_words {
+  /// Writes the pattern that checked builds look for to `count` words.
   std::uint32_t* first;
   std::size_t count;
   BELAY_HD void operator()() const noexcept {
@@ -69,6 +70,7 @@ class arena {
     return {reinterpret_cast<T*>(lease_bytes(tensor_bytes<T>(shape, owner, at), chain, at)), shape};
   }
 
+  /// Memory of that many bytes, added to the chain. Throws budget_error where there is no hole of that size.
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current()) {
     const auto offset = offsets_.allocate(bytes, chain, *clock_);
     if (!offset) [[unlikely]]
@@ -142,6 +144,7 @@ class arena {
     offsets_.clear(used);
   }
 
+  /// The memory, who has which part of it, and its tier.
   [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
   [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }

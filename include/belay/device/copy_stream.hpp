@@ -28,6 +28,7 @@ namespace belay::inline BELAY_ABI {
 /// Time that copies between tiers took, and time that computing stood still for them, in nanoseconds. Only a stream
 /// with a thread of its own (`queued`) hides copies, and only its times are taken.
 struct copy_times {
+  /// Nanoseconds that copies took, and those that others waited for them.
   std::uint64_t copied = 0;
   std::uint64_t waited = 0;
 
@@ -43,6 +44,7 @@ template <stream Stream>
 class copy_stream {
  public:
   using stream_type = Stream;
+  /// As of the stream below it.
   static constexpr bool runs_nothing = Stream::runs_nothing;
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
@@ -78,6 +80,7 @@ class copy_stream {
     stream_.run(work);
   }
 
+  /// An event at the end of the copies that are queued.
   [[nodiscard]] stream_event record() { return stream_.record(); }
   /// Later copies begin when `mark` is reached.
   void wait(const stream_event& mark, where at = where::current()) { wait_of(stream_, mark, at); }

@@ -56,6 +56,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Empties a record: what is written from here on is of the step or pass `began`.
 struct clear_findings {
+  /// Makes the record one of a step that began so.
   kernel::findings_record* record;
   std::uint64_t began;
   BELAY_HD void operator()() const noexcept {
@@ -66,6 +67,7 @@ struct clear_findings {
 
 /// Adds to the loss of a record, in the order of the stream that runs it.
 struct add_loss_to {
+  /// Adds a loss and how many targets or samples it is of.
   kernel::findings_note note;
   double more;
   std::uint64_t count;
@@ -76,6 +78,7 @@ struct add_loss_to {
 template <memory_region Memory>
 class findings_copy {
  public:
+  /// Of memory that the host reads: the record itself.
   findings_copy(const Memory&, where) noexcept {}
   [[nodiscard]] kernel::findings_record& record() noexcept { return record_; }
   [[nodiscard]] const kernel::findings_record& record() const noexcept { return record_; }
@@ -87,6 +90,7 @@ class findings_copy {
 template <device_region Memory>
 class findings_copy<Memory> {
  public:
+  /// Of memory that the host does not read: a record in pinned memory, which is copied to.
   findings_copy(const Memory& beside, where at)
       : memory_(beside.host_beside(sizeof(kernel::findings_record), at)),
         record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record) {}

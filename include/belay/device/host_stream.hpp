@@ -22,6 +22,7 @@ namespace belay::inline BELAY_ABI {
 
 class host_stream : public counted_stream {
  public:
+  /// Work does run.
   static constexpr bool runs_nothing = false;
 
   /// Runs work at once, on the calling thread.

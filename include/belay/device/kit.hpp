@@ -44,6 +44,7 @@ concept queueable_kernel = std::is_trivially_copyable_v<F> && sizeof(F) <= kerne
 
 /// Some kernel of rows, to say what a kit must take.
 struct kernel_of_rows {
+  /// Any kernel of teams.
   template <kernel::team Team>
   BELAY_HD void operator()(const Team&, std::size_t) const noexcept {}
 };
@@ -105,14 +106,17 @@ class host_kit {
  public:
   using stream_type = Stream;
   using products_type = Products;
+  /// Kernels get a note for findings.
   static constexpr bool notes_findings = true;
 
   host_kit() = default;
   /// Of rank `rank`, whose work runs as `how` says.
   explicit host_kit(const stream_settings& how, int rank = 0) : stream_(how, rank) {}
 
+  /// The stream that all of the kit's work is queued on, in order.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
+  /// Queue a kernel over `count` indices or teams, and a product c = alpha a b + beta c, on the kit's stream.
   template <kernel::indexed F>
   void each(std::size_t count, const F& f) {
     stream_.run([count, f] { kernel::for_each_index(count, f); });
@@ -226,8 +230,10 @@ class rehearsal_kit {
  public:
   using stream_type = rehearsal_stream;
 
+  /// A stream that runs nothing.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
+  /// As of `host_kit`; only panels of products are counted.
   template <kernel::indexed F>
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>

@@ -38,6 +38,7 @@ class lease_source {
 template <class Arena>
 class lease_source_of final : public lease_source {
  public:
+  /// The arena outlives it.
   explicit lease_source_of(Arena& from) noexcept : arena_(&from) {}
 
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at) override {

@@ -57,10 +57,12 @@ class host_pages {
     if (data_ != nullptr) ::munmap(data_, bytes_);
   }
 
+  /// The first byte and the size.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
 
  protected:
+  /// Pages with the protection of `mmap`. Throws budget_error.
   host_pages(std::size_t bytes, int protection, where at) : bytes_(bytes) {
     if (bytes == 0) return;
     void* mapped = ::mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -88,6 +90,7 @@ inline void discard_pages(std::byte* first, std::size_t bytes) noexcept {
 class reserved_addresses : public host_pages {
  public:
   reserved_addresses() = default;
+  /// Addresses without memory: a fault where they are touched.
   explicit reserved_addresses(std::size_t bytes, where at = where::current()) : host_pages(bytes, PROT_NONE, at) {}
 };
 

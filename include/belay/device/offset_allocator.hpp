@@ -40,6 +40,7 @@ inline constexpr std::size_t lease_alignment = 64;
 
 /// Leases that end together, linked through the nodes of the allocator.
 struct lease_chain {
+  /// The newest lease of the chain.
   std::uint32_t head = 0xffffffffU;
   [[nodiscard]] bool empty() const noexcept { return head == 0xffffffffU; }
 };
@@ -87,9 +88,11 @@ class offset_allocator {
 
   /// A lease with a chain of its own.
   struct range {
+    /// Where the bytes begin, and the chain of that lease alone.
     std::size_t offset = 0;
     lease_chain chain;
   };
+  /// The lowest hole of that size, or nothing.
   [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
     range out;
     const auto offset = allocate(bytes, out.chain);
@@ -163,6 +166,7 @@ class offset_allocator {
     nodes_[whole].leased = first_free == edge;  // an empty region
   }
 
+  /// Bytes in all, leased now, and the most that were at a time.
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
   [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }

@@ -40,6 +40,7 @@ class queue_stream {
   class turns;
 
  public:
+  /// Work does run.
   static constexpr bool runs_nothing = false;
   static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
   static constexpr std::size_t closure_room = 288;  // bytes of a piece of work

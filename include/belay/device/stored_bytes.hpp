@@ -29,9 +29,11 @@ class stored_bytes {
   stored_bytes() = default;
   stored_bytes(std::span<const std::byte> memory) noexcept  // NOLINT(google-explicit-constructor): it is where they are
       : memory_(memory.data()), bytes_(memory.size()) {}
+  /// A part of a file, or of memory.
   stored_bytes(tier_file_reference file, std::uint64_t offset, std::size_t bytes) noexcept
       : file_(file), offset_(offset), bytes_(bytes) {}
 
+  /// Bytes; whether they lie in a file.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
   [[nodiscard]] bool in_file() const noexcept { return static_cast<bool>(file_); }
   /// Of bytes in memory.
@@ -40,6 +42,7 @@ class stored_bytes {
   [[nodiscard]] const tier_file_reference& file() const noexcept { return file_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
 
+  /// So many bytes from `first` on.
   [[nodiscard]] stored_bytes part(std::size_t first, std::size_t count) const noexcept {
     if (in_file()) return {file_, offset_ + first, count};
     return std::span<const std::byte>(memory_ + first, count);
@@ -62,6 +65,7 @@ class stored_bytes {
 /// its way. One thread at a time.
 class file_staging {
  public:
+  /// The largest block of a file that it reads, and the bytes of one buffer.
   static constexpr std::size_t largest_alignment = std::size_t{64} << 10U;
   static constexpr std::size_t buffer_bytes = std::size_t{256} << 10U;
   static constexpr std::size_t bytes = 2 * buffer_bytes + largest_alignment;  // of memory, wherever that begins

@@ -44,11 +44,14 @@ concept clocked_stream = stream<S> && requires(const S& s) {
 /// The clock of a stream that has no order with others but by events. A moved-from stream has none.
 class counted_stream {
  public:
+  /// Counts the places of a stream of that kind.
   explicit counted_stream(stream_kind kind) : kind_(kind), clock_(std::make_shared<stream_clock>(kind, 1)) {}
 
+  /// Where the stream has been joined, as far as it knows.
   [[nodiscard]] const std::shared_ptr<stream_clock>& clock() const noexcept { return clock_; }
 
  protected:
+  /// The next place of the stream; what it knows about others after waiting for that event.
   [[nodiscard]] stream_clock mark() noexcept { return clock_->mark(kind_); }
   void join(const stream_event& mark) noexcept { clock_->join(mark.clock()); }
 
@@ -60,10 +63,13 @@ class counted_stream {
 /// Runs work at once, on the calling thread.
 class immediate_stream : public counted_stream {
  public:
+  /// Work does run.
   static constexpr bool runs_nothing = false;
 
+  /// Runs what it is given before it returns.
   explicit immediate_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
+  /// Runs the work now; the event is over when it is made, and nothing is waited for.
   template <std::invocable Work>
   void run(Work&& work) {
     work();
@@ -87,6 +93,7 @@ void synchronize(Stream& stream, where at) {
 
 /// Copies bytes of the host; the places do not overlap.
 struct copied_bytes {
+  /// Copies so many bytes, which do not overlap.
   void* to;
   const void* from;
   std::size_t bytes;
@@ -106,10 +113,13 @@ void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
 class rehearsal_stream : public counted_stream {
  public:
+  /// Nothing runs.
   static constexpr bool runs_nothing = true;
 
+  /// Counts places as another stream, for a rehearsal.
   explicit rehearsal_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
+  /// Work is not run; events have places, so that memory is freed as it will be.
   template <std::invocable Work>
   void run(Work&&) const noexcept {}
   [[nodiscard]] stream_event record() noexcept { return stream_event().at(mark()); }

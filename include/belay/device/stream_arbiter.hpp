@@ -25,6 +25,7 @@ namespace belay::inline BELAY_ABI {
 
 /// A message of an exchange, to or from `peer`, a rank of the world.
 struct stream_transfer {
+  /// The other rank and the direction.
   enum class direction : std::uint8_t { send, receive };
   int peer = 0;
   direction way = direction::send;
@@ -33,10 +34,12 @@ struct stream_transfer {
 /// What a communication needs. A collective begins when it is next on the streams of all `ranks`, its own among them,
 /// with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
 struct stream_meeting {
+  /// What meets: its number, and the ranks of a collective or the transfers of an exchange.
   std::uint64_t key = 0;
   std::span<const int> ranks;
   std::span<const stream_transfer> transfers;
 
+  /// Whether all ranks take part.
   [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
 };
 
@@ -54,6 +57,7 @@ class arbitrated {
   /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
   [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
 
+  /// A stream of that rank; `by` runs its next piece of work.
   arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
       : rank_(rank), by_(by), kind_(kind) {}
   arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
@@ -92,6 +96,7 @@ class stream_arbiter {
   /// it opens the arbiter.
   class host {
    public:
+    /// The host thread of one rank.
     explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
     host(const host&) = delete;
     host& operator=(const host&) = delete;
@@ -105,6 +110,7 @@ class stream_arbiter {
     int exceptions_ = std::uncaught_exceptions();
   };
 
+  /// The stream is chosen from then on, until it ends.
   void add(arbitrated& stream);
   /// Its work is over: it is forgotten.
   void remove(arbitrated& stream) noexcept;
@@ -122,6 +128,7 @@ class stream_arbiter {
   /// Everything may run from now on: after a failure, nothing is gained by an order.
   void open() noexcept;
 
+  /// What its choices are drawn from: the same seed gives the same order.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
 
  private:

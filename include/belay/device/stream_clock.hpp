@@ -22,6 +22,7 @@ namespace belay::inline BELAY_ABI {
 enum class stream_kind : std::uint8_t { compute, communication, copy };
 inline constexpr std::size_t stream_kinds = 3;
 
+/// The name: "compute", "communication", "copy".
 [[nodiscard]] constexpr const char* name(stream_kind which) noexcept {
   switch (which) {
     case stream_kind::compute: return "compute";
@@ -48,6 +49,7 @@ class stream_clock {
     return out;
   }
 
+  /// The place that is known of that kind of stream; a later one.
   [[nodiscard]] constexpr std::uint64_t place(stream_kind of) const noexcept {
     return places_[static_cast<std::size_t>(of)];
   }

@@ -52,6 +52,7 @@ class event_source {
 class stream_event {
  public:
   stream_event() = default;
+  /// Of a stream that is asked for it: `place` is its own count.
   stream_event(std::shared_ptr<const event_source> source, std::uint64_t place,
                const stream_clock& clock = stream_clock()) noexcept
       : source_(std::move(source)), place_(place), clock_(clock) {}
@@ -75,6 +76,7 @@ class stream_event {
     return true;
   }
 
+  /// The stream that is asked, or null where it is over.
   [[nodiscard]] const event_source* source() const noexcept { return source_.get(); }
   /// The place in the order of that source.
   [[nodiscard]] std::uint64_t place() const noexcept { return place_; }

@@ -27,10 +27,13 @@ class stream_patience {
   /// Who waits looks so often.
   static constexpr std::chrono::milliseconds slice{20};
 
+  /// Whether one waits on, the work does not end, or it has failed.
   enum class verdict : std::uint8_t { goes_on, stuck, failed };
 
+  /// The watch outlives it.
   explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
 
+  /// What the pace of a stream means, seen now.
   [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
     const auto now = std::chrono::steady_clock::now();
     const auto limit = watch_->limit();

@@ -20,6 +20,7 @@ class stream_watch;
 /// event reads what is not there yet.
 enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
 
+/// The name, as `--streams` has it: "immediate", "queued", "adversarial".
 [[nodiscard]] constexpr const char* name(stream_policy which) noexcept {
   switch (which) {
     case stream_policy::immediate: return "immediate";
@@ -31,6 +32,7 @@ enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
 
 /// What a program chooses. `seed` is that of `adversarial`.
 struct stream_choice {
+  /// The policy, and the seed of the adversarial one.
   stream_policy policy = stream_policy::immediate;
   std::uint64_t seed = 0;
 };
@@ -38,6 +40,7 @@ struct stream_choice {
 /// How the streams of one rank run. Only `adversarial` has an arbiter, shared by all ranks. Only `queued` looks at
 /// `watch`, which is the rank's own: elsewhere the host runs the work itself.
 struct stream_settings {
+  /// The policy, with what its streams share: who chooses the next one, and how long work may run.
   stream_policy policy = stream_policy::immediate;
   std::shared_ptr<stream_arbiter> arbiter = {};
   std::shared_ptr<const stream_watch> watch = {};

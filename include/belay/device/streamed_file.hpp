@@ -59,6 +59,7 @@ class streamed_file {
     });
   }
 
+  /// Reads before it returns. Throws tier_file_error.
   void read_now(void* to, std::uint64_t first, std::size_t bytes, where at) {
     begin_read(first, bytes, at);
     get(to, first, bytes);
@@ -139,6 +140,7 @@ class streamed_file {
     for (transfer& each : under_way_) each = {};
   }
 
+  /// The file below it.
   [[nodiscard]] const tier_file<Files>& file() const noexcept { return file_; }
 
  private:

@@ -22,9 +22,11 @@ namespace belay::inline BELAY_ABI {
 /// `host` for staging.
 enum class tier : std::uint8_t { device, pinned, host, file };
 
+/// The number of tiers, and a budget without a limit.
 inline constexpr std::size_t tier_count = 4;
 inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();
 
+/// The name, as flags and plans have it: "device", "pinned", "host", "file".
 [[nodiscard]] constexpr const char* name(tier where) noexcept {
   switch (where) {
     case tier::device: return "device";
@@ -40,8 +42,10 @@ enum class file_bytes : std::uint8_t { on_disk, in_memory };
 
 /// Bytes that one rank may use of each tier; unlimited by default.
 struct budget {
+  /// Bytes a tier; all unlimited where nothing is said.
   std::array<std::size_t, tier_count> bytes{unlimited_bytes, unlimited_bytes, unlimited_bytes, unlimited_bytes};
 
+  /// Bytes of a tier.
   [[nodiscard]] constexpr std::size_t operator[](tier where) const noexcept {
     return bytes[static_cast<std::size_t>(where)];
   }
@@ -54,6 +58,7 @@ struct budget {
 /// does not change after the first step.
 class tier_meter {
  public:
+  /// Counts bytes taken and given back, and calls that took memory of the system.
   void add(std::size_t bytes) noexcept {
     live_ += bytes;
     if (live_ > peak_) peak_ = live_;
@@ -63,6 +68,7 @@ class tier_meter {
   /// The peak restarts from what is live now.
   void restart_peak() noexcept { peak_ = live_; }
 
+  /// Bytes now, the most there were, and calls that took memory.
   [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
   [[nodiscard]] std::uint64_t allocations() const noexcept { return allocations_; }
@@ -76,6 +82,7 @@ class tier_meter {
 /// The meters of one rank, one for each tier.
 class tier_meters {
  public:
+  /// The meter of a tier.
   [[nodiscard]] tier_meter& operator[](tier where) noexcept { return meters_[static_cast<std::size_t>(where)]; }
   [[nodiscard]] const tier_meter& operator[](tier where) const noexcept {
     return meters_[static_cast<std::size_t>(where)];

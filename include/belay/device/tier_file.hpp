@@ -38,6 +38,7 @@ namespace belay::inline BELAY_ABI {
 
 /// How a file is accessed: `way` is ring or thread, and `why_thread` says why it is no ring where `best` was asked for.
 struct tier_file_access : file_medium {
+  /// How transfers go, and why not through io_uring.
   file_access way = file_access::thread;
   std::string why_thread;
 };
@@ -51,6 +52,7 @@ template <tier_file_calls Calls = system_tier_file_calls>
 template <tier_file_calls Calls = system_tier_file_calls>
 class tier_file {
  public:
+  /// Transfers at a time that a file may have.
   static constexpr std::size_t most_slots = 1024;
 
   /// A file of `bytes`, a multiple of the alignment, which are taken on the medium now and read as zeros; as many as
@@ -82,6 +84,7 @@ class tier_file {
   /// The same file without its type.
   [[nodiscard]] tier_file_reference reference() const noexcept { return {*transfers_, bytes_, access_.alignment}; }
 
+  /// Bytes, transfers at a time, the folder, and how transfers go.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t slots() const noexcept { return transfers_->slots(); }
   [[nodiscard]] const std::string& directory() const noexcept { return file_.directory(); }

@@ -34,6 +34,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// What a lane does in one phase: f(lane, its registers).
 struct some_phase {
+  /// Any phase.
   template <class Lane>
   BELAY_HD void operator()(unsigned, Lane&) const noexcept {}
 };

@@ -19,6 +19,7 @@ namespace belay::inline BELAY_ABI::kernel {
 /// out[i] = value
 template <class T>
 struct fill {
+  /// Element i becomes `value`.
   T* out;
   T value;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
@@ -27,6 +28,7 @@ struct fill {
 /// out[i] = in[i], converted where the element types differ (rounded to nearest where they are narrower).
 template <class In, class Out = In>
 struct copy {
+  /// out[i] = in[i], converted.
   const In* in;
   Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
@@ -35,6 +37,7 @@ struct copy {
 /// out[i] = a[i] + b[i]; a may be wider.
 template <stored_real T, stored_real A = T>
 struct add {
+  /// out[i] = a[i] + b[i], of which `a` may be narrower.
   const A* a;
   const T* b;
   T* out;
@@ -46,6 +49,7 @@ struct add {
 /// out[i] = a[i] * b[i]
 template <real T>
 struct multiply {
+  /// out[i] = a[i] b[i]; `out` may be one of them.
   const T* a;
   const T* b;
   T* out;
@@ -55,6 +59,7 @@ struct multiply {
 /// y[i] += alpha * x[i]; x may be narrower.
 template <real T, stored_real X = T>
 struct axpy {
+  /// y[i] += alpha x[i], of which `x` may be narrower.
   T alpha;
   const X* x;
   T* y;
@@ -64,6 +69,7 @@ struct axpy {
 /// x[i] *= factor
 template <real T>
 struct scale {
+  /// x[i] *= factor.
   T factor;
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
@@ -72,6 +78,7 @@ struct scale {
 /// out[i] = factor * x[i]
 template <real T>
 struct multiple {
+  /// out[i] = factor x[i].
   T factor;
   const T* x;
   T* out;
@@ -81,6 +88,7 @@ struct multiple {
 /// out[i] = a[i] + alpha * b[i]
 template <real T>
 struct add_scaled {
+  /// out[i] = a[i] + alpha b[i].
   const T* a;
   T alpha;
   const T* b;
@@ -91,6 +99,7 @@ struct add_scaled {
 /// out[i] = silu(gate[i]) * up[i], the activation of a SwiGLU.
 template <stored_real T>
 struct silu_gate {
+  /// out[i] = silu(gate[i]) up[i].
   const T* gate;
   const T* up;
   T* out;
@@ -102,6 +111,7 @@ struct silu_gate {
 /// The derivatives of `silu_gate` by both inputs; `dgate` and `dup` may be `gate` and `up` themselves.
 template <stored_real T>
 struct silu_gate_backward {
+  /// Derivatives of `silu_gate` by both of its inputs; dgate and dup may be gate and up.
   const T* gate;
   const T* up;
   const T* dout;
@@ -121,6 +131,7 @@ struct silu_gate_backward {
 /// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
 template <stored_real T>
 struct silu_gate_again_backward {
+  /// The same, and the output again, for a recompute.
   silu_gate_backward<T> derivatives;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {

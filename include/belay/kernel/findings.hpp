@@ -23,12 +23,15 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
+/// What a kernel has found: an index that is none, rows that were not written, a number that is not finite.
 enum class finding_kind : std::uint8_t { nothing, index_outside, rows_outside, not_finite };
 
 /// The call that a kernel belongs to, as far as it is known. Its strings outlive the step.
 struct finding_site {
+  /// Of what is in no layer.
   static constexpr std::uint32_t no_layer = ~std::uint32_t{0};
 
+  /// The layer's name and number, the micro-batch, and the line of the call.
   const char* layer = "";
   const char* file = "";
   int line = 0;
@@ -39,6 +42,7 @@ struct finding_site {
 /// One thing that was found. `index_outside`: `value` at position `number` is not below `limit`. `rows_outside`: the
 /// rows of expert `number` end at `value`, before `first` or after `limit`. `not_finite`: the sum is not.
 struct finding {
+  /// The kind; the value, the bounds that it is outside of, the index where, and the site.
   finding_kind kind = finding_kind::nothing;
   std::int64_t value = 0;
   std::int64_t first = 0;
@@ -50,6 +54,7 @@ struct finding {
 /// What has been found since the step began. The first finding of each sort is kept whole, the others are counted.
 struct findings_record {
   std::uint64_t began = 0;  // which step or pass: the engine's epoch
+  /// The sum of losses, how often something was not finite, and the first site of each kind.
   double loss = 0;
   std::uint64_t loss_count = 0;   // targets or samples in `loss`, of forward-only passes
   std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
@@ -63,9 +68,11 @@ struct findings_record {
 /// without a record notes nothing. Kernels whose elements run at once may all note indices and rows; loss and rows that
 /// are needed are added by one lane.
 struct findings_note {
+  /// Where it is noted, and as whose. Without a record nothing is.
   findings_record* record = nullptr;
   finding_site site;
 
+  /// Whether there is a record.
   BELAY_HD constexpr explicit operator bool() const noexcept { return record != nullptr; }
 
   /// Adds the loss of `count` targets or samples; one that is not finite is noted.

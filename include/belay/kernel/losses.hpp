@@ -20,6 +20,7 @@ namespace belay::inline BELAY_ABI::kernel {
 /// Notes the sum of (output - target)^2 over `samples`, and writes 2 (output - target) unless `gradient` is null.
 template <stored_real T>
 struct noted_squared_error {
+  /// Output, targets, the gradient to write, elements, samples of the batch, and where the loss is added.
   const T* output;
   const compute_type_t<T>* target;
   T* gradient;
@@ -27,6 +28,7 @@ struct noted_squared_error {
   std::size_t samples;
   findings_note found;
 
+  /// All elements, in order.
   BELAY_HD void operator()() const noexcept {
     double sum_of_squares = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -41,9 +43,11 @@ struct noted_squared_error {
 /// Notes the sum of the losses of `each` row, and over how many targets where it writes no gradient.
 template <stored_real T>
 struct noted_cross_entropy {
+  /// The loss of each row, and how many there are.
   cross_entropy_rows<T> each;
   std::size_t rows;
 
+  /// All rows, in order.
   BELAY_HD void operator()() const noexcept {
     double loss = 0;
     std::uint64_t targets = 0;

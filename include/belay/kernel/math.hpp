@@ -125,6 +125,7 @@ template <stored_real T>
   return select(x < 0.0f, __builtin_nanf(""), root);
 }
 
+/// The same of a double.
 [[nodiscard]] BELAY_HD constexpr double square_root(double x) noexcept {
   const bool tiny = x < 0x1p-900;
   const double a = select(tiny, x * 0x1p+200, x);
@@ -162,6 +163,7 @@ template <stored_real T>
   return select(x <= 0x1.fffffep+127f, y, x);
 }
 
+/// The natural logarithm.
 [[nodiscard]] BELAY_HD constexpr double logarithm(double x) noexcept {
   const bool tiny = x < 0x1p-1022;
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, select(tiny, x * 0x1p+64, x));

@@ -28,6 +28,7 @@ concept mixed_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, com
 
 /// Elements of a tile of c, and of the panels beside it.
 struct mixed_tile {
+  /// Rows, columns and depth of a tile that is computed as float.
   static constexpr std::size_t rows = 384;
   static constexpr std::size_t columns = 256;
   static constexpr std::size_t depth = 256;
@@ -37,6 +38,7 @@ struct mixed_tile {
 
 /// What one product writes to beside c. Not initialised.
 struct mixed_panels {
+  /// A tile of sums, and panels of both operands.
   alignas(64) float sums[mixed_tile::rows * mixed_tile::columns];
   alignas(64) float left[mixed_tile::rows * mixed_tile::depth];
   alignas(64) float right[mixed_tile::depth * mixed_tile::columns];

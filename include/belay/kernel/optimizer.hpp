@@ -19,6 +19,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// What a user chooses for AdamW.
 struct adamw_settings {
+  /// The constants of AdamW.
   double learning_rate = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -29,7 +30,8 @@ struct adamw_settings {
 /// One step's scalars; the same for every element of a parameter.
 template <real T>
 struct adamw_scalars {
-  T gradient_scale;      // multiplies the gradient first: clip factor, divisor
+  T gradient_scale;  // multiplies the gradient first: clip factor, divisor
+  /// The constants and their complements, corrected for the step, in the type that is computed with.
   T beta1, complement1;  // complement = 1 - beta
   T beta2, complement2;
   T step_size;        // learning_rate / (1 - beta1^step)
@@ -67,6 +69,7 @@ template <real T>
 /// than `T`.
 template <real T, class Gradient = T>
 struct adamw {
+  /// Updates one element and its moments.
   T* value;
   const Gradient* gradient;
   T* first_moment;
@@ -81,6 +84,7 @@ struct adamw {
     value[i] = at.keep * value[i] - at.step_size * m / (square_root(v) * at.root_correction + at.epsilon);
   }
 
+  /// Elements of a cache line; asks for those of one ahead of its use.
   static constexpr std::size_t indices_of_line = 64 / sizeof(T);
   BELAY_HD void prefetch(std::size_t i) const noexcept {
     kernel::prefetch(value, i);
@@ -94,9 +98,11 @@ struct adamw {
 /// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
 template <real T, stored_real Value>
 struct adamw_of_master {
+  /// The rounded value, and the update of its master copy.
   Value* value;
   adamw<T> master;
 
+  /// Updates the master copy and rounds it.
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     const Value before = value[i];
     const T kept = master.value[i];
@@ -105,6 +111,7 @@ struct adamw_of_master {
     value[i] = static_cast<Value>(master.value[i]);
   }
 
+  /// Elements of a cache line; asks for those of one ahead of its use.
   static constexpr std::size_t indices_of_line = adamw<T>::indices_of_line;
   BELAY_HD void prefetch(std::size_t i) const noexcept {
     kernel::prefetch(value, i);

@@ -25,6 +25,7 @@ struct product_blocks {
 #elif defined(__AVX__)
   static constexpr std::size_t vector_bytes = 32;
 #else
+  /// Bytes of a vector, rows of a tile in registers, and rows, columns and depth of a block in caches.
   static constexpr std::size_t vector_bytes = 16;
 #endif
   static constexpr std::size_t tile_rows = vector_bytes == 64 ? 12 : 6;
@@ -37,6 +38,7 @@ struct product_blocks {
 template <real T, stored_real A = T, stored_real B = T>
 class blocked_product {
  public:
+  /// c = alpha a b + beta c.
   [[gnu::hot]] static void run(operand<T> c, operand<const A> a, operand<const B> b, T alpha, T beta) noexcept {
     if (a.width() == 0) scale_by(c, beta);
     alignas(64) T packed_a[block::rows * block::depth];

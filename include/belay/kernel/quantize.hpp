@@ -18,6 +18,7 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
+/// Values that share one scale.
 inline constexpr std::size_t quantize_block = 128;
 
 /// Blocks, and so scales, of a range; the last block may be shorter.
@@ -29,12 +30,15 @@ inline constexpr std::size_t quantize_block = 128;
 /// NaN decodes to NaN.
 template <real T, class Narrow = fp8_e4m3>
 struct quantize {
+  /// Values, where the narrow ones go, one scale a block, and how many values there are.
   const T* in;
   Narrow* out;
   float* scales;
   std::size_t count;
 
+  /// One value of a block.
   struct element {
+    /// out[i] = in[i] times the inverse scale, rounded and saturated.
     const T* in;
     Narrow* out;
     float inverse;
@@ -43,6 +47,7 @@ struct quantize {
     }
   };
 
+  /// The scale of one block, and its values.
   BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
@@ -59,12 +64,15 @@ struct quantize {
 /// out[i] = in[i] * scales[block]. Run for `quantize_block_count(count)` indices.
 template <real T, class Narrow = fp8_e4m3>
 struct dequantize {
+  /// Narrow values, one scale a block, where the values go, and how many there are.
   const Narrow* in;
   const float* scales;
   T* out;
   std::size_t count;
 
+  /// One value of a block.
   struct element {
+    /// out[i] = in[i] times the scale.
     const Narrow* in;
     T* out;
     float scale;
@@ -73,6 +81,7 @@ struct dequantize {
     }
   };
 
+  /// The values of one block.
   BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;

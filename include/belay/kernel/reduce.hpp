@@ -28,15 +28,18 @@ inline constexpr std::size_t sum_lanes = 16;
   return (count + sum_chunk - 1) / sum_chunk;
 }
 
-// The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether the
-// compiler fuses them with the addition.
+/// The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether
+/// the compiler fuses them with the addition.
 template <class Sum, stored_real T>
 struct values_of {
+  /// Term i.
   const T* x;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
 };
+/// Terms of a sum: the products of two arrays.
 template <class Sum, stored_real T>
 struct products_of {
+  /// Term i.
   const T* x;
   const T* y;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept {
@@ -88,6 +91,7 @@ template <class Sum, team Team, class Term>
 /// at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
 struct chunk_sums_of_squares {
+  /// out[chunk] = the sum of squares of one chunk of x.
   const T* x;
   std::size_t count;
   double* out;
@@ -98,6 +102,7 @@ struct chunk_sums_of_squares {
   }
 };
 
+/// Terms that are products, added in chunks: the same bits for every team and thread.
 template <class Sum, real T>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_chunks(products_of<Sum, T> term, std::size_t count) noexcept {
   Sum total = 0;
@@ -141,6 +146,7 @@ template <stored_real T>
   return sum_in_lanes<compute_type_t<T>>(products_of<compute_type_t<T>, T>{x, y}, width);
 }
 
+/// Sums over one row by all lanes of a team, in one order for any number of lanes; the products of two rows.
 template <team Team, real T>
 [[nodiscard]] BELAY_HD constexpr T row_sum(const Team& team, const T* x, std::size_t width) noexcept {
   return sum_in_lanes<T>(team, values_of<T, T>{x}, width);
@@ -151,8 +157,10 @@ template <team Team, stored_real T>
   return sum_in_lanes<compute_type_t<T>>(team, products_of<compute_type_t<T>, T>{x, y}, width);
 }
 
+/// Terms of a maximum: absolute values.
 template <real T>
 struct magnitudes_of {
+  /// Term i.
   const T* x;
   BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return magnitude(x[i]); }
 };
@@ -186,6 +194,7 @@ template <stored_real T>
   return maximum_in_lanes(values_of<number, T>{x}, count, -static_cast<number>(__builtin_huge_val()));
 }
 
+/// The largest of the values by all lanes of a team; every lane gets it.
 template <team Team, stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const Team& team, const T* x,
                                                               std::size_t count) noexcept {

@@ -25,6 +25,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// The team of one thread.
 struct solo {
+  /// The only lane of a team of one.
   static constexpr unsigned lane = 0;
   static constexpr unsigned lanes = 1;
   /// What a lane has written is seen by the others.

@@ -18,6 +18,7 @@ namespace belay::inline BELAY_ABI {
 /// The number of target tokens of the global batch, equal on all ranks.
 class target_tokens {
  public:
+  /// Throws usage_error for 0.
   explicit target_tokens(std::size_t count, where at = where::current()) : count_(count) {
     if (count == 0) throw usage_error("a batch without target tokens has no mean", at);
   }
@@ -30,6 +31,7 @@ class target_tokens {
 /// The number of samples of the global batch, equal on all ranks.
 class samples {
  public:
+  /// Throws usage_error for 0.
   explicit samples(std::size_t count, where at = where::current()) : count_(count) {
     if (count == 0) throw usage_error("a batch without samples has no mean", at);
   }
@@ -43,6 +45,7 @@ class samples {
 /// summed over the ranks that divide the batch.
 class local_targets {
  public:
+  /// May be 0 on some ranks.
   explicit constexpr local_targets(std::size_t count) noexcept : count_(count) {}
   [[nodiscard]] constexpr std::size_t count() const noexcept { return count_; }
 
@@ -50,6 +53,7 @@ class local_targets {
   std::size_t count_;
 };
 
+/// Whether a step can be divided by it.
 template <class D>
 inline constexpr bool is_step_divisor =
     std::is_same_v<D, target_tokens> || std::is_same_v<D, samples> || std::is_same_v<D, local_targets>;

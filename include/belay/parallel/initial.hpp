@@ -17,14 +17,17 @@ namespace belay::inline BELAY_ABI {
 /// The first values of a parameter.
 class initial {
  public:
+  /// What first values are: one number, normal numbers by counter, or what a filler gives.
   enum class kind { constant, normal, filled };
 
+  /// All elements `value`.
   [[nodiscard]] static constexpr initial constant(double value) noexcept { return {kind::constant, value}; }
   /// Normal with mean 0.
   [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {kind::normal, stddev}; }
   /// The values come from `fill`, which the owner of the parameter calls: from a file, or a function.
   [[nodiscard]] static constexpr initial filled() noexcept { return {kind::filled, 0}; }
 
+  /// The kind, and its number: the value, or the deviation.
   [[nodiscard]] constexpr kind how() const noexcept { return kind_; }
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
 
@@ -38,9 +41,11 @@ class initial {
 /// sequence can be made on any rank, in any order, with the same bits.
 class counted_normal {
  public:
+  /// Of a parameter with that name; the same numbers on each rank and for every cut.
   constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept
       : key_(mix(fnv1a(mix(seed)).add_text(name).value())) {}
 
+  /// Number `index`, of mean 0 and deviation 1.
   [[nodiscard]] double operator()(std::uint64_t index) const noexcept {
     const std::uint64_t first = mix(key_ + index * 0x9e3779b97f4a7c15u);
     const std::uint64_t second = mix(first ^ 0xd1b54a32d192ed03u);

@@ -16,6 +16,7 @@ template <class Layer>
 struct layer_learning {
   using type = trainable;
 };
+/// Of a layer that says itself whether it learns.
 template <class Layer>
 requires learning<typename Layer::learning_type>
 struct layer_learning<Layer> {

@@ -13,7 +13,9 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// A visitor for concepts.
 struct any_visitor {
+  /// Takes any parameter.
   template <class Parameter>
   void operator()(Parameter&) const noexcept {}
 };

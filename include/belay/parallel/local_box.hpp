@@ -78,6 +78,7 @@ template <placement Placement>
 
 /// Of `count` ranks that keep the same, the number of this one.
 struct copy_place {
+  /// This rank's number among those that hold the same box, and how many they are.
   std::size_t number = 0;
   std::size_t count = 1;
 
@@ -91,6 +92,7 @@ struct copy_place {
     return {0, turn % count == number ? elements : 0};
   }
 
+  /// Elements from which copies are divided among those that hold them.
   static constexpr std::size_t divided_from = std::size_t{1} << 20U;
 };
 

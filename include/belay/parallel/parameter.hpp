@@ -58,18 +58,17 @@ concept has_gradient = std::is_same_v<Learning, trainable>;
 /// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
 enum class weight_decay { no, yes };
 
-/// A parameter independently of the mesh. `shape` is the global one. `name` decides the first values, so it must be the
-/// same on every mesh and unique in the model. A tied parameter, which several layers share, is one parameter with as
-/// many `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
+/// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
+/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
 /// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
 /// name. It is empty where the parameter is one tensor.
 struct parameter_spec {
-  std::string name;
-  parameter_shape shape;
-  initial first_values = initial::constant(0);
-  weight_decay decay = weight_decay::yes;
-  std::size_t uses = 1;
-  std::vector<std::string> joins = {};
+  std::string name;                             // decides the first values: the same on every mesh, unique in the model
+  parameter_shape shape;                        // the global one
+  initial first_values = initial::constant(0);  // written by the store, or by `initialise`
+  weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
+  std::size_t uses = 1;                         // layers that share it
+  std::vector<std::string> joins = {};          // tensors that it is made of
 };
 
 /// The local part of a parameter's values or of its gradient: a pointer with the shape that the parameter has. It
@@ -80,6 +79,7 @@ class parameter_values {
   /// `shape` outlives this: a parameter's.
   constexpr parameter_values(T* data, const parameter_shape& shape) noexcept : data_(data), shape_(&shape) {}
 
+  /// The first element, the shape of the local part, and its elements.
   [[nodiscard]] constexpr T* data() const noexcept { return data_; }
   [[nodiscard]] constexpr const parameter_shape& shape() const noexcept { return *shape_; }
   [[nodiscard]] constexpr std::size_t extent(std::size_t axis) const noexcept { return (*shape_)[axis]; }
@@ -115,7 +115,7 @@ class parameter_base {
  public:
   using value_type = T;
 
-  [[nodiscard]] const std::string& name() const noexcept { return spec_.name; }
+  [[nodiscard]] const std::string& name() const noexcept { return spec_.name; }  // unique in the model
   /// The global shape.
   [[nodiscard]] const parameter_shape& shape() const noexcept { return spec_.shape; }
   [[nodiscard]] const parameter_spec& spec() const noexcept { return spec_; }
@@ -257,6 +257,7 @@ class parameter_base {
   parameter_base(parameter_base&&) noexcept = default;
   parameter_base& operator=(parameter_base&&) noexcept = default;
 
+  /// What the parameter was made of, the part that this rank has, and where its values are.
   parameter_spec spec_;
   tensor_box box_;
   axis_set cut_;
@@ -311,7 +312,7 @@ class frozen_parameter : public parameter_base<T> {
  public:
   /// The local part, row-major; null until bound.
   [[nodiscard]] const T* value() const noexcept { return this->value_; }
-
+  /// Does not compile.
   template <class Learning = frozen>
   T* gradient() const noexcept {
     static_assert(has_gradient<Learning>,

@@ -59,6 +59,7 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
 /// The element type and shape of the tensors between stages.
 template <class T, std::size_t Rank>
 struct stage_boundary {
+  /// What one micro-batch hands from stage to stage.
   extents<Rank> shape;
 };
 template <class T, std::size_t Rank>
@@ -68,11 +69,13 @@ template <class T, std::size_t Rank>
 
 /// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended.
 struct pipeline_times {
+  /// Seconds in forwards and backwards.
   double forward = 0;
   double backward = 0;
   double waiting = 0;  // for exchanges
   double phase = 0;    // first action to last
 
+  /// Adds an action's seconds; the share of a step that the rank waited.
   void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
     (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
     phase += seconds;
@@ -83,6 +86,7 @@ struct pipeline_times {
 /// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
 /// ended.
 struct executed_action {
+  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock.
   schedule::action_kind kind = schedule::action_kind::forward;
   std::size_t micro_batch = 0;
   bool exchanged = false;  // tensors with neighbours: what the stream did was wait
@@ -118,6 +122,7 @@ class pipeline {
     transfers_->resize(executed_.size());
   }
 
+  /// The schedule that it runs.
   [[nodiscard]] const Table& table() const noexcept { return table_; }
 
   /// Runs all micro-batches of the step forward and backward through the stages. `inputs` is a view whose first axis is
@@ -199,6 +204,7 @@ class pipeline {
     }
   }
 
+  /// Times of this rank's last run.
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
   /// This rank's row of the table, and when the last step has run it.
   [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }

@@ -28,9 +28,12 @@ namespace belay::inline BELAY_ABI {
 
 /// Which layers a stage computes again in the backward: none, or all.
 struct recompute_none {
+  /// No layer.
   [[nodiscard]] constexpr bool operator()(std::size_t) const noexcept { return false; }
 };
+/// Recomputes all layers.
 struct recompute_all {
+  /// Every layer.
   [[nodiscard]] constexpr bool operator()(std::size_t) const noexcept { return true; }
 };
 
@@ -66,6 +69,7 @@ class pipeline_stage {
   pipeline_stage(const pipeline_stage&) = delete;  // handles point into it
   pipeline_stage& operator=(const pipeline_stage&) = delete;
 
+  /// The network, how many layers of it this stage has, and how many of these are recomputed.
   [[nodiscard]] Network& network() const noexcept { return *network_; }
   [[nodiscard]] std::size_t layers() const noexcept { return layers_.places.size(); }
   [[nodiscard]] std::size_t recomputed_layers() const noexcept { return layers_.recomputed.size(); }

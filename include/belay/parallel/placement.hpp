@@ -27,6 +27,7 @@ struct replicate {};
 /// Every rank of the axis holds a contiguous part along dimension `Dim`. Parts may differ in size, and may be empty.
 template <std::size_t Dim, axis Axis = axis::data>
 struct shard {
+  /// The dimension that is cut, and the axis whose ranks have the parts.
   static constexpr std::size_t dimension = Dim;
   static constexpr axis over = Axis;
 };
@@ -35,6 +36,7 @@ struct shard {
 /// `Op` is a reduction of the comm room: `partial<sum>`.
 template <auto Op, axis Axis = axis::data>
 struct partial {
+  /// The operation that makes the whole of the terms, and the axis whose ranks have them.
   static constexpr auto operation = Op;
   static constexpr axis over = Axis;
 };
@@ -50,6 +52,7 @@ inline constexpr bool is_shard = false;
 template <std::size_t Dim, axis Axis>
 inline constexpr bool is_shard<shard<Dim, Axis>> = true;
 
+/// Whether a placement cuts a tensor over the ranks of that axis.
 template <class Placement, axis Axis>
 inline constexpr bool is_shard_over = false;
 template <std::size_t Dim, axis Axis>
@@ -57,6 +60,7 @@ inline constexpr bool is_shard_over<shard<Dim, Axis>, Axis> = true;
 template <class... Each, axis Axis>
 inline constexpr bool is_shard_over<placed<Each...>, Axis> = (is_shard_over<Each, Axis> || ...);
 
+/// Whether a placement leaves terms of a sum, or of another operation.
 template <class Placement>
 inline constexpr bool is_partial = false;
 template <auto Op, axis Axis>
@@ -64,6 +68,7 @@ inline constexpr bool is_partial<partial<Op, Axis>> = true;
 template <class... Each>
 inline constexpr bool is_partial<placed<Each...>> = (is_partial<Each> || ...);
 
+/// Whether every rank has the whole.
 template <class Placement>
 inline constexpr bool is_replicate = std::same_as<Placement, replicate>;
 
@@ -72,6 +77,7 @@ template <class Placement>
 concept axis_placement = is_replicate<Placement> || is_shard<Placement> ||
     (is_partial<Placement>&& requires { Placement::over; });
 
+/// Whether it is a placement, of one axis or of several.
 template <class Placement>
 inline constexpr bool is_placement = axis_placement<Placement>;
 template <class... Each>
@@ -92,17 +98,21 @@ inline constexpr bool on_one_axis<A, B> = A::over == B::over;
 
 /// What a placement says of one axis, as a value.
 struct placement_entry {
+  /// What ranks of the axis have: the whole, a part, or a term.
   enum class kind : std::uint8_t { replicate, shard, partial };
 
+  /// What it is, and along which axis.
   kind how = kind::replicate;
   axis over = axis::data;
   std::size_t dimension = 0;   // of a shard
   std::uint8_t operation = 0;  // of a partial: the code of its reduction
 
+  /// Whether each rank has a part.
   [[nodiscard]] constexpr bool cuts() const noexcept { return how == kind::shard; }
   friend constexpr bool operator==(placement_entry, placement_entry) = default;
 };
 
+/// The entry of one axis of the placement.
 template <class Placement>
 [[nodiscard]] constexpr placement_entry entry_of() noexcept {
   if constexpr (is_shard<Placement>)
@@ -139,8 +149,10 @@ template <placement Placement>
 /// What can be wrong with a list of axes.
 template <placement Placement>
 struct placement_faults {
+  /// Dimensions of a tensor.
   static constexpr std::size_t most_dimensions = 4;
 
+  /// The rules for placements, each a sentence of the compiler.
   [[nodiscard]] static constexpr bool known_axes() noexcept {
     for (const placement_entry& each : entries_of<Placement>)
       if (each.over > axis::shard_replica || each.over == axis::pipeline) return false;
@@ -200,6 +212,7 @@ requires placement<typename Tensor::placement_type>
 
 /// A contiguous part of one dimension: entries `first` to `first + count - 1`.
 struct local_part {
+  /// The first and the number of elements.
   std::size_t first = 0;
   std::size_t count = 0;
 

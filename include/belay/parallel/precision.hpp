@@ -34,6 +34,7 @@ struct precision {
                 "those are bf16; the wire is of the parameters' type");
 };
 
+/// Whether a type is a `belay::precision`.
 template <class P>
 inline constexpr bool is_precision = false;
 template <class... Types>

@@ -36,6 +36,7 @@ struct proof_result {
   std::size_t peak = 0;         // the largest of them
   fault reason;                 // the first fault, or fault_kind::none
 
+  /// Whether the schedule runs.
   [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
 };
 
@@ -46,6 +47,7 @@ class prover {
   using storage = typename Table::storage;
   using peaks = typename storage::template per_stage<std::size_t>;
 
+  /// The table outlives it.
   explicit constexpr prover(const Table& table)
       : table_(table),
         stages_(table.stages()),
@@ -59,6 +61,7 @@ class prover {
     result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
   }
 
+  /// All rules in turn; the first that is broken is told.
   [[nodiscard]] constexpr proof_result<peaks> run() {
     for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
     for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
@@ -279,6 +282,7 @@ struct first_fault {
   static_assert(class_of(Kind) != fault_class::deadlock,
                 "this schedule deadlocks, because a send waits for its receive: put the transfers that cross "
                 "between two stages into one exchange; see first_fault<kind, stage, micro-batch, action>");
+  /// Whether nothing was found.
   static constexpr bool holds = Kind == fault_kind::none;
 };
 
@@ -289,6 +293,7 @@ struct peak_within {
                 "this schedule keeps more micro-batches between forward and backward than the limit: raise the limit "
                 "or run backwards earlier (1F1B keeps min(micro-batches, stages - stage)); see "
                 "peak_within<peak, limit>");
+  /// Whether the peak is within the limit.
   static constexpr bool holds = Peak <= Limit;
 };
 

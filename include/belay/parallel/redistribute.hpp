@@ -60,6 +60,7 @@ template <class T, auto Op, axis Axis, class Group>
 inline constexpr bool reduces_reproducibly<T, partial<Op, Axis>, Group> =
     same_in_any_order<T, Op> || sums_in_rank_order<Group>;
 
+/// The rules for redistributions over one group, each a sentence of the compiler.
 template <class T, class From, class To, class Group>
 constexpr void check_redistribution() {
   static_assert(on_one_axis<From, To>,

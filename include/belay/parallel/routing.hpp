@@ -43,6 +43,8 @@ struct routing {
 /// where `replay` is set. Weights are the chosen probabilities divided by their sum.
 template <class T>
 struct route_row {
+  /// Logits [rows, experts] of the router; choices and weights [rows, k] and probabilities [rows, experts] to write;
+  /// with `replay` the choices are read.
   const T* logits;
   std::int32_t* choices;
   T* weights;
@@ -51,6 +53,7 @@ struct route_row {
   std::size_t k;
   int replay;
 
+  /// One token: the k most probable experts, the lower number first where two are equal.
   BELAY_HD void operator()(std::size_t row) const {
     const T* logit = logits + row * experts;
     T* probability = probabilities + row * experts;
@@ -86,6 +89,7 @@ struct route_row {
 
 /// How often each expert was chosen: a kernel of one index, after counts have been set to 0.
 struct selection_counts {
+  /// Adds up how often each expert was chosen.
   const std::int32_t* choices;
   std::size_t count;
   std::int64_t* counts;
@@ -98,6 +102,8 @@ struct selection_counts {
 /// through the mean probability of every expert.
 template <class T>
 struct route_gradient_row {
+  /// What `route_row` has written, the gradient of the weights, the tokens of all ranks an expert, and the gradient of
+  /// the logits to write.
   const std::int32_t* choices;
   const T* weights;
   const T* probabilities;
@@ -108,6 +114,7 @@ struct route_gradient_row {
   std::size_t k;
   T balance_scale;
 
+  /// One token.
   BELAY_HD void operator()(std::size_t row) const {
     std::int64_t selections = 0;
     for (std::size_t e = 0; e < experts; ++e) selections += global_counts[e];

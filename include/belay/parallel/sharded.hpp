@@ -34,8 +34,10 @@ namespace belay::inline BELAY_ABI {
 /// caller's.
 class shard_counts {
  public:
+  /// One count a rank of the group; the memory outlives it.
   explicit shard_counts(std::span<const std::size_t> counts) noexcept : counts_(counts) {}
 
+  /// One count a rank.
   [[nodiscard]] std::span<const std::size_t> counts() const noexcept { return counts_; }
   /// The sum of the counts. It does not wrap around.
   [[nodiscard]] std::size_t total() const noexcept { return before(counts_.size()); }
@@ -146,6 +148,7 @@ class sharded<T, Placement, Mesh> {
   sharded(sharded&&) noexcept = default;
   sharded& operator=(sharded&&) noexcept = default;
 
+  /// The mesh, the shape of the whole, and this rank's elements.
   [[nodiscard]] const Mesh& mesh() const noexcept { return *mesh_; }
   [[nodiscard]] const parameter_shape& shape() const noexcept { return shape_; }
   [[nodiscard]] std::span<T> local() const noexcept { return local_; }

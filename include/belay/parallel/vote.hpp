@@ -90,8 +90,10 @@ requires communicator<typename Mesh::control_type>
 template <communicator Group>
 class world_vote {
  public:
+  /// Votes over all ranks of that group.
   explicit world_vote(Group group, where at = where::current()) : group_(std::move(group)), at_(at) {}
 
+  /// The ballot of all ranks. Collective.
   [[nodiscard]] ballot operator()(const ballot& own) const {
     auto sums = summed_words(own);
     std::array<std::uint64_t, 1> largest{own.needed_rows};

@@ -32,6 +32,7 @@ namespace belay::inline BELAY_ABI {
 /// any number of values. Used by one thread at a time. Up to `reserved_bytes` an event, writing allocates nothing.
 class event_file {
  public:
+  /// Bytes that are leased for a record.
   static constexpr std::size_t reserved_bytes = std::size_t{1} << 16U;
 
   /// Makes the folder where it is missing, and a file in it that none has. Throws file_error where that cannot be.
@@ -88,6 +89,7 @@ class event_file {
     write_event(at);
   }
 
+  /// The file's path.
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
  private:

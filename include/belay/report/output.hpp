@@ -40,7 +40,7 @@ class output {
   /// Writes to a descriptor of the caller, which stays open. `name` is its name in errors.
   output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
 
-  /// Writes to the descriptor of a <cstdio> stream, whose buffer is flushed first.
+  /// Writes to the descriptor of a stream of C, whose buffer is flushed first.
   output(std::FILE* stream, std::string name) : output(::fileno(stream), std::move(name)) { std::fflush(stream); }
 
   output(const output&) = delete;
@@ -54,6 +54,7 @@ class output {
     if (owned_ && descriptor_ >= 0) ::close(descriptor_);
   }
 
+  /// The path as it was given.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
   /// Bytes written so far.

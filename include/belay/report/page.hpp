@@ -43,6 +43,7 @@ namespace belay::inline BELAY_ABI {
 class report_page {
  public:
   static constexpr std::size_t most_bytes = std::size_t{2} << 20U;  // of a page
+  /// The page is written no more often.
   static constexpr std::int64_t nanoseconds_between_pages = 5'000'000'000;
 
   /// Memory of the page of a run of so many ranks: a lease of tier host, as `run.lease<std::byte>(tier::host,

@@ -29,11 +29,13 @@ struct tier_report {
   std::span<const std::uint64_t> peak;     // the most that was leased so far
   std::span<const std::uint64_t> planned;  // the peak according to the plan
 
+  /// Whether anything of the tier was given.
   [[nodiscard]] bool used() const noexcept { return !live.empty() || !peak.empty() || !planned.empty(); }
 };
 
 /// Allocations of all ranks since the end of the first step.
 struct allocation_report {
+  /// Calls that took memory in the step: of the device, of the host, of the heap.
   std::uint64_t device = 0;
   std::uint64_t host = 0;
   std::uint64_t heap = 0;
@@ -43,6 +45,7 @@ struct allocation_report {
 struct step_report {
   std::uint64_t step = 0;  // from 1
   double loss = 0;         // nats a token
+  /// The values of one step, as the fields of the JSON line have them.
   double aux_loss = 0;
   double grad_norm = 0;  // before clipping
   std::uint64_t tokens = 0;
@@ -70,6 +73,7 @@ struct step_report {
 /// Formats step_reports of up to the given sizes.
 class step_line {
  public:
+  /// Room for a line of so many ranks, layers and experts, taken once.
   step_line(std::size_t ranks, std::size_t layers, std::size_t experts)
       : room_(2048 + digits * (3 * tiers * ranks + layers * (experts + 1)), ' ') {}
 

@@ -26,8 +26,10 @@ namespace belay::inline BELAY_ABI {
 
 class text_buffer {
  public:
+  /// Writes into that memory, which outlives it.
   explicit text_buffer(std::span<char> room) noexcept : room_(room) {}
 
+  /// Empties it; characters so far.
   void clear() noexcept { size_ = 0; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
@@ -40,6 +42,7 @@ class text_buffer {
     return {room_.data(), size_};
   }
 
+  /// Appends. Throws usage_error beyond the room.
   text_buffer& put(char c) noexcept { return put(std::string_view(&c, 1)); }
   text_buffer& put(std::string_view text) noexcept {
     if (size_ <= room_.size() && text.size() <= room_.size() - size_) {

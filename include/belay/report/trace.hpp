@@ -28,8 +28,10 @@ namespace belay::inline BELAY_ABI {
 
 /// One event of a rank. Names are string literals, or outlive the trace.
 struct trace_event {
+  /// Of an event without a number.
   static constexpr std::uint64_t no_number = ~std::uint64_t{0};
 
+  /// The name that is shown, its category, and when it ended, in nanoseconds.
   const char* name = "";
   const char* category = "";
   std::uint64_t begin = 0;  // nanoseconds since the trace began
@@ -61,6 +63,7 @@ class trace {
   /// Records its own lifetime as one event.
   class duration {
    public:
+    /// Notes a span of that rank from here to its end. Name and category are literals.
     duration(trace& to, std::size_t rank, const char* name, const char* category = "",
              std::uint64_t number = trace_event::no_number) noexcept
         : to_(to), rank_(rank), event_{name, category, to.now(), 0, number} {}

@@ -28,6 +28,7 @@ namespace belay::inline BELAY_ABI {
 
 /// One rank's findings. Over ranks they are summed, except `needed_rows`, of which the maximum counts.
 struct ballot {
+  /// Open obligations, misused handles and the loss of all ranks.
   std::uint64_t open_obligations = 0;
   std::uint64_t misused_handles = 0;
   std::uint64_t non_finite = 0;   // gradients that are not finite
@@ -36,6 +37,7 @@ struct ballot {
   // Of a run's checkpoints (train/checkpoint.hpp): nothing is refused for them.
   std::uint64_t unwritten = 0;   // ranks whose files are not on their medium yet
   std::uint64_t unwritable = 0;  // ranks whose files could not be written
+  /// Ranks that were asked to end.
   std::uint64_t asked_to_stop = 0;
 };
 
@@ -69,11 +71,13 @@ class committed_step {
 
 /// A dispatch overflowed: run the step again, from the same inputs, with room for `needed_rows`.
 struct replay_step {
+  /// Rows a dispatch that the next try has room for.
   std::uint64_t needed_rows = 0;
 };
 
 /// The step must not be applied; `findings` are those of all ranks, `list` names this rank's open obligations.
 struct refused_step {
+  /// Findings of all ranks; open obligations of this one, one a line.
   ballot findings;
   std::string list;
 };
@@ -101,6 +105,7 @@ class committed_gradients {
   committed_gradients(committed_gradients&&) noexcept = default;
   committed_gradients& operator=(committed_gradients&&) = delete;
 
+  /// The number of the step, and what it reduced.
   [[nodiscard]] std::uint64_t number() const noexcept { return summary_.number; }
   [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
   /// The norm of all gradients of the step, every parameter counted once.
@@ -179,6 +184,7 @@ class committed_gradients {
 
 /// The part of a participant that has no gradients.
 struct no_committed_part {
+  /// Of a participant that reduces nothing.
   static constexpr bool reduces = false;
   void note(const step_summary&) noexcept {}
   void discard() noexcept {}
@@ -192,6 +198,7 @@ struct no_committed_part {
 template <class Token>
 class basic_step_outcome {
  public:
+  /// How the step ended.
   basic_step_outcome(Token done) noexcept : end_(end::committed), committed_(std::move(done)) {}
   basic_step_outcome(replay_step again) noexcept : end_(end::replay), replay_(again) {}
   basic_step_outcome(refused_step why) noexcept : end_(end::refused), refused_(std::move(why)) {}

@@ -36,6 +36,7 @@ namespace belay::inline BELAY_ABI {
 
 /// What the forward-only passes of one rank have found since it was last asked.
 struct pass_findings {
+  /// Obligations that the pass left, its loss, and the first wrong index.
   std::uint64_t open_obligations = 0;
   std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
   std::uint64_t count = 0;        // of targets or samples in `loss`
@@ -90,6 +91,7 @@ class engine {
     adopt(arena_);
   }
 
+  /// Activations, open obligations, and what computes. They live as long as the run.
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
   [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }

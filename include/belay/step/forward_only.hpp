@@ -58,6 +58,7 @@ class forward_only {
     withdraw();
   }
 
+  /// The engine; a pass is one micro-batch.
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr std::size_t micro_batch() noexcept { return 0; }
 

@@ -34,10 +34,12 @@ namespace belay::inline BELAY_ABI {
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
 enum class frame_mode : std::uint8_t { owing, observing, replaying };
 
+/// The words for an output that is asked for too late.
 inline constexpr const char* step_ended = "after its step has ended";
 
 /// Which layer and micro-batch a call belongs to. `layer` outlives the step.
 struct invocation {
+  /// Which layer is called, in which micro-batch, from where, and within which call.
   const char* layer = "";
   std::size_t layer_index = 0;
   std::size_t micro_batch = 0;
@@ -78,8 +80,10 @@ struct invocation {
 
 /// The memory of one invocation: what it keeps until its backward, and what its recompute reads again.
 struct invocation_memory {
+  /// Regions that a layer may remember.
   static constexpr std::size_t max_remembered = 4;
 
+  /// Leases that live until the backward: what was kept, and what was remembered, in order.
   lease_chain kept;
   lease_chain remembered;
   std::array<std::byte*, max_remembered> remembered_at{};
@@ -133,6 +137,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   /// Ends, when destroyed, all scratch memory leased since it was made.
   class scratch_scope_guard {
    public:
+    /// What is scratch from here on ends with it.
     explicit scratch_scope_guard(frame& owner) noexcept : owner_(&owner), outer_(std::exchange(owner.scratch_, {})) {}
     scratch_scope_guard(const scratch_scope_guard&) = delete;
     scratch_scope_guard& operator=(const scratch_scope_guard&) = delete;
@@ -145,6 +150,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     frame* owner_;
     lease_chain outer_;
   };
+  /// What is scratch from here on ends with the result.
   [[nodiscard]] scratch_scope_guard scratch_scope() noexcept { return scratch_scope_guard{*this}; }
 
   /// What computes, for a customisation point such as an attention of one's own.
@@ -218,6 +224,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   void close(obligation_id id, where at = where::current()) { engine_->obligations().close(id, at); }
 
+  /// What the layer may ask of its call: whether nothing runs, no backward comes, or a forward is repeated; its names.
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
   [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }

@@ -44,6 +44,7 @@ class gradient {
   }
   ~gradient() { release(); }
 
+  /// The values, of memory that it owns.
   [[nodiscard]] view<T, Rank> values() const noexcept { return values_; }
   operator view<const T, Rank>() const noexcept { return values_; }
 
@@ -64,6 +65,7 @@ class gradient {
 template <class T, std::size_t Rank>
 class constant_input : public view<const T, Rank> {
  public:
+  /// Values without a gradient; the memory outlives the step.
   explicit constant_input(view<const T, Rank> values) noexcept : view<const T, Rank>(values) {}
 };
 /// A forward of `constant(batch)` has no input gradient: its backward returns nothing.
@@ -81,6 +83,7 @@ template <class Engine, class Input>
 struct gradient_for;
 template <class Engine, class T, std::size_t Rank>
 struct gradient_for<Engine, constant_input<T, Rank>> : gradient_for<Engine, view<T, Rank>> {};
+/// The gradient of a view.
 template <class Engine, class T, std::size_t Rank>
 struct gradient_for<Engine, view<T, Rank>> {
   using type = gradient<Engine, std::remove_cv_t<T>, Rank>;

@@ -30,11 +30,13 @@ template <class Handle>
 class handle_store {
  public:
   handle_store() = default;
+  /// So many slots, empty.
   explicit handle_store(std::size_t slots) : slots_(slots) {}
   handle_store(handle_store&&) noexcept = default;
   handle_store& operator=(handle_store&&) = delete;  // it would lose the handles of the left side
   ~handle_store() = default;
 
+  /// Slots; whether a slot has a handle.
   [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
   [[nodiscard]] bool holds(std::size_t index) const noexcept { return index < size() && slots_[index].held; }
 

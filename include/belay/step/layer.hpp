@@ -79,8 +79,9 @@ concept backward_layer = forward_layer<Layer, Engine, Input> &&
                            : backward_without_dx<Layer, Engine, Input> ||
                                  (is_constant_input<Input> && backward_with_dx<Layer, Engine, Input>));
 
-// Detects a member by its name, whatever its parameters: a name that two bases have is ambiguous.
+/// Detects a member by its name, whatever its parameters: a name that two bases have is ambiguous.
 struct has_both_names {
+  /// Never defined.
   void forward();
   void backward();
 };
@@ -166,6 +167,7 @@ inline constexpr output_use output_use_of<Layer> = output_use::unread;
 /// What a wrapper says of its output, as the layer in it does.
 template <class Layer>
 struct output_of_wrapped {};
+/// Of a layer around another one.
 template <class Layer>
 requires requires { typename Layer::output_in_backward; }
 struct output_of_wrapped<Layer> {

@@ -22,6 +22,7 @@ class [[nodiscard]] observed {
  public:
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
 
+  /// Of `observe` alone.
   observed(Engine& engine, Layer& layer, const Input& input, const invocation& call)
       : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {}
   observed(observed&& other) noexcept

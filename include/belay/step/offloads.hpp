@@ -31,6 +31,7 @@ namespace belay::inline BELAY_ABI {
 // What other rooms ask of a layer, where it says it.
 template <class Layer>
 struct learning_of_wrapped {};
+/// Of a layer around another one.
 template <class Layer>
 requires requires { typename Layer::learning_type; }
 struct learning_of_wrapped<Layer> {
@@ -46,6 +47,7 @@ class offloads : public learning_of_wrapped<Layer> {
   /// Both outlive it.
   offloads(Layer& layer, Activations& activations) noexcept : layer_(&layer), activations_(&activations) {}
 
+  /// As of the layer within.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
@@ -53,8 +55,10 @@ class offloads : public learning_of_wrapped<Layer> {
   requires requires(Layer& layer, Visitor& visit) { layer.for_each_parameter(visit); }
   void for_each_parameter(Visitor&& visit) { layer_->for_each_parameter(visit); }
 
+  /// What is kept on the device until it has left.
   template <class Output, class Residue>
   struct kept {
+    /// The output, and all that the layer within kept.
     Output out;
     Residue whole;
     std::uint32_t call;  // its number in the step
@@ -84,6 +88,7 @@ class offloads : public learning_of_wrapped<Layer> {
     return kept<output_type, residue_type>{out, std::move(whole), number};
   }
 
+  /// That of the layer within, after what it kept has come back.
   template <class Engine, class Output, class Residue, class Dout, class... Dx>
   requires requires(Layer& layer, frame<Engine>& call, Residue&& residue, const Dout& dout, const Dx&... dx) {
     layer.backward(call, std::move(residue), dout, dx...);
@@ -94,6 +99,7 @@ class offloads : public learning_of_wrapped<Layer> {
     activations_->end(residue.call);
   }
 
+  /// Ends the layer's obligations without a backward.
   template <class Engine, class Output, class Residue>
   void discard(frame<Engine>& call, kept<Output, Residue>&& residue, const char* why) {
     if constexpr (requires { layer_->discard(call, std::move(residue.whole), why); }) {

@@ -30,6 +30,7 @@ namespace belay::inline BELAY_ABI {
 
 /// The function whose backward is owed, and its place in the model. `name` outlives the step.
 struct owed_layer {
+  /// The layer that owes, by name and number.
   owed_layer(const char* called, std::size_t place = 0) noexcept : name(called), index(place) {}
   const char* name;
   std::size_t index;
@@ -38,6 +39,7 @@ struct owed_layer {
 /// A parameter to which the owed backward adds. Throws usage_error for one without a gradient's memory.
 class owed_parameter {
  public:
+  /// Where the backward will contribute. Throws usage_error where the parameter has no memory.
   template <class Parameter>
   owed_parameter(Parameter& parameter, where at = where::current()) {
     static_assert(contributes<Parameter>,
@@ -58,6 +60,7 @@ class owed_parameter {
 
 class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION owed final {
  public:
+  /// Parameters of one owed backward.
   static constexpr std::size_t max_parameters = 16;
 
   /// Opens the obligation. Use `belay::owe`.
@@ -97,6 +100,7 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
   BELAY_DISCHARGES BELAY_OPENS owed hand_over()&& { return owed{std::move(*this)}; }
 
+  /// What it is owed for.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:

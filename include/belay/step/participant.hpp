@@ -29,6 +29,7 @@ namespace belay::inline BELAY_ABI {
 
 /// What a step begins with.
 struct step_start {
+  /// Micro-batches of the step on this rank.
   std::size_t micro_batches = 1;
   std::uint64_t participants = 0;  // a hash of all participants of the step and their order
 };
@@ -56,6 +57,7 @@ inline constexpr bool is_step_participant = step_participant<P>;
 /// An engine with the place where it was named, which stands for the step's.
 template <class Engine>
 struct engine_here {
+  /// An engine with the site that named it.
   engine_here(Engine& named, where site = where::current()) noexcept : engine(&named), at(site) {}
   Engine* engine;
   where at;

@@ -14,11 +14,14 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// What a rank is doing: it trains, it evaluates, or it lets the model write.
 enum class phase : std::uint8_t { train, eval, rollout };
 
+/// All of them, and how many.
 inline constexpr std::array all_phases{phase::train, phase::eval, phase::rollout};
 inline constexpr std::size_t phase_count = all_phases.size();
 
+/// The name: "train", "eval", "rollout".
 [[nodiscard]] constexpr const char* name(phase which) noexcept {
   constexpr const char* names[] = {"train", "eval", "rollout"};
   return names[static_cast<std::size_t>(which)];

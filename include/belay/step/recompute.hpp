@@ -30,16 +30,20 @@ class recompute {
   /// `layer` outlives this object.
   explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
 
+  /// As of the layer within.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
 
+  /// What is kept until the backward.
   template <class Input, class Output>
   struct kept {
+    /// Output and input: no more.
     Output out;
     Input input;
   };
 
+  /// That of the layer within; what it keeps is given back, and what it remembers stays.
   template <class Engine, class Input>
   [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
     invocation_memory memory;
@@ -53,6 +57,7 @@ class recompute {
     return kept<Input, decltype(out)>{out, input};
   }
 
+  /// The forward again, and its backward.
   template <class Engine, class Input, class Output, class Dout, class... Dx>
   requires requires(Layer& layer, frame<Engine>& call, const Input& input, const Dout& dout, const Dx&... dx) {
     layer.backward(call, layer.forward(call, input), dout, dx...);

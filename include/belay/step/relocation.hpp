@@ -36,8 +36,9 @@ concept relocates_itself = requires(T& what, const relocation& to) {
   { what.relocate(to) } -> std::same_as<void>;
 };
 
-// Converts to whatever a member is; for counting members, and never called.
+/// Converts to whatever a member is; for counting members, and never called.
 struct any_member {
+  /// Never defined.
   template <class T>
   operator T() const;
 };
@@ -103,6 +104,7 @@ constexpr decltype(auto) with_members(T& of, F&& f) {
   }
 }
 
+/// Whether a member is a view or a span, which says where its memory is.
 template <class T>
 inline constexpr bool is_view = false;
 template <class T, std::size_t Rank>
@@ -111,6 +113,7 @@ template <class T>
 inline constexpr bool is_span = false;
 template <class T>
 inline constexpr bool is_span<std::span<T>> = true;
+/// The type of a container's elements.
 template <class T>
 struct element_of_container {
   using type = void;
@@ -166,10 +169,12 @@ class relocation {
  public:
   /// `now` is null for memory that did not come back: a view into it has its shape, and reading it faults.
   struct range {
+    /// Bytes that moved: where they were, how many, and where they are.
     const std::byte* first;
     std::size_t bytes;
     std::byte* now;
   };
+  /// The ranges outlive it.
   explicit relocation(std::span<const range> moved) noexcept : moved_(moved) {}
 
   /// Where `was` is now: there, where it points into no memory that has moved.

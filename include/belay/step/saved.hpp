@@ -23,6 +23,7 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// False, but not before a template is used.
 template <class T>
 inline constexpr bool always_false = false;
 
@@ -136,6 +137,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// `return handle;` for a lost one.
   BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
 
+  /// What was called.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:

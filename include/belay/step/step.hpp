@@ -38,6 +38,7 @@ namespace belay::inline BELAY_ABI {
 template <class Engine>
 class micro_batch_scope {
  public:
+  /// One micro-batch of a step: where forwards of it go, and its number.
   micro_batch_scope(Engine& engine, std::size_t index) noexcept : engine_(&engine), index_(index) {}
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] std::size_t micro_batch() const noexcept { return index_; }
@@ -109,6 +110,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     each([&](auto& participant) { participant.begin(start, at); });
   }
 
+  /// The engine; forwards without a micro-batch are of number 0, others of `micro_batch(i)`.
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr std::size_t micro_batch() noexcept { return 0; }
   [[nodiscard]] micro_batch_scope<Engine> micro_batch(std::size_t index) const noexcept { return {*engine_, index}; }

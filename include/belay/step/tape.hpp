@@ -27,6 +27,7 @@ class tape;
 /// A tape after a backward, and the gradient for the next one.
 template <class Tape, class Gradient>
 struct unwound {
+  /// The tape without its last forward, and the gradient of that one's input.
   Tape rest;
   Gradient gradient;
 
@@ -34,14 +35,18 @@ struct unwound {
   [[nodiscard]] auto backward(where at = where::current()) && { return std::move(rest).backward(gradient, at); }
 };
 
+/// A tape without forwards.
 template <class Engine>
 class [[nodiscard]] tape<Engine> {
  public:
+  /// Of one micro-batch.
   explicit tape(Engine& engine, std::size_t micro_batch = 0) noexcept : engine_(&engine), micro_batch_(micro_batch) {}
 
+  /// The engine, and the micro-batch.
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] std::size_t micro_batch() const noexcept { return micro_batch_; }
 
+  /// Runs the layer and puts its handle on the tape, which is used up.
   template <class Layer, class Input>
   [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
     if constexpr (runs_backward<Layer, Engine, Input>()) {
@@ -56,6 +61,7 @@ class [[nodiscard]] tape<Engine> {
   std::size_t micro_batch_;
 };
 
+/// A tape with forwards, of which the first is the last that ran.
 template <class Engine, class First, class... Rest>
 class [[nodiscard]] tape<Engine, First, Rest...> {
  public:
@@ -66,11 +72,13 @@ class [[nodiscard]] tape<Engine, First, Rest...> {
   tape(shorter rest, Layer& layer, const Input& input, const invocation& call)
       : rest_(std::move(rest)), last_(rest_.engine(), layer, input, call) {}
 
+  /// The engine, and the micro-batch.
   [[nodiscard]] Engine& engine() const noexcept { return rest_.engine(); }
   [[nodiscard]] std::size_t micro_batch() const noexcept { return rest_.micro_batch(); }
   /// The output of the last forward.
   [[nodiscard]] auto out() const { return last_.out(); }
 
+  /// Runs the layer and puts its handle on the tape, which is used up.
   template <class Layer, class Input>
   [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
     if constexpr (runs_backward<Layer, Engine, Input>()) {

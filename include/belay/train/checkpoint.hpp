@@ -52,6 +52,7 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Where checkpoints go, how often they are written, how many are kept, and who may ask for the last one.
 struct checkpoint_options {
   std::string folder = {};                         // of all checkpoints of the run; empty: none are written
   std::uint64_t every = 0;                         // steps; 0: only when it is asked to stop
@@ -66,6 +67,7 @@ enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
 
 /// What it was. Step 0: there was none.
 struct resumed_run {
+  /// Steps that were done, and the folder they came from.
   std::uint64_t step = 0;
   std::string folder = {};
   std::uint64_t bytes_read = 0;           // by this rank
@@ -80,6 +82,7 @@ class checkpoints {
  public:
   using committed_part = no_committed_part;
 
+  /// Makes no folder yet. `run` and `mesh` outlive it.
   checkpoints(Run& run, const Mesh& mesh, checkpoint_options options, where at = where::current())
       : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
     if (!enabled()) return;
@@ -244,6 +247,7 @@ class checkpoints {
 
   // What a step asks of its participants.
 
+  /// As a participant of each step: learns from the vote whether a checkpoint failed or a stop was asked for.
   void begin(const step_start&, where) const noexcept {}
   template <class Divisor>
   [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) const noexcept {

@@ -40,6 +40,7 @@ namespace belay::inline BELAY_ABI {
 /// The factor by which the optimizer multiplies gradients; `none` is 1.
 class clip_factor {
  public:
+  /// No clipping; the number that gradients are multiplied with.
   [[nodiscard]] static constexpr clip_factor none() noexcept { return clip_factor{1.0}; }
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
 
@@ -52,8 +53,10 @@ class clip_factor {
 /// The norm of a step's gradients, equal on all ranks.
 class gradient_norm_value {
  public:
+  /// A norm that was computed elsewhere.
   explicit constexpr gradient_norm_value(double value) noexcept : value_(value) {}
 
+  /// The norm.
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
   /// False where any gradient of any rank is infinite or not a number.
   [[nodiscard]] bool finite() const noexcept { return kernel::are_finite(&value_, 1); }
@@ -69,6 +72,7 @@ class gradient_norm_value {
 
 /// Where a parameter of the buckets is in the table: its number, and the part that is held here.
 struct norm_place {
+  /// The parameter's number in the table, and which part of it.
   std::size_t parameter = 0;
   std::size_t part = 0;
   norm_share share = norm_share::counted_here;  // elsewhere: by a rank along another axis that holds the same part

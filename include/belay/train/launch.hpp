@@ -47,16 +47,18 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// What a launch may use: a budget a tier, what the machine has left, and when kernels run.
 struct launch_options {
   belay::budget budget = {};                   // of each rank; unlimited by default
   std::size_t available = available_memory();  // of this machine, for the ranks on it
-  // What would need less memory of a tier: shown with a refusal.
+  /// What would need less memory of a tier: shown with a refusal.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
 };
 
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
+  /// What each rank will need.
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes

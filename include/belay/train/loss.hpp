@@ -35,10 +35,12 @@ struct noted_loss {};
 /// A loss and the gradient of its sum with respect to what the network put out.
 template <class Engine, class T, std::size_t Rank>
 struct loss_and_gradient {
+  /// The loss, noted, and its gradient by the output, which the caller owns.
   noted_loss loss;
   belay::gradient<Engine, T, Rank> gradient;
 };
 
+/// Throws usage_error unless both have one shape.
 template <class T, std::size_t Rank>
 void expect_same_shape(view<const T, Rank> output, view<const compute_type_t<T>, Rank> target, where at) {
   if (output.shape() == target.shape()) return;

@@ -77,6 +77,7 @@ template <class T = float>
 
 /// What may change from step to step: equal on all ranks, which the next commit's vote compares.
 struct update {
+  /// The learning rate of this update.
   double learning_rate = 1e-3;
   double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
 };

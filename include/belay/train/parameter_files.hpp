@@ -43,6 +43,7 @@ namespace belay::inline BELAY_ABI {
 /// Which tensors of a file a parameter is: one of its name and shape. Another mapping is a function object of the same
 /// form; the elements of its tensors, one tensor after another, are those of the whole parameter.
 struct one_tensor_each {
+  /// One tensor of the parameter's name and shape.
   template <class Parameter>
   [[nodiscard]] std::vector<safetensors::declaration> operator()(const Parameter& parameter) const {
     return {{parameter.name(),
@@ -92,6 +93,7 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
 
 /// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
 struct declared_tensors {
+  /// All tensors in the order of their files, and which stage has each.
   std::vector<safetensors::declaration> all;
   std::map<std::string, int, std::less<>> stage_of;
 };
@@ -138,7 +140,9 @@ template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
   return out;
 }
 
+/// Takes all.
 struct every_tensor {
+  /// Takes every tensor.
   [[nodiscard]] bool operator()(const std::string&) const noexcept { return true; }
 };
 
@@ -159,6 +163,7 @@ void write_parameters(const Mesh& mesh, Model& model, Writer& out, const Tensors
   }
 }
 
+/// How files are cut.
 struct export_options {
   std::uint64_t largest = safetensors::largest_file;  // bytes of tensors in one file; above, several and their index
 };

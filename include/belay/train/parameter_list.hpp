@@ -62,11 +62,12 @@ class parameter_list {
   /// By number, in the order in which they were added.
   [[nodiscard]] parameter<T>& operator[](std::size_t number) noexcept { return entries_[number].listed; }
 
+  /// Visits all parameters in order.
   void for_each_parameter(auto&& visit) {
     for (entry& each : entries_) visit(each.listed);
   }
 
-  // For `parameter_store`.
+  /// For `parameter_store`.
   [[nodiscard]] std::span<T> borrowed_values() const noexcept { return values_; }
   [[nodiscard]] std::span<compute_type_t<T>> borrowed_gradients() const noexcept { return gradients_; }
   [[nodiscard]] std::size_t first_of(std::size_t number) const noexcept { return entries_[number].first; }

@@ -35,6 +35,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Where that memory is when a run does not train.
 struct residency_memory {
+  /// The tier that state and gradients go to between phases.
   tier lower = tier::host;
   file_memory files = {};  // of tier file: the folder
 };
@@ -44,6 +45,7 @@ struct residency_memory {
 template <class Run, tier_file_calls Files = system_tier_file_calls>
 class phase_residency final : public state_mover {
  public:
+  /// Bytes of one copy.
   static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 
   /// All gradients and states of optimizers that `run` has leased on the device so far. In `lower` they get as much

@@ -40,6 +40,7 @@ namespace belay::inline BELAY_ABI {
 
 /// What one hook has given back in a transition.
 struct drained {
+  /// What was given back, in which tier, and how many bytes.
   std::string what;
   tier of = tier::device;
   std::size_t bytes = 0;
@@ -48,6 +49,7 @@ struct drained {
 /// What a transition found on this rank: bytes leased from each tier and those of the process that are in memory,
 /// before and after, and what was given back.
 struct transition {
+  /// The phases, bytes a tier and bytes of the process before and after.
   phase from = phase::train, to = phase::train;
   std::uint64_t after_step = 0;  // the number of the last step; 0: none
   std::array<std::size_t, tier_count> live_before{}, live_after{};
@@ -63,6 +65,7 @@ struct transition {
 template <phase P>
 class [[nodiscard]] in_phase {
  public:
+  /// The phase.
   static constexpr phase which = P;
 
   in_phase(in_phase&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
@@ -83,6 +86,7 @@ class [[nodiscard]] in_phase {
 template <class Run, class Mesh, class... Stores>
 class phase_switch {
  public:
+  /// All outlive it. No phase has begun yet.
   phase_switch(Run& run, const Mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
     for (std::vector<drained>& each : given_back_)
       each.assign(sizeof...(stores), {"gathered parameters", tier::device, 0});

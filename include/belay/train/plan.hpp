@@ -28,6 +28,7 @@ namespace belay::inline BELAY_ABI {
 /// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
 /// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
 struct plan_item {
+  /// Where, what for, how many bytes, and how many the memory holds where that is more.
   tier where_it_is = tier::device;
   std::string purpose;
   std::size_t bytes = 0;
@@ -38,6 +39,7 @@ struct plan_item {
 /// All memory that one rank will use.
 class rank_plan {
  public:
+  /// Adds a row.
   void add(plan_item item) { items_.push_back(std::move(item)); }
   void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
     add({.where_it_is = where_it_is, .purpose = std::move(purpose), .bytes = bytes, .capacity = capacity});
@@ -46,6 +48,7 @@ class rank_plan {
     add(where_it_is, std::move(purpose), bytes, bytes);
   }
 
+  /// The rows in the order in which they were added.
   [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
 
   /// Peak of leased bytes in a tier, as the run's meter will show it. The sum does not wrap around.
@@ -64,6 +67,7 @@ class rank_plan {
 
 /// Where a plan exceeds its budget.
 struct plan_shortage {
+  /// The tier, the rank, what it needs, and what it may have.
   tier where_it_is = tier::device;
   int rank = 0;
   std::size_t needed_bytes = 0;
@@ -73,8 +77,10 @@ struct plan_shortage {
 class plan {
  public:
   plan() = default;
+  /// One plan a rank.
   explicit plan(std::vector<rank_plan> ranks) : ranks_(std::move(ranks)) {}
 
+  /// One plan a rank.
   [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
 
   /// The worst shortage against a budget per rank, or nothing.
@@ -119,6 +125,7 @@ class plan {
 /// The plan does not fit: `what()` is its table and what to change. Nothing was allocated.
 class plan_refused : public error {
  public:
+  /// `table` is the plan as text; `shortage` what it has too little of.
   plan_refused(const std::string& table, plan_shortage shortage, where at)
       : error("the plan is over its budget; nothing was allocated for it\n" + table, at), shortage_(shortage) {}
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::plan; }

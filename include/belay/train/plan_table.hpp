@@ -26,6 +26,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Bytes of one purpose in one tier, with an entry for each rank. Rows of a tier add up to its peak.
 struct plan_row {
+  /// A row: tier, purpose, and bytes of each rank.
   std::string_view tier;
   std::string_view purpose;
   std::span<const std::uint64_t> bytes;
@@ -33,12 +34,14 @@ struct plan_row {
 
 /// The bytes that one rank may use of a tier. A tier that is not listed is not limited.
 struct plan_budget {
+  /// A tier and its budget.
   std::string_view tier;
   std::uint64_t bytes = 0;
 };
 
 /// The content of the table. It points to the caller's memory.
 struct plan_table {
+  /// Rows and budgets; the memory outlives it.
   std::span<const plan_row> rows = {};
   std::span<const plan_budget> budgets = {};
   std::span<const std::string_view> suggestions = {};  // what would need less; shown only where a budget is exceeded
@@ -65,6 +68,7 @@ class plan_printer {
  public:
   static constexpr std::size_t most_columns = 8;  // more ranks are shown as smallest, largest and sum
 
+  /// The table outlives it.
   explicit plan_printer(const plan_table& table) : table_(table) {
     for (const plan_row& row : table.rows) {
       if (row.bytes.size() > ranks_) ranks_ = row.bytes.size();

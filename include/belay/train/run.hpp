@@ -118,8 +118,8 @@ class run {
   /// Collective over the group.
   template <class T>
   struct reached_lease {
-    std::span<T> own;
-    std::vector<const T*> ranks;
+    std::span<T> own;             // this rank's elements
+    std::vector<const T*> ranks;  // the first of each rank's
   };
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const group_type& group, ElementsOf&& elements_of,
@@ -211,15 +211,15 @@ class run {
     return of_steps_.back()->leases;
   }
 
-  // For those who bring back what calls keep: the order in which they do, as it was rehearsed. It stays where it is.
+  /// For those who bring back what calls keep: the order in which they do, as it was rehearsed. It stays where it is.
   [[nodiscard]] rehearsed_order& rehearsed_returns() {
     returns_.push_back(std::make_unique<rehearsed_order>());
     if (returns_.size() <= planned_.returns.size()) returns_.back()->expected = planned_.returns[returns_.size() - 1];
     return *returns_.back();
   }
 
-  // For stores that divide parameters: the order in which a step gathers layers, as it was rehearsed; in the rehearsal
-  // that finds it out, none.
+  /// For stores that divide parameters: the order in which a step gathers layers, as it was rehearsed; in the rehearsal
+  /// that finds it out, none.
   [[nodiscard]] std::size_t add_gathers() {
     gathers_.emplace_back();
     return gathers_.size() - 1;

@@ -62,6 +62,7 @@ class temporary_folder {
     if (guarded_) folder_guard::end();
   }
 
+  /// The folder's path, which has its final name after `put_in_place`.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
   /// Gives it the target's name. A folder that is there is replaced in one instant where the file system can exchange

@@ -22,6 +22,7 @@ namespace belay::inline BELAY_ABI::cuda {
 /// Element `index` of a dense copy of a block, as float.
 template <class T>
 struct converted_block {
+  /// Writes element `index` of an operand of a narrower type, as it is read, to `to` as float.
   operand<const T> from;
   float* to;
   BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
@@ -32,6 +33,7 @@ struct converted_block {
 /// Element `index` of c from that of dense sums: c = sum + beta c.
 template <class C>
 struct rounded_sums {
+  /// Rounds `beta` times an element of `c`, and the sum beside it, to the type of `c`.
   const float* from;
   operand<C> c;
   float beta;

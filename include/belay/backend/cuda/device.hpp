@@ -31,6 +31,7 @@ class device {
   device(const device&) = delete;
   device& operator=(const device&) = delete;
 
+  /// What the device was made of: the Api, and the rank's number in the world.
   [[nodiscard]] Api& api() const noexcept { return *api_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 

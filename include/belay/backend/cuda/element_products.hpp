@@ -28,12 +28,14 @@ template <class T>
 /// c = alpha a b + beta c, one element an index, counted along the rows of c.
 template <class C, class A, class B>
 struct element_product {
+  /// The operands `a` [rows, depth] and `b` [depth, columns] of a product, its result, and c = alpha a b + beta c.
   operand<C> c;
   operand<const A> a;
   operand<const B> b;
   compute_type_t<C> alpha;
   compute_type_t<C> beta;
 
+  /// One element of the result, counted row by row.
   BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
     using number = compute_type_t<C>;
     const std::size_t i = index / c.columns, j = index % c.columns;
@@ -48,10 +50,12 @@ struct element_product {
 /// Notes the first end that is none, as the kit of the host does. One index.
 template <std::integral Index>
 struct noted_ends {
+  /// Ends of the experts' rows, the rows there are, and where a wrong end is noted.
   view<const Index, 1> ends;
   std::size_t rows;
   kernel::findings_note found;
 
+  /// Notes the first end that is below the one before, or beyond the rows.
   BELAY_HD constexpr void operator()(std::size_t) const noexcept {
     std::size_t first = 0;
     for (std::size_t e = 0; e < ends.size(); ++e) {
@@ -65,6 +69,7 @@ struct noted_ends {
 /// Rows of c from those of a and the matrix of their expert. Rows of no expert are left as they are.
 template <class C, class A, class B, std::integral Index>
 struct grouped_element {
+  /// c's rows of expert e = alpha (a's rows of e) b[e] + beta (c's rows of e); `ends` are where each expert's rows end.
   operand<C> c;
   operand<const A> a;
   operand_stack<const B> b;
@@ -72,6 +77,7 @@ struct grouped_element {
   compute_type_t<C> alpha;
   compute_type_t<C> beta;
 
+  /// One element of the result, counted row by row.
   BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
     for (std::size_t e = 0; e < ends.size(); ++e)
       if (index / c.columns < static_cast<std::size_t>(ends[e]))
@@ -82,6 +88,7 @@ struct grouped_element {
 /// Matrix e of c from the rows of expert e, of a, which is read transposed, and of b.
 template <class C, class A, class B, std::integral Index>
 struct stacked_element {
+  /// c[e] = alpha (a's columns of e) (b's rows of e) + beta c[e]; `ends` are where each expert's rows end.
   operand_stack<C> c;
   operand<const A> a;
   operand<const B> b;
@@ -89,6 +96,7 @@ struct stacked_element {
   compute_type_t<C> alpha;
   compute_type_t<C> beta;
 
+  /// One element of the stack of results, counted matrix by matrix and row by row.
   BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
     const std::size_t elements = c.rows * c.columns, e = index / elements;
     const std::size_t first = e == 0 ? 0 : within(ends[e - 1]), end = within(ends[e]);

@@ -23,6 +23,7 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
+/// Tiles of `each` that hold `count`.
 [[nodiscard]] BELAY_HD constexpr std::size_t tiles_of(std::size_t count, std::size_t each) noexcept {
   return (count + each - 1) / each;
 }
@@ -30,21 +31,29 @@ namespace belay::inline BELAY_ABI::cuda {
 /// Fused multiply and add of numbers: 4 x 4 sums a lane.
 template <class Number>
 struct scalar_tiles {
+  /// Lanes of a block, and the tile that it computes: rows, columns, the depth of one pass, and what one lane has of
+  /// it.
   static constexpr unsigned lanes = 256;
   static constexpr std::size_t rows = 64, columns = 64, depth = 16, own_rows = 4, own_columns = 4;
   using element = Number;
 
+  /// What the lanes of a block share: tiles of both operands.
   struct shared_type {
+    /// One row or column more than the tile, so that lanes read other banks.
     Number a[depth][rows + 1];
     Number b[depth][columns];
   };
+  /// What one lane keeps.
   struct lane_type {
+    /// Its sums of the tile.
     Number sum[own_rows][own_columns];
   };
 
+  /// Puts an element of an operand's tile where `multiply` reads it.
   BELAY_HD static void put_a(shared_type& to, std::size_t i, std::size_t k, Number x) noexcept { to.a[k][i] = x; }
   BELAY_HD static void put_b(shared_type& to, std::size_t k, std::size_t j, Number x) noexcept { to.b[k][j] = x; }
 
+  /// Sets the lane's sums to zero; adds the products of the tiles in `from` to them.
   BELAY_HD static void clear(unsigned, lane_type& own) noexcept {
     for (auto& row : own.sum)
       for (Number& sum : row) sum = 0;
@@ -77,23 +86,29 @@ struct scalar_tiles {
 /// add(lane, a, stride, b, stride) and store(lane, floats, stride), which all lanes of a warp call.
 template <class Fragment>
 struct fragment_tiles {
+  /// Lanes of a block, and the tile that its four warps compute in fragments of `side` rows and columns.
   static constexpr unsigned lanes = 128;
   static constexpr std::size_t rows = 64, columns = 64, depth = 32, side = 16, each_way = 2;
   using element = bf16;
 
-  // Rows are apart by what keeps each fragment aligned to 32 bytes and off the banks of the next.
+  /// Rows are apart by what keeps each fragment aligned to 32 bytes and off the banks of the next.
   struct shared_type {
+    /// Padded rows, aligned as fragments are loaded.
     alignas(32) bf16 a[rows][depth + 8];
     alignas(32) bf16 b[depth][columns + 8];
     alignas(32) float sums[rows][columns + 8];
   };
+  /// What one lane keeps.
   struct lane_type {
+    /// Its part of the fragments of its warp.
     Fragment sum[each_way][each_way];
   };
 
+  /// Puts an element of an operand's tile where `multiply` reads it.
   BELAY_HD static void put_a(shared_type& to, std::size_t i, std::size_t k, bf16 x) noexcept { to.a[i][k] = x; }
   BELAY_HD static void put_b(shared_type& to, std::size_t k, std::size_t j, bf16 x) noexcept { to.b[k][j] = x; }
 
+  /// As of `scalar_tiles`; `each_sum` visits the sums through the shared memory.
   BELAY_HD static void clear(unsigned lane, lane_type& own) noexcept {
     for (auto& row : own.sum)
       for (Fragment& sum : row) sum.clear(lane);
@@ -165,6 +180,7 @@ BELAY_HD void multiply_tile(Block& block, operand<const A> a, operand<const B> b
 /// to = alpha sum + beta to, whose old value is not read where beta is 0.
 template <class C>
 struct scaled_sum {
+  /// Writes c(i, j) = alpha sum + beta c(i, j).
   operand<C> c;
   compute_type_t<C> alpha;
   compute_type_t<C> beta;
@@ -176,6 +192,7 @@ struct scaled_sum {
 
 /// Rows of an expert. Of ends that are none, and of those behind them, there are none.
 struct expert_rows {
+  /// The expert, its first row, how many rows it has, and whether there is one.
   std::size_t expert = 0;
   std::size_t first = 0;
   std::size_t count = 0;
@@ -215,10 +232,12 @@ template <std::integral Index>
 /// is none is noted.
 template <class Tiles, class C, class A, class B, std::integral Index>
 struct grouped_rows {
+  /// Lanes of one block.
   static constexpr unsigned lanes = Tiles::lanes;
   using shared_type = typename Tiles::shared_type;
   using lane_type = typename Tiles::lane_type;
 
+  /// As of `grouped_element`; a wrong end is noted in `found`.
   operand<C> c;
   operand<const A> a;
   operand_stack<const B> b;
@@ -232,6 +251,7 @@ struct grouped_rows {
     return (a.rows / Tiles::rows + ends.size()) * tiles_of(c.columns, Tiles::columns);
   }
 
+  /// Block `index` of the tiles of all experts' rows.
   template <kernel::block Block>
   BELAY_HD void operator()(Block& block, std::size_t index) const {
     if (index == 0) {
@@ -250,10 +270,12 @@ struct grouped_rows {
 /// Matrix e of c from the rows of expert e, of a, which is read transposed, and of b.
 template <class Tiles, class C, class A, class B, std::integral Index>
 struct grouped_stack {
+  /// Lanes of one block.
   static constexpr unsigned lanes = Tiles::lanes;
   using shared_type = typename Tiles::shared_type;
   using lane_type = typename Tiles::lane_type;
 
+  /// As of `stacked_element`; a wrong end is noted in `found`.
   operand_stack<C> c;
   operand<const A> a;
   operand<const B> b;
@@ -262,8 +284,10 @@ struct grouped_stack {
   compute_type_t<C> beta;
   kernel::findings_note found;
 
+  /// How many blocks compute all matrices of the stack.
   [[nodiscard]] BELAY_HD std::size_t blocks() const noexcept { return ends.size() * tiles_each(); }
 
+  /// Block `index` of the tiles of all matrices.
   template <kernel::block Block>
   BELAY_HD void operator()(Block& block, std::size_t index) const {
     if (index == 0) {

@@ -37,13 +37,17 @@ template <device_api Api>
 class kit {
  public:
   using stream_type = cuda::stream<Api>;
+  /// Kernels get a note for findings.
   static constexpr bool notes_findings = true;
 
+  /// On the device of this rank's thread; `watch` limits how long a piece of work may run. Throws backend_error.
   explicit kit(const device<Api>& on, std::shared_ptr<const stream_watch> watch = {}, where at = where::current())
       : stream_(on, stream_kind::compute, std::move(watch), at) {}
 
+  /// The stream that all of the kit's work is queued on, in order.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
+  /// Queue a kernel over `count` indices or teams, and a product, on the kit's stream. Throw backend_error.
   template <kernel::indexed F>
   void each(std::size_t count, const F& f) {
     stream_.each(count, f);

@@ -20,9 +20,11 @@ namespace belay::inline BELAY_ABI::cuda {
 
 /// The team of a row. The sixteen lanes of a sum lie in it, so that its order is that of the host.
 struct warp {
+  /// Threads of a warp, and this one's number in it.
   static constexpr unsigned lanes = 32;
   unsigned lane;
 
+  /// Waits for the other lanes; gives the value of lane `other`.
   BELAY_HD void synchronize() const {
 #if defined(__CUDA_ARCH__)
     __syncwarp();
@@ -42,6 +44,7 @@ struct warp {
 template <class K>
 class thread_block {
  public:
+  /// One block of threads: its shared memory, and phases that each lane runs before any begins the next.
   BELAY_HD explicit thread_block(typename K::shared_type& shared) : shared_(&shared) {}
   [[nodiscard]] BELAY_HD typename K::shared_type& shared() const noexcept { return *shared_; }
   template <class F>
@@ -57,12 +60,14 @@ class thread_block {
   typename K::lane_type own_;
 };
 
+/// Runs the kernel for each index: threads stride over them.
 template <kernel::indexed F>
 __global__ void run_indices(std::size_t count, F f) {
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) f(i);
 }
 
+/// Runs the kernel for each row: a warp is its team.
 template <kernel::cooperative<warp> G>
 __global__ void run_rows(std::size_t rows, G g) {
   const std::size_t step = std::size_t{gridDim.x} * (blockDim.x / warp::lanes);
@@ -70,6 +75,7 @@ __global__ void run_rows(std::size_t rows, G g) {
   for (; row < rows; row += step) g(warp{threadIdx.x % warp::lanes}, row);
 }
 
+/// Runs the kernel for each tile: a block of `K::lanes` threads.
 template <kernel::blocked K>
 __global__ void __launch_bounds__(K::lanes) run_blocks(std::size_t tiles, K k) {
   __shared__ typename K::shared_type shared;
@@ -84,6 +90,7 @@ __global__ void __launch_bounds__(K::lanes) run_blocks(std::size_t tiles, K k) {
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
+/// Launches `run_indices` on the stream; nothing for a count of 0. Gives the launch's error.
 template <kernel::indexed F>
 [[nodiscard]] cudaError_t launch_each(cudaStream_t on, std::size_t count, const F& f) {
   constexpr unsigned threads = 256;
@@ -91,6 +98,7 @@ template <kernel::indexed F>
   return cudaGetLastError();
 }
 
+/// Launches `run_rows` on the stream; nothing for no rows. Gives the launch's error.
 template <kernel::cooperative<warp> G>
 [[nodiscard]] cudaError_t launch_rows(cudaStream_t on, std::size_t rows, const G& g) {
   constexpr unsigned warps = 4;

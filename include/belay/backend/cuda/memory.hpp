@@ -40,6 +40,7 @@ class pinned_memory {
     if (device_ != nullptr) device_->note(device_->api().unregister_host(pages_.data()), "unregister_host");
   }
 
+  /// Pinned memory of the host, its first byte and its size.
   [[nodiscard]] std::byte* data() const noexcept { return pages_.data(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return pages_.size_bytes(); }
 
@@ -70,6 +71,7 @@ class device_memory {
     if (bytes_ > 0) device_->note(device_->api().release(data_), "release");
   }
 
+  /// Memory of the device, its first byte and its size.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
 

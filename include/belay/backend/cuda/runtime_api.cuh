@@ -35,6 +35,7 @@ namespace belay::inline BELAY_ABI::cuda {
 
 /// What a call has returned: one of the two is not success where it has failed.
 struct runtime_status {
+  /// The call and what both libraries said about it.
   const char* call = "";
   cudaError_t runtime = cudaSuccess;
   cublasStatus_t products = CUBLAS_STATUS_SUCCESS;
@@ -42,6 +43,7 @@ struct runtime_status {
 
 /// A stream, and what multiplies where it is one for computing.
 struct runtime_stream {
+  /// The order of the work, and the handle of its products.
   cudaStream_t order = nullptr;
   product_handle* products = nullptr;
 };
@@ -53,8 +55,10 @@ class runtime_api {
   using stream_type = runtime_stream;
   using event_type = cudaEvent_t;
 
+  /// Of the device with that number; `open` looks whether it is there.
   explicit runtime_api(int device = 0) noexcept : device_(device) {}
 
+  /// Whether the call has done what it should.
   [[nodiscard]] static bool succeeded(const status_type& got) noexcept {
     return got.runtime == cudaSuccess && got.products == CUBLAS_STATUS_SUCCESS;
   }
@@ -66,12 +70,14 @@ class runtime_api {
     return call + cudaGetErrorName(got.runtime) + ", " + cudaGetErrorString(got.runtime);
   }
 
+  /// Makes the device current for the calling thread. An error where there is no driver or no such device.
   [[nodiscard]] status_type open() const noexcept {
     int devices = 0;
     const status_type counted{"cudaGetDeviceCount", cudaGetDeviceCount(&devices)};
     return succeeded(counted) ? status_type{"cudaSetDevice", cudaSetDevice(device_)} : counted;
   }
 
+  /// Memory of the device, and host memory that it may copy from and to at full speed.
   [[nodiscard]] status_type allocate(std::byte*& made, std::size_t bytes) const noexcept {
     void* memory = nullptr;
     const status_type got{"cudaMalloc", cudaMalloc(&memory, bytes)};
@@ -86,6 +92,7 @@ class runtime_api {
     return {"cudaHostUnregister", cudaHostUnregister(first)};
   }
 
+  /// A stream that waits for no other, with a handle for its products where it computes.
   [[nodiscard]] status_type make_stream(stream_type& made, stream_kind kind) const noexcept {
     made = {};
     status_type got{"cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made.order, cudaStreamNonBlocking)};
@@ -105,6 +112,7 @@ class runtime_api {
     }
     return got;
   }
+  /// Streams and events: made, recorded in a stream's order, waited for by a stream or by the host for `at_most`.
   [[nodiscard]] status_type destroy_stream(stream_type which) const noexcept {
     status_type products;
     if (const std::unique_ptr<product_handle> its{which.products}; its != nullptr)
@@ -142,6 +150,7 @@ class runtime_api {
     }
   }
 
+  /// Work in the order of a stream: a copy in any direction, a kernel of indices, a kernel of teams.
   [[nodiscard]] status_type copy(stream_type on, void* to, const void* from, std::size_t bytes) const noexcept {
     return {"cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.order)};
   }
@@ -203,6 +212,7 @@ class runtime_api {
     return {"a kernel's launch", launch_blocks(on.order, k.blocks(), k)};
   }
 
+  /// Memory for products, which a graph may capture: how much, and from where.
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return product_handle::workspace_bytes; }
   [[nodiscard]] status_type use_workspace(stream_type on, std::byte* memory, std::size_t bytes) const noexcept {
     if (on.products == nullptr) return {};

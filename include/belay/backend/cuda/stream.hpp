@@ -34,6 +34,7 @@ namespace belay::inline BELAY_ABI::cuda {
 /// Work that runs once, as a kernel of one index.
 template <std::invocable Work>
 struct single_run {
+  /// A function without index as a kernel of one.
   Work work;
   BELAY_HD void operator()(std::size_t) const { work(); }
 };
@@ -43,6 +44,7 @@ struct single_run {
 template <device_api Api>
 class stream : public counted_stream {
  public:
+  /// Work does run.
   static constexpr bool runs_nothing = false;
 
   /// Where the rank's world gives a `watch`, every wait for the stream ends, as one for a `queue_stream` does.
@@ -82,6 +84,7 @@ class stream : public counted_stream {
     if (bytes > 0) expect(api().copy(handle(), to, from, bytes), "copy", bytes, at);
   }
 
+  /// An event at the end of what is queued. Throws backend_error.
   [[nodiscard]] stream_event record(where at = where::current()) {
     const std::uint64_t place = state_->record(at);
     return stream_event(state_, place).at(counted_stream::mark());
@@ -110,6 +113,7 @@ class stream : public counted_stream {
     }
   }
 
+  /// The Api, and its own handle of this stream.
   [[nodiscard]] Api& api() const noexcept { return state_->api(); }
   [[nodiscard]] typename Api::stream_type handle() const noexcept { return state_->handle(); }
   /// Throws the backend_error of `call` unless it has succeeded.

@@ -41,6 +41,7 @@ struct collectives {
   using group_state = host::group_state;
   using duration = world_status::clock::duration;
 
+  /// What a collective of one lane needs of its group, with a deadline.
   [[nodiscard]] static collective_context context(group_state& state, lane which, duration limit) noexcept {
     return {&state.collective_endpoint(which), limit};
   }
@@ -64,6 +65,7 @@ using async_stream = belay::async_stream<world_status>;
 /// See `basic_group`, and `group_operations` for what it can do.
 class group : public basic_group<group, collectives> {
  public:
+  /// What it promises: sums are added in rank order, and parts may differ in size.
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 

@@ -30,6 +30,7 @@ class launched_world {
   /// hosts.
   explicit launched_world(world_options options = {}, where at = where::current());
 
+  /// The rank's number, the number of ranks, and what the launcher's variables said.
   [[nodiscard]] int rank() const noexcept { return found_.rank; }
   [[nodiscard]] int size() const noexcept { return found_.size; }
   [[nodiscard]] const launcher_environment& found() const noexcept { return found_; }

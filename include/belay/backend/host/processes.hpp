@@ -42,6 +42,7 @@ class processes {
   /// Throws `usage_error` if there is no rank, `input_error` if BELAY_TIMEOUT makes no sense.
   explicit processes(int ranks, world_options options = {}, where at = where::current());
 
+  /// The number of ranks.
   [[nodiscard]] int size() const noexcept { return ranks_; }
 
   /// Runs the body on every rank and returns when all processes are gone: nothing, or the bodies' results by rank. If

@@ -40,6 +40,7 @@ class rank {
  public:
   using group_type = host::group;
 
+  /// Of worlds alone.
   rank(epoch_view seat, std::shared_ptr<membership> source)
       : seat_(std::move(seat)),
         source_(std::move(source)),

@@ -19,6 +19,7 @@ namespace host {
 
 /// How one rank of a world of processes ended.
 struct rank_outcome {
+  /// How a rank ended: returned, threw, left by `exit`, was killed, or is unknown; `code` is its exit code or signal.
   enum class kind : std::uint8_t {
     returned,   // its body returned
     threw,      // its body threw; `what` says what

@@ -28,6 +28,7 @@ namespace host {
 /// `world(4).run(body)` calls `body(rank&)` on four threads, each a rank. Can be run again.
 class world {
  public:
+  /// Ranks share an address space.
   static constexpr bool ranks_are_threads = true;
 
   /// Throws `usage_error` if there is no rank, `input_error` if BELAY_TIMEOUT makes no sense.
@@ -39,6 +40,7 @@ class world {
     return launched_world(options, at);
   }
 
+  /// The number of ranks.
   [[nodiscard]] int size() const noexcept { return ranks_; }
 
   /// Runs the body on every rank and returns when all have returned: nothing, or the bodies' results by rank.

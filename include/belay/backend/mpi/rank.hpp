@@ -35,6 +35,7 @@ class rank {
  public:
   using group_type = mpi::group;
 
+  /// Of worlds alone.
   explicit rank(const std::shared_ptr<mpi_progress>& progress)
       : progress_(progress), groups_(progress), stream_(std::make_shared<async_stream>(progress, progress->number())) {
     std::vector<int> all_ranks(static_cast<std::size_t>(size()));

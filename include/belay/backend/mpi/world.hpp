@@ -31,6 +31,7 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
+/// How long a rank waits, how long a peer may be stopped, and the communicator whose ranks these are.
 struct world_options {
   /// How long a rank waits for its peers; zero: BELAY_TIMEOUT of the environment in seconds, else 600 s.
   std::chrono::duration<double> timeout{0};

@@ -26,10 +26,12 @@ class library {
   using api_type = N;
   using status_type = typename N::status_type;
 
+  /// The Api outlives it; `rank` is for what its errors say.
   explicit library(N& api, int rank = 0) noexcept : api_(&api), rank_(rank) {}
   library(const library&) = delete;
   library& operator=(const library&) = delete;
 
+  /// What the library was made of: the Api, and the rank's number in the world.
   [[nodiscard]] N& api() const noexcept { return *api_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 

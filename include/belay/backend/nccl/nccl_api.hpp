@@ -29,6 +29,8 @@ enum class calls : std::uint8_t { blocking, non_blocking };
 
 /// Ranks of a communicator that load and store each other's windows: `rank` of `ranks`, one every `stride`.
 struct load_store_team {
+  /// The ranks of a team that load and store each other's memory, this one's number, and the step between their
+  /// numbers.
   int ranks = 0;
   int rank = 0;
   int stride = 1;

@@ -36,12 +36,13 @@ static_assert(NCCL_VERSION_CODE >= least_version,
 
 /// What a call has returned; `runtime` where CUDA was called beside NCCL.
 struct nccl_status {
+  /// The call and what both libraries said about it.
   const char* call = "";
   ncclResult_t result = ncclSuccess;
   cudaError_t runtime = cudaSuccess;
 };
 
-// One thread writes the addresses of all members' windows. A template, so that the header may be in several sources.
+/// One thread writes the addresses of all members' windows. A template, so that the header may be in several sources.
 template <class Window>
 __global__ void write_window_pointers(Window window, int ranks, std::byte** table) {
   for (int q = 0; q < ranks; ++q) table[q] = static_cast<std::byte*>(ncclGetLsaPointer(window, 0, q));
@@ -55,6 +56,7 @@ class runtime_nccl {
   using window_type = ncclWindow_t;
   using stream_type = cuda::runtime_stream;
 
+  /// Whether a call has done what it should, or goes on without blocking.
   [[nodiscard]] static bool succeeded(const status_type& got) noexcept {
     return got.result == ncclSuccess && got.runtime == cudaSuccess;
   }
@@ -67,6 +69,7 @@ class runtime_nccl {
     return call + ncclGetErrorString(got.result) + (last == nullptr || *last == '\0' ? "" : ", " + std::string(last));
   }
 
+  /// The version of the headers, that of the library, and an identity for a new communicator.
   [[nodiscard]] static constexpr int compiled_version() noexcept { return NCCL_VERSION_CODE; }
   [[nodiscard]] status_type version(int& loaded) const noexcept {
     return {"ncclGetVersion", ncclGetVersion(&loaded)};
@@ -79,6 +82,8 @@ class runtime_nccl {
     return got;
   }
 
+  /// Communicators: made by all ranks, split, asked for errors of before, ended in order or at once; calls as one
+  /// group.
   [[nodiscard]] status_type init(communicator_type& made, int ranks, const unique_id& id, int rank,
                                  calls how) const noexcept {
     ncclUniqueId known;
@@ -102,6 +107,8 @@ class runtime_nccl {
   [[nodiscard]] status_type group_start() const noexcept { return {"ncclGroupStart", ncclGroupStart()}; }
   [[nodiscard]] status_type group_end() const noexcept { return {"ncclGroupEnd", ncclGroupEnd()}; }
 
+  /// Memory that windows may be made of, and windows: the same on all ranks. Collective, but for `allocate` and
+  /// `release`.
   [[nodiscard]] status_type allocate(std::byte*& made, std::size_t bytes) const noexcept {
     void* memory = nullptr;
     const status_type got{"ncclMemAlloc", ncclMemAlloc(&memory, bytes)};
@@ -138,6 +145,7 @@ class runtime_nccl {
     return {"a kernel's launch", ncclSuccess, cudaGetLastError()};
   }
 
+  /// Operations in the order of a stream; counts are elements, of one rank for gathering and scattering ones.
   [[nodiscard]] status_type all_reduce(const void* from, void* to, std::size_t count, dtype type, reduction how,
                                        communicator_type on, stream_type stream) const noexcept {
     return {"ncclAllReduce", ncclAllReduce(from, to, count, type_of(type), op_of(how), on, stream.order)};
