@@ -8,8 +8,8 @@
     tests/house/doxygen.py ROOT WORK --html     makes WORK/html too
 
 Public is a header without "IWYU pragma: private". Doxygen reads a copy of them in which the house's habits are spelled
-out: a comment `///` speaks for the declarations below it up to an empty line, a comment behind a declaration is that
-declaration's, the comment that a header opens with is that of the class with its name, and `= default`, `= delete`,
+out: a comment `///` speaks for the declarations below it up to an empty line, and for members that it names in
+backticks; a comment behind a declaration is that declaration's; the comment that a header opens with is that of the class with its name; `= default`, `= delete`,
 destructors, aliases, overrides and deduction guides speak for themselves. Lines keep their numbers.
 """
 import pathlib
@@ -22,6 +22,8 @@ TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|[A-Za-z_]\w*|#(?:\\\n|[^\n])*|\s+|.', re.S
 )
 SCOPE = re.compile(r"^(inline )?(namespace|class|struct|union|extern) ")
+CLASS = re.compile(r"^(class|struct|union) ")
+FIELD = re.compile(r"(\w+) ?(\[[^\]]*\])?( ?= .*| ?\{.*)?$")
 ENUM = re.compile(r"^enum ")
 # Declarations that say all.
 ITSELF = re.compile(
@@ -64,7 +66,7 @@ def opening(text):
 def spelled_out(text, noun):
     tokens = TOKEN.findall(text)
     whole = opening(text)
-    out, scopes, statement, outer = [], ["scope"], [], []
+    out, scopes, statement, outer, about = [], ["scope"], [], [], [""]
     group, fresh, start, parens = "", False, None, 0
 
     def end():
@@ -75,6 +77,8 @@ def spelled_out(text, noun):
                 out[start] = "/** Says what it is. */ " + out[start]
             elif group and not fresh_at_start:
                 out[start] = "/** " + group + " */ " + out[start]
+            elif not fresh_at_start and (field := FIELD.search(words)) and f"`{field[1]}`" in about[-1]:
+                out[start] = "/** " + about[-1] + " */ " + out[start]
             elif not group and not fresh_at_start and whole and is_noun.match(words):
                 out[start] = "/** " + whole + " */ " + out[start]
         statement, start = [], None
@@ -116,8 +120,10 @@ def spelled_out(text, noun):
             if inside or parens:
                 scopes.append("opaque")
             elif SCOPE.search(words + " ") and "(" not in re.sub(r"\[\[.*?\]\]|alignas ?\([^)]*\)", "", words):
+                of_class = group or (whole if is_noun.match(words) else "")
                 end()
                 outer.append(group)
+                about.append(of_class if CLASS.match(words) else "")
                 group = ""
                 scopes.append("scope")
             elif words.startswith("requires") and re.search(r"\brequires ?(\([^()]*(\([^()]*\)[^()]*)*\))?$", words):
@@ -133,6 +139,7 @@ def spelled_out(text, noun):
             statement.append(token)
             if closed == "scope":
                 group, statement, start = outer.pop() if outer else "", ["}"], None
+                about[1:] = about[1:-1]
                 continue
             if closed == "requires":
                 continue
@@ -242,6 +249,12 @@ struct noun {
  private:
   int hidden = 0;
 };
+/// Has `named` and more.
+struct with_fields {
+  int named = 0;
+  int not_named{1};
+};
+
 struct forgotten_class { int of_forgotten_class = 0; };
 
 int forgotten_function();
@@ -263,7 +276,7 @@ def planted(root, work):
         path.write_text(text)
     found = sorted(set(warnings(work / "root", work / "copy", False)))
     expected = ("forgotten (", "forgotten_too", "forgotten_class is", "of_forgotten_class", "forgotten_function")
-    expected += ("nothing", "never given")
+    expected += ("nothing", "never given", " not_named")
     missed = [word for word in expected if not any(word in line for line in found)]
     others = [line for line in found if not any(word in line for word in expected)]
     return [f"not found: {word}" for word in missed] + [f"not planted: {line}" for line in others]

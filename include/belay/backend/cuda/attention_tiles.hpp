@@ -7,6 +7,7 @@
 // one that is larger than a block's columns, scores are computed again for each range of columns.
 //
 //   belay::cuda::queue_attention(by, call);  // by.blocks(kernel), by.teams(count, kernel)
+// IWYU pragma: private, include "belay/backend/cuda/runtime_api.cuh"
 #pragma once
 
 #include <concepts>

@@ -116,9 +116,11 @@ template <kernel::blocked K>
 
 /// Launches one kernel after the other on a stream, until one cannot be.
 struct queued_kernels {
+  /// The stream, and the error of the first launch that failed.
   cudaStream_t order;
   cudaError_t launched = cudaSuccess;
 
+  /// Launch a kernel of teams or of blocks; whether it was launched.
   template <class G>
   [[nodiscard]] bool teams(std::size_t rows, const G& g) {
     return (launched = launch_rows(order, rows, g)) == cudaSuccess;
