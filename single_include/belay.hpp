@@ -5522,6 +5522,7 @@ struct attention_sizes {
 /// of e^score over the keys that a query sees, which are those up to its own position. Scores and sums are numbers.
 template <class T>
 struct attention_call {
+  /// The sizes, the rows that are read, the output, and where the logarithm of each row's sum goes; null: nobody asks.
   attention_sizes sizes;
   operand<const T> queries;  // [rows, heads * head_size]
   operand<const T> keys;     // [rows, kv_heads * head_size]
@@ -5533,6 +5534,7 @@ struct attention_call {
 /// Writes the gradients of queries, keys and values, all of them, from that of the context.
 template <class T>
 struct attention_gradient_call {
+  /// The sizes, what the forward read and wrote, the output's gradient, and where the gradients of its inputs go.
   attention_sizes sizes;
   operand<const T> queries;
   operand<const T> keys;
