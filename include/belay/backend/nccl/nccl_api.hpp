@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the NCCL backend needs of NCCL, as an object of a policy. `runtime_nccl` (belay/backend/nccl/runtime_nccl.cuh) is
-// the real one, and the only place that includes NCCL. Tests have one of the host that refuses by name what NCCL forbids
-// or leaves undefined.
+// What the NCCL backend needs of NCCL, as an object of a policy. `runtime_nccl` (belay/backend/nccl/runtime_nccl.cuh)
+// is the real one, and the only place that includes NCCL. Tests have one of the host that refuses by name what NCCL
+// forbids or leaves undefined.
 //
 //   my_nccl nccl;  // a belay::nccl::nccl_api
 //   const belay::nccl::library lib(nccl, rank.number());
@@ -46,50 +46,50 @@ inline constexpr int least_version = 22809;
 
 /// Every call returns a status: `succeeded(status)`, or `in_progress(status)` of a call on a non-blocking communicator
 /// whose end is not known yet, or else it has failed as `text(status)` says. What a failed call gives is not looked at.
-/// Handles of communicators and windows are copied freely; one that was made from nothing is none. Elements are counted,
-/// not bytes.
+/// Handles of communicators and windows are copied freely; one that was made from nothing is none. Elements are
+/// counted, not bytes.
 ///
-/// `init(made, ranks, id, rank, how)` and `split(of, colour, key, made, how)` make `made`, which stays where it is until
-/// they are over. Children share what their parent holds, and who aborts one of them aborts all. A split with a negative
-/// colour takes part and makes none. `async_error` tells what a communicator has met since: any thread may call it, and
-/// so may `abort`, which also ends what is queued on streams and the calls of other threads. Between `group_start` and
-/// `group_end` the calls of a thread are one.
+/// `init(made, ranks, id, rank, how)` and `split(of, colour, key, made, how)` make `made`, which stays where it is
+/// until they are over. Children share what their parent holds, and who aborts one of them aborts all. A split with a
+/// negative colour takes part and makes none. `async_error` tells what a communicator has met since: any thread may
+/// call it, and so may `abort`, which also ends what is queued on streams and the calls of other threads. Between
+/// `group_start` and `group_end` the calls of a thread are one.
 ///
 /// `allocate` gives memory for windows. Windows are registered by all ranks alike, with the same bytes, not before the
 /// communicator has run a collective; and deregistered before it ends. `team` is empty where peers' windows cannot be
 /// loaded and stored, which is no failure; `write_pointers` queues a kernel that writes the address of each
 /// member's window into `table`, memory of the device.
 template <class N>
-concept nccl_library = requires(N& api, const typename N::status_type& status, typename N::status_type& told,
-                                typename N::communicator_type on, typename N::communicator_type& made,
-                                typename N::window_type window, typename N::window_type& made_window,
-                                typename N::stream_type stream, unique_id& id, const unique_id& known_id, int& version,
-                                int number, calls how, std::byte* memory, std::byte*& made_memory, std::byte** table,
-                                std::size_t bytes, load_store_team& team, const load_store_team& known_team) {
-  requires std::is_trivially_copyable_v<typename N::communicator_type>;
-  requires std::is_trivially_copyable_v<typename N::window_type>;
-  requires std::equality_comparable<typename N::communicator_type>;
-  { api.succeeded(status) } -> std::same_as<bool>;
-  { api.in_progress(status) } -> std::same_as<bool>;
-  { api.text(status) } -> std::same_as<std::string>;
-  { api.compiled_version() } -> std::same_as<int>;
-  { api.version(version) } -> std::same_as<typename N::status_type>;
-  { api.make_id(id) } -> std::same_as<typename N::status_type>;
-  { api.init(made, number, known_id, number, how) } -> std::same_as<typename N::status_type>;
-  { api.split(on, number, number, made, how) } -> std::same_as<typename N::status_type>;
-  { api.async_error(on, told) } -> std::same_as<typename N::status_type>;
-  { api.destroy(on) } -> std::same_as<typename N::status_type>;
-  { api.abort(on) } -> std::same_as<typename N::status_type>;
-  { api.group_start() } -> std::same_as<typename N::status_type>;
-  { api.group_end() } -> std::same_as<typename N::status_type>;
-  { api.allocate(made_memory, bytes) } -> std::same_as<typename N::status_type>;
-  { api.release(memory) } -> std::same_as<typename N::status_type>;
-  { api.register_window(on, memory, bytes, made_window) } -> std::same_as<typename N::status_type>;
-  { api.deregister_window(on, window) } -> std::same_as<typename N::status_type>;
-  { api.window_granularity() } -> std::same_as<std::size_t>;
-  { api.find_team(on, team) } -> std::same_as<typename N::status_type>;
-  { api.write_pointers(stream, window, known_team, table) } -> std::same_as<typename N::status_type>;
-};
+concept nccl_library =
+    requires(N& api, const typename N::status_type& status, typename N::status_type& told,
+             typename N::communicator_type on, typename N::communicator_type& made, typename N::window_type window,
+             typename N::window_type& made_window, typename N::stream_type stream, unique_id& id,
+             const unique_id& known_id, int& version, int number, calls how, std::byte* memory, std::byte*& made_memory,
+             std::byte** table, std::size_t bytes, load_store_team& team, const load_store_team& known_team) {
+      requires std::is_trivially_copyable_v<typename N::communicator_type>;
+      requires std::is_trivially_copyable_v<typename N::window_type>;
+      requires std::equality_comparable<typename N::communicator_type>;
+      { api.succeeded(status) } -> std::same_as<bool>;
+      { api.in_progress(status) } -> std::same_as<bool>;
+      { api.text(status) } -> std::same_as<std::string>;
+      { api.compiled_version() } -> std::same_as<int>;
+      { api.version(version) } -> std::same_as<typename N::status_type>;
+      { api.make_id(id) } -> std::same_as<typename N::status_type>;
+      { api.init(made, number, known_id, number, how) } -> std::same_as<typename N::status_type>;
+      { api.split(on, number, number, made, how) } -> std::same_as<typename N::status_type>;
+      { api.async_error(on, told) } -> std::same_as<typename N::status_type>;
+      { api.destroy(on) } -> std::same_as<typename N::status_type>;
+      { api.abort(on) } -> std::same_as<typename N::status_type>;
+      { api.group_start() } -> std::same_as<typename N::status_type>;
+      { api.group_end() } -> std::same_as<typename N::status_type>;
+      { api.allocate(made_memory, bytes) } -> std::same_as<typename N::status_type>;
+      { api.release(memory) } -> std::same_as<typename N::status_type>;
+      { api.register_window(on, memory, bytes, made_window) } -> std::same_as<typename N::status_type>;
+      { api.deregister_window(on, window) } -> std::same_as<typename N::status_type>;
+      { api.window_granularity() } -> std::same_as<std::size_t>;
+      { api.find_team(on, team) } -> std::same_as<typename N::status_type>;
+      { api.write_pointers(stream, window, known_team, table) } -> std::same_as<typename N::status_type>;
+    };
 
 /// Collectives and transfers, queued on a stream. Of memory of the device; all ranks give equal counts. `from` and `to`
 /// may be the same place where the operation is in place. `type` has a reduction where one is asked for.
