@@ -565,7 +565,7 @@ struct sum_t {
   /// Its code in fingerprints; a + b.
   static constexpr reduction code = reduction::sum;
   template <class T>
-  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+  [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_integral_v<T>) {
       return static_cast<T>(static_cast<wrapping<T>>(a) + static_cast<wrapping<T>>(b));
     } else {
@@ -578,7 +578,7 @@ struct minimum_t {
   /// Its code in fingerprints; the smaller one, or what is no number.
   static constexpr reduction code = reduction::minimum;
   template <class T>
-  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+  [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_floating_point_v<T>)
       return (a < b || a != a) ? a : b;
     else
@@ -590,7 +590,7 @@ struct maximum_t {
   /// Its code in fingerprints; the larger one, or what is no number.
   static constexpr reduction code = reduction::maximum;
   template <class T>
-  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+  [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_floating_point_v<T>)
       return (a > b || a != a) ? a : b;
     else
@@ -602,7 +602,7 @@ struct product_t {
   /// Its code in fingerprints; a times b.
   static constexpr reduction code = reduction::product;
   template <class T>
-  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+  [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_integral_v<T>) {
       return static_cast<T>(static_cast<wrapping<T>>(a) * static_cast<wrapping<T>>(b));
     } else {
@@ -615,11 +615,11 @@ struct average_t {
   /// Its code in fingerprints; a + b, divided by the number of ranks at the end.
   static constexpr reduction code = reduction::average;
   template <class T>
-  [[nodiscard]] static constexpr T apply(T a, T b) noexcept {
+  [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     return sum_t::apply(a, b);
   }
   template <class T>
-  [[nodiscard]] static constexpr T finish(T total, int ranks) noexcept {
+  [[nodiscard]] BELAY_HD static constexpr T finish(T total, int ranks) noexcept {
     if constexpr (std::is_integral_v<T>) {
       // In 64 bits: a small type may not hold the number of ranks.
       using wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;

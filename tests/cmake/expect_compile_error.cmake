@@ -4,7 +4,7 @@
 # With -DBELAY_BROKEN the case must not compile, the first error must match the expression of the first line, and what the
 # user has to read must not be longer than 25 lines.
 separate_arguments(compiler UNIX_COMMAND "${compiler}")
-set(command ${compiler} -std=c++20 -fsyntax-only "-I${source_dir}/include" "-I${source_dir}/examples" "${source}")
+set(command ${compiler} -std=c++20 -fsyntax-only "-I${source_dir}/include" "-I${source_dir}/examples" "-I${source_dir}/tests" "${source}")
 
 # Brackets and semicolons mean something to CMake's lists, so the file is read as one string.
 file(READ "${source}" text)

@@ -11,9 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +30,7 @@ struct device_options {
   work_order order = work_order::eager;
   std::uint64_t seed = 0;     // of `random`; an odd one also runs the indices of `each` backwards
   std::uint64_t fail_at = 0;  // this call fails, counted from 1; 0: none
+  std::size_t memory = std::size_t{1} << 40;  // bytes of the device
 };
 
 class device_api {
@@ -55,9 +56,22 @@ class device_api {
     return call("open", [] { return std::string(); });
   }
 
+  status_type count_devices(int& devices) {
+    return call("count_devices", [&] {
+      devices = 1;
+      return std::string();
+    });
+  }
+  status_type memory_info(belay::cuda::device_memory_info& room) {
+    return call("memory_info", [&] {
+      room = {options_.memory - memory_.bytes(), options_.memory};
+      return std::string();
+    });
+  }
+
   status_type allocate(std::byte*& made, std::size_t bytes) {
     return call("allocate", [&] {
-      made = memory_.map(bytes);
+      made = bytes > options_.memory - memory_.bytes() ? nullptr : memory_.map(bytes);
       return made == nullptr ? std::string("out of memory") : std::string();
     });
   }
@@ -95,13 +109,15 @@ class device_api {
   }
   status_type make_event(event_type& made) {
     return call("make_event", [&] {
-      made = events_.emplace(std::make_unique<event>()).first->get();
+      auto one = std::make_unique<event>();
+      made = one.get();
+      events_.emplace(made, std::move(one));
       return std::string();
     });
   }
   status_type destroy_event(event_type which) {
     return end_of_life("destroy_event", [&] {
-      return std::erase_if(events_, [&](const auto& each) { return each.get() == which; }) > 0 ? "" : "no event";
+      return events_.erase(which) > 0 ? "" : "no event";
     });
   }
   status_type record(event_type which, stream_type on) {
@@ -216,7 +232,7 @@ class device_api {
   guarded_memory memory_;
   guarded_memory::range_map registered_;
   late_queues queues_;
-  std::set<std::unique_ptr<event>> events_;
+  std::map<const event*, std::unique_ptr<event>> events_;
   std::vector<std::string> calls_;
 };
 

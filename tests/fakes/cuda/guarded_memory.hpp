@@ -37,6 +37,11 @@ class guarded_memory {
     return true;
   }
   [[nodiscard]] bool holds(const void* place, std::size_t bytes) const { return within(ranges_, place, bytes); }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t all = 0;
+    for (const auto& [first, bytes] : ranges_) all += bytes;
+    return all;
+  }
   [[nodiscard]] std::size_t ranges() const noexcept { return ranges_.size(); }
 
   /// While it lives, kernels run.

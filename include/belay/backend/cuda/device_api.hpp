@@ -27,12 +27,19 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
+/// Bytes of a device's memory.
+struct device_memory_info {
+  std::size_t free = 0;   // bytes that nobody has
+  std::size_t total = 0;  // bytes that there are
+};
+
 /// Device, memory, streams and events. Every call returns a status: `succeeded(status)` tells whether it did what it
 /// says, `text(status)` what the library says otherwise. What a failed call gives is not looked at. Handles of streams
 /// and events are copied freely. What is queued on a stream runs in its order, later; an error of it is the status of
 /// some later call, and from then on of every call.
 ///
-/// `open()` makes the calling thread, the rank's host thread, one of the device. `allocate` gives memory of the device,
+/// `open()` makes the calling thread, the rank's host thread, one of the device. `count_devices` says how many there
+/// are, `memory_info` what the opened one has. `allocate` gives memory of the device,
 /// which the host does not address; `register_host` lets the device copy to and from pages of the host. `wait` makes
 /// later work of a stream begin at the place that `record` gave the event last; an event may be recorded again.
 /// `query` tells whether that place is reached; `await` returns when it is, or after about so long.
@@ -41,12 +48,15 @@ concept device_runtime = requires(A& api, const typename A::status_type& status,
                                   typename A::stream_type& made_stream, typename A::event_type event,
                                   typename A::event_type& made_event, std::byte* memory, std::byte*& made_memory,
                                   void* to, const void* from, std::size_t bytes, bool& reached,
-                                  std::chrono::nanoseconds at_most, stream_kind kind) {
+                                  std::chrono::nanoseconds at_most, stream_kind kind, int& devices,
+                                  device_memory_info& room) {
   requires std::is_trivially_copyable_v<typename A::stream_type>;
   requires std::is_trivially_copyable_v<typename A::event_type>;
   { api.succeeded(status) } -> std::same_as<bool>;
   { api.text(status) } -> std::same_as<std::string>;
   { api.open() } -> std::same_as<typename A::status_type>;
+  { api.count_devices(devices) } -> std::same_as<typename A::status_type>;
+  { api.memory_info(room) } -> std::same_as<typename A::status_type>;
   { api.allocate(made_memory, bytes) } -> std::same_as<typename A::status_type>;
   { api.release(memory) } -> std::same_as<typename A::status_type>;
   { api.register_host(memory, bytes) } -> std::same_as<typename A::status_type>;

@@ -77,6 +77,14 @@ class runtime_api {
     return succeeded(counted) ? status_type{"cudaSetDevice", cudaSetDevice(device_)} : counted;
   }
 
+  /// How many devices there are, and what the opened one has left.
+  [[nodiscard]] status_type count_devices(int& devices) const noexcept {
+    return {"cudaGetDeviceCount", cudaGetDeviceCount(&devices)};
+  }
+  [[nodiscard]] status_type memory_info(device_memory_info& room) const noexcept {
+    return {"cudaMemGetInfo", cudaMemGetInfo(&room.free, &room.total)};
+  }
+
   /// Memory of the device, and host memory that it may copy from and to at full speed.
   [[nodiscard]] status_type allocate(std::byte*& made, std::size_t bytes) const noexcept {
     void* memory = nullptr;

@@ -89,7 +89,8 @@ class stream : public counted_stream {
     const std::uint64_t place = state_->record(at);
     return stream_event(state_, place).at(counted_stream::mark());
   }
-  /// Later work begins when `mark` is reached. The host waits for one that is not of the device.
+  /// Later work begins when `mark` is reached. The host waits for one that is not of the device, and for a
+  /// communication until peers have started it too.
   void wait(const stream_event& mark, where at = where::current()) {
     if (const auto* other = dynamic_cast<const device_places<Api>*>(mark.source()); other == nullptr)
       mark.synchronize(at);
@@ -116,6 +117,8 @@ class stream : public counted_stream {
   /// The Api, and its own handle of this stream.
   [[nodiscard]] Api& api() const noexcept { return state_->api(); }
   [[nodiscard]] typename Api::stream_type handle() const noexcept { return state_->handle(); }
+  /// What it shares with its events.
+  [[nodiscard]] const std::shared_ptr<stream_state<Api>>& state() const noexcept { return state_; }
   /// Throws the backend_error of `call` unless it has succeeded.
   void expect(const typename Api::status_type& got, const char* call, std::size_t bytes, where at) const {
     state_->on().expect(got, call, bytes, at);

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The communications that a rank starts on a device. The rank's control world runs each in its turn, on its
+// communication thread: there the rank meets its peers, and queues what is to be done on a stream of the device. The
+// n-th one ends at the n-th place of that stream. Nobody but that thread waits for peers, until something is to come
+// after the communication.
+// IWYU pragma: private, include "belay/backend/cuda/group.hpp"
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/stream.hpp"
+#include "belay/backend/cuda/stream_state.hpp"
+#include "belay/comm/buffers_in_flight.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/stream_watch.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+template <device_api Api>
+class communication_order final : public completion_source,
+                                  public device_places<Api>,
+                                  public std::enable_shared_from_this<communication_order<Api>> {
+ public:
+  communication_order(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
+      : device_(&on),
+        started_(on, stream_kind::communication, watch, at),
+        called_(on, stream_kind::communication, watch, at) {}
+
+  /// For what the rank's own thread calls.
+  [[nodiscard]] stream<Api>& of_calls() noexcept { return called_; }
+
+  /// Queues `work(stream, calls)`, small and trivially copyable: `calls` has the blocking operations of `control`, the
+  /// group of the same ranks in the control world. `state` lives until it is over.
+  template <class Control, class Work>
+  [[nodiscard]] pending start(operation what, const Control& control, std::shared_ptr<const void> state,
+                              const Work& work, const buffer_use& buffers, const start_order& how) {
+    report_abandoned(how.at);
+    const std::uint64_t number = last_ + 1;
+    slot& mine = ring_[number % capacity];
+    mine = {how.event, how.kept, std::move(state)};
+    clock_.join(how.event.clock());
+    const auto run = [this, number, work, at = how.at](const auto& calls) { queue(number, work, calls, at); };
+    pending queued = control.start_composite(what, run, start_order(how.at).keeping(this->shared_from_this()));
+    last_ = number;
+    if (queued_in_.source() == nullptr) queued_in_ = queued.event();
+    commands_[number % capacity].store(queued.event().place(), std::memory_order_release);
+    std::move(queued).in_start_order(how.at);
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.add(number, buffers, what, how.at);
+    }
+    return pending(this->shared_from_this(), number, what, how.at, clock_.mark(stream_kind::communication));
+  }
+
+  /// Returns when all that was started is queued or has failed.
+  void wait_until_queued(where at) const {
+    if (last_ > 0)
+      static_cast<void>(
+          queued_in_.source()->wait_until(command(last_), std::chrono::steady_clock::time_point::max(), at));
+  }
+  /// Checked builds: a call must not touch what a started operation has in flight.
+  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
+                   [[maybe_unused]] const where& at) const {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.expect_free(buffers, by, at);
+    }
+  }
+  void report_abandoned([[maybe_unused]] const where& at) {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      if (!std::exchange(unreported_, false)) return;
+      throw usage_error("the communication started at " + abandoned_at_.text() +
+                            " was never waited for; its buffers may still be in use",
+                        at);
+    }
+  }
+  /// Started communications whose handle was lost.
+  [[nodiscard]] std::uint64_t abandoned() const noexcept {
+    const std::lock_guard lock(notes_);
+    return abandoned_;
+  }
+
+  // As a source of events. One that has failed is over, and has never been queued.
+  [[nodiscard]] bool over(std::uint64_t number) const noexcept override {
+    if (!is_queued(number)) {
+      if (!queued_in_.source()->over(command(number))) return false;
+      if (!is_queued(number)) return true;
+    }
+    return started_.state()->over(number);
+  }
+  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
+                                where at) const override {
+    if (!is_queued(number) && !queued_in_.source()->wait_until(command(number), deadline, at)) return false;
+    return !is_queued(number) || started_.state()->wait_until(number, deadline, at);
+  }
+  void expect_done(std::uint64_t number, where at) const override {
+    if (is_queued(number)) return started_.state()->expect_done(number, at);
+    queued_in_.source()->expect_done(command(number), at);
+  }
+  /// Returns when the wait is queued: when peers have started the communication too. Throws the first cause.
+  void let_wait(const stream_state<Api>& other, std::uint64_t number, where at) const override {
+    if (!is_queued(number)) {
+      static_cast<void>(
+          queued_in_.source()->wait_until(command(number), std::chrono::steady_clock::time_point::max(), at));
+      if (!is_queued(number)) queued_in_.source()->expect_done(command(number), at);
+    }
+    started_.state()->let_wait(other, number, at);
+  }
+
+  void wait(std::uint64_t number, operation what, where at) override {
+    static_cast<void>(wait_until(number, std::chrono::steady_clock::time_point::max(), at));
+    hand_to_stream(number, what, at);
+    expect_done(number, at);
+  }
+  void hand_to_stream(std::uint64_t number, operation, where) override {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.remove(number);
+    }
+  }
+  void abandon(std::uint64_t number, where started_at) noexcept override {
+    const std::lock_guard lock(notes_);
+    if constexpr (checked(check_level::local)) in_flight_.remove(number);
+    ++abandoned_;
+    unreported_ = true;
+    abandoned_at_ = started_at;
+  }
+
+ private:
+  // More than the control world has in flight: a slot is free when its number comes again.
+  static constexpr std::size_t capacity = 256;
+  struct slot {
+    stream_event after;
+    std::shared_ptr<const void> kept, state;
+  };
+
+  [[nodiscard]] bool is_queued(std::uint64_t number) const noexcept {
+    return queued_.load(std::memory_order_acquire) >= number;
+  }
+  // Its number in the control world.
+  [[nodiscard]] std::uint64_t command(std::uint64_t number) const noexcept {
+    return commands_[number % capacity].load(std::memory_order_acquire);
+  }
+
+  // On the communication thread.
+  template <class Work, class Calls>
+  void queue(std::uint64_t number, const Work& work, const Calls& calls, const where& at) {
+    if (!std::exchange(opened_, true)) device_->expect(device_->api().open(), "open", 0, at);
+    slot& mine = ring_[number % capacity];
+    if (mine.after.source() != nullptr) started_.wait(mine.after, at);
+    work(started_, calls);
+    static_cast<void>(started_.state()->record(at));  // place `number`: every one before was queued
+    mine = {};
+    queued_.store(number, std::memory_order_release);
+  }
+
+  const device<Api>* device_;
+  stream<Api> started_, called_;
+  stream_clock clock_{stream_kind::communication, 1};
+  std::array<slot, capacity> ring_{};
+  std::array<std::atomic<std::uint64_t>, capacity> commands_{};
+  stream_event queued_in_;  // of the control world
+  std::uint64_t last_ = 0;
+  std::atomic<std::uint64_t> queued_{0};
+  bool opened_ = false;  // by the communication thread
+  mutable std::mutex notes_;
+  buffers_in_flight<capacity> in_flight_;  // of checked builds
+  std::uint64_t abandoned_ = 0;
+  bool unreported_ = false;
+  where abandoned_at_;
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A communicator of ranks that are threads of one process and share a device. Buffers are memory of that device. What
+// is started begins after an event of any stream, and a stream waits for its end: the host waits for peers alone.
+//
+//   const auto& world = rank.world();
+//   belay::pending sum = world.start_all_reduce(grads, belay::sum, belay::after(kit.stream().record()));
+//   std::move(sum).then(kit.stream());  // kernels from here on find the sum
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/cuda/communication_order.hpp"
+#include "belay/backend/cuda/group_member.hpp"
+#include "belay/backend/cuda/shared_collectives.hpp"
+#include "belay/backend/cuda/shared_rounds.hpp"
+#include "belay/backend/cuda/shared_transfers.hpp"
+#include "belay/backend/cuda/stream.hpp"
+#include "belay/comm/buffers_in_flight.hpp"
+#include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/group_operations.hpp"
+#include "belay/comm/lane.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/kernel/for_each.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread. Host
+/// memory is no buffer of it: that travels on `control()`, the group of the same ranks in the control world.
+/// A blocking operation reads buffers as they are when it is called, whatever streams have queued, and returns when the
+/// device has done it.
+template <device_api Api, control_rank ControlRank>
+class group : public group_operations<group<Api, ControlRank>> {
+ public:
+  /// What it promises (comm/communicator.hpp).
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
+  using member_type = group_member<Api, ControlRank>;
+  using order_type = communication_order<Api>;
+  using control_type = typename ControlRank::group_type;
+  using duration = std::chrono::steady_clock::duration;
+
+  /// For `rank`: `control` is the group of the same ranks in the control world.
+  group(std::shared_ptr<member_type> member, control_type control, std::shared_ptr<order_type> order)
+      : member_(std::move(member)),
+        control_(std::move(control)),
+        order_(std::move(order)),
+        limit_(member_->world().timeout()) {}
+
+  /// This rank's number in the group.
+  [[nodiscard]] int rank() const noexcept { return static_cast<int>(member_->rank()); }
+  [[nodiscard]] int size() const noexcept { return member_->size(); }
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] std::span<const int> members() const noexcept { return member_->members(); }
+  /// The same ranks with host memory.
+  [[nodiscard]] const control_type& control() const noexcept { return control_; }
+
+  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
+    group out = *this;
+    out.control_ = control_.within(timeout, at);
+    out.limit_ = checked_timeout(timeout, at);
+    return out;
+  }
+
+  /// What a composite queues in the order of the rank's started communications: kernels, copies and operations.
+  template <class Calls>
+  class stream_calls : public group_operations<stream_calls<Calls>> {
+   public:
+    /// For `start_composite`.
+    stream_calls(member_type& member, cuda::stream<Api>& stream, const Calls& calls, duration limit) noexcept
+        : member_(&member), stream_(&stream), calls_(&calls), limit_(limit) {}
+    /// As those of the group.
+    [[nodiscard]] int rank() const noexcept { return static_cast<int>(member_->rank()); }
+    [[nodiscard]] int size() const noexcept { return member_->size(); }
+    /// Queues f(0) ... f(count - 1).
+    template <kernel::indexed F>
+    void each(std::size_t count, const F& f) const {
+      stream_->each(count, f);
+    }
+
+   private:
+    friend class group_operations<stream_calls>;
+    template <operation What, class... Arguments>
+    void run(const buffer_use&, const where& at, const Arguments&... arguments) const {
+      group::template run_in<What>(*member_, *stream_, *calls_, lane::stream, limit_, at, arguments...);
+    }
+
+    member_type* member_;
+    cuda::stream<Api>* stream_;
+    const Calls* calls_;
+    duration limit_;
+  };
+
+  /// Starts `work(calls)`, which queues kernels and operations of this group as one, in its turn; it runs on the host
+  /// and does not address the memory of the device. All ranks of the group start the same. `work` is small and
+  /// trivially copyable; `what` names it in messages.
+  template <class Work>
+  [[nodiscard]] pending start_composite(operation what, const Work& work,
+                                        const start_order& how = where::current()) const {
+    const auto run = [member = member_.get(), work, limit = limit_]<class Calls>(cuda::stream<Api>& stream,
+                                                                                 const Calls& calls) {
+      work(stream_calls<Calls>(*member, stream, calls, limit));
+    };
+    member_->note_started();
+    return order_->start(what, control_, member_, run, {}, how);
+  }
+
+ private:
+  friend class group_operations<group>;
+
+  template <operation What, class Calls, class... Arguments>
+  static void run_in(member_type& member, cuda::stream<Api>& stream, const Calls& calls, lane of, duration limit,
+                     const where& at, const Arguments&... arguments) {
+    if constexpr (What == operation::exchange)
+      shared_transfers<Api, ControlRank>(member, stream, of, limit, at).run(arguments...);
+    else
+      collectives::run(operation_tag<What>{}, shared_rounds<Api, ControlRank, Calls>(member, stream, calls, at),
+                       arguments...);
+  }
+
+  template <operation What, class... Arguments>
+  void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
+    static_cast<void>(control_.checked_call(name(What), at));  // (a barrier is a call of its own)
+    order_->expect_free(What, buffers, at);
+    order_->report_abandoned(at);
+    if (member_->world().aborted()) member_->raise(What, at);
+    // Collectives of a group have one order; transfers that of who calls them.
+    if (What != operation::exchange && member_->has_started()) order_->wait_until_queued(at);
+    cuda::stream<Api>& stream = order_->of_calls();
+    run_in<What>(*member_, stream, control_, lane::caller, limit_, at, arguments...);
+    stream.synchronize(at);
+  }
+  template <operation What, class... Arguments>
+  [[nodiscard]] pending start(const buffer_use& buffers, const start_order& how, const Arguments&... arguments) const {
+    const auto run = [member = member_.get(), limit = limit_, at = how.at, arguments...](cuda::stream<Api>& stream,
+                                                                                         const auto& calls) {
+      run_in<What>(*member, stream, calls, lane::stream, limit, at, arguments...);
+    };
+    member_->note_started();
+    return order_->start(What, control_, member_, run, buffers, how);
+  }
+
+  std::shared_ptr<member_type> member_;
+  control_type control_;
+  std::shared_ptr<order_type> order_;
+  duration limit_;
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda

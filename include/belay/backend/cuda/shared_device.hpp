@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A device that ranks share: the device of each of them, and one arena, made once, that their groups communicate over.
+// IWYU pragma: private, include "belay/backend/cuda/world.hpp"
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/memory.hpp"
+#include "belay/backend/cuda/shared_group.hpp"
+#include "belay/core/checked_size.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// What a world is told of the memory that its ranks communicate over.
+struct communication_memory {
+  /// What one rank gives its peers of a group at a time; larger operations take several rounds. A multiple of 256.
+  std::size_t slot_bytes = std::size_t{1} << 20;
+  /// Room for so many groups of all ranks. Groups that divide the ranks among them take the room of one.
+  std::size_t groups = 8;
+
+  [[nodiscard]] std::size_t bytes(int ranks) const noexcept {
+    return (checked_size(slot_bytes) * 2 * static_cast<std::size_t>(ranks) * groups).saturated();
+  }
+};
+
+template <device_api Api>
+class shared_device {
+ public:
+  /// Of the calling thread too. Throws backend_error, and usage_error for slots of an odd size.
+  shared_device(Api& api, int ranks, const communication_memory& sizes, where at) : sizes_(sizes) {
+    if (sizes.slot_bytes == 0 || sizes.slot_bytes % 256 != 0 || sizes.slot_bytes < 64 * static_cast<std::size_t>(ranks))
+      throw usage_error("slots of " + std::to_string(sizes.slot_bytes) +
+                            " bytes: they are a multiple of 256, and have 64 or more for each rank",
+                        at);
+    for (int rank = 0; rank < ranks; ++rank) devices_.emplace_back(api, rank, at);
+    if (ranks > 1) arena_ = std::make_shared<const device_memory<Api>>(devices_.front(), sizes.bytes(ranks), at);
+  }
+  shared_device(const shared_device&) = delete;
+  shared_device& operator=(const shared_device&) = delete;
+
+  [[nodiscard]] const device<Api>& of(int rank) const noexcept { return devices_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::size_t communication_bytes() const noexcept {
+    return arena_ == nullptr ? 0 : arena_->size_bytes();
+  }
+
+  /// Before the ranks of a run are there: what groups of an earlier run had is free.
+  void begin_run() noexcept {
+    groups_.clear();
+    used_ = 0;
+  }
+  /// What the members of a group have in common: of the `number`-th group that each of them makes of `members`. Called
+  /// by their threads. Throws budget_error where the arena has no room left.
+  [[nodiscard]] std::shared_ptr<shared_group<Api>> join(std::span<const int> members, std::size_t number, where at) {
+    const std::lock_guard lock(joining_);
+    auto& found = groups_[{std::vector<int>(members.begin(), members.end()), number}];
+    if (found != nullptr) return found;
+    const std::size_t bytes = members.size() == 1 ? 0 : 2 * members.size() * sizes_.slot_bytes;
+    const std::size_t left = communication_bytes() - used_;
+    if (bytes > left)
+      throw budget_error("memory of the device for groups (communication_memory::groups)", bytes, left, at);
+    std::byte* const slots = bytes == 0 ? nullptr : arena_->data() + used_;
+    found = std::make_shared<shared_group<Api>>(devices_.front(), static_cast<int>(members.size()), slots,
+                                                sizes_.slot_bytes, arena_, at);
+    used_ += bytes;
+    return found;
+  }
+
+ private:
+  communication_memory sizes_;
+  std::deque<device<Api>> devices_;
+  std::shared_ptr<const device_memory<Api>> arena_;
+  std::mutex joining_;
+  std::map<std::pair<std::vector<int>, std::size_t>, std::shared_ptr<shared_group<Api>>> groups_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What the ranks of a group that share a device have in common, as threads of one process: slots in the memory of the
+// device, the events that they hand over to each other, what each calls, and what they send each other.
+// IWYU pragma: private, include "belay/backend/cuda/group.hpp"
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/cuda/device.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/lane.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// One send, as long as its rank waits for it.
+template <device_api Api>
+struct parcel {
+  const std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  int tag = 0;
+  int to = 0;  // a rank of the group
+  where at;
+  typename Api::event_type given{};  // its bytes are there
+  typename Api::event_type taken{};  // its receiver has copied them
+  bool is_taken = false;
+};
+
+/// Every rank has two slots, which it uses in turns: it fills one, records `filled`, and all ranks meet; who reads it
+/// waits for that event, and records `emptied` afterwards. A rank fills a slot again two rounds later: it has met its
+/// peers in between, so their `emptied` is recorded by then, and its streams wait for it. An event is recorded again
+/// only after all who wait for the earlier place have queued that.
+template <device_api Api>
+class shared_group {
+ public:
+  using event_type = typename Api::event_type;
+
+  /// What a rank calls, in slots as above. `counts` are what it sends to each rank and what it expects of each.
+  struct call {
+    fingerprint print;
+    where at;
+    std::vector<std::size_t> sent, expected;
+  };
+
+  /// `slots` has 2 x `size` slots of `slot_bytes` each in `memory`.
+  shared_group(const device<Api>& on, int size, std::byte* slots, std::size_t slot_bytes,
+               std::shared_ptr<const void> memory, where at)
+      : memory_(std::move(memory)),
+        device_(&on),
+        size_(static_cast<std::size_t>(size)),
+        slots_(slots),
+        slot_bytes_(slot_bytes),
+        calls_(2 * size_, call{{}, {}, std::vector<std::size_t>(size_), std::vector<std::size_t>(size_)}) {
+    events_.reserve(kinds * size_);
+    try {
+      while (events_.size() < kinds * size_) {
+        event_type made{};
+        on.expect(on.api().make_event(made), "make_event", 0, at);
+        events_.push_back(made);
+      }
+    } catch (...) {
+      destroy();
+      throw;
+    }
+    for (auto& of_lane : posted_) of_lane.resize(size_ * size_);
+  }
+  shared_group(const shared_group&) = delete;
+  shared_group& operator=(const shared_group&) = delete;
+  ~shared_group() { destroy(); }
+
+  [[nodiscard]] std::size_t slot_bytes() const noexcept { return slot_bytes_; }
+  /// From a rank's slot to that of the next rank.
+  [[nodiscard]] std::byte* slot(std::size_t turn, std::size_t rank) const noexcept {
+    return slots_ + (turn * size_ + rank) * slot_bytes_;
+  }
+  [[nodiscard]] event_type filled(std::size_t turn, std::size_t rank) const noexcept {
+    return events_[turn * size_ + rank];
+  }
+  [[nodiscard]] event_type emptied(std::size_t turn, std::size_t rank) const noexcept {
+    return events_[(2 + turn) * size_ + rank];
+  }
+  /// Of transfers, of a rank's calls in each lane.
+  [[nodiscard]] event_type given(lane of, std::size_t rank) const noexcept {
+    return events_[(4 + index(of)) * size_ + rank];
+  }
+  [[nodiscard]] event_type taken(lane of, std::size_t rank) const noexcept {
+    return events_[(6 + index(of)) * size_ + rank];
+  }
+
+  [[nodiscard]] call& called(std::size_t turn, std::size_t rank) noexcept { return calls_[turn * size_ + rank]; }
+
+  /// Of what is posted; whoever has posted or taken something notifies.
+  [[nodiscard]] std::mutex& posting() noexcept { return posting_; }
+  [[nodiscard]] std::condition_variable& news() noexcept { return news_; }
+  /// The sends of one rank to another, in order.
+  [[nodiscard]] std::vector<parcel<Api>*>& posted(lane of, std::size_t from, std::size_t to) noexcept {
+    return posted_[index(of)][from * size_ + to];
+  }
+
+ private:
+  static constexpr std::size_t kinds = 8;
+
+  void destroy() noexcept {
+    for (const event_type& each : events_) device_->note(device_->api().destroy_event(each), "destroy_event");
+  }
+
+  std::shared_ptr<const void> memory_;
+  const device<Api>* device_;
+  std::size_t size_;
+  std::byte* slots_;
+  std::size_t slot_bytes_;
+  std::vector<event_type> events_;
+  std::vector<call> calls_;
+  std::mutex posting_;
+  std::condition_variable news_;
+  std::array<std::vector<std::vector<parcel<Api>*>>, 2> posted_;  // by lane
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda
