@@ -8318,6 +8318,87 @@ static_assert(clocked_stream<host_stream>);
 //   const belay::kernel::axpy<float> update{0.5F, x, y};  // y[i] += 0.5 * x[i]
 //   belay::kernel::for_each_index(count, update);
 
+// ---- belay/kernel/pack.hpp
+//
+// Some indices of a kernel at once, where a device moves 16 bytes an access. A kernel that is bound by memory adds a
+// form for that: it reads consecutive elements into registers, runs itself there, and writes them back. A launcher
+// takes it where the arrays are aligned; the host's loop does not need it.
+//
+//   struct doubled {
+//     float* x;
+//     BELAY_HD void operator()(std::size_t i) const { x[i] *= 2; }
+//
+//     static constexpr std::size_t indices_of_pack = kernel::pack_size<float>;
+//     BELAY_HD bool packs() const { return kernel::are_packs<indices_of_pack>(x); }
+//     BELAY_HD void pack(std::size_t i) const {  // indices [i, i + indices_of_pack)
+//       auto here = kernel::load_pack<indices_of_pack>(x, i);
+//       kernel::run_pack<indices_of_pack>(doubled{here.of});
+//       kernel::store_pack(here, x, i);
+//     }
+//   };
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// A kernel with such a form. `packs()`: its arrays are aligned for it.
+template <class F>
+concept packed = indexed<F> && requires(const F& f, std::size_t i) {
+  { F::indices_of_pack } -> std::convertible_to<std::size_t>;
+  { f.packs() } -> std::same_as<bool>;
+  f.pack(i);
+};
+
+/// Indices of which the narrowest of these elements fill 16 bytes.
+template <class... T>
+inline constexpr std::size_t pack_size = [] {
+  std::size_t least = 16;
+  ((least = sizeof(T) < least ? sizeof(T) : least), ...);
+  return 16 / least;
+}();
+
+/// `Count` elements, moved by 16 bytes an access.
+template <class T, std::size_t Count>
+struct alignas(Count * sizeof(T) < 16 ? Count * sizeof(T) : 16) pack_of {
+  /// The elements.
+  T of[Count];
+};
+
+/// Whether packs of all these arrays are aligned.
+template <std::size_t Count, class... T>
+[[nodiscard]] BELAY_HD bool are_packs(const T*... arrays) noexcept {
+  return ((reinterpret_cast<std::uintptr_t>(arrays) % alignof(pack_of<T, Count>) == 0) && ...);
+}
+
+/// Elements [first, first + Count) of an array that is aligned for packs of so many, at `first` too.
+template <std::size_t Count, class T>
+[[nodiscard]] BELAY_HD pack_of<T, Count> load_pack(const T* array, std::size_t first) noexcept {
+#if defined(__CUDA_ARCH__)
+  return *reinterpret_cast<const pack_of<T, Count>*>(array + first);
+#else
+  pack_of<T, Count> out;
+  for (std::size_t i = 0; i < Count; ++i) out.of[i] = array[first + i];
+  return out;
+#endif
+}
+/// Writes them.
+template <std::size_t Count, class T>
+BELAY_HD void store_pack(const pack_of<T, Count>& from, T* array, std::size_t first) noexcept {
+#if defined(__CUDA_ARCH__)
+  *reinterpret_cast<pack_of<T, Count>*>(array + first) = from;
+#else
+  for (std::size_t i = 0; i < Count; ++i) array[first + i] = from.of[i];
+#endif
+}
+/// f(0) ... f(Count - 1), of a kernel whose arrays are packs.
+template <std::size_t Count, indexed F>
+BELAY_HD void run_pack(const F& f) noexcept {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+  for (std::size_t i = 0; i < Count; ++i) f(i);
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
 namespace belay::inline BELAY_ABI::kernel {
 
 /// out[i] = value
@@ -8327,6 +8408,15 @@ struct fill {
   T* out;
   T value;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    pack_of<T, indices_of_pack> to;
+    run_pack<indices_of_pack>(fill{to.of, value});
+    store_pack(to, out, i);
+  }
 };
 
 /// out[i] = in[i], converted where the element types differ (rounded to nearest where they are narrower).
@@ -8336,6 +8426,16 @@ struct copy {
   const In* in;
   Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<In, Out>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto from = load_pack<indices_of_pack>(in, i);
+    pack_of<Out, indices_of_pack> to;
+    run_pack<indices_of_pack>(copy{from.of, to.of});
+    store_pack(to, out, i);
+  }
 };
 
 /// out[i] = a[i] + b[i]; a may be wider.
@@ -8347,6 +8447,17 @@ struct add {
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     out[i] = static_cast<T>(widened(a[i]) + widened(b[i]));
+  }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T, A>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(a, b, out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto x = load_pack<indices_of_pack>(a, i);
+    const auto y = load_pack<indices_of_pack>(b, i);
+    pack_of<T, indices_of_pack> to;
+    run_pack<indices_of_pack>(add{x.of, y.of, to.of});
+    store_pack(to, out, i);
   }
 };
 
@@ -8368,6 +8479,16 @@ struct axpy {
   const X* x;
   T* y;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] += alpha * widened(x[i]); }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T, X>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, y); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto from = load_pack<indices_of_pack>(x, i);
+    auto to = load_pack<indices_of_pack>(y, i);
+    run_pack<indices_of_pack>(axpy{alpha, from.of, to.of});
+    store_pack(to, y, i);
+  }
 };
 
 /// x[i] *= factor
@@ -8377,6 +8498,15 @@ struct scale {
   T factor;
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto here = load_pack<indices_of_pack>(x, i);
+    run_pack<indices_of_pack>(scale{factor, here.of});
+    store_pack(here, x, i);
+  }
 };
 
 /// out[i] = factor * x[i]
@@ -9090,8 +9220,9 @@ concept blocked = requires {
 
 // ---- belay/kernel/losses.hpp
 //
-// Losses of a micro-batch as work that runs once, in the order of a stream: the sum is noted, its gradient written. One
-// thread sums in the order of the elements, so that the sum has the same bits everywhere.
+// Losses of a micro-batch: the sum over rows is noted, its gradient written. On the host a loss is work that runs once,
+// in the order of a stream; on a device a team does each row, and their losses are added afterwards. Rows are added in
+// ascending order either way, so that the sum has the same bits everywhere.
 //
 //   compute.run(belay::kernel::noted_squared_error<float>{output, target, gradient, count, 0, found});
 
@@ -9816,7 +9947,84 @@ struct swiglu_rows_again_backward {
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// Notes the sum of (output - target)^2 over `samples`, and writes 2 (output - target) unless `gradient` is null.
+/// The loss of `rows()` rows: `row_loss(team, row)` writes the row's gradient, `note(sum)` is called once.
+template <class L>
+concept row_losses = requires(const L& loss, std::size_t row, double sum) {
+  { loss.rows() } -> std::same_as<std::size_t>;
+  { loss.row_loss(solo{}, row) } -> std::same_as<double>;
+  loss.note(sum);
+};
+
+/// All of a loss on one thread.
+template <class L>
+BELAY_HD void note_loss(const L& loss) {
+  double sum = 0;
+  for (std::size_t row = 0; row < loss.rows(); ++row) sum += loss.row_loss(solo{}, row);
+  loss.note(sum);
+}
+
+/// losses[i] = the loss of row first + i, by a team.
+template <row_losses L>
+struct losses_of_rows {
+  /// The loss, where those of its rows are written, and the first row.
+  L loss;
+  double* losses;
+  std::size_t first;
+
+  /// Row first + i.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
+    const double one = loss.row_loss(team, first + i);
+    if (team.lane == 0) losses[i] = one;
+  }
+};
+
+/// Adds the losses of rows [first, first + count) to `*sum`, in order; notes it after the last row. Work of one thread.
+template <row_losses L>
+struct summed_losses {
+  /// The loss, what has been added of it, its losses of `count` rows, and the first of these.
+  L loss;
+  double* sum;
+  const double* losses;
+  std::size_t first;
+  std::size_t count;
+
+  /// All of these rows, in order.
+  BELAY_HD void operator()() const noexcept {
+    double total = first == 0 ? 0 : *sum;
+    for (std::size_t i = 0; i < count; ++i) total += losses[i];
+    *sum = total;
+    if (first + count == loss.rows()) loss.note(total);
+  }
+};
+
+/// The square of output - target, in double.
+template <stored_real T>
+struct squared_difference_of {
+  /// Output and targets.
+  const T* output;
+  const compute_type_t<T>* target;
+  /// Of element i.
+  BELAY_HD constexpr double operator()(std::size_t i) const noexcept {
+    const auto difference = static_cast<double>(widened(output[i]) - target[i]);
+    return difference * difference;
+  }
+};
+/// gradient[i] = 2 (output[i] - target[i]); it may be `output`.
+template <stored_real T>
+struct doubled_difference {
+  /// Output, targets, and where it is written.
+  const T* output;
+  const compute_type_t<T>* target;
+  T* gradient;
+  /// Element i.
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    gradient[i] = static_cast<T>(2 * (widened(output[i]) - target[i]));
+  }
+};
+
+/// Notes the sum of (output - target)^2 over `samples`, and writes 2 (output - target) unless `gradient` is null. A row
+/// is a chunk of elements, which are summed in lanes.
 template <stored_real T>
 struct noted_squared_error {
   /// Output, targets, the gradient to write, elements, samples of the batch, and where the loss is added.
@@ -9827,16 +10035,19 @@ struct noted_squared_error {
   std::size_t samples;
   findings_note found;
 
-  /// All elements, in order.
-  BELAY_HD void operator()() const noexcept {
-    double sum_of_squares = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto difference = widened(output[i]) - target[i];
-      sum_of_squares += static_cast<double>(difference) * static_cast<double>(difference);
-      if (gradient != nullptr) gradient[i] = static_cast<T>(2 * difference);
-    }
-    found.add_loss(sum_of_squares, samples);
+  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return chunk_count(count); }
+  template <team Team>
+  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
+    const std::size_t first = row * sum_chunk;
+    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+    const double sum = sum_in_lanes<double>(team, squared_difference_of<T>{output + first, target + first}, size);
+    if (gradient != nullptr)
+      for_each_index(team, size, doubled_difference<T>{output + first, target + first, gradient + first});
+    return sum;
   }
+  BELAY_HD void note(double sum) const noexcept { found.add_loss(sum, samples); }
+  BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
 
 /// Notes the sum of the losses of `each` row, and over how many targets where it writes no gradient.
@@ -9844,19 +10055,24 @@ template <stored_real T>
 struct noted_cross_entropy {
   /// The loss of each row, and how many there are.
   cross_entropy_rows<T> each;
-  std::size_t rows;
+  std::size_t row_count;
 
-  /// All rows, in order.
-  BELAY_HD void operator()() const noexcept {
-    double loss = 0;
-    std::uint64_t targets = 0;
-    for (std::size_t row = 0; row < rows; ++row) {
-      loss += each.row_loss(solo{}, row);
-      targets += each.gradient == nullptr && each.targets[row] != ignored_target ? 1U : 0U;
-    }
-    each.found.add_loss(loss, targets);
+  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return row_count; }
+  template <team Team>
+  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
+    return each.row_loss(team, row);
   }
+  BELAY_HD void note(double sum) const noexcept {
+    std::uint64_t targets = 0;
+    for (std::size_t row = 0; each.gradient == nullptr && row < row_count; ++row)
+      targets += each.targets[row] != ignored_target ? 1U : 0U;
+    each.found.add_loss(sum, targets);
+  }
+  BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
+
+static_assert(row_losses<noted_squared_error<float>> && row_losses<noted_cross_entropy<float>>);
 
 }  // namespace belay::inline BELAY_ABI::kernel
 
@@ -10001,6 +10217,22 @@ struct adamw {
     kernel::prefetch(first_moment, i);
     kernel::prefetch(second_moment, i);
   }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T, Gradient>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return are_packs<indices_of_pack>(value, gradient, first_moment, second_moment);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto of_value = load_pack<indices_of_pack>(value, i);
+    auto of_first = load_pack<indices_of_pack>(first_moment, i),
+         of_second = load_pack<indices_of_pack>(second_moment, i);
+    const auto of_gradient = load_pack<indices_of_pack>(gradient, i);
+    run_pack<indices_of_pack>(adamw{of_value.of, of_gradient.of, of_first.of, of_second.of, at});
+    store_pack(of_value, value, i);
+    store_pack(of_first, first_moment, i);
+    store_pack(of_second, second_moment, i);
+  }
 };
 
 /// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
@@ -10025,6 +10257,25 @@ struct adamw_of_master {
   BELAY_HD void prefetch(std::size_t i) const noexcept {
     kernel::prefetch(value, i);
     master.prefetch(i);
+  }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T, Value>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return are_packs<indices_of_pack>(value, master.value, master.gradient, master.first_moment, master.second_moment);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto narrow = load_pack<indices_of_pack>(value, i);
+    auto of_value = load_pack<indices_of_pack>(master.value, i);
+    auto of_first = load_pack<indices_of_pack>(master.first_moment, i);
+    auto of_second = load_pack<indices_of_pack>(master.second_moment, i);
+    const auto of_gradient = load_pack<indices_of_pack>(master.gradient, i);
+    run_pack<indices_of_pack>(
+        adamw_of_master{narrow.of, {of_value.of, of_gradient.of, of_first.of, of_second.of, master.at}});
+    store_pack(narrow, value, i);
+    store_pack(of_value, master.value, i);
+    store_pack(of_first, master.first_moment, i);
+    store_pack(of_second, master.second_moment, i);
   }
 };
 
@@ -33157,6 +33408,15 @@ template <class Scope>
   return {scope.engine().found(),
           {loss, at.file, at.line, kernel::finding_site::no_layer, static_cast<std::uint32_t>(scope.micro_batch())}};
 }
+/// Queues a loss: on the kit where it has a way of its own, such as many threads, else as work of the stream.
+template <class Engine, class Loss>
+void queue_loss(Engine& engine, const Loss& loss) {
+  if constexpr (requires { engine.kit().loss(loss); })
+    engine.kit().loss(loss);
+  else
+    engine.compute().run(loss);
+}
+
 /// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape; targets are numbers of
 /// the type that is computed with. The step notes the sum; divided by `samples{n}` it is the mean of a sample's summed
 /// errors.
@@ -33168,8 +33428,8 @@ template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
   expect_same_shape<T>(output, target, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
   const kernel::findings_note found = found_by(scope, "squared_error", at);
-  scope.engine().compute().run(kernel::noted_squared_error<T>{output.data(), target.data(),
-                                                              out.gradient.values().data(), output.size(), 0, found});
+  queue_loss(scope.engine(), kernel::noted_squared_error<T>{output.data(), target.data(), out.gradient.values().data(),
+                                                            output.size(), 0, found});
   return out;
 }
 
@@ -33184,9 +33444,10 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
   const std::size_t rows = expect_target_rows(logits, targets, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
   const kernel::findings_note found = found_by(scope, "cross_entropy", at);
-  scope.engine().compute().run(kernel::noted_cross_entropy<T>{
-      {logits.data(), targets.data(), nullptr, out.gradient.values().data(), logits.extent(Rank - 1), scale, found},
-      rows});
+  queue_loss(scope.engine(),
+             kernel::noted_cross_entropy<T>{{logits.data(), targets.data(), nullptr, out.gradient.values().data(),
+                                             logits.extent(Rank - 1), scale, found},
+                                            rows});
   return out;
 }
 
@@ -33196,8 +33457,8 @@ void squared_error(const forward_only<Engine, Participants...>& pass, view<const
                    std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
   expect_same_shape<T>(output, target, at);
   const kernel::findings_note found = found_by(pass, "squared_error", at);
-  pass.engine().compute().run(
-      kernel::noted_squared_error<T>{output.data(), target.data(), nullptr, output.size(), output.extent(0), found});
+  queue_loss(pass.engine(), kernel::noted_squared_error<T>{output.data(), target.data(), nullptr, output.size(),
+                                                           output.extent(0), found});
 }
 
 /// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
@@ -33206,8 +33467,9 @@ requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
   const std::size_t rows = expect_target_rows(logits, targets, at);
   const kernel::findings_note found = found_by(pass, "cross_entropy", at);
-  pass.engine().compute().run(kernel::noted_cross_entropy<T>{
-      {logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found}, rows});
+  queue_loss(pass.engine(),
+             kernel::noted_cross_entropy<T>{
+                 {logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found}, rows});
 }
 
 }  // namespace belay::inline BELAY_ABI

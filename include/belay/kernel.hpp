@@ -13,6 +13,7 @@
 #include "belay/kernel/mixed_product.hpp"  // IWYU pragma: export
 #include "belay/kernel/non_temporal.hpp"   // IWYU pragma: export
 #include "belay/kernel/optimizer.hpp"      // IWYU pragma: export
+#include "belay/kernel/pack.hpp"           // IWYU pragma: export
 #include "belay/kernel/product.hpp"        // IWYU pragma: export
 #include "belay/kernel/quantize.hpp"       // IWYU pragma: export
 #include "belay/kernel/reduce.hpp"         // IWYU pragma: export

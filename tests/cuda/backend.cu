@@ -112,6 +112,26 @@ bool trains(const belay::cuda::device<api_type>& gpu) {
   return close;
 }
 
+struct looked_up {
+  belay::kernel::findings_note found;
+  BELAY_HD void operator()(std::size_t i) const { static_cast<void>(found.below(static_cast<std::int32_t>(i), 10, i)); }
+};
+
+// Whether what many threads note at once is counted, and one of them kept whole.
+bool notes(const belay::cuda::device<api_type>& gpu) {
+  using record_type = belay::kernel::findings_record;
+  const belay::cuda::device_memory<api_type> memory(gpu, sizeof(record_type));
+  const belay::cuda::pinned_memory<api_type> here(gpu, sizeof(record_type));
+  kit_type kit(gpu);
+  kit.stream().copy(memory.data(), here.data(), sizeof(record_type));
+  kit.each(100000, looked_up{{reinterpret_cast<record_type*>(memory.data()), {}}});
+  kit.stream().copy(here.data(), memory.data(), sizeof(record_type));
+  kit.stream().synchronize();
+  const auto& got = *reinterpret_cast<const record_type*>(here.data());
+  return got.wrong == 99990 && got.first_wrong.number >= 10 && got.first_wrong.limit == 10 &&
+         got.first_wrong.value == static_cast<std::int64_t>(got.first_wrong.number);
+}
+
 int on_device(const belay::cuda::device<api_type>& gpu) {
   const belay::host_pages expected(bytes);
   fill(expected.data());
@@ -120,7 +140,7 @@ int on_device(const belay::cuda::device<api_type>& gpu) {
 
   const belay::cuda::device_memory<api_type> memory(gpu, bytes);
   const belay::cuda::pinned_memory<api_type> there(gpu, bytes), back(gpu, bytes);
-  const belay::cuda::device_memory<api_type> workspace(gpu, api_type::workspace_bytes());
+  const belay::cuda::device_memory<api_type> workspace(gpu, kit_type(gpu).workspace_bytes());
   kit_type kit(gpu);
   belay::cuda::stream<api_type> copies(gpu, belay::stream_kind::copy);
   kit.use_workspace({workspace.data(), workspace.size_bytes()});
@@ -131,7 +151,7 @@ int on_device(const belay::cuda::device<api_type>& gpu) {
   copies.wait(kit.stream().record());
   copies.copy(back.data(), memory.data(), bytes);
   copies.record().synchronize();
-  const bool close = are_close(expected.data(), back.data()) && trains(gpu);
+  const bool close = are_close(expected.data(), back.data()) && trains(gpu) && notes(gpu);
   std::printf("run on host and device: %s\n", close ? "alike" : "not alike");
   return close ? 0 : 1;
 }

@@ -189,6 +189,9 @@ int main() {
     return belay::cuda::single_run<kernel::noted_cross_entropy<float>>{
         {{x.a, x.index, nullptr, x.out, width, 0.5}, rows}};
   });
+  compare("losses_of_rows", 1, [](const arrays& x) {
+    return kernel::losses_of_rows<kernel::noted_squared_error<float>>{{x.a, x.b, x.out, count, 0, {}}, x.sums, 0};
+  });
   compare("rms_norm_rows", rows,
           [](const arrays& x) { return kernel::rms_norm_rows<float>{x.a, x.b, x.out, x.row, width, 1e-5f}; });
   compare("rms_norm_rows_again", rows, [](const arrays& x) {

@@ -13,6 +13,7 @@
 #include "belay/core/config.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/kernel/pack.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -23,6 +24,15 @@ struct fill {
   T* out;
   T value;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    pack_of<T, indices_of_pack> to;
+    run_pack<indices_of_pack>(fill{to.of, value});
+    store_pack(to, out, i);
+  }
 };
 
 /// out[i] = in[i], converted where the element types differ (rounded to nearest where they are narrower).
@@ -32,6 +42,16 @@ struct copy {
   const In* in;
   Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<In, Out>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto from = load_pack<indices_of_pack>(in, i);
+    pack_of<Out, indices_of_pack> to;
+    run_pack<indices_of_pack>(copy{from.of, to.of});
+    store_pack(to, out, i);
+  }
 };
 
 /// out[i] = a[i] + b[i]; a may be wider.
@@ -43,6 +63,17 @@ struct add {
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     out[i] = static_cast<T>(widened(a[i]) + widened(b[i]));
+  }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T, A>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(a, b, out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto x = load_pack<indices_of_pack>(a, i);
+    const auto y = load_pack<indices_of_pack>(b, i);
+    pack_of<T, indices_of_pack> to;
+    run_pack<indices_of_pack>(add{x.of, y.of, to.of});
+    store_pack(to, out, i);
   }
 };
 
@@ -64,6 +95,16 @@ struct axpy {
   const X* x;
   T* y;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] += alpha * widened(x[i]); }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T, X>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, y); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto from = load_pack<indices_of_pack>(x, i);
+    auto to = load_pack<indices_of_pack>(y, i);
+    run_pack<indices_of_pack>(axpy{alpha, from.of, to.of});
+    store_pack(to, y, i);
+  }
 };
 
 /// x[i] *= factor
@@ -73,6 +114,15 @@ struct scale {
   T factor;
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto here = load_pack<indices_of_pack>(x, i);
+    run_pack<indices_of_pack>(scale{factor, here.of});
+    store_pack(here, x, i);
+  }
 };
 
 /// out[i] = factor * x[i]

@@ -1,23 +1,103 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Losses of a micro-batch as work that runs once, in the order of a stream: the sum is noted, its gradient written. One
-// thread sums in the order of the elements, so that the sum has the same bits everywhere.
+// Losses of a micro-batch: the sum over rows is noted, its gradient written. On the host a loss is work that runs once,
+// in the order of a stream; on a device a team does each row, and their losses are added afterwards. Rows are added in
+// ascending order either way, so that the sum has the same bits everywhere.
 //
 //   compute.run(belay::kernel::noted_squared_error<float>{output, target, gradient, count, 0, found});
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
 #include "belay/core/config.hpp"
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/kernel/reduce.hpp"
 #include "belay/kernel/rows.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// Notes the sum of (output - target)^2 over `samples`, and writes 2 (output - target) unless `gradient` is null.
+/// The loss of `rows()` rows: `row_loss(team, row)` writes the row's gradient, `note(sum)` is called once.
+template <class L>
+concept row_losses = requires(const L& loss, std::size_t row, double sum) {
+  { loss.rows() } -> std::same_as<std::size_t>;
+  { loss.row_loss(solo{}, row) } -> std::same_as<double>;
+  loss.note(sum);
+};
+
+/// All of a loss on one thread.
+template <class L>
+BELAY_HD void note_loss(const L& loss) {
+  double sum = 0;
+  for (std::size_t row = 0; row < loss.rows(); ++row) sum += loss.row_loss(solo{}, row);
+  loss.note(sum);
+}
+
+/// losses[i] = the loss of row first + i, by a team.
+template <row_losses L>
+struct losses_of_rows {
+  /// The loss, where those of its rows are written, and the first row.
+  L loss;
+  double* losses;
+  std::size_t first;
+
+  /// Row first + i.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
+    const double one = loss.row_loss(team, first + i);
+    if (team.lane == 0) losses[i] = one;
+  }
+};
+
+/// Adds the losses of rows [first, first + count) to `*sum`, in order; notes it after the last row. Work of one thread.
+template <row_losses L>
+struct summed_losses {
+  /// The loss, what has been added of it, its losses of `count` rows, and the first of these.
+  L loss;
+  double* sum;
+  const double* losses;
+  std::size_t first;
+  std::size_t count;
+
+  /// All of these rows, in order.
+  BELAY_HD void operator()() const noexcept {
+    double total = first == 0 ? 0 : *sum;
+    for (std::size_t i = 0; i < count; ++i) total += losses[i];
+    *sum = total;
+    if (first + count == loss.rows()) loss.note(total);
+  }
+};
+
+/// The square of output - target, in double.
+template <stored_real T>
+struct squared_difference_of {
+  /// Output and targets.
+  const T* output;
+  const compute_type_t<T>* target;
+  /// Of element i.
+  BELAY_HD constexpr double operator()(std::size_t i) const noexcept {
+    const auto difference = static_cast<double>(widened(output[i]) - target[i]);
+    return difference * difference;
+  }
+};
+/// gradient[i] = 2 (output[i] - target[i]); it may be `output`.
+template <stored_real T>
+struct doubled_difference {
+  /// Output, targets, and where it is written.
+  const T* output;
+  const compute_type_t<T>* target;
+  T* gradient;
+  /// Element i.
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    gradient[i] = static_cast<T>(2 * (widened(output[i]) - target[i]));
+  }
+};
+
+/// Notes the sum of (output - target)^2 over `samples`, and writes 2 (output - target) unless `gradient` is null. A row
+/// is a chunk of elements, which are summed in lanes.
 template <stored_real T>
 struct noted_squared_error {
   /// Output, targets, the gradient to write, elements, samples of the batch, and where the loss is added.
@@ -28,16 +108,19 @@ struct noted_squared_error {
   std::size_t samples;
   findings_note found;
 
-  /// All elements, in order.
-  BELAY_HD void operator()() const noexcept {
-    double sum_of_squares = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto difference = widened(output[i]) - target[i];
-      sum_of_squares += static_cast<double>(difference) * static_cast<double>(difference);
-      if (gradient != nullptr) gradient[i] = static_cast<T>(2 * difference);
-    }
-    found.add_loss(sum_of_squares, samples);
+  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return chunk_count(count); }
+  template <team Team>
+  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
+    const std::size_t first = row * sum_chunk;
+    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+    const double sum = sum_in_lanes<double>(team, squared_difference_of<T>{output + first, target + first}, size);
+    if (gradient != nullptr)
+      for_each_index(team, size, doubled_difference<T>{output + first, target + first, gradient + first});
+    return sum;
   }
+  BELAY_HD void note(double sum) const noexcept { found.add_loss(sum, samples); }
+  BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
 
 /// Notes the sum of the losses of `each` row, and over how many targets where it writes no gradient.
@@ -45,18 +128,23 @@ template <stored_real T>
 struct noted_cross_entropy {
   /// The loss of each row, and how many there are.
   cross_entropy_rows<T> each;
-  std::size_t rows;
+  std::size_t row_count;
 
-  /// All rows, in order.
-  BELAY_HD void operator()() const noexcept {
-    double loss = 0;
-    std::uint64_t targets = 0;
-    for (std::size_t row = 0; row < rows; ++row) {
-      loss += each.row_loss(solo{}, row);
-      targets += each.gradient == nullptr && each.targets[row] != ignored_target ? 1U : 0U;
-    }
-    each.found.add_loss(loss, targets);
+  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return row_count; }
+  template <team Team>
+  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
+    return each.row_loss(team, row);
   }
+  BELAY_HD void note(double sum) const noexcept {
+    std::uint64_t targets = 0;
+    for (std::size_t row = 0; each.gradient == nullptr && row < row_count; ++row)
+      targets += each.targets[row] != ignored_target ? 1U : 0U;
+    each.found.add_loss(sum, targets);
+  }
+  BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
+
+static_assert(row_losses<noted_squared_error<float>> && row_losses<noted_cross_entropy<float>>);
 
 }  // namespace belay::inline BELAY_ABI::kernel

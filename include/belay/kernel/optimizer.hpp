@@ -14,6 +14,7 @@
 #include "belay/core/config.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/kernel/pack.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -92,6 +93,22 @@ struct adamw {
     kernel::prefetch(first_moment, i);
     kernel::prefetch(second_moment, i);
   }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T, Gradient>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return are_packs<indices_of_pack>(value, gradient, first_moment, second_moment);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto of_value = load_pack<indices_of_pack>(value, i);
+    auto of_first = load_pack<indices_of_pack>(first_moment, i),
+         of_second = load_pack<indices_of_pack>(second_moment, i);
+    const auto of_gradient = load_pack<indices_of_pack>(gradient, i);
+    run_pack<indices_of_pack>(adamw{of_value.of, of_gradient.of, of_first.of, of_second.of, at});
+    store_pack(of_value, value, i);
+    store_pack(of_first, first_moment, i);
+    store_pack(of_second, second_moment, i);
+  }
 };
 
 /// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
@@ -116,6 +133,25 @@ struct adamw_of_master {
   BELAY_HD void prefetch(std::size_t i) const noexcept {
     kernel::prefetch(value, i);
     master.prefetch(i);
+  }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T, Value>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return are_packs<indices_of_pack>(value, master.value, master.gradient, master.first_moment, master.second_moment);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto narrow = load_pack<indices_of_pack>(value, i);
+    auto of_value = load_pack<indices_of_pack>(master.value, i);
+    auto of_first = load_pack<indices_of_pack>(master.first_moment, i);
+    auto of_second = load_pack<indices_of_pack>(master.second_moment, i);
+    const auto of_gradient = load_pack<indices_of_pack>(master.gradient, i);
+    run_pack<indices_of_pack>(
+        adamw_of_master{narrow.of, {of_value.of, of_gradient.of, of_first.of, of_second.of, master.at}});
+    store_pack(narrow, value, i);
+    store_pack(of_value, master.value, i);
+    store_pack(of_first, master.first_moment, i);
+    store_pack(of_second, master.second_moment, i);
   }
 };
 

@@ -65,6 +65,15 @@ template <class Scope>
   return {scope.engine().found(),
           {loss, at.file, at.line, kernel::finding_site::no_layer, static_cast<std::uint32_t>(scope.micro_batch())}};
 }
+/// Queues a loss: on the kit where it has a way of its own, such as many threads, else as work of the stream.
+template <class Engine, class Loss>
+void queue_loss(Engine& engine, const Loss& loss) {
+  if constexpr (requires { engine.kit().loss(loss); })
+    engine.kit().loss(loss);
+  else
+    engine.compute().run(loss);
+}
+
 /// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape; targets are numbers of
 /// the type that is computed with. The step notes the sum; divided by `samples{n}` it is the mean of a sample's summed
 /// errors.
@@ -76,8 +85,8 @@ template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
   expect_same_shape<T>(output, target, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
   const kernel::findings_note found = found_by(scope, "squared_error", at);
-  scope.engine().compute().run(kernel::noted_squared_error<T>{output.data(), target.data(),
-                                                              out.gradient.values().data(), output.size(), 0, found});
+  queue_loss(scope.engine(), kernel::noted_squared_error<T>{output.data(), target.data(), out.gradient.values().data(),
+                                                            output.size(), 0, found});
   return out;
 }
 
@@ -92,9 +101,10 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
   const std::size_t rows = expect_target_rows(logits, targets, at);
   loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
   const kernel::findings_note found = found_by(scope, "cross_entropy", at);
-  scope.engine().compute().run(kernel::noted_cross_entropy<T>{
-      {logits.data(), targets.data(), nullptr, out.gradient.values().data(), logits.extent(Rank - 1), scale, found},
-      rows});
+  queue_loss(scope.engine(),
+             kernel::noted_cross_entropy<T>{{logits.data(), targets.data(), nullptr, out.gradient.values().data(),
+                                             logits.extent(Rank - 1), scale, found},
+                                            rows});
   return out;
 }
 
@@ -104,8 +114,8 @@ void squared_error(const forward_only<Engine, Participants...>& pass, view<const
                    std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
   expect_same_shape<T>(output, target, at);
   const kernel::findings_note found = found_by(pass, "squared_error", at);
-  pass.engine().compute().run(
-      kernel::noted_squared_error<T>{output.data(), target.data(), nullptr, output.size(), output.extent(0), found});
+  queue_loss(pass.engine(), kernel::noted_squared_error<T>{output.data(), target.data(), nullptr, output.size(),
+                                                           output.extent(0), found});
 }
 
 /// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
@@ -114,8 +124,9 @@ requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
   const std::size_t rows = expect_target_rows(logits, targets, at);
   const kernel::findings_note found = found_by(pass, "cross_entropy", at);
-  pass.engine().compute().run(kernel::noted_cross_entropy<T>{
-      {logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found}, rows});
+  queue_loss(pass.engine(),
+             kernel::noted_cross_entropy<T>{
+                 {logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found}, rows});
 }
 
 }  // namespace belay::inline BELAY_ABI

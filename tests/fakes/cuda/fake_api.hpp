@@ -28,7 +28,7 @@ namespace fakes {
 
 struct device_options {
   work_order order = work_order::eager;
-  std::uint64_t seed = 0;     // of `random`; an odd one also runs the indices of `each` backwards
+  std::uint64_t seed = 0;     // of `random`; an odd one also runs the indices of `each` backwards, by packs
   std::uint64_t fail_at = 0;  // this call fails, counted from 1; 0: none
   std::size_t memory = std::size_t{1} << 40;  // bytes of the device
 };
@@ -160,7 +160,13 @@ class device_api {
     const bool backwards = options_.order == work_order::random && options_.seed % 2 == 1;
     return compute("each", on, [=] {
       if (!backwards) return belay::kernel::for_each_index(count, f);
-      for (std::size_t i = count; i > 0; --i) f(i - 1);
+      std::size_t end = count;
+      if constexpr (belay::kernel::packed<F>) {
+        const std::size_t whole = f.packs() ? count / F::indices_of_pack * F::indices_of_pack : 0;
+        for (; end > whole; --end) f(end - 1);
+        for (; end > 0; end -= F::indices_of_pack) f.pack(end - F::indices_of_pack);
+      }
+      for (; end > 0; --end) f(end - 1);
     });
   }
   template <class G>
@@ -178,6 +184,7 @@ class device_api {
     return compute("grouped", on, [=] { host_kit().grouped(c, a, b, ends, alpha, beta, found); });
   }
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 4096; }
+  [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return 64; }  // so that work comes in pieces
   status_type use_workspace(stream_type on, std::byte* first, std::size_t bytes) {
     return on_stream("use_workspace", on, [&] {
       return memory_.holds(first, bytes) ? std::string() : std::string("no memory of the device");

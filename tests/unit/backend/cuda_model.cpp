@@ -106,6 +106,8 @@ TEST_CASE("the model of the examples has the host's bits over a device, in every
       belay::tier_meter meter;
       belay::engine<memory_type, kit_type> engine(memory_type(gpu, activation_bytes), meter, kit_type(gpu),
                                                   belay::freed_memory::poisoned);
+      const memory_type workspace(gpu, engine.kit().workspace_bytes());
+      engine.kit().use_workspace({workspace.data(), workspace.size_bytes()});
       CHECK(one_step(engine, memory, staged) == expected);
     }
     CHECK(api.empty());

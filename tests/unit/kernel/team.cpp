@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "belay/kernel/losses.hpp"
 #include "belay/kernel/rows.hpp"
 
 namespace {
@@ -90,6 +91,27 @@ TEST_CASE_TEMPLATE("a row gets the same bits from one thread, from 16 lanes and 
     check_rows<T, 16>(width);
     check_rows<T, 32>(width);
   }
+}
+
+TEST_CASE("a loss has the same bits and gradient from one thread, which also adds the rows, and from a warp a row") {
+  const std::size_t count = sum_chunk + 100;  // two rows
+  const auto output = wave<float>(count, 0), target = wave<float>(count, 1);
+  auto one = output, many = output;  // gradients in place
+  findings_record whole, pieces;
+  noted_squared_error<float>{one.data(), target.data(), one.data(), count, 3, {&whole, {}}}();
+  const noted_squared_error<float> loss{many.data(), target.data(), many.data(), count, 3, {&pieces, {}}};
+  REQUIRE(loss.rows() == 2);
+  double sum = -1, losses[2];
+  run_by_threads<32>(2, losses_of_rows<noted_squared_error<float>>{loss, losses, 0});
+  summed_losses<noted_squared_error<float>>{loss, &sum, losses, 0, 1}();
+  CHECK(pieces.loss_count == 0);  // not before the last row
+  summed_losses<noted_squared_error<float>>{loss, &sum, losses + 1, 1, 1}();
+  CHECK(pieces.loss == whole.loss);
+  CHECK(pieces.loss_count == 3);
+  CHECK(many == one);
+  double expected = 0;
+  for (std::size_t i = 0; i < count; ++i) expected += std::pow(static_cast<double>(output[i] - target[i]), 2);
+  CHECK(std::abs(whole.loss - expected) < 1e-9);
 }
 
 TEST_CASE("a kernel without a team and one with are both run row by row") {

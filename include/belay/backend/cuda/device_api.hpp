@@ -74,7 +74,8 @@ concept device_runtime = requires(A& api, const typename A::status_type& status,
 
 /// Kernels and products. `each`, `teams`, `product` and `grouped` are those of a `compute_kit`, queued on a stream:
 /// never with a count of 0 or an empty c. The width of a may be 0: a sum of nothing. `workspace_bytes` is what products
-/// of one stream use beside their operands, in the memory that `use_workspace` gives them.
+/// of one stream use beside their operands, in the memory that `use_workspace` gives them; `scratch_bytes` what other
+/// kernels of a kit share.
 template <class A>
 concept device_arithmetic = requires(A& api, typename A::stream_type stream, std::size_t n, kernel::fill<float> f,
                                      kernel_of_rows g, operand<float> c, operand<const float> a,
@@ -86,6 +87,7 @@ concept device_arithmetic = requires(A& api, typename A::stream_type stream, std
   { api.grouped(stream, c, a, stack_b, ends, 1.0F, 0.0F, found) } -> std::same_as<typename A::status_type>;
   { api.grouped(stream, stack_c, a, a, ends, 1.0F, 0.0F, found) } -> std::same_as<typename A::status_type>;
   { api.workspace_bytes() } -> std::same_as<std::size_t>;
+  { api.scratch_bytes() } -> std::same_as<std::size_t>;
   { api.use_workspace(stream, memory, n) } -> std::same_as<typename A::status_type>;
 };
 

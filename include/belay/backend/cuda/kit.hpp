@@ -27,6 +27,7 @@
 #include "belay/device/kit.hpp"
 #include "belay/device/stream_watch.hpp"
 #include "belay/kernel/findings.hpp"
+#include "belay/kernel/losses.hpp"
 #include "belay/kernel/mixed_product.hpp"
 #include "belay/kernel/team.hpp"
 
@@ -111,16 +112,38 @@ class kit {
                      {});
   }
 
-  /// What products use beside their operands, in memory that the run gives.
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return api().workspace_bytes(); }
-  /// Memory of the device, aligned to 256 bytes, that outlives what is queued.
+  /// A loss: each row by a team, then their sum in ascending order by one thread. All by one thread where the run has
+  /// given no workspace.
+  template <kernel::row_losses Loss>
+  void loss(const Loss& loss) {
+    const std::span<double> memory = scratch<double>();
+    if (loss.rows() == 0 || memory.size() < 2) return stream_.run(loss);
+    const std::size_t most = memory.size() - 1;
+    for (std::size_t first = 0; first < loss.rows(); first += most) {
+      const std::size_t count = loss.rows() - first < most ? loss.rows() - first : most;
+      teams(count, kernel::losses_of_rows<Loss>{loss, memory.data() + 1, first});
+      stream_.run(kernel::summed_losses<Loss>{loss, memory.data(), memory.data() + 1, first, count});
+    }
+  }
+
+  /// What products use beside their operands, and other kernels of the kit, in memory that the run gives.
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return api().workspace_bytes() + api().scratch_bytes(); }
+  /// Memory of the device, aligned to 256 bytes, that outlives what is queued. Of less than `workspace_bytes()`
+  /// products get all.
   void use_workspace(std::span<std::byte> memory) {
-    stream_.expect(api().use_workspace(stream_.handle(), memory.data(), memory.size()), "use_workspace", memory.size(),
-                   {});
+    const std::size_t of_products = memory.size() < workspace_bytes() ? memory.size() : api().workspace_bytes();
+    scratch_ = memory.subspan(of_products);
+    stream_.expect(api().use_workspace(stream_.handle(), memory.data(), of_products), "use_workspace", of_products, {});
   }
 
  private:
   [[nodiscard]] Api& api() const noexcept { return stream_.api(); }
+
+  // Of one call after the other, in the order of the stream.
+  template <class T>
+  [[nodiscard]] std::span<T> scratch() const noexcept {
+    return {reinterpret_cast<T*>(scratch_.data()), scratch_.size() / sizeof(T)};
+  }
 
   template <class C, class A, class B>
   void multiply(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
@@ -144,6 +167,7 @@ class kit {
   }
 
   stream_type stream_;
+  std::span<std::byte> scratch_;
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

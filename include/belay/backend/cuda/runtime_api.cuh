@@ -222,6 +222,7 @@ class runtime_api {
 
   /// Memory for products, which a graph may capture: how much, and from where.
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return product_handle::workspace_bytes; }
+  [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return std::size_t{16} << 20; }
   [[nodiscard]] status_type use_workspace(stream_type on, std::byte* memory, std::size_t bytes) const noexcept {
     if (on.products == nullptr) return {};
     return {"cublasSetWorkspace", cudaSuccess, on.products->use_workspace({memory, bytes})};
