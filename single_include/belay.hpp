@@ -23844,7 +23844,8 @@ class event_file {
   [[nodiscard]] static std::string new_path(const std::string& folder, where at) {
     std::error_code wrong;
     std::filesystem::create_directories(folder, wrong);
-    if (wrong) throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message(), at);
+    if (wrong)
+      throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message() + "; name another", at);
     char host[65] = {};  // Linux has names of at most 64 bytes
     if (::gethostname(host, 64) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
     for (char* c = host; *c != '\0'; ++c)
@@ -24687,13 +24688,14 @@ class report_folder {
         temporary_path_(path + "/index.html.tmp") {
     std::error_code wrong;
     std::filesystem::create_directories(path, wrong);
-    if (wrong) throw file_error(path, 0, "cannot be made the folder of a report: " + wrong.message(), at);
+    if (wrong)
+      throw file_error(path, 0, "cannot be made the folder of a report: " + wrong.message() + "; name another", at);
     const auto bytes = std::filesystem::file_size(samples_path_, wrong);
     const bool used = (!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong);
     if (used && start == report_start::afresh)
       throw input_error(path + " has the report of a run: resume that run, or name another folder", at);
     if (::access(path.c_str(), W_OK | X_OK) != 0)
-      throw file_error(path, 0, "no report can be written to it: " + error_text(errno), at);
+      throw file_error(path, 0, "no report can be written to it: " + error_text(errno) + "; name another folder", at);
     samples_.reset(open(samples_path_, O_RDWR | O_CREAT | O_APPEND, at));
     lines_.emplace(samples_.get(), samples_path_);
   }

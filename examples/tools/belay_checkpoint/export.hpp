@@ -4,7 +4,11 @@
 // by their own names. Only values are read, some MiB at a time.
 #pragma once
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -20,7 +24,9 @@
 
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/missing_folder.hpp"
 #include "belay/core/printable.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/view.hpp"
 #include "belay/train/checkpoint.hpp"
 #include "belay/train/safetensors.hpp"
@@ -32,11 +38,18 @@
 
 namespace belay_checkpoint {
 
-/// Throws belay::input_error unless `folder` does not exist or is empty.
+/// Throws belay::input_error unless `folder` can be made, or is empty.
 inline void expect_free(const std::string& folder) {
   std::error_code error;
   const auto type = std::filesystem::symlink_status(folder, error).type();
-  if (type == std::filesystem::file_type::not_found) return;
+  if (type == std::filesystem::file_type::not_found) {
+    std::string beside = folder + ".tmp-belay-XXXXXX";
+    if (::mkdtemp(beside.data()) == nullptr)
+      throw belay::input_error(folder + ": cannot be made: " + belay::error_text(errno) + belay::missing_folder(folder) +
+                               "; name a folder in one that can be written");
+    ::rmdir(beside.c_str());
+    return;
+  }
   if (type != std::filesystem::file_type::directory) throw belay::input_error(folder + ": exists and is no folder");
   const bool empty = std::filesystem::is_empty(folder, error);
   if (error) throw belay::input_error(folder + ": " + error.message());

@@ -144,7 +144,8 @@ class event_file {
   [[nodiscard]] static std::string new_path(const std::string& folder, where at) {
     std::error_code wrong;
     std::filesystem::create_directories(folder, wrong);
-    if (wrong) throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message(), at);
+    if (wrong)
+      throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message() + "; name another", at);
     char host[65] = {};  // Linux has names of at most 64 bytes
     if (::gethostname(host, 64) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
     for (char* c = host; *c != '\0'; ++c)

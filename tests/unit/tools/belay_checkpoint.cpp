@@ -304,6 +304,12 @@ TEST_CASE("export: tensors by their own names, and nothing is replaced") {
   const outcome again = belay_checkpoint("export " + at + " " + out);
   CHECK(again.code == 2);
   CHECK(has(again, "belay-checkpoint: " + out + ": holds files already; nothing is replaced"));
+  for (const std::string& place : {folder / "no/out", std::string("/proc/out"), std::string("/dev/null/out")}) {
+    const outcome refused = belay_checkpoint("export " + at + " " + place);
+    CHECK(refused.code == 2);
+    CHECK(has(refused, "belay-checkpoint: " + place + ": "));
+  }
+  CHECK(has(belay_checkpoint("export " + at + " " + (folder / "no/out")), "(there is no folder "));
   files::remove(at + "/parameters-00001.safetensors");
   CHECK(belay_checkpoint("export " + at + " " + (folder / "none")).code == 1);
   CHECK(!files::exists(folder / "none"));
