@@ -26,9 +26,9 @@ if(BELAY_INSTALL_MPI)
   install(FILES cmake/belay_mpi.cmake DESTINATION ${belay_package_dir} COMPONENT mpi)
 endif()
 
-# The headers of the CUDA and NCCL backends that only nvcc takes: whoever includes them has a toolkit.
+# What of the CUDA and NCCL backends only nvcc takes: whoever includes them has a toolkit.
 install(DIRECTORY include/belay/backend/cuda include/belay/backend/nccl DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT devel
-  FILES_MATCHING PATTERN "*.cuh")
+  FILES_MATCHING PATTERN "*.cuh" PATTERN "*.cu")
 install(FILES cmake/belay_cuda.cmake cmake/belay_nccl.cmake cmake/FindNCCL.cmake DESTINATION ${belay_package_dir} COMPONENT devel)
 
 # Nothing is linked, so the file has no Libs and may lie in share.

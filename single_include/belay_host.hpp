@@ -8973,6 +8973,18 @@ concept attention_kit = requires(K& kit, const attention_call<T>& forward, const
   kit.attention(backward);
 };
 
+/// A kit whose device counts and sorts with all its threads, as `kernel::counted_values`, `scanned_counts`,
+/// `sorted_places` and `selected_positions` say. A host's kernels do that in passing.
+template <class K>
+concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<std::int32_t, 1> places,
+                               view<const std::int64_t, 1> counts, view<std::int64_t, 1> sums, std::size_t limit,
+                               std::int64_t* count) {
+  kit.histogram(values, sums);
+  kit.scan(counts, sums);
+  kit.sort(values, limit, places);
+  kit.select(values, places, count);
+};
+
 /// A policy of products for `host_kit`: c = alpha a b + beta c. It is called with no empty matrix.
 template <class P>
 concept host_products = requires(operand<float> c, operand<const float> a, operand<double> d, operand<const double> b) {
@@ -9897,6 +9909,73 @@ struct rotate_heads {
       T* low = x + token * stride + head * head_size;
       for_each_index(team, half, pair{low, low + half, cosine + entry, sine + entry, sign});
     }
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
+// ---- belay/kernel/rows/sorted.hpp
+//
+// Counting, scanning, sorting and selecting as work of one thread, in the order of a stream: what a device does with
+// all its threads where its kit has memory for that.
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// counts[b] = how many values are b. Every value is at least 0 and below `counts.size()`.
+struct counted_values {
+  /// What is counted, and the counts.
+  view<const std::int32_t, 1> values;
+  view<std::int64_t, 1> counts;
+  /// All of it.
+  BELAY_HD void operator()() const noexcept {
+    for (std::size_t b = 0; b < counts.size(); ++b) counts[b] = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) ++counts[static_cast<std::size_t>(values[i])];
+  }
+};
+
+/// sums[i] = counts[0] + ... + counts[i - 1]. The two may be the same.
+struct scanned_counts {
+  /// What is added, and the sums before each.
+  view<const std::int64_t, 1> counts;
+  view<std::int64_t, 1> sums;
+  /// All of it.
+  BELAY_HD void operator()() const noexcept {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const std::int64_t one = counts[i];
+      sums[i] = sum;
+      sum += one;
+    }
+  }
+};
+
+/// places[i] = where keys[i] stands when the keys are sorted stably. Every key is at least 0 and below `limit`.
+struct sorted_places {
+  /// The keys, what they are below, and their places.
+  view<const std::int32_t, 1> keys;
+  std::size_t limit;
+  view<std::int32_t, 1> places;
+  /// All of it: it needs no memory, and so passes over the keys `limit` times.
+  BELAY_HD void operator()() const noexcept {
+    std::int32_t next = 0;
+    for (std::size_t key = 0; key < limit; ++key)
+      for (std::size_t i = 0; i < keys.size(); ++i)
+        if (static_cast<std::size_t>(keys[i]) == key) places[i] = next++;
+  }
+};
+
+/// The positions of the values that are not negative, in ascending order, and how many there are.
+struct selected_positions {
+  /// What is looked at, the positions (as many as there are values), and their number.
+  view<const std::int32_t, 1> values;
+  view<std::int32_t, 1> positions;
+  std::int64_t* count;
+  /// All of it.
+  BELAY_HD void operator()() const noexcept {
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (values[i] >= 0) positions[found++] = static_cast<std::int32_t>(i);
+    *count = static_cast<std::int64_t>(found);
   }
 };
 
@@ -15558,9 +15637,13 @@ template <class T, class Frame>
   const int replay = frame.replaying() ? 1 : 0;
   frame.each(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
                                 result.probabilities.data(), experts, k, replay});
-  frame.each(experts, kernel::fill<std::int64_t>{result.counts.data(), 0});
   frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
-  frame.each(1, selection_counts{result.choices.data(), rows * k, result.counts.data()});
+  if constexpr (sorting_kit<std::remove_cvref_t<decltype(frame.kit())>>) {
+    frame.kit().histogram({result.choices.data(), {rows * k}}, result.counts);
+  } else {
+    frame.each(experts, kernel::fill<std::int64_t>{result.counts.data(), 0});
+    frame.each(1, selection_counts{result.choices.data(), rows * k, result.counts.data()});
+  }
   return result;
 }
 

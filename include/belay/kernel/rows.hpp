@@ -14,4 +14,5 @@
 #include "belay/kernel/rows/rms_norm.hpp"       // IWYU pragma: export
 #include "belay/kernel/rows/rotary.hpp"         // IWYU pragma: export
 #include "belay/kernel/rows/softmax.hpp"        // IWYU pragma: export
+#include "belay/kernel/rows/sorted.hpp"         // IWYU pragma: export
 #include "belay/kernel/rows/swiglu.hpp"         // IWYU pragma: export

@@ -19,6 +19,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/step/frame.hpp"
@@ -163,9 +164,13 @@ template <class T, class Frame>
   const int replay = frame.replaying() ? 1 : 0;
   frame.each(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
                                 result.probabilities.data(), experts, k, replay});
-  frame.each(experts, kernel::fill<std::int64_t>{result.counts.data(), 0});
   frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
-  frame.each(1, selection_counts{result.choices.data(), rows * k, result.counts.data()});
+  if constexpr (sorting_kit<std::remove_cvref_t<decltype(frame.kit())>>) {
+    frame.kit().histogram({result.choices.data(), {rows * k}}, result.counts);
+  } else {
+    frame.each(experts, kernel::fill<std::int64_t>{result.counts.data(), 0});
+    frame.each(1, selection_counts{result.choices.data(), rows * k, result.counts.data()});
+  }
   return result;
 }
 

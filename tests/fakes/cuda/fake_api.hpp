@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "belay/backend/cuda.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/stream.hpp"
+#include "belay/kernel/rows.hpp"
 #include "fakes/cuda/guarded_memory.hpp"
 #include "fakes/cuda/late_queues.hpp"
 
@@ -116,9 +118,7 @@ class device_api {
     });
   }
   status_type destroy_event(event_type which) {
-    return end_of_life("destroy_event", [&] {
-      return events_.erase(which) > 0 ? "" : "no event";
-    });
+    return end_of_life("destroy_event", [&] { return events_.erase(which) > 0 ? "" : "no event"; });
   }
   status_type record(event_type which, stream_type on) {
     return on_stream("record", on, [&] {
@@ -182,6 +182,22 @@ class device_api {
   status_type grouped(stream_type on, C c, A a, B b, belay::view<const Index, 1> ends, Number alpha, Number beta,
                       const belay::kernel::findings_note& found) {
     return compute("grouped", on, [=] { host_kit().grouped(c, a, b, ends, alpha, beta, found); });
+  }
+  status_type histogram(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> values,
+                        belay::view<std::int64_t, 1> counts) {
+    return compute("histogram", on, belay::kernel::counted_values{values, counts});
+  }
+  status_type scan(stream_type on, std::span<std::byte>, belay::view<const std::int64_t, 1> counts,
+                   belay::view<std::int64_t, 1> sums) {
+    return compute("scan", on, belay::kernel::scanned_counts{counts, sums});
+  }
+  status_type sort(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> keys, std::size_t limit,
+                   belay::view<std::int32_t, 1> places) {
+    return compute("sort", on, belay::kernel::sorted_places{keys, limit, places});
+  }
+  status_type select(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> values,
+                     belay::view<std::int32_t, 1> positions, std::int64_t* count) {
+    return compute("select", on, belay::kernel::selected_positions{values, positions, count});
   }
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 4096; }
   [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return 64; }  // so that work comes in pieces

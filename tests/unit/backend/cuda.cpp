@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -281,4 +282,37 @@ TEST_CASE("products of one element an index are the kit's, of all readings, type
   belay::cuda::noted_ends<std::int32_t>{{wrong, {3}}, m, {&record, {}}}(0);
   CHECK(record.wrong == 1);
   CHECK(record.first_wrong.number == 1);
+}
+
+TEST_CASE("a kit counts, scans, sorts and selects, by the Api where it has memory for that") {
+  constexpr std::size_t limit = 5;
+  const std::vector<std::int32_t> keys{3, 0, 3, 1, 0, 3, 4};
+  for (const bool by_api : {false, true}) {
+    bench with({work_order::late});
+    const memory_type workspace(with.gpu, with.kit.workspace_bytes());
+    if (by_api) with.kit.use_workspace({workspace.data(), workspace.size_bytes()});
+    std::memcpy(with.on_host<std::int32_t>(0), keys.data(), keys.size() * 4);
+    with.upload();
+    const belay::view<const std::int32_t, 1> values{with.on_device<std::int32_t>(0), {keys.size()}};
+    const belay::view<std::int32_t, 1> places{with.on_device<std::int32_t>(256), {keys.size()}};
+    const belay::view<std::int64_t, 1> counts{with.on_device<std::int64_t>(512), {limit}};
+    const belay::view<std::int64_t, 1> sums{with.on_device<std::int64_t>(768), {limit}};
+    with.kit.histogram(values, counts);
+    with.kit.scan({counts.data(), {limit}}, sums);
+    with.kit.sort(values, limit, places);
+    with.kit.each(1, belay::kernel::fill<std::int32_t>{places.data() + 1, -1});
+    with.kit.select({places.data(), {keys.size()}}, {with.on_device<std::int32_t>(1024), {keys.size()}},
+                    with.on_device<std::int64_t>(1280));
+    with.download();
+    const auto list = [&](std::size_t byte, std::size_t count, auto like) {
+      const auto* const first = with.on_host<decltype(like)>(byte);
+      return std::vector<decltype(like)>(first, first + count);
+    };
+    CHECK(list(512, limit, std::int64_t()) == std::vector<std::int64_t>{2, 1, 0, 3, 1});
+    CHECK(list(768, limit, std::int64_t()) == std::vector<std::int64_t>{0, 2, 3, 3, 6});
+    CHECK(list(256, keys.size(), std::int32_t()) == std::vector<std::int32_t>{3, -1, 4, 2, 1, 5, 6});
+    CHECK(list(1024, 6, std::int32_t()) == std::vector<std::int32_t>{0, 2, 3, 4, 5, 6});
+    CHECK(list(1280, 1, std::int64_t()).front() == 6);
+    CHECK(std::count(with.api.calls().begin(), with.api.calls().end(), "sort") == (by_api ? 1 : 0));
+  }
 }

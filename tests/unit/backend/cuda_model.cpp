@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -109,6 +110,7 @@ TEST_CASE("the model of the examples has the host's bits over a device, in every
       const memory_type workspace(gpu, engine.kit().workspace_bytes());
       engine.kit().use_workspace({workspace.data(), workspace.size_bytes()});
       CHECK(one_step(engine, memory, staged) == expected);
+      CHECK(std::count(api.calls().begin(), api.calls().end(), "histogram") == 1);  // of the one layer's routing
     }
     CHECK(api.empty());
   }

@@ -13,6 +13,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -91,6 +92,19 @@ concept device_arithmetic = requires(A& api, typename A::stream_type stream, std
   { api.use_workspace(stream, memory, n) } -> std::same_as<typename A::status_type>;
 };
 
+/// Counting, scanning, sorting and selecting, as `kernel::counted_values`, `scanned_counts`, `sorted_places` and
+/// `selected_positions` say, queued on a stream, with memory of the device that they use until they have run.
+template <class A>
+concept device_sorting = requires(A& api, typename A::stream_type stream, std::span<std::byte> room,
+                                  view<const std::int32_t, 1> values, view<std::int32_t, 1> places,
+                                  view<const std::int64_t, 1> counts, view<std::int64_t, 1> sums, std::size_t limit,
+                                  std::int64_t* count) {
+  { api.histogram(stream, room, values, sums) } -> std::same_as<typename A::status_type>;
+  { api.scan(stream, room, counts, sums) } -> std::same_as<typename A::status_type>;
+  { api.sort(stream, room, values, limit, places) } -> std::same_as<typename A::status_type>;
+  { api.select(stream, room, values, places, count) } -> std::same_as<typename A::status_type>;
+};
+
 /// One that has a causal attention too: `attention(stream, call)` queues what the call asks for. Where it has none, a
 /// layer makes it of products and kernels of rows. This is where that of a library, such as cuDNN, is put in.
 ///
@@ -107,6 +121,6 @@ concept attending_api = requires(A& api, typename A::stream_type stream, const a
 };
 
 template <class A>
-concept device_api = device_runtime<A> && device_arithmetic<A>;
+concept device_api = device_runtime<A> && device_arithmetic<A> && device_sorting<A>;
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -11,6 +11,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -29,6 +30,7 @@
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/losses.hpp"
 #include "belay/kernel/mixed_product.hpp"
+#include "belay/kernel/rows.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
@@ -110,6 +112,27 @@ class kit {
     if (call.queries.rows > 0)
       stream_.expect(api().attention(stream_.handle(), call), "attention", call.queries.rows * call.queries.columns,
                      {});
+  }
+
+  /// By all threads of the device, or by one where the run has given no workspace: what `kernel::counted_values`,
+  /// `scanned_counts`, `sorted_places` and `selected_positions` do.
+  void histogram(view<const std::int32_t, 1> values, view<std::int64_t, 1> counts) {
+    if (scratch_.empty()) return stream_.run(kernel::counted_values{values, counts});
+    stream_.expect(api().histogram(stream_.handle(), scratch_, values, counts), "histogram", values.size() * 4, {});
+  }
+  void scan(view<const std::int64_t, 1> counts, view<std::int64_t, 1> sums) {
+    if (counts.size() == 0) return;
+    if (scratch_.empty()) return stream_.run(kernel::scanned_counts{counts, sums});
+    stream_.expect(api().scan(stream_.handle(), scratch_, counts, sums), "scan", counts.size() * 8, {});
+  }
+  void sort(view<const std::int32_t, 1> keys, std::size_t limit, view<std::int32_t, 1> places) {
+    if (keys.size() == 0) return;
+    if (scratch_.empty()) return stream_.run(kernel::sorted_places{keys, limit, places});
+    stream_.expect(api().sort(stream_.handle(), scratch_, keys, limit, places), "sort", keys.size() * 4, {});
+  }
+  void select(view<const std::int32_t, 1> values, view<std::int32_t, 1> positions, std::int64_t* count) {
+    if (scratch_.empty()) return stream_.run(kernel::selected_positions{values, positions, count});
+    stream_.expect(api().select(stream_.handle(), scratch_, values, positions, count), "select", values.size() * 4, {});
   }
 
   /// A loss: each row by a team, then their sum in ascending order by one thread. All by one thread where the run has

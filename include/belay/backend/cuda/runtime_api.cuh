@@ -13,8 +13,10 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -24,6 +26,7 @@
 #include "belay/backend/cuda/element_products.hpp"
 #include "belay/backend/cuda/launch.cuh"
 #include "belay/backend/cuda/products.cuh"
+#include "belay/backend/cuda/sorting.cuh"
 #include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
@@ -213,6 +216,23 @@ class runtime_api {
     queued_kernels by{on.order};
     queue_attention(by, call);
     return {"a kernel's launch", by.launched};
+  }
+  /// By CUB, in sorting.cu, in `room`, which is no workspace of products.
+  [[nodiscard]] status_type histogram(stream_type on, std::span<std::byte> room, view<const std::int32_t, 1> values,
+                                      view<std::int64_t, 1> counts) const {
+    return {"cub::DeviceHistogram", queue_histogram(on.order, room, values, counts)};
+  }
+  [[nodiscard]] status_type scan(stream_type on, std::span<std::byte> room, view<const std::int64_t, 1> counts,
+                                 view<std::int64_t, 1> sums) const {
+    return {"cub::DeviceScan", queue_scan(on.order, room, counts, sums)};
+  }
+  [[nodiscard]] status_type sort(stream_type on, std::span<std::byte> room, view<const std::int32_t, 1> keys,
+                                 std::size_t limit, view<std::int32_t, 1> places) const {
+    return {"cub::DeviceRadixSort", queue_sort(on.order, room, keys, limit, places)};
+  }
+  [[nodiscard]] status_type select(stream_type on, std::span<std::byte> room, view<const std::int32_t, 1> values,
+                                   view<std::int32_t, 1> positions, std::int64_t* count) const {
+    return {"cub::DeviceSelect", queue_select(on.order, room, values, positions, count)};
   }
   /// A kernel of blocks, with as many as it says.
   template <class K>

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Counting, scanning, sorting and selecting by CUB. It takes long to compile, so it is only declared here: sorting.cu
+// defines it, which belay::cuda adds to what links it, once a program.
+// IWYU pragma: private, include "belay/backend/cuda/runtime_api.cuh"
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "belay/core/config.hpp"
+#include "belay/core/view.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// What `kernel::counted_values` does, in the order of a stream. Like all of these it uses `room` until it has run, and
+/// is cudaErrorMemoryAllocation where that is too small.
+[[nodiscard]] cudaError_t queue_histogram(cudaStream_t on, std::span<std::byte> room,
+                                          view<const std::int32_t, 1> values, view<std::int64_t, 1> counts);
+/// What `kernel::scanned_counts` does.
+[[nodiscard]] cudaError_t queue_scan(cudaStream_t on, std::span<std::byte> room, view<const std::int64_t, 1> counts,
+                                     view<std::int64_t, 1> sums);
+/// What `kernel::sorted_places` does. The room: 16 bytes a key, and some.
+[[nodiscard]] cudaError_t queue_sort(cudaStream_t on, std::span<std::byte> room, view<const std::int32_t, 1> keys,
+                                     std::size_t limit, view<std::int32_t, 1> places);
+/// What `kernel::selected_positions` does.
+[[nodiscard]] cudaError_t queue_select(cudaStream_t on, std::span<std::byte> room, view<const std::int32_t, 1> values,
+                                       view<std::int32_t, 1> positions, std::int64_t* count);
+
+}  // namespace belay::inline BELAY_ABI::cuda

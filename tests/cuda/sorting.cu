@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Counting, scanning, sorting and selecting by CUB, beside the work of one thread that says what they do.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/runtime_api.cuh"
+#include "belay/device.hpp"
+#include "belay/kernel.hpp"
+
+namespace {
+
+using api_type = belay::cuda::runtime_api;
+using kit_type = belay::cuda::kit<api_type>;
+
+static_assert(belay::sorting_kit<kit_type> && !belay::sorting_kit<belay::host_kit<>>);
+
+// Keys, places and positions, then counts, their sums and the number of positions.
+constexpr std::size_t keys = 5000, limit = 37, bytes = 3 * keys * 4 + 2 * limit * 8 + 8;
+
+struct place {
+  std::byte* base;
+  [[nodiscard]] std::int32_t* number(std::size_t array) const {
+    return reinterpret_cast<std::int32_t*>(base) + array * keys;
+  }
+  [[nodiscard]] std::int64_t* count(std::size_t array) const {
+    return reinterpret_cast<std::int64_t*>(base + 3 * keys * 4) + array * limit;
+  }
+  void fill() const {
+    std::memset(base, 0, bytes);
+    for (std::size_t i = 0; i < keys; ++i) number(0)[i] = static_cast<std::int32_t>(i * i % (limit - 1));
+  }
+  template <class Kit>
+  void sort_by(Kit& kit, std::size_t some) const {
+    const belay::view<const std::int32_t, 1> values{number(0), {some}};
+    kit.histogram(values, {count(0), {limit}});
+    kit.scan({count(0), {limit}}, {count(1), {limit}});
+    kit.sort(values, limit, {number(1), {some}});
+    kit.select({number(1), {some}}, {number(2), {some}}, count(2));
+  }
+};
+
+struct one_thread {
+  void histogram(belay::view<const std::int32_t, 1> values, belay::view<std::int64_t, 1> counts) {
+    belay::kernel::counted_values{values, counts}();
+  }
+  void scan(belay::view<const std::int64_t, 1> counts, belay::view<std::int64_t, 1> sums) {
+    belay::kernel::scanned_counts{counts, sums}();
+  }
+  void sort(belay::view<const std::int32_t, 1> all, std::size_t below, belay::view<std::int32_t, 1> places) {
+    belay::kernel::sorted_places{all, below, places}();
+  }
+  void select(belay::view<const std::int32_t, 1> values, belay::view<std::int32_t, 1> positions, std::int64_t* count) {
+    belay::kernel::selected_positions{values, positions, count}();
+  }
+};
+
+bool is_same(const belay::cuda::device<api_type>& gpu, std::size_t some) {
+  const belay::cuda::device_memory<api_type> memory(gpu, bytes);
+  const belay::cuda::pinned_memory<api_type> here(gpu, bytes), expected(gpu, bytes);
+  kit_type kit(gpu);
+  const belay::cuda::device_memory<api_type> workspace(gpu, kit.workspace_bytes());
+  kit.use_workspace({workspace.data(), workspace.size_bytes()});
+  place{here.data()}.fill();
+  place{expected.data()}.fill();
+  kit.stream().copy(memory.data(), here.data(), bytes);
+  place{memory.data()}.sort_by(kit, some);
+  kit.stream().copy(here.data(), memory.data(), bytes);
+  kit.stream().synchronize();
+  one_thread host;
+  place{expected.data()}.sort_by(host, some);
+  return std::memcmp(here.data(), expected.data(), bytes) == 0;
+}
+
+}  // namespace
+
+int main() {
+  api_type api;
+  try {
+    const belay::cuda::device<api_type> gpu(api);
+    const bool all = is_same(gpu, keys) && is_same(gpu, 1) && is_same(gpu, 0);
+    std::printf("sorted by host and device: %s\n", all ? "alike" : "not alike");
+    return all ? 0 : 1;
+  } catch (const belay::backend_error& problem) {
+    std::printf("no device: compiled and linked (%s)\n", problem.what());
+    return problem.about().call == "open" ? 0 : 1;
+  }
+}
