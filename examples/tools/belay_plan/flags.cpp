@@ -53,7 +53,7 @@ tiers parse_offload(const std::string& text, const std::string& otherwise) {
 
 std::optional<question> parse(int argc, char** argv, int& exit_code) {
   question out;
-  std::string mesh, dtype = "bf16", zero = "1", recompute = "none", schedule = "1f1b", offload, offload_tier = "host";
+  std::string mesh, dtype = "bf16", zero = "1", gathers = "use", recompute = "none", schedule = "1f1b", offload, offload_tier = "host";
   std::string fit, budget, alpha, beta, flops;
   std::size_t sequence = 0, micro_batch_size = 0, global_batch = 0, ranks = 0;
   bool json = false;
@@ -79,6 +79,11 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--dtype", dtype, "of parameters and activations")->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_option("--zero", zero, "what ranks divide: 1: optimizer state; 2: gradients too; 3: parameters too")
       ->check(CLI::IsMember({"0", "1", "2", "3"}));
+  app.add_option("--gathers", gathers, "--zero 3: a layer's parameters are whole for a call of it, or to the step's end")
+      ->check(CLI::IsMember({"use", "step"}));
+  app.add_option("--shard-group", out.shard_group,
+                 "neighbours along dp that divide what --zero says, replicated over dp/N such groups; 0: all of dp")
+      ->check(input::count_of("ranks", 0, 1'048'576));
   app.add_option("--recompute", recompute, "what the backward runs again")
       ->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
@@ -124,6 +129,7 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
   }
   out.run.dtype = dtype == "bf16" ? belay::dtype::bf16 : belay::dtype::f32;
   out.run.zero = zero.front() - '0';
+  out.run.gathers = gathers == "step" ? gathers_kind::step : gathers_kind::use;
   out.run.recompute = recompute_of(recompute);
   out.run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
   if (app.count("--offload") > 0) out.run.offload = parse_offload(offload, offload_tier);
@@ -136,6 +142,8 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
          {"--mesh", "--budget", "--micro-batch-size", "--zero", "--recompute", "--schedule", "--offload"})
       if (app.count(one) > 0)
         throw input_error(std::string(one) + " is what --fit searches: leave it out, or plan with it without --fit");
+    if (out.shard_group != 0)
+      throw input_error("--fit searches meshes whose ZeRO groups are all of dp: try --shard-group on an answer of it");
     if (!out.ranks) throw input_error("--fit searches settings of so many ranks as --ranks says: name them");
   } else if (app.count("--top") > 0) {
     throw input_error("--top says how many answers --fit shows: a plan has one");
@@ -174,6 +182,9 @@ void resolve(question& asked, const architecture& model) {
                         std::to_string(run.mesh.ranks()) + ": leave out --ranks, or dp of --mesh");
     }
   }
+  run.mesh.shard_group = static_cast<int>(asked.shard_group);
+  if (run.gathers == gathers_kind::step && run.zero != 3)
+    throw input_error("--gathers step says how long --zero 3 keeps what it gathers: take --zero 3");
   run.micro_batch_size = asked.micro_batch_size.value_or(run.expert_ranks());
   run.global_batch = asked.global_batch.value_or(default_global_batch(run));
   check(run, model);

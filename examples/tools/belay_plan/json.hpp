@@ -34,6 +34,8 @@ using nlohmann::ordered_json;
           {"sequence", run.sequence},
           {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
           {"zero", run.zero},
+          {"shard_group", run.shards()},
+          {"gathers", name(run.gathers)},
           {"recompute", name(run.recompute)},
           {"schedule", name(run.schedule)},
           {"offload", offload.empty() ? ordered_json() : ordered_json(offload)},

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <exception>
 #include <filesystem>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "belay/core/error.hpp"
@@ -30,6 +32,7 @@ train_moe::command_line line_of(const config_text& config, const setting& run) {
   out.sequence = static_cast<std::size_t>(run.sequence);
   out.expert_capacity = run.expert_capacity;
   out.zero = static_cast<belay::zero_stage>(run.zero);
+  if (run.zero == 3 && run.gathers == gathers_kind::step) out.reshard = belay::reshard_when::after_step;
   out.recompute = run.recompute == recompute_kind::full        ? train_moe::recompute_kind::full
                   : run.recompute == recompute_kind::selective ? train_moe::recompute_kind::selective
                                                                : train_moe::recompute_kind::none;
@@ -39,7 +42,13 @@ train_moe::command_line line_of(const config_text& config, const setting& run) {
   out.parameter_tier = run.offload.parameters;
   out.gradient_tier = run.offload.gradients;
   out.activation_tier = run.offload.activations;
-  if (uses_files(out)) out.tier_folder = std::filesystem::temp_directory_path().string();
+  if (uses_files(out)) {
+    std::error_code problem;
+    out.tier_folder = std::filesystem::temp_directory_path(problem).string();
+    if (problem)
+      throw belay::input_error("tier file is planned in the folder for temporary files, which cannot be used (" +
+                               problem.message() + "): set TMPDIR to a folder of the disk that is meant");
+  }
   set_model(out, line.config);
   return line;
 }

@@ -18,6 +18,8 @@ namespace belay_plan {
 
 enum class schedule_kind { one_f_one_b, gpipe };
 enum class recompute_kind { none, selective, full };
+/// How long parameters that ranks divide are whole: for a call of their layer, or to the end of the step.
+enum class gathers_kind { use, step };
 inline constexpr schedule_kind all_schedules[] = {schedule_kind::one_f_one_b, schedule_kind::gpipe};
 inline constexpr recompute_kind all_recomputes[] = {recompute_kind::none, recompute_kind::selective,
                                                     recompute_kind::full};
@@ -32,6 +34,10 @@ inline constexpr recompute_kind all_recomputes[] = {recompute_kind::none, recomp
     case recompute_kind::full: return "full";
   }
   return "unknown";
+}
+
+[[nodiscard]] constexpr const char* name(gathers_kind which) noexcept {
+  return which == gathers_kind::step ? "step" : "use";
 }
 
 /// In which tier something lives.
@@ -61,6 +67,7 @@ struct setting {
   count sequence = 128;        // tokens
   belay::dtype dtype = belay::dtype::bf16;
   int zero = 1;
+  gathers_kind gathers = gathers_kind::use;  // of --zero 3
   recompute_kind recompute = recompute_kind::none;
   schedule_kind schedule = schedule_kind::one_f_one_b;
   tiers offload;
@@ -71,6 +78,9 @@ struct setting {
   [[nodiscard]] count replicas() const noexcept { return static_cast<count>(mesh.data); }
   [[nodiscard]] count expert_ranks() const noexcept { return static_cast<count>(mesh.expert); }
   [[nodiscard]] count ranks() const noexcept { return stages() * replicas() * expert_ranks(); }
+  /// Ranks along dp that divide what the ZeRO stage says, and how many such groups have the same.
+  [[nodiscard]] count shards() const noexcept { return static_cast<count>(mesh.shards()); }
+  [[nodiscard]] count shard_replicas() const noexcept { return replicas() / shards(); }
   /// Of a step, over all pipelines; and of one pipeline.
   [[nodiscard]] count all_micro_batches() const noexcept { return global_batch / micro_batch_size; }
   [[nodiscard]] count micro_batches() const noexcept { return all_micro_batches() / replicas(); }
@@ -130,6 +140,17 @@ inline void check(const setting& run, const architecture& model) {
     refuse("--mesh ep=" + to_string(mesh.expert) + ": the model has no experts to divide; use ep=1 and more dp");
   if (model.has_experts())
     must_divide(run.expert_ranks(), "--mesh ep=" + to_string(mesh.expert), model.most_experts(), "the model's experts");
+  if (mesh.shard_group != 0) {
+    const std::string flag = "--shard-group " + to_string(mesh.shard_group);
+    must_divide(run.shards(), flag, run.replicas(), "the mesh's dp");
+    if (mesh.replicates_shards() && run.zero == 0)
+      refuse(flag + " says among how many ranks is divided, and --zero 0 divides nothing: take --zero 1, 2 or 3");
+    if (mesh.replicates_shards() && run.shards() == 1 &&
+        (run.offload.parameters != belay::tier::device || run.offload.gradients != belay::tier::device))
+      refuse("--shard-group 1 has no shares that --offload could move: take a larger group");
+    if (mesh.replicates_shards() && run.offload.gradients == belay::tier::file)
+      refuse("--shard-group sums gradients over groups, which it does not in tier file: take --offload gradients:host");
+  }
   if (run.sequence < 2 || run.sequence > (count{1} << 24U))
     refuse("--sequence is from 2 to 16777216 tokens, got " + to_string(run.sequence));
   if (model.position_parameters > 0 && run.sequence > model.positions)

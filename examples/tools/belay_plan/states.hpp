@@ -16,8 +16,8 @@ namespace belay_plan {
 
 /// What is reduced and gathered together at least: the embedding, a layer, the head. Of one rank's part of the model.
 struct parameter_block {
-  count dense = 0;    // divided over dp x ep ranks
-  count experts = 0;  // divided over dp ranks
+  count dense = 0;    // divided over the ranks of a shard group, which are dp where none is said, times ep
+  count experts = 0;  // divided over those of a shard group
   count largest = 0;  // of one parameter; the experts of a rank are stacked
 
   [[nodiscard]] count all() const noexcept { return dense + experts; }
@@ -75,7 +75,7 @@ struct state_bytes {
   }
   const auto part = [](count whole, count ranks) { return (whole + ranks - 1) / ranks; };
   const count whole = dense + experts;
-  const count share = part(dense, run.replicas() * run.expert_ranks()) + part(experts, run.replicas());
+  const count share = part(dense, run.shards() * run.expert_ranks()) + part(experts, run.shards());
   return {types.values * (run.zero >= 3 ? share : whole), types.gradients * (run.zero >= 2 ? share : whole),
           types.optimizer * (run.zero >= 1 ? share : whole)};
 }
@@ -92,10 +92,13 @@ struct state_bytes {
   return (run.zero >= 2 ? std::max(layer, bucket) : bucket) + bucket + (count{64} << 10U);
 }
 
-/// Of parameters that ranks divide: the layer that is computed with is whole, and the one that comes next.
+/// Of parameters that ranks divide: the layer that is computed with is whole, and the one that comes next; or all are,
+/// to the end of the step.
 [[nodiscard]] inline count gathered_bytes_of(const std::vector<parameter_block>& blocks, const setting& run) noexcept {
   if (run.zero < 3) return 0;
-  count most = 0;
+  count most = 0, all = 0;
+  for (const parameter_block& each : blocks) all += each.all();
+  if (run.gathers == gathers_kind::step) return all * run.value_bytes();
   for (std::size_t i = 0; i < blocks.size(); ++i)
     most = std::max(most, blocks[i].all() + (i + 1 < blocks.size() ? blocks[i + 1].all() : 0));
   return most * run.value_bytes();

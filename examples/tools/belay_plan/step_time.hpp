@@ -143,9 +143,12 @@ class time_model {
         real(run_->rows()) * real(model_->mixture.experts_per_token) * real(model_->hidden) * real(run_->value_bytes());
     return with_.alpha + bytes * (ranks - 1) / ranks / with_.bandwidth;
   }
-  // A gather or a reduction of `bytes` over those that replicate parameters.
+  // A gather or a reduction of `bytes` over those that divide parameters, or over groups of them.
   [[nodiscard]] double collective(double bytes) const noexcept {
-    const double ranks = real(run_->replicas() * run_->expert_ranks());
+    return collective(bytes, run_->shards() * run_->expert_ranks());
+  }
+  [[nodiscard]] double collective(double bytes, count among) const noexcept {
+    const double ranks = real(among);
     return ranks < 2 ? 0 : with_.alpha * std::ceil(std::log2(ranks)) + bytes * (ranks - 1) / ranks / with_.bandwidth;
   }
 
@@ -155,7 +158,8 @@ class time_model {
     double moved = 0, copied = 0;
     for (const parameter_block& each : blocks) {
       const double bytes = real(each.all() * run_->value_bytes());
-      if (run_->zero >= 3) moved += 2 * collective(bytes);  // for the forward, and for the backward
+      if (run_->zero >= 3 && run_->gathers == gathers_kind::use)
+        moved += 2 * collective(bytes);                 // for the forward, and for the backward
       if (run_->zero >= 2) moved += collective(bytes);      // gradients are as wide on the wire as values
     }
     const auto away = [](belay::tier in) { return in != belay::tier::device; };
@@ -171,7 +175,9 @@ class time_model {
     for (const parameter_block& each : blocks) bytes += real(each.all() * run_->value_bytes());
     double seconds = 0;
     if (run_->zero < 2) seconds += collective(bytes);
-    if (run_->zero < 3) seconds += collective(bytes);
+    if (run_->zero < 3 || run_->gathers == gathers_kind::step) seconds += collective(bytes);
+    if (run_->shard_replicas() > 1)  // shares of gradients, summed over the groups
+      seconds += 2 * collective(bytes / real(run_->shards() * run_->expert_ranks()), run_->shard_replicas());
     if (run_->offload.optimizer != belay::tier::device) {
       const state_types types = store_types(run_->dtype);
       const double owned = real(states_of(blocks, *run_, types).optimizer / types.optimizer);

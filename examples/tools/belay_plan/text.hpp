@@ -45,6 +45,8 @@ namespace belay_plan {
                     std::to_string(run.sequence) + " --dtype " + (run.dtype == belay::dtype::bf16 ? "bf16" : "fp32") +
                     " --zero " + std::to_string(run.zero) + " --recompute " + name(run.recompute) + " --schedule " +
                     name(run.schedule);
+  if (run.mesh.shard_group != 0) out += " --shard-group " + std::to_string(run.mesh.shard_group);
+  if (run.zero == 3 && run.gathers == gathers_kind::step) out += " --gathers step";
   const std::string offload = text_of(run.offload);
   if (!offload.empty()) out += " --offload " + offload;
   if (run.expert_capacity != 2) out += " --expert-capacity " + fixed(run.expert_capacity, 3);

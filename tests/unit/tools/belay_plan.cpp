@@ -60,6 +60,10 @@ constexpr trained runs[] = {
      "--mesh pp=2,dp=2 --micro-batch-size 2 --sequence 8 --dtype bf16 --zero 2 --recompute full --schedule gpipe "
      "--offload activations:host",
      "8", "16"},
+    {"tiny",
+     "--mesh dp=4 --shard-group 2 --micro-batch-size 1 --sequence 8 --dtype bf16 --zero 3 --gathers step "
+     "--offload gradients:host",
+     "4", "4"},
     {"tiny", "--mesh ep=2,dp=2 --micro-batch-size 2 --sequence 8 --dtype fp32 --zero 0 --expert-capacity 3", "2", "4"},
     {"small", "--mesh pp=2 --micro-batch-size 1 --sequence 8 --dtype fp32 --zero 1", "2", "2"},
 };
@@ -200,6 +204,8 @@ TEST_CASE("a table, and what is an estimate is marked so") {
   CHECK(has(run(program + "deepseek-v3 --ranks 2048 --mesh pp=16,ep=64"), "and 8 more classes of ranks"));
   // A Mixtral that the trainer does not take is estimated, with its reason.
   CHECK(has(run(program + "tiny --mesh pp=3"), "train_moe refuses it: --mesh pp=3 does not divide"));
+  CHECK(has(run("TMPDIR=/nope " + program + "tiny --sequence 8 --offload optimizer:file"),
+            "cannot be used (No such file or directory): set TMPDIR to a folder"));
 }
 
 TEST_CASE("a picture has every class, the budget and the schedule") {
@@ -242,6 +248,10 @@ TEST_CASE("what makes no sense is refused with the flag and what would work") {
            wrong{"gpt2 --ranks 8 --mesh dp=3", "--ranks 8, but --mesh pp=1,dp=3,ep=1 has 3"},
            wrong{"gpt2 --ranks 8 --mesh pp=3", "--ranks 8 cannot be divided by the 3 of pp x ep in --mesh"},
            wrong{"gpt2 --zero 4", "--zero"},
+           wrong{"gpt2 --gathers step", "--gathers step says how long --zero 3 keeps what it gathers: take --zero 3"},
+           wrong{"gpt2 --ranks 8 --shard-group 3", "--shard-group 3 does not divide the mesh's dp (8); it can be 1, 2, 4"},
+           wrong{"gpt2 --ranks 8 --shard-group 2 --zero 0", "--zero 0 divides nothing: take --zero 1, 2 or 3"},
+           wrong{"gpt2 --fit device=80GiB --ranks 8 --shard-group 2", "try --shard-group on an answer of it"},
            wrong{"gpt2 --offload parameters", "--offload parameters: shares of parameters are what --zero 3 has"},
            wrong{"gpt2 --offload attention", "--offload attention: this trainer offloads optimizer, parameters"},
            wrong{"gpt2 --tier pinned", "--tier pinned is the tier of an --offload that names none"},

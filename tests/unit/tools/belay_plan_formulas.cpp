@@ -143,6 +143,13 @@ TEST_CASE("states are the formula of each stage, in the store's types and in the
   for (count stage = 0; stage < 4; ++stage)
     together += 8 * states_of(blocks_of(mixtral, run, stage), run, store_types(run.dtype)).all();
   CHECK(static_cast<double>(together) == doctest::Approx(18.0 * 46'702'792'704.0).epsilon(1e-6));
+  // In groups of two along dp each of the two groups holds all of it.
+  run.mesh.shard_group = 2;
+  count in_groups = 0;
+  for (count stage = 0; stage < 4; ++stage)
+    in_groups += 8 * states_of(blocks_of(mixtral, run, stage), run, store_types(run.dtype)).all();
+  CHECK(static_cast<double>(in_groups) == doctest::Approx(2.0 * static_cast<double>(together)).epsilon(1e-6));
+  run.mesh.shard_group = 0;
   // Whole ones are on every rank: the layers once a stage, its experts once over ep.
   run.zero = 0;
   together = 0;
@@ -197,6 +204,17 @@ TEST_CASE("what keeps less needs less, and what waits longer takes longer") {
   CHECK(device(changed) < device(run));
   CHECK(fullest(llama, changed)[2] > fullest(llama, run)[2]);
   CHECK(seconds(changed) > seconds(run));
+  // What is whole to the step's end needs the parameters of all layers, and is gathered once instead of in each pass.
+  changed = run;
+  changed.zero = 3;
+  setting kept = changed;
+  kept.gathers = gathers_kind::step;
+  count whole = 0;
+  for (const parameter_block& each : blocks_of(llama, kept, 0)) whole += 2 * each.all();
+  CHECK(gathered_bytes_of(blocks_of(llama, kept, 0), kept) == whole);
+  CHECK(device(kept) > device(changed));
+  const time_constants slow{.bandwidth = 1e9};
+  CHECK(time_model(llama, kept, slow).of_step().all() < time_model(llama, changed, slow).of_step().all());
   for (changed = run; changed.zero < 3;) {
     const count before = states_of(blocks_of(llama, changed, 0), changed, store_types(changed.dtype)).all();
     ++changed.zero;
