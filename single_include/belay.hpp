@@ -7927,6 +7927,8 @@ class stream_watch {
   [[noreturn]] virtual void raise(where at) const = 0;
   /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
   [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
+  /// Fails the world, because this rank has met what `what` says, which was `thrown`. From any thread.
+  virtual void fail(error_kind thrown, const std::string& what, where at) const = 0;
   /// The rank's number in its world.
   [[nodiscard]] virtual int rank() const noexcept = 0;
 

@@ -7929,6 +7929,8 @@ class stream_watch {
   [[noreturn]] virtual void raise(where at) const = 0;
   /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
   [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
+  /// Fails the world, because this rank has met what `what` says, which was `thrown`. From any thread.
+  virtual void fail(error_kind thrown, const std::string& what, where at) const = 0;
   /// The rank's number in its world.
   [[nodiscard]] virtual int rank() const noexcept = 0;
 
@@ -43431,6 +43433,12 @@ class world_watch final : public stream_watch {
   [[noreturn]] void give_up(const std::string& what, where at) const override {
     world_->abort({comm_fault::timeout, {rank_}, what, at.line == 0 ? std::string() : at.text()});
     raise(at);
+  }
+  void fail(error_kind thrown, const std::string& what, where at) const override {
+    const comm_fault fault = thrown == error_kind::communication ? comm_fault::timeout : comm_fault::peer_failed;
+    abort_cause why{fault, {rank_}, what, at.line == 0 ? std::string() : at.text()};
+    why.thrown = thrown;
+    world_->abort(std::move(why));
   }
   [[nodiscard]] int rank() const noexcept override { return rank_; }
 

@@ -38,6 +38,9 @@ bool broadcasts(const Group& group, std::size_t n) {
 }
 
 template <class T, class Group>
+bool gathers_unevenly_for_all(const Group& group, std::size_t part);
+
+template <class T, class Group>
 bool gathers_for_all(const Group& group, std::size_t part) {
   const int me = group.rank(), ranks = group.size();
   const auto size = static_cast<std::size_t>(ranks), place = static_cast<std::size_t>(me);
@@ -49,14 +52,21 @@ bool gathers_for_all(const Group& group, std::size_t part) {
   std::copy(in.begin(), in.end(), std::span(placed).subspan(part * place).begin());
   group.all_gather(std::span(placed).subspan(part * place, part), std::span(placed));
   ok = same_bits(placed, expected) && ok;
+  if constexpr (belay::has_varying_counts<Group>) ok = gathers_unevenly_for_all<T>(group, part) && ok;
+  return ok;
+}
 
+template <class T, class Group>
+bool gathers_unevenly_for_all(const Group& group, std::size_t part) {
+  const int me = group.rank(), ranks = group.size();
+  const auto place = static_cast<std::size_t>(me);
   const auto counts = uneven(ranks, part);
   const auto whole = pattern<T>(99, std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
   std::vector<T> x(whole.size());
   const auto first = std::accumulate(counts.begin(), counts.begin() + me, std::size_t{0});
   for (std::size_t i = first; i < first + counts[place]; ++i) x[i] = whole[i];
   group.all_gather_v(std::span(x), counts);
-  return same_bits(x, whole) && ok;
+  return same_bits(x, whole);
 }
 
 // gather and scatter with every root, into other memory and in place; a rank that is not the root passes nothing that
@@ -95,12 +105,13 @@ bool gathers_and_scatters(const Group& group, std::size_t part) {
 // Which ranks work in place.
 enum class placed { nowhere, everywhere, on_odd_ranks };
 
+template <class Group, class Run>
+bool exchanges_uneven_parts(const Group& group, std::size_t part, placed where, bool in_place, const Run& run);
+
 template <class T, class Group>
 bool exchanges_parts(const Group& group, std::size_t part, placed where) {
   const int me = group.rank(), ranks = group.size();
   const bool in_place = where == placed::everywhere || (where == placed::on_odd_ranks && me % 2 == 1);
-  // Element i of what `from` sends to `to`; a pair sends each other the same number.
-  const auto count = [&](int from, int to) { return static_cast<std::size_t>((from + to) % 3) * part; };
   const auto run = [&](auto count_of, auto call) {
     std::vector<std::size_t> sends, receives;
     std::vector<T> expected;
@@ -118,8 +129,20 @@ bool exchanges_parts(const Group& group, std::size_t part, placed where) {
     call(std::span(in), sends, in_place ? std::span(in) : std::span(out), receives);
     return in_place ? same_bits(in, expected) : same_bits(out, expected) && same_bits(in, mine);
   };
-  const bool even =
-      run([&](int, int) { return part; }, [&](auto in, auto&, auto out, auto&) { group.all_to_all(in, out); });
+  const auto part_of = [&](int, int) { return part; };
+  const auto call_even = [&](auto in, auto&, auto out, auto&) { group.all_to_all(in, out); };
+  // What offers no uneven parts has one way for all ranks, in place or not.
+  if constexpr (!belay::has_varying_counts<Group>) {
+    return where == placed::on_odd_ranks || run(part_of, call_even);
+  } else {
+    return run(part_of, call_even) && exchanges_uneven_parts(group, part, where, in_place, run);
+  }
+}
+
+template <class Group, class Run>
+bool exchanges_uneven_parts(const Group& group, std::size_t part, placed where, bool in_place, const Run& run) {
+  // Element i of what `from` sends to `to`; a pair sends each other the same number.
+  const auto count = [&](int from, int to) { return static_cast<std::size_t>((from + to) % 3) * part; };
   const bool uneven_parts =
       run(count, [&](auto in, auto& sends, auto out, auto& receives) { group.all_to_all_v(in, sends, out, receives); });
   // What a pair sends each other differs: not in place.
@@ -127,22 +150,26 @@ bool exchanges_parts(const Group& group, std::size_t part, placed where) {
       in_place || where != placed::nowhere ||
       run([&](int from, int to) { return static_cast<std::size_t>((from + 2 * to) % 4) * part; },
           [&](auto in, auto& sends, auto out, auto& receives) { group.all_to_all_v(in, sends, out, receives); });
-  return even && uneven_parts && one_sided;
+  return uneven_parts && one_sided;
 }
 
 // Rank 1 gives all it has to rank 0, each with one buffer: what is not sent or not received has no elements at its
 // start.
 template <class T, class Group>
-bool gives_all(const Group& group, std::size_t n) {
-  const int me = group.rank();
-  const auto ranks = static_cast<std::size_t>(group.size());
-  std::vector<T> buffer = me == 1 ? pattern<T>(1, n) : std::vector<T>(n);
-  std::vector<std::size_t> sends(ranks), receives(ranks);
-  if (me == 1) sends[0] = n;
-  if (me == 0) receives[1] = n;
-  const std::span<T> all(buffer), none = all.first(0);
-  group.all_to_all_v(me == 1 ? all : none, sends, me == 0 ? all : none, receives);
-  return me > 1 || same_bits(buffer, pattern<T>(1, n));
+bool gives_all([[maybe_unused]] const Group& group, [[maybe_unused]] std::size_t n) {
+  if constexpr (!belay::has_varying_counts<Group>)
+    return true;
+  else {
+    const int me = group.rank();
+    const auto ranks = static_cast<std::size_t>(group.size());
+    std::vector<T> buffer = me == 1 ? pattern<T>(1, n) : std::vector<T>(n);
+    std::vector<std::size_t> sends(ranks), receives(ranks);
+    if (me == 1) sends[0] = n;
+    if (me == 0) receives[1] = n;
+    const std::span<T> all(buffer), none = all.first(0);
+    group.all_to_all_v(me == 1 ? all : none, sends, me == 0 ? all : none, receives);
+    return me > 1 || same_bits(buffer, pattern<T>(1, n));
+  }
 }
 
 // The law for every movable type and a few sizes.

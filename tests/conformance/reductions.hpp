@@ -28,6 +28,9 @@ bool reduces(const Group& group, std::size_t n, Op op) {
   return ok;
 }
 
+template <class T, class Op, class Group>
+bool reduces_and_scatters_unevenly(const Group& group, std::size_t part, Op op);
+
 // reduce_scatter into another buffer and in place, reduce_scatter_v: nothing changes but this rank's part.
 template <class T, class Op, class Group>
 bool reduces_and_scatters(const Group& group, std::size_t part, Op op) {
@@ -42,7 +45,14 @@ bool reduces_and_scatters(const Group& group, std::size_t part, Op op) {
   auto placed = in;
   group.reduce_scatter(placed, std::span(placed).subspan(part * place, part), op);
   ok = same_bits_with(placed, in, part * place, mine) && ok;
+  if constexpr (belay::has_varying_counts<Group>) ok = reduces_and_scatters_unevenly<T>(group, part, op) && ok;
+  return ok;
+}
 
+template <class T, class Op, class Group>
+bool reduces_and_scatters_unevenly(const Group& group, std::size_t part, Op op) {
+  const int me = group.rank(), ranks = group.size();
+  const auto place = static_cast<std::size_t>(me);
   const auto counts = uneven(ranks, part);
   const auto total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   const auto first = std::accumulate(counts.begin(), counts.begin() + me, std::size_t{0});
@@ -50,7 +60,7 @@ bool reduces_and_scatters(const Group& group, std::size_t part, Op op) {
   const auto expected = reduced<T>(ranks, total, op);
   auto x = before;
   group.reduce_scatter_v(std::span(x), counts, op);
-  ok = same_bits_with(x, before, first, std::span<const T>(expected).subspan(first, counts[place])) && ok;
+  const bool ok = same_bits_with(x, before, first, std::span<const T>(expected).subspan(first, counts[place]));
   group.all_gather_v(std::span(x), counts);  // completes what reduce_scatter_v left
   return same_bits(x, expected) && ok;
 }

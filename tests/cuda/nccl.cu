@@ -2,14 +2,35 @@
 //
 // The NCCL backend over the real library. Without a device a communicator is refused in one clear backend_error.
 #include <cstdio>
+#include <span>
 #include <string>
+#include <utility>
 
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/runtime_api.cuh"
+#include "belay/backend/host.hpp"
 #include "belay/backend/nccl.hpp"
 #include "belay/backend/nccl/runtime_nccl.cuh"
+#include "belay/comm.hpp"
 
 namespace {
 
 using api_type = belay::nccl::runtime_nccl;
+
+using ordered = belay::nccl::rank<belay::host::rank, belay::cuda::runtime_api, api_type, belay::nccl::sums::fixed_order>;
+
+// What a rank of several does, for the compiler: two ranks need two devices.
+[[maybe_unused]] void train(belay::host::rank& control, const belay::cuda::device<belay::cuda::runtime_api>& gpu,
+                            api_type& nccl, std::span<float> gradients) {
+  ordered rank(control, gpu, nccl);
+  belay::mesh<ordered> mesh(rank, {.data = rank.size()});
+  belay::cuda::stream<belay::cuda::runtime_api> compute(gpu);
+  belay::pending sum = mesh.data().start_all_reduce(gradients, belay::sum, belay::after(compute.record()));
+  std::move(sum).then(compute);
+  mesh.data().reduce(gradients, belay::average, 0);
+  compute.synchronize();
+  rank.finish();
+}
 
 int alone(const belay::nccl::library<api_type>& lib) {
   belay::nccl::unique_id id{};

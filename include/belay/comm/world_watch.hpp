@@ -35,6 +35,12 @@ class world_watch final : public stream_watch {
     world_->abort({comm_fault::timeout, {rank_}, what, at.line == 0 ? std::string() : at.text()});
     raise(at);
   }
+  void fail(error_kind thrown, const std::string& what, where at) const override {
+    const comm_fault fault = thrown == error_kind::communication ? comm_fault::timeout : comm_fault::peer_failed;
+    abort_cause why{fault, {rank_}, what, at.line == 0 ? std::string() : at.text()};
+    why.thrown = thrown;
+    world_->abort(std::move(why));
+  }
   [[nodiscard]] int rank() const noexcept override { return rank_; }
 
  private:

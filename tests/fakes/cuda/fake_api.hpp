@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -138,12 +139,17 @@ class device_api {
       return queues_.failure();
     });
   }
-  status_type await(event_type which, std::chrono::nanoseconds, bool& reached) {
-    return call("await", [&] {
+  status_type await(event_type which, std::chrono::nanoseconds at_most, bool& reached) {
+    const auto look = [&] {
       if (!held_) queues_.reach(which->at);
       reached = which->at.reached();
       return queues_.failure();
-    });
+    };
+    const status_type got = call("await", look);
+    if (!succeeded(got) || reached || held_) return got;
+    std::unique_lock lock(mutex_);  // what it waits for has not been queued yet
+    changed_.wait_for(lock, at_most, [&] { return !look().empty() || reached; });
+    return {queues_.failure()};
   }
 
   status_type copy(stream_type on, void* to, const void* from, std::size_t bytes) {
@@ -207,6 +213,17 @@ class device_api {
     });
   }
 
+  /// For what stands on it: `act(queues)` while no call of it runs.
+  template <class Do>
+  decltype(auto) with_queues(const Do& act) {
+    const std::lock_guard lock(mutex_);
+    return act(queues_);
+  }
+  /// Who waits for what another thread queues looks again.
+  void look_again() noexcept { changed_.notify_all(); }
+  /// Whether that is memory of the device. For `with_queues`.
+  [[nodiscard]] bool holds(const void* place, std::size_t bytes) const { return memory_.holds(place, bytes); }
+
   /// No wait ends, until `go_on`.
   void hold() noexcept { held_ = true; }
   void go_on() noexcept { held_ = false; }
@@ -252,6 +269,7 @@ class device_api {
   device_options options_;
   bool held_ = false;
   std::mutex mutex_;
+  std::condition_variable changed_;
   guarded_memory memory_;
   guarded_memory::range_map registered_;
   late_queues queues_;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,18 +68,32 @@ class late_queues {
     ++on->queued;
     if (order_ == work_order::eager) reach(end_of(on));
     if (order_ == work_order::random)
-      for (std::uint64_t more = draw(4); more > 1; --more) run_one_of_all();
+      for (std::uint64_t more = draw(4); more > 1; --more) static_cast<void>(run_one_of_all());
+    opened_.reset();
   }
-  /// Returns when `place` is reached.
+  /// Runs what has to be over before `place` is reached, and then some. Returns before where that waits for what
+  /// another thread has yet to queue.
   void reach(const work_queue::place& place) {
     if (place.reached()) return;
     if (order_ == work_order::random) {
-      while (!place.reached()) run_one_of_all();
+      while (!place.reached() && run_one_of_all()) {
+      }
     } else {
-      const guarded_memory::batch opened(*memory_);
-      reach_late(place);
+      static_cast<void>(reach_late(place));
     }
+    opened_.reset();
   }
+  /// A queue that is no stream's: where streams meet.
+  [[nodiscard]] std::shared_ptr<work_queue> make_meeting() {
+    auto made = std::make_shared<work_queue>();
+    if (meetings_.size() >= most_meetings_) {
+      std::erase_if(meetings_, [](const auto& each) { return each.expired(); });
+      most_meetings_ = 2 * meetings_.size() + 64;
+    }
+    meetings_.push_back(made);
+    return made;
+  }
+  [[nodiscard]] std::shared_ptr<work_queue> shared(work_queue* which) const { return queues_.at(which); }
   void reach_all() {
     for (const auto& [address, queue] : queues_) reach({queue, queue->queued});
   }
@@ -94,26 +109,34 @@ class late_queues {
   }
 
  private:
-  void reach_late(const work_queue::place& place) {
+  [[nodiscard]] bool reach_late(const work_queue::place& place) {
     while (!place.reached()) {
+      if (place.of->waiting.empty()) return false;
       const work_queue::place first = place.of->waiting.front().after;
-      reach_late(first);
+      if (!reach_late(first)) return false;
       run_next(*place.of);
     }
+    return true;
   }
-  void run_one_of_all() {
-    std::vector<work_queue*> able;
-    for (const auto& [address, queue] : queues_)
-      if (!queue->waiting.empty() && queue->waiting.front().after.reached()) able.push_back(queue.get());
-    if (able.empty()) return;
-    const guarded_memory::batch opened(*memory_);
+  bool run_one_of_all() {
+    std::vector<std::shared_ptr<work_queue>> able;
+    const auto add = [&](const std::shared_ptr<work_queue>& queue) {
+      if (queue != nullptr && !queue->waiting.empty() && queue->waiting.front().after.reached()) able.push_back(queue);
+    };
+    for (const auto& [address, queue] : queues_) add(queue);
+    for (const auto& each : meetings_) add(each.lock());
+    if (able.empty()) return false;
     run_next(*able[draw(able.size())]);
+    return true;
   }
   void run_next(work_queue& of) {
     const work_queue::operation next = std::move(of.waiting.front());
     of.waiting.pop_front();
     try {
-      if (failure_.empty() && next.work) next.work();
+      if (failure_.empty() && next.work) {
+        if (!opened_) opened_.emplace(*memory_);
+        next.work();
+      }
     } catch (const std::exception& thrown) {
       failure_ = thrown.what();
     }
@@ -121,9 +144,12 @@ class late_queues {
   }
 
   const guarded_memory* memory_;
+  std::optional<guarded_memory::batch> opened_;  // from the first work of a batch on
   work_order order_;
   std::uint64_t random_;
   std::map<work_queue*, std::shared_ptr<work_queue>> queues_;
+  std::vector<std::weak_ptr<work_queue>> meetings_;
+  std::size_t most_meetings_ = 64;
   std::string failure_;
 };
 

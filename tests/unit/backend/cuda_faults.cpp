@@ -79,6 +79,7 @@ struct impatient final : belay::stream_watch {
   [[nodiscard]] bool failed() const noexcept override { return false; }
   [[noreturn]] void raise(belay::where at) const override { throw belay::error("the world has failed", at); }
   [[noreturn]] void give_up(const std::string& what, belay::where at) const override { throw belay::error(what, at); }
+  void fail(belay::error_kind, const std::string&, belay::where) const override {}
   [[nodiscard]] int rank() const noexcept override { return 3; }
 };
 

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The communication stream of a rank over NCCL: a stream of its device, into which the rank's host thread queues what
+// it starts, in the order of the program. Other streams of the device wait for its operations on the device. Starting
+// allocates nothing.
+// IWYU pragma: private, include "belay/backend/nccl.hpp"
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "belay/backend/cuda/memory.hpp"
+#include "belay/backend/cuda/stream.hpp"
+#include "belay/backend/nccl/communicators.hpp"
+#include "belay/backend/nccl/library.hpp"
+#include "belay/backend/nccl/nccl_api.hpp"
+#include "belay/backend/nccl/rank_failure.hpp"
+#include "belay/comm/abort_cause.hpp"
+#include "belay/comm/buffers_in_flight.hpp"
+#include "belay/comm/call_guard.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/own_process.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/stream_patience.hpp"
+
+namespace belay::inline BELAY_ABI::nccl {
+
+/// One operation, as messages name it.
+struct started_call {
+  call_site site;
+  std::chrono::steady_clock::duration limit{};
+};
+
+/// Shared by the rank, its groups and its handles. The device and the library outlive it.
+template <cuda::device_api Api, nccl_api N>
+requires std::same_as<typename Api::stream_type, typename N::stream_type>
+class channel final : public completion_source,
+                      public cuda::device_places<Api>,
+                      public std::enable_shared_from_this<channel<Api, N>> {
+ public:
+  /// So many operations may be in flight; one more waits for the oldest.
+  static constexpr std::size_t capacity = cuda::stream_state<Api>::events;
+  using duration = std::chrono::steady_clock::duration;
+
+  channel(const cuda::device<Api>& on, const library<N>& lib, std::shared_ptr<const stream_watch> watch,
+          std::size_t workspace_bytes, where at)
+      : device_(&on),
+        lib_(&lib),
+        number_(on.rank()),
+        failure_(std::move(watch)),
+        communicators_(lib, failure_),
+        guard_(std::make_shared<own_process>(), on.rank()),
+        workspace_(on, workspace_bytes, at),
+        stream_(on, stream_kind::communication, failure_.shared_watch(), at) {}
+  channel(const channel&) = delete;
+  channel& operator=(const channel&) = delete;
+  ~channel() { cut(); }
+
+  [[nodiscard]] const cuda::device<Api>& device() const noexcept { return *device_; }
+  [[nodiscard]] const library<N>& lib() const noexcept { return *lib_; }
+  [[nodiscard]] communicators<N>& made() noexcept { return communicators_; }
+  [[nodiscard]] cuda::stream<Api>& stream() noexcept { return stream_; }
+  [[nodiscard]] const cuda::device_memory<Api>& workspace() const noexcept { return workspace_; }
+  [[nodiscard]] call_guard& guard() noexcept { return guard_; }
+  [[nodiscard]] rank_failure& failure() noexcept { return failure_; }
+  /// The rank's number in the world.
+  [[nodiscard]] const int& number() const noexcept { return number_; }
+  /// Counts the operations of the group of this rank alone.
+  [[nodiscard]] std::uint64_t next_alone() noexcept { return alone_++; }
+
+  /// Queues what `queue()` calls of NCCL and of the device, behind what `how` says. Throws the first cause of the rank,
+  /// and backend_error where a call fails.
+  template <class Queue>
+  [[nodiscard]] pending launch(const call_site& site, const buffer_use& buffers, const start_order& how, duration limit,
+                               const Queue& queue) {
+    guard_.expect_usable(name(site.what), site.at);
+    const call_guard::entry mine(guard_, name(site.what), site.at);
+    report_abandoned(site.at);
+    const std::uint64_t number = launched_.load(std::memory_order_relaxed) + 1;
+    expect_alive(site);
+    if (number > capacity) await(number - capacity, site);
+    operation_slot& slot = slots_[number % capacity];
+    stream_event end;
+    try {
+      if (how.event.source() != nullptr) stream_.wait(how.event, site.at);
+      const auto turn = communicators_.enter();
+      expect_alive(site);
+      queue();
+      end = stream_.record(site.at);
+    } catch (const backend_error& problem) {
+      fail(problem);
+      throw;
+    }
+    {
+      const std::lock_guard lock(slots_lock_);
+      slot = {{site, limit}, how.event, end, how.kept};
+      launched_.store(number, std::memory_order_release);
+    }
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.add(number, buffers, site.what, site.at);
+    }
+    return pending(this->shared_from_this(), number, site.what, site.at, end.clock());
+  }
+  /// Checked builds: a blocking call must not touch what a started operation has in flight.
+  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
+                   [[maybe_unused]] const where& at) const {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.expect_free(buffers, by, at);
+    }
+  }
+
+  // As a source of events.
+  [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return end_of(number).ready(); }
+  [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
+                                where at) const override {
+    while (std::chrono::steady_clock::now() < deadline)
+      if (reached_within_slice(number, deadline, at)) return true;
+    return over(number);
+  }
+  void expect_done(std::uint64_t number, where at) const override {
+    if (failure_.failed() && number > good_.load(std::memory_order_acquire)) failure_.raise(site_of(number, at));
+  }
+  void let_wait(const cuda::stream_state<Api>& other, std::uint64_t number, where at) const override {
+    const stream_event end = end_of(number);
+    if (const auto* places = dynamic_cast<const cuda::device_places<Api>*>(end.source()))
+      places->let_wait(other, end.place(), at);
+  }
+  void wait(std::uint64_t number, operation what, where at) override {
+    guard_.expect_usable(name(what), at);
+    const call_guard::entry mine(guard_, name(what), at);
+    await(number, site_of(number, at));
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.remove(number);
+    }
+    expect_done(number, at);
+  }
+  void hand_to_stream(std::uint64_t number, operation what, where at) override {
+    guard_.expect_usable(name(what), at);
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.remove(number);
+    }
+  }
+  void abandon(std::uint64_t number, where started_at) noexcept override {
+    const std::lock_guard lock(notes_);
+    if constexpr (checked(check_level::local)) in_flight_.remove(number);
+    ++abandoned_;
+    unreported_ = true;
+    abandoned_at_ = started_at;
+  }
+  [[nodiscard]] std::uint64_t abandoned() const noexcept {
+    const std::lock_guard lock(notes_);
+    return abandoned_;
+  }
+  /// Checked builds: the first call after a handle was lost says so.
+  void report_abandoned([[maybe_unused]] const where& at) {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      if (!std::exchange(unreported_, false)) return;
+      throw usage_error("the communication started at " + abandoned_at_.text() +
+                            " was never waited for; its buffers may still be in use",
+                        at);
+    }
+  }
+
+  /// What the watchdog does: whether a communicator has met an error, the control world has failed, or the oldest
+  /// operation that has begun takes longer than its limit. Then all communicators are aborted. From any thread.
+  void look() noexcept {
+    const std::lock_guard lock(looking_);
+    if (failure_.failed()) return;
+    try {
+      if (const auto problem = communicators_.met()) return fail(named(*problem));
+      if (failure_.watch().failed()) {
+        failure_.note_world();
+        return abort_all();
+      }
+      look_at_oldest();
+    } catch (const backend_error& problem) {
+      fail(problem);
+    }
+  }
+  /// Throws the first cause, once something of the rank has failed.
+  void expect_alive(const call_site& site) const {
+    if (failure_.failed()) [[unlikely]]
+      failure_.raise(site);
+  }
+  /// `problem` is the first cause unless there is one: communicators are aborted, and so what is queued ends.
+  void fail(const backend_error& problem) noexcept {
+    mark_good();
+    failure_.note(problem);
+    abort_all();
+  }
+  /// Waits for all that is queued. Throws as a wait does.
+  void drain(where at) {
+    const std::uint64_t last = launched_.load(std::memory_order_relaxed);
+    const call_site site{operation::none, 0, last, 0, at};
+    if (last > 0) await(last, site);
+    expect_alive(site);
+  }
+  /// Ends what is queued, by aborting, if there is any communicator left.
+  void cut() noexcept {
+    guard_.end();
+    abort_all();
+  }
+
+ private:
+  struct operation_slot {
+    started_call call;
+    stream_event after;
+    stream_event end;
+    std::shared_ptr<const void> kept;
+  };
+
+  [[nodiscard]] operation_slot slot_of(std::uint64_t number) const {
+    const std::lock_guard lock(slots_lock_);
+    return slots_[number % capacity];
+  }
+  [[nodiscard]] stream_event end_of(std::uint64_t number) const noexcept { return slot_of(number).end; }
+  [[nodiscard]] call_site site_of(std::uint64_t number, const where& at) const {
+    call_site site = slot_of(number).call.site;
+    site.at = at;
+    return site;
+  }
+
+  [[nodiscard]] bool reached_within_slice(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
+                                          where at) const {
+    const auto slice_end = std::chrono::steady_clock::now() + stream_patience::slice;
+    return end_of(number).synchronize_until(std::min(deadline, slice_end), at);
+  }
+  // Every operation ends: by itself, or because it is aborted.
+  void await(std::uint64_t number, const call_site& site) {
+    try {
+      while (!reached_within_slice(number, std::chrono::steady_clock::time_point::max(), site.at)) look();
+    } catch (const backend_error& problem) {
+      fail(problem);
+      expect_alive(site);
+    }
+  }
+  // What an asynchronous error is about: the oldest operation that is not over.
+  [[nodiscard]] backend_error named(const backend_error& problem) const {
+    backend_error::details about = problem.about();
+    if (const std::uint64_t oldest = oldest_waiting(); oldest != 0) {
+      const call_site site = slot_of(oldest).call.site;
+      about.call = site.text() + ": " + about.call;
+      about.bytes = site.bytes;
+      about.here = site.at;
+    }
+    return backend_error(std::move(about));
+  }
+  [[nodiscard]] std::uint64_t oldest_waiting() const {
+    const std::uint64_t last = launched_.load(std::memory_order_acquire);
+    const std::uint64_t first = last > capacity ? last - capacity + 1 : 1;
+    for (std::uint64_t number = std::max(first, good_.load(std::memory_order_relaxed) + 1); number <= last; ++number)
+      if (!over(number)) return number;
+    return 0;
+  }
+  // Not counted is the time in which it waits for what it comes after, which has a limit of its own.
+  void look_at_oldest() {
+    const std::uint64_t oldest = oldest_waiting();
+    const auto now = std::chrono::steady_clock::now();
+    const operation_slot slot = slot_of(oldest);
+    if (oldest == 0 || oldest != watched_ || !slot.after.ready()) since_ = now;
+    watched_ = oldest;
+    if (oldest == 0) return;
+    const started_call& call = slot.call;
+    if (now - since_ < call.limit) return;
+    mark_good();
+    failure_.note_timeout("rank " + std::to_string(lib_->rank()) + " waits in " + call.site.text() + " of " +
+                              std::to_string(call.site.bytes) + " bytes for " +
+                              std::to_string(std::chrono::duration<double>(call.limit).count()) +
+                              " s: not all ranks of its group have come to it, or one that has is stuck",
+                          call.site.at);
+    abort_all();
+  }
+  void mark_good() noexcept {
+    if (failure_.failed()) return;
+    const std::uint64_t last = launched_.load(std::memory_order_acquire);
+    std::uint64_t good = good_.load(std::memory_order_relaxed);
+    while (good < last && (last - good > capacity || over(good + 1))) ++good;
+    good_.store(good, std::memory_order_release);
+  }
+  void abort_all() noexcept { communicators_.abort(); }
+
+  const cuda::device<Api>* device_;
+  const library<N>* lib_;
+  int number_;
+  std::uint64_t alone_ = 0;
+  mutable rank_failure failure_;
+  communicators<N> communicators_;
+  call_guard guard_;
+  cuda::device_memory<Api> workspace_;
+  cuda::stream<Api> stream_;
+  mutable std::mutex slots_lock_;  // the host thread writes a slot, any thread reads it
+  std::array<operation_slot, capacity> slots_{};
+  std::atomic<std::uint64_t> launched_{0};
+  std::atomic<std::uint64_t> good_{0};  // operations up to it were over before the failure
+  std::mutex looking_;
+  std::uint64_t watched_ = 0;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  mutable std::mutex notes_;
+  buffers_in_flight<capacity> in_flight_;  // of checked builds
+  std::uint64_t abandoned_ = 0;
+  bool unreported_ = false;
+  where abandoned_at_;
+};
+
+}  // namespace belay::inline BELAY_ABI::nccl

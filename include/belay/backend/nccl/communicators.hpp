@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The communicators of a rank. The parent, of all ranks, is made without blocking, so that its making has a deadline,
+// and carries nothing; its children share its resources, and their calls block. The two kinds are never in one group
+// of calls: NCCL leaves that undefined.
+//
+// Making and destroying are collective, aborting is not. So what ends communicators in order is a call, and the
+// destructor aborts what is left.
+// IWYU pragma: private, include "belay/backend/nccl.hpp"
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "belay/backend/nccl/library.hpp"
+#include "belay/backend/nccl/nccl_api.hpp"
+#include "belay/backend/nccl/rank_failure.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI::nccl {
+
+/// The rank's host thread makes and uses them; any thread asks what they have met, and aborts. The library and the
+/// failure outlive it.
+template <nccl_api N>
+class communicators {
+ public:
+  using handle = typename N::communicator_type;
+
+  communicators(const library<N>& lib, rank_failure& failure) noexcept : lib_(&lib), failure_(&failure) {}
+  communicators(const communicators&) = delete;
+  communicators& operator=(const communicators&) = delete;
+  ~communicators() { abort(); }
+
+  /// Makes the parent; collective over all ranks. Throws backend_error, and comm_error where that takes longer than the
+  /// world waits for peers.
+  void init(int ranks, const unique_id& id, where at) {
+    const auto turn = enter();
+    const auto got = api().init(parent_, ranks, id, lib_->rank(), calls::non_blocking);
+    expect(got, "init", at);
+    settle(parent_, "init", at);
+    made_.store(true, std::memory_order_release);
+  }
+  /// Makes a child of the ranks that give the same colour, ordered by key; collective over all ranks, of which those
+  /// with a negative colour get none. The child stays in its place.
+  [[nodiscard]] handle split(int colour, int key, where at) {
+    const auto turn = enter();
+    child& slot = [this]() -> child& {
+      const std::lock_guard lock(list_);
+      return children_.emplace_back();
+    }();
+    expect(api().split(parent_, colour, key, slot.made, calls::blocking), "split", at);
+    settle(parent_, "split", at);
+    if (colour < 0) return {};
+    settle(slot.made, "split", at);
+    const std::lock_guard lock(list_);
+    slot.usable = true;
+    return slot.made;
+  }
+
+  /// The first that one of them has met, if any.
+  [[nodiscard]] std::optional<backend_error> met() const {
+    if (!made_.load(std::memory_order_acquire)) return {};
+    const std::lock_guard lock(list_);
+    if (over_) return {};
+    if (auto problem = met(parent_)) return problem;
+    for (const child& each : children_)
+      if (each.usable)
+        if (auto problem = met(each.made)) return problem;
+    return {};
+  }
+
+  /// While it lives this thread alone calls NCCL, but for what any thread may call.
+  [[nodiscard]] std::unique_lock<std::timed_mutex> enter() { return std::unique_lock(calls_); }
+
+  /// Ends all of them, what they have queued and the calls of others. A call that does not return is aborted in.
+  void abort() noexcept {
+    std::unique_lock turn(calls_, std::defer_lock);
+    static_cast<void>(turn.try_lock_for(patience));
+    const std::lock_guard lock(list_);
+    if (over_ || parent_ == handle{}) return;
+    over_ = true;
+    for (auto each = children_.rbegin(); each != children_.rend(); ++each)
+      if (each->usable) lib_->note(api().abort(each->made), "abort");
+    lib_->note(api().abort(parent_), "abort");
+    for (const child& each : children_)  // what the parent was making
+      if (!each.usable && each.made != handle{}) lib_->note(api().abort(each.made), "abort");
+  }
+  /// Ends them in order, children first; collective over all ranks, which have nothing queued. Throws backend_error.
+  void destroy(where at) {
+    const auto turn = enter();
+    const std::lock_guard lock(list_);
+    if (over_ || parent_ == handle{}) return;
+    over_ = true;
+    std::optional<backend_error> first;
+    const auto end = [&](handle on) {
+      const auto got = api().destroy(on);
+      if (!api().succeeded(got) && !first) first = lib_->error_of(got, "destroy", 0, at);
+    };
+    for (auto each = children_.rbegin(); each != children_.rend(); ++each)
+      if (each->usable) end(each->made);
+    end(parent_);
+    if (first) throw *first;
+  }
+
+ private:
+  struct child {
+    handle made{};
+    bool usable = false;
+  };
+
+  [[nodiscard]] N& api() const noexcept { return lib_->api(); }
+
+  void expect(const typename N::status_type& got, const char* call, where at) const {
+    if (!api().in_progress(got)) lib_->expect(got, call, 0, at);
+  }
+  [[nodiscard]] std::optional<backend_error> met(handle on) const {
+    typename N::status_type told{};
+    const auto got = api().async_error(on, told);
+    if (!api().succeeded(got)) return lib_->error_of(got, "async_error", 0, {});
+    if (api().succeeded(told) || api().in_progress(told)) return {};
+    return lib_->error_of(told, "asynchronous error", 0, {});
+  }
+
+  // Returns when `on` has succeeded with what it does: not before may any event be recorded behind it.
+  void settle(const handle& on, const char* call, where at) {
+    const auto begun = std::chrono::steady_clock::now();
+    for (int asked = 0;; ++asked) {
+      typename N::status_type told{};
+      lib_->expect(api().async_error(on, told), "async_error", 0, at);
+      if (api().succeeded(told)) return;
+      if (!api().in_progress(told)) throw lib_->error_of(told, call, 0, at);
+      const stream_watch& watch = failure_->watch();
+      if (watch.failed()) watch.raise(at);
+      if (std::chrono::steady_clock::now() - begun >= watch.limit())
+        watch.give_up("rank " + std::to_string(lib_->rank()) + ": NCCL's " + call +
+                          " has not ended in time: not all ranks of the world have called it",
+                      at);
+      if (asked < busy)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+
+  static constexpr int busy = 100;  // asked at once so often, then seldom
+  static constexpr std::chrono::milliseconds patience{200};
+
+  const library<N>* lib_;
+  rank_failure* failure_;
+  handle parent_{};
+  std::atomic<bool> made_{false};
+  std::timed_mutex calls_;
+  mutable std::mutex list_;
+  std::deque<child> children_;
+  bool over_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI::nccl

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One rank whose data groups are NCCL's, over the rank of another world that carries what the ranks agree on: the
+// processes of one machine, or MPI across machines. NCCL's unique id travels there too.
+//
+//   belay::mpi::world().run([](belay::mpi::rank& control) {
+//     belay::cuda::runtime_api api(local_rank);
+//     const belay::cuda::device gpu(api, control.number());
+//     belay::nccl::runtime_nccl nccl;
+//     belay::nccl::rank rank(control, gpu, nccl);
+//     belay::mesh mesh(rank, {.data = rank.size()});
+//     train(mesh, gpu);  // mesh.data(): memory of the GPU; mesh.control(): of the host
+//     rank.finish();
+//   });
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/cuda/device.hpp"
+#include "belay/backend/nccl/channel.hpp"
+#include "belay/backend/nccl/group.hpp"
+#include "belay/backend/nccl/library.hpp"
+#include "belay/backend/nccl/nccl_api.hpp"
+#include "belay/backend/nccl/watchdog.hpp"
+#include "belay/comm/call_arguments.hpp"
+#include "belay/comm/call_guard.hpp"
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_watch.hpp"
+
+namespace belay::inline BELAY_ABI::nccl {
+
+/// How an NCCL rank is made.
+struct rank_options {
+  /// Memory of the device for sums in rank order and for an all_to_all in place: more rounds with less.
+  std::size_t workspace_bytes = std::size_t{8} << 20;
+  /// How often the watchdog looks.
+  std::chrono::steady_clock::duration watch_period = std::chrono::milliseconds(50);
+};
+
+/// What an NCCL rank needs of the rank beside it.
+template <class C>
+concept control_rank = has_groups<C> && requires(const C& rank) {
+  { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
+};
+
+/// Belongs to the thread that runs its body. The control rank, the device and the policy outlive it. A world of one
+/// rank makes nothing of NCCL.
+template <control_rank Control, cuda::device_api Api, nccl_api N, sums Sums = sums::any>
+class rank {
+ public:
+  using group_type = nccl::group<Api, N, Sums>;
+  using control_type = typename Control::group_type;
+
+  /// Collective over all ranks. Throws backend_error, on all ranks alike where the versions of NCCL do not do, and
+  /// comm_error where it takes longer than the control world waits for peers.
+  rank(Control& control, const cuda::device<Api>& on, N& nccl, const rank_options& options = {},
+       where at = where::current())
+      : control_(&control),
+        lib_(nccl, control.number()),
+        channel_(std::make_shared<channel<Api, N>>(on, lib_, control.watch(), options.workspace_bytes, at)) {
+    if (size() == 1) {
+      world_.emplace(channel_, nullptr, limit());
+      return;
+    }
+    versions_ = agreed_versions(at);
+    channel_->made().init(size(), shared_id(at), at);
+    std::vector<int> all(static_cast<std::size_t>(size()));
+    std::iota(all.begin(), all.end(), 0);
+    world_.emplace(made_group(all, 0, number(), at));
+    watchdog_.emplace(
+        options.watch_period, [&on] { on.note(on.api().open(), "open"); },
+        [channel = channel_.get()] { channel->look(); });
+  }
+  rank(const rank&) = delete;
+  rank& operator=(const rank&) = delete;
+  /// Aborts what `finish` has not ended.
+  ~rank() {
+    watchdog_.reset();
+    channel_->cut();
+  }
+
+  /// This rank's number in the world, from 0.
+  [[nodiscard]] int number() const noexcept { return control_->number(); }
+  [[nodiscard]] int size() const noexcept { return control_->size(); }
+
+  /// All ranks, in order, with memory of the device.
+  [[nodiscard]] const group_type& world() const noexcept { return *world_; }
+  /// All ranks, in order, with memory of the host.
+  [[nodiscard]] const control_type& control() const noexcept { return control_->world(); }
+
+  /// A group of `members`: ranks of the world in the order they shall have, this one among them. Collective over the
+  /// world: all ranks make a group at the same time, of which a rank is in one, and those that are in none give
+  /// themselves. Throws usage_error on all ranks where members disagree.
+  [[nodiscard]] group_type group(std::span<const int> members, where at = where::current()) {
+    channel_->guard().expect_usable("making a group", at);
+    const call_guard::entry mine(channel_->guard(), "making a group", at);
+    std::vector<int> sorted(members.begin(), members.end());
+    std::sort(sorted.begin(), sorted.end());
+    check_members(sorted, size(), number(), at);
+    if (size() == 1) return *world_;
+    const int colour = agreed_colour(members, sorted.front(), at);
+    if (members.size() == 1) {
+      if (colour >= 0) static_cast<void>(split(-1, 0, at));
+      return group_type(channel_, nullptr, limit());
+    }
+    const auto place = std::find(members.begin(), members.end(), number()) - members.begin();
+    return made_group(members, colour, static_cast<int>(place), at);
+  }
+
+  /// Started communications of this rank whose handle was lost.
+  [[nodiscard]] std::uint64_t abandoned() const noexcept { return channel_->abandoned(); }
+  /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
+  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+  /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return control_->watch(); }
+
+  /// Whether peers' windows may be loaded and stored: not where a rank has loaded another NCCL than it was compiled
+  /// with.
+  [[nodiscard]] bool versions_agree() const noexcept { return versions_; }
+
+  /// Waits for what was started, and ends the communicators; collective over the world. Windows have ended before.
+  /// Throws what a wait throws.
+  void finish(where at = where::current()) {
+    channel_->drain(at);
+    if (size() > 1) {
+      control().barrier(at);
+      watchdog_.reset();
+      channel_->made().destroy(at);
+    }
+    channel_->guard().end();
+  }
+
+ private:
+  [[nodiscard]] std::chrono::steady_clock::duration limit() const { return channel_->failure().watch().limit(); }
+
+  // Each rank tells what it has loaded: all throw where one is too old or differs from rank 0's.
+  [[nodiscard]] bool agreed_versions(where at) const {
+    int loaded = 0;
+    lib_.expect(lib_.api().version(loaded), "version", 0, at);
+    const int mine[] = {loaded, lib_.api().compiled_version()};
+    std::vector<int> all(2 * static_cast<std::size_t>(size()));
+    control().all_gather(std::span<const int>(mine), std::span(all), at);
+    bool same = true;
+    for (std::size_t r = 0; r < all.size() / 2; ++r) {
+      const int there = all[2 * r];
+      if (there < least_version)
+        throw backend_error({"version", static_cast<int>(r), 0,
+                             "the NCCL that is loaded is " + version_text(there) + "; Belay needs " +
+                                 version_text(least_version) + " or later: install a newer libnccl.so.2",
+                             at});
+      if (there != all[0])
+        throw backend_error({"version", static_cast<int>(r), 0,
+                             "the NCCL that is loaded is " + version_text(there) + ", rank 0's is " +
+                                 version_text(all[0]) + ": all ranks of a world load the same",
+                             at});
+      same = same && there == all[2 * r + 1];
+    }
+    return same;
+  }
+  [[nodiscard]] unique_id shared_id(where at) const {
+    unique_id id{};
+    if (number() == 0) lib_.expect(lib_.api().make_id(id), "make_id", 0, at);
+    control().broadcast(std::span<std::byte>(id), 0, at);
+    return id;
+  }
+
+  // The lowest rank of the group, or -1 where no rank makes a group of several.
+  [[nodiscard]] int agreed_colour(std::span<const int> members, int lowest, where at) const {
+    fnv1a hash;
+    for (const int member : members) hash.add(static_cast<std::uint64_t>(member));
+    const std::uint64_t mine[] = {static_cast<std::uint64_t>(lowest), members.size(), hash.value()};
+    std::vector<std::uint64_t> all(3 * static_cast<std::size_t>(size()));
+    control().all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
+    bool several = false;
+    for (std::size_t r = 0; r < all.size(); r += 3) {
+      std::uint64_t alike = 0;
+      for (std::size_t q = 0; q < all.size(); q += 3)
+        if (std::equal(&all[r], &all[r] + 3, &all[q])) ++alike;
+      if (alike != all[r + 1])
+        throw usage_error(
+            "rank " + std::to_string(r / 3) + " makes a group of " + std::to_string(all[r + 1]) + " ranks, of which " +
+                std::to_string(alike) +
+                " make the same now: groups over NCCL are made by all ranks of the world at the same time",
+            at);
+      several = several || all[r + 1] > 1;
+    }
+    return several ? lowest : -1;
+  }
+  [[nodiscard]] typename N::communicator_type split(int colour, int key, where at) {
+    channel_->expect_alive({operation::none, 0, 0, 0, at});
+    try {
+      return channel_->made().split(colour, key, at);
+    } catch (const backend_error& problem) {
+      channel_->fail(problem);
+      throw;
+    }
+  }
+  [[nodiscard]] group_type made_group(std::span<const int> members, int colour, int key, where at) {
+    auto state = std::make_shared<group_state<N>>();
+    state->on = split(colour, key, at);
+    state->members.assign(members.begin(), members.end());
+    state->rank = key;
+    state->number = groups_++;
+    return group_type(channel_, std::move(state), limit());
+  }
+
+  Control* control_;
+  library<N> lib_;
+  std::shared_ptr<channel<Api, N>> channel_;
+  std::optional<group_type> world_;
+  std::optional<watchdog> watchdog_;
+  mesh_record meshes_;
+  std::uint32_t groups_ = 0;
+  bool versions_ = true;
+};
+
+template <class Control, class Api, class N>
+rank(Control&, const cuda::device<Api>&, N&) -> rank<Control, Api, N>;
+template <class Control, class Api, class N>
+rank(Control&, const cuda::device<Api>&, N&, const rank_options&) -> rank<Control, Api, N>;
+
+}  // namespace belay::inline BELAY_ABI::nccl
