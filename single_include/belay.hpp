@@ -635,6 +635,7 @@ inline constexpr maximum_t maximum{};
 inline constexpr product_t product{};
 inline constexpr average_t average{};
 
+/// A reduction has a code for fingerprints, and says how two elements become one.
 template <class Op>
 concept reduction_tag = requires {
   { Op::code } -> std::convertible_to<reduction>;
@@ -1951,8 +1952,7 @@ struct p2p {
   }
 };
 
-// The pieces, one requirement each, so that a compiler's note stops at the one that is missing.
-
+/// The pieces, one requirement each, so that a compiler's note stops at the one that is missing.
 template <class C>
 concept has_rank = requires(const C& c) {
   { c.rank() } -> std::same_as<int>;
@@ -1993,18 +1993,19 @@ concept has_varying_counts = communicator<C> && requires {
   requires C::has_varying_counts;
 };
 
+/// Sends and receives between pairs of its ranks can be called.
 template <class C>
 concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
   c.exchange(transfers, at);
 };
 
-// The same started.
-
+/// What is called can be started too: a barrier.
 template <class C>
 concept can_start_barrier = requires(const C& c, const start_order& at) {
   { c.start_barrier(at) } -> std::same_as<pending>;
 };
 
+/// The same of an exchange.
 template <class C>
 concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, const start_order& at) {
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;
@@ -2162,7 +2163,7 @@ class view {
   }
   [[nodiscard]] constexpr std::span<T> flat() const noexcept { return {data_, size()}; }
 
-  /// The element with that index along each axis; checked builds end the program beyond the shape.
+  /// The element with that index along each axis, which nothing checks: kernels use it.
   template <class... Index>
   requires(sizeof...(Index) == Rank) [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
     const extents<Rank> at{static_cast<std::size_t>(index)...};
@@ -4594,7 +4595,7 @@ class offset_allocator {
     std::size_t offset = 0;
     lease_chain chain;
   };
-  /// The lowest hole of that size, or nothing.
+  /// The same, with a chain of its own; nothing where there is no room.
   [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
     range out;
     const auto offset = allocate(bytes, out.chain);
@@ -5450,6 +5451,7 @@ template <class X>
   return transposed(read.values.template as<3>());
 }
 
+/// What a product reads as one matrix, and what it reads as a stack of them: views, operands, or these transposed.
 template <class X>
 concept matrix_operand = requires(const X& x) {
   operand_of(x).stride;
@@ -8565,7 +8567,7 @@ struct silu_gate_backward {
 /// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
 template <stored_real T>
 struct silu_gate_again_backward {
-  /// The same, and the output again, for a recompute.
+  /// What the derivatives take, and where the output goes.
   silu_gate_backward<T> derivatives;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
@@ -9125,7 +9127,7 @@ class rehearsal_kit {
   /// A stream that runs nothing.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
-  /// As of `host_kit`; only panels of products are counted.
+  /// As of `host_kit`; nothing is computed. A product of narrow types is noted for `workspace_bytes`.
   template <kernel::indexed F>
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>
@@ -10235,7 +10237,7 @@ struct adamw_settings {
 template <real T>
 struct adamw_scalars {
   T gradient_scale;  // multiplies the gradient first: clip factor, divisor
-  /// The constants and their complements, corrected for the step, in the type that is computed with.
+  /// The moments' rates of decay, and what they leave of 1.
   T beta1, complement1;  // complement = 1 - beta
   T beta2, complement2;
   T step_size;        // learning_rate / (1 - beta1^step)
@@ -11238,6 +11240,7 @@ inline constexpr bool is_placement = axis_placement<Placement>;
 template <class... Each>
 inline constexpr bool is_placement<placed<Each...>> = (axis_placement<Each> && ...);
 
+/// How the ranks of a mesh hold a tensor.
 template <class Placement>
 concept placement = is_placement<Placement>;
 
@@ -11867,7 +11870,7 @@ struct copy_place {
     return {0, turn % count == number ? elements : 0};
   }
 
-  /// Elements from which copies are divided among those that hold them.
+  /// Bytes for each of them from which they write parts.
   static constexpr std::size_t divided_from = std::size_t{1} << 20U;
 };
 
@@ -12039,6 +12042,7 @@ struct trainable {};
 /// The parameter never changes: no gradient, no optimizer state.
 struct frozen {};
 
+/// One of the two.
 template <class Learning>
 concept learning = std::is_same_v<Learning, trainable> || std::is_same_v<Learning, frozen>;
 
@@ -12069,7 +12073,6 @@ class parameter_values {
  public:
   /// `shape` outlives this: a parameter's.
   constexpr parameter_values(T* data, const parameter_shape& shape) noexcept : data_(data), shape_(&shape) {}
-
   /// The first element, the shape of the local part, and its elements.
   [[nodiscard]] constexpr T* data() const noexcept { return data_; }
   [[nodiscard]] constexpr const parameter_shape& shape() const noexcept { return *shape_; }
@@ -14339,7 +14342,7 @@ namespace belay::inline BELAY_ABI {
 
 /// One rank's findings. Over ranks they are summed, except `needed_rows`, of which the maximum counts.
 struct ballot {
-  /// Open obligations, misused handles and the loss of all ranks.
+  /// Handles that still owe, handles that were used wrongly, and what losses add up to.
   std::uint64_t open_obligations = 0;
   std::uint64_t misused_handles = 0;
   std::uint64_t non_finite = 0;   // gradients that are not finite
@@ -17064,11 +17067,13 @@ concept differentiable_element = std::floating_point<T> || std::same_as<T, bf16>
 template <class Input>
 concept differentiable = differentiable_element<typename Input::value_type> && !is_constant_input<Input>;
 
+/// `layer.forward(frame, input)` returns something with a view `out`.
 template <class Layer, class Engine, class Input>
 concept forward_layer = requires(Layer& layer, frame<Engine>& call, const Input& input) {
   layer.forward(call, input).out;
 };
 
+/// The two forms of a backward, with and without the gradient of the input.
 template <class Layer, class Engine, class Input>
 concept backward_with_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
                                     constant_view_t<output_of<Layer, Engine, Input>> dout,
@@ -21505,7 +21510,7 @@ class prover {
     result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
   }
 
-  /// All rules in turn; the first that is broken is told.
+  /// Checks all rules; the result names the first fault.
   [[nodiscard]] constexpr proof_result<peaks> run() {
     for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
     for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
@@ -24047,7 +24052,7 @@ class text_buffer {
     return {room_.data(), size_};
   }
 
-  /// Appends. Throws usage_error beyond the room.
+  /// Appends; what is beyond the room is counted and not written.
   text_buffer& put(char c) noexcept { return put(std::string_view(&c, 1)); }
   text_buffer& put(std::string_view text) noexcept {
     if (size_ <= room_.size() && text.size() <= room_.size() - size_) {
@@ -24115,7 +24120,7 @@ class json_line {
  public:
   static constexpr int deepest = 16;  // nested objects and arrays
 
-  /// Writes into that memory, which outlives it. Throws usage_error where a line does not fit.
+  /// Writes into that memory, which outlives it.
   explicit json_line(std::span<char> room) noexcept : text_(room) { begin(); }
 
   /// Forgets the line and begins the next one.
@@ -27195,7 +27200,7 @@ struct tier_report {
 
 /// Allocations of all ranks since the end of the first step.
 struct allocation_report {
-  /// Calls that took memory in the step: of the device, of the host, of the heap.
+  /// Of the device, of the host, and of the heap.
   std::uint64_t device = 0;
   std::uint64_t host = 0;
   std::uint64_t heap = 0;
@@ -33574,7 +33579,7 @@ namespace belay::inline BELAY_ABI {
 /// nothing.
 class memory_report {
  public:
-  /// Collects what each rank's tiers held. Collective.
+  /// Leases the memory; `gather` fills it.
   template <class Run, class Mesh>
   memory_report(Run& run, const Mesh& mesh, where at = where::current())
       : ranks_(static_cast<std::size_t>(mesh.shape().ranks())),
@@ -35166,7 +35171,7 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
 
 /// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
 struct declared_tensors {
-  /// All tensors in the order of their files, and which stage has each.
+  /// All tensors in the order of stages and models, and which stage has each.
   std::vector<safetensors::declaration> all;
   std::map<std::string, int, std::less<>> stage_of;
 };
@@ -35401,7 +35406,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Where that memory is when a run does not train.
 struct residency_memory {
-  /// The tier that state and gradients go to between phases.
+  /// The tier that gradients and optimizer state go to.
   tier lower = tier::host;
   file_memory files = {};  // of tier file: the folder
 };

@@ -9,8 +9,9 @@
 
 Public is a header without "IWYU pragma: private". Doxygen reads a copy of them in which the house's habits are spelled
 out: a comment `///` speaks for the declarations below it up to an empty line, and for members that it names in
-backticks; a comment behind a declaration is that declaration's; the comment that a header opens with is that of the class with its name; `= default`, `= delete`,
-destructors, aliases, overrides and deduction guides speak for themselves. Lines keep their numbers.
+backticks; a comment behind a declaration is that declaration's; the comment that a header opens with is that of the
+class with its name; `= default`, `= delete`, destructors, aliases, overrides and deduction guides speak for themselves.
+Lines keep their numbers. Of concepts, of which Doxygen says nothing, the script says what lacks a comment.
 """
 import pathlib
 import re
@@ -63,7 +64,9 @@ def opening(text):
     return " ".join(comment)
 
 
-def spelled_out(text, noun):
+def spelled_out(text, noun, undocumented):
+    """The text with all comments where Doxygen looks for them. Concepts without one, of which it says nothing, are
+    added to `undocumented` with their line."""
     tokens = TOKEN.findall(text)
     whole = opening(text)
     out, scopes, statement, outer, about = [], ["scope"], [], [], [""]
@@ -73,6 +76,8 @@ def spelled_out(text, noun):
         nonlocal statement, start
         words = head(statement)
         if start is not None and words and scopes[-1] == "scope":
+            if words.startswith("concept ") and not group:
+                undocumented.append(("".join(out[:start]).count("\n") + 1, words.split()[1]))
             if ITSELF.search(words):
                 out[start] = "/** Says what it is. */ " + out[start]
             elif group and not fresh_at_start:
@@ -192,17 +197,21 @@ def documented_by_the_first(warning, lines):
 def warnings(root, work, html):
     """What Doxygen says of a copy of the public headers of `root`, without the false warnings that docs lists."""
     shutil.rmtree(work, ignore_errors=True)
-    for path in (root / "include").rglob("*"):
+    said = []
+    for path in sorted((root / "include").rglob("*")):
         if path.suffix in (".hpp", ".cuh") and "// IWYU pragma: private" not in path.read_text():
             copy = work / path.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             text = path.read_text().replace("belay::inline BELAY_ABI", "belay")
-            copy.write_text(spelled_out(text, path.stem))
+            concepts = []
+            copy.write_text(spelled_out(text, path.stem, concepts))
+            name = path.relative_to(root)
+            said += [f"{name}:{line}: warning: Concept {concept} is not documented." for line, concept in concepts]
     (work / "include/belay/namespaces.hpp").write_text(NAMESPACES)
     settings = (root / "docs/Doxyfile").read_text() + f"OUTPUT_DIRECTORY = {work}\n"
     settings += "GENERATE_HTML = YES\n" if html else "GENERATE_HTML = NO\nGENERATE_XML = YES\n"
     ran = subprocess.run(["doxygen", "-"], input=settings, cwd=work, text=True, capture_output=True)
-    said = [line.replace(f"{work}/", "") for line in ran.stderr.splitlines() if line.strip()]
+    said += [line.replace(f"{work}/", "") for line in ran.stderr.splitlines() if line.strip()]
     if ran.returncode != 0 and not said:
         said = [f"doxygen ended with {ran.returncode}"]
     listed = (root / "docs/doxygen_false_warnings.txt").read_text().splitlines()
@@ -255,6 +264,9 @@ struct with_fields {
   int not_named{1};
 };
 
+template <class T>
+concept forgotten_concept = true;
+
 struct forgotten_class { int of_forgotten_class = 0; };
 
 int forgotten_function();
@@ -276,7 +288,7 @@ def planted(root, work):
         path.write_text(text)
     found = sorted(set(warnings(work / "root", work / "copy", False)))
     expected = ("forgotten (", "forgotten_too", "forgotten_class is", "of_forgotten_class", "forgotten_function")
-    expected += ("nothing", "never given", " not_named")
+    expected += ("forgotten_concept", "nothing", "never given", " not_named")
     missed = [word for word in expected if not any(word in line for line in found)]
     others = [line for line in found if not any(word in line for word in expected)]
     return [f"not found: {word}" for word in missed] + [f"not planted: {line}" for line in others]

@@ -60,8 +60,7 @@ struct p2p {
   }
 };
 
-// The pieces, one requirement each, so that a compiler's note stops at the one that is missing.
-
+/// The pieces, one requirement each, so that a compiler's note stops at the one that is missing.
 template <class C>
 concept has_rank = requires(const C& c) {
   { c.rank() } -> std::same_as<int>;
@@ -102,18 +101,19 @@ concept has_varying_counts = communicator<C> && requires {
   requires C::has_varying_counts;
 };
 
+/// Sends and receives between pairs of its ranks can be called.
 template <class C>
 concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
   c.exchange(transfers, at);
 };
 
-// The same started.
-
+/// What is called can be started too: a barrier.
 template <class C>
 concept can_start_barrier = requires(const C& c, const start_order& at) {
   { c.start_barrier(at) } -> std::same_as<pending>;
 };
 
+/// The same of an exchange.
 template <class C>
 concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, const start_order& at) {
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;

@@ -133,6 +133,7 @@ inline constexpr maximum_t maximum{};
 inline constexpr product_t product{};
 inline constexpr average_t average{};
 
+/// A reduction has a code for fingerprints, and says how two elements become one.
 template <class Op>
 concept reduction_tag = requires {
   { Op::code } -> std::convertible_to<reduction>;

@@ -167,6 +167,7 @@ template <class X>
   return transposed(read.values.template as<3>());
 }
 
+/// What a product reads as one matrix, and what it reads as a stack of them: views, operands, or these transposed.
 template <class X>
 concept matrix_operand = requires(const X& x) {
   operand_of(x).stride;

@@ -113,7 +113,7 @@ class view {
   }
   [[nodiscard]] constexpr std::span<T> flat() const noexcept { return {data_, size()}; }
 
-  /// The element with that index along each axis; checked builds end the program beyond the shape.
+  /// The element with that index along each axis, which nothing checks: kernels use it.
   template <class... Index>
   requires(sizeof...(Index) == Rank) [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
     const extents<Rank> at{static_cast<std::size_t>(index)...};

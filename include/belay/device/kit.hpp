@@ -245,7 +245,7 @@ class rehearsal_kit {
   /// A stream that runs nothing.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
-  /// As of `host_kit`; only panels of products are counted.
+  /// As of `host_kit`; nothing is computed. A product of narrow types is noted for `workspace_bytes`.
   template <kernel::indexed F>
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>

@@ -92,7 +92,7 @@ class offset_allocator {
     std::size_t offset = 0;
     lease_chain chain;
   };
-  /// The lowest hole of that size, or nothing.
+  /// The same, with a chain of its own; nothing where there is no room.
   [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
     range out;
     const auto offset = allocate(bytes, out.chain);

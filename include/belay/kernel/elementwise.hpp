@@ -181,7 +181,7 @@ struct silu_gate_backward {
 /// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
 template <stored_real T>
 struct silu_gate_again_backward {
-  /// The same, and the output again, for a recompute.
+  /// What the derivatives take, and where the output goes.
   silu_gate_backward<T> derivatives;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {

@@ -32,7 +32,7 @@ struct adamw_settings {
 template <real T>
 struct adamw_scalars {
   T gradient_scale;  // multiplies the gradient first: clip factor, divisor
-  /// The constants and their complements, corrected for the step, in the type that is computed with.
+  /// The moments' rates of decay, and what they leave of 1.
   T beta1, complement1;  // complement = 1 - beta
   T beta2, complement2;
   T step_size;        // learning_rate / (1 - beta1^step)

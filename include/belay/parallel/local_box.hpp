@@ -92,7 +92,7 @@ struct copy_place {
     return {0, turn % count == number ? elements : 0};
   }
 
-  /// Elements from which copies are divided among those that hold them.
+  /// Bytes for each of them from which they write parts.
   static constexpr std::size_t divided_from = std::size_t{1} << 20U;
 };
 

@@ -48,6 +48,7 @@ struct trainable {};
 /// The parameter never changes: no gradient, no optimizer state.
 struct frozen {};
 
+/// One of the two.
 template <class Learning>
 concept learning = std::is_same_v<Learning, trainable> || std::is_same_v<Learning, frozen>;
 
@@ -78,7 +79,6 @@ class parameter_values {
  public:
   /// `shape` outlives this: a parameter's.
   constexpr parameter_values(T* data, const parameter_shape& shape) noexcept : data_(data), shape_(&shape) {}
-
   /// The first element, the shape of the local part, and its elements.
   [[nodiscard]] constexpr T* data() const noexcept { return data_; }
   [[nodiscard]] constexpr const parameter_shape& shape() const noexcept { return *shape_; }

@@ -83,6 +83,7 @@ inline constexpr bool is_placement = axis_placement<Placement>;
 template <class... Each>
 inline constexpr bool is_placement<placed<Each...>> = (axis_placement<Each> && ...);
 
+/// How the ranks of a mesh hold a tensor.
 template <class Placement>
 concept placement = is_placement<Placement>;
 

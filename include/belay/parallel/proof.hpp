@@ -61,7 +61,7 @@ class prover {
     result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
   }
 
-  /// All rules in turn; the first that is broken is told.
+  /// Checks all rules; the result names the first fault.
   [[nodiscard]] constexpr proof_result<peaks> run() {
     for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
     for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {

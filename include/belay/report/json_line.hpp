@@ -34,7 +34,7 @@ class json_line {
  public:
   static constexpr int deepest = 16;  // nested objects and arrays
 
-  /// Writes into that memory, which outlives it. Throws usage_error where a line does not fit.
+  /// Writes into that memory, which outlives it.
   explicit json_line(std::span<char> room) noexcept : text_(room) { begin(); }
 
   /// Forgets the line and begins the next one.

@@ -35,7 +35,7 @@ struct tier_report {
 
 /// Allocations of all ranks since the end of the first step.
 struct allocation_report {
-  /// Calls that took memory in the step: of the device, of the host, of the heap.
+  /// Of the device, of the host, and of the heap.
   std::uint64_t device = 0;
   std::uint64_t host = 0;
   std::uint64_t heap = 0;

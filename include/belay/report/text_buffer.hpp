@@ -42,7 +42,7 @@ class text_buffer {
     return {room_.data(), size_};
   }
 
-  /// Appends. Throws usage_error beyond the room.
+  /// Appends; what is beyond the room is counted and not written.
   text_buffer& put(char c) noexcept { return put(std::string_view(&c, 1)); }
   text_buffer& put(std::string_view text) noexcept {
     if (size_ <= room_.size() && text.size() <= room_.size() - size_) {

@@ -28,7 +28,7 @@ namespace belay::inline BELAY_ABI {
 
 /// One rank's findings. Over ranks they are summed, except `needed_rows`, of which the maximum counts.
 struct ballot {
-  /// Open obligations, misused handles and the loss of all ranks.
+  /// Handles that still owe, handles that were used wrongly, and what losses add up to.
   std::uint64_t open_obligations = 0;
   std::uint64_t misused_handles = 0;
   std::uint64_t non_finite = 0;   // gradients that are not finite

@@ -54,11 +54,13 @@ concept differentiable_element = std::floating_point<T> || std::same_as<T, bf16>
 template <class Input>
 concept differentiable = differentiable_element<typename Input::value_type> && !is_constant_input<Input>;
 
+/// `layer.forward(frame, input)` returns something with a view `out`.
 template <class Layer, class Engine, class Input>
 concept forward_layer = requires(Layer& layer, frame<Engine>& call, const Input& input) {
   layer.forward(call, input).out;
 };
 
+/// The two forms of a backward, with and without the gradient of the input.
 template <class Layer, class Engine, class Input>
 concept backward_with_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
                                     constant_view_t<output_of<Layer, Engine, Input>> dout,

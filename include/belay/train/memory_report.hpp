@@ -25,7 +25,7 @@ namespace belay::inline BELAY_ABI {
 /// nothing.
 class memory_report {
  public:
-  /// Collects what each rank's tiers held. Collective.
+  /// Leases the memory; `gather` fills it.
   template <class Run, class Mesh>
   memory_report(Run& run, const Mesh& mesh, where at = where::current())
       : ranks_(static_cast<std::size_t>(mesh.shape().ranks())),

@@ -93,7 +93,7 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
 
 /// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
 struct declared_tensors {
-  /// All tensors in the order of their files, and which stage has each.
+  /// All tensors in the order of stages and models, and which stage has each.
   std::vector<safetensors::declaration> all;
   std::map<std::string, int, std::less<>> stage_of;
 };

@@ -35,7 +35,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Where that memory is when a run does not train.
 struct residency_memory {
-  /// The tier that state and gradients go to between phases.
+  /// The tier that gradients and optimizer state go to.
   tier lower = tier::host;
   file_memory files = {};  // of tier file: the folder
 };

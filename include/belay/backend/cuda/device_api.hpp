@@ -120,6 +120,7 @@ concept attending_api = requires(A& api, typename A::stream_type stream, const a
   { api.attention(stream, backward) } -> std::same_as<typename A::status_type>;
 };
 
+/// All that the backend needs of a device.
 template <class A>
 concept device_api = device_runtime<A> && device_arithmetic<A> && device_sorting<A>;
 

@@ -108,6 +108,7 @@ concept nccl_operations = requires(N& api, typename N::communicator_type on, typ
   { api.receive(to, count, type, rank, on, stream) } -> std::same_as<typename N::status_type>;
 };
 
+/// All that the backend needs of NCCL.
 template <class N>
 concept nccl_api = nccl_library<N> && nccl_operations<N>;
 
