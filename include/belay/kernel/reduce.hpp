@@ -91,7 +91,7 @@ template <class Sum, team Team, class Term>
 /// at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
 struct chunk_sums_of_squares {
-  /// out[chunk] = the sum of squares of one chunk of x.
+  /// The values, how many there are, and one sum a chunk.
   const T* x;
   std::size_t count;
   double* out;
