@@ -7044,7 +7044,7 @@ template <class Sum, team Team, class Term>
 /// at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
 struct chunk_sums_of_squares {
-  /// out[chunk] = the sum of squares of one chunk of x.
+  /// The values, how many there are, and one sum a chunk.
   const T* x;
   std::size_t count;
   double* out;
@@ -8408,7 +8408,7 @@ namespace belay::inline BELAY_ABI::kernel {
 /// out[i] = value
 template <class T>
 struct fill {
-  /// Element i becomes `value`.
+  /// The operands, where the result goes, and one index of it.
   T* out;
   T value;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
@@ -8426,7 +8426,7 @@ struct fill {
 /// out[i] = in[i], converted where the element types differ (rounded to nearest where they are narrower).
 template <class In, class Out = In>
 struct copy {
-  /// out[i] = in[i], converted.
+  /// The operands, where the result goes, and one index of it.
   const In* in;
   Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
@@ -8445,7 +8445,7 @@ struct copy {
 /// out[i] = a[i] + b[i]; a may be wider.
 template <stored_real T, stored_real A = T>
 struct add {
-  /// out[i] = a[i] + b[i], of which `a` may be narrower.
+  /// The operands, where the result goes, and one index of it.
   const A* a;
   const T* b;
   T* out;
@@ -8468,7 +8468,7 @@ struct add {
 /// out[i] = a[i] * b[i]
 template <real T>
 struct multiply {
-  /// out[i] = a[i] b[i]; `out` may be one of them.
+  /// The operands, where the result goes, and one index of it.
   const T* a;
   const T* b;
   T* out;
@@ -8478,7 +8478,7 @@ struct multiply {
 /// y[i] += alpha * x[i]; x may be narrower.
 template <real T, stored_real X = T>
 struct axpy {
-  /// y[i] += alpha x[i], of which `x` may be narrower.
+  /// The operands, where the result goes, and one index of it.
   T alpha;
   const X* x;
   T* y;
@@ -8498,7 +8498,7 @@ struct axpy {
 /// x[i] *= factor
 template <real T>
 struct scale {
-  /// x[i] *= factor.
+  /// The operands, where the result goes, and one index of it.
   T factor;
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
@@ -8516,7 +8516,7 @@ struct scale {
 /// out[i] = factor * x[i]
 template <real T>
 struct multiple {
-  /// out[i] = factor x[i].
+  /// The operands, where the result goes, and one index of it.
   T factor;
   const T* x;
   T* out;
@@ -8526,7 +8526,7 @@ struct multiple {
 /// out[i] = a[i] + alpha * b[i]
 template <real T>
 struct add_scaled {
-  /// out[i] = a[i] + alpha b[i].
+  /// The operands, where the result goes, and one index of it.
   const T* a;
   T alpha;
   const T* b;
@@ -8537,7 +8537,7 @@ struct add_scaled {
 /// out[i] = silu(gate[i]) * up[i], the activation of a SwiGLU.
 template <stored_real T>
 struct silu_gate {
-  /// out[i] = silu(gate[i]) up[i].
+  /// The operands, where the result goes, and one index of it.
   const T* gate;
   const T* up;
   T* out;
