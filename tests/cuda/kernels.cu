@@ -10,6 +10,7 @@
 
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/kernel.hpp"
+#include "belay/parallel/experts.hpp"
 #include "support/warp.cuh"
 
 namespace {
@@ -114,6 +115,17 @@ class comparison {
   bool failed_ = false;
 };
 
+// A token a row, whose place is an index.
+belay::rows_here<float> rows_at(const arrays& x, float* slot) {
+  belay::rows_here<float> out{};
+  out.routed.rows = rows;
+  out.routed.k = 1;
+  out.places = {x.index, {rows, 1}};
+  out.hidden = width;
+  out.slot = slot;
+  return out;
+}
+
 }  // namespace
 
 int main() {
@@ -151,6 +163,13 @@ int main() {
   });
   compare("weighted_row_sum_backward", rows, [](const arrays& x) {
     return kernel::weighted_row_sum_backward<float, std::int32_t>{x.a, x.index, x.row, x.b, x.out, x.c, width, 1};
+  });
+  compare("pushed_rows", rows, [](const arrays& x) { return belay::pushed_rows<float>{rows_at(x, x.out), x.a}; });
+  compare("pulled_rows", rows, [](const arrays& x) {
+    return belay::pulled_rows<float, float>{rows_at(x, x.a), x.row, x.out};
+  });
+  compare("returned_rows", rows, [](const arrays& x) {
+    return belay::returned_rows<float>{rows_at(x, x.a), x.row, x.b, x.c};
   });
   compare("accumulate_rows", kernel::column_block_count(width), [](const arrays& x) {
     return kernel::accumulate_rows<float, std::int32_t>{x.a, x.index, rows, x.out, width};

@@ -47,6 +47,7 @@
 #include "belay/parallel/experts/layout.hpp"
 #include "belay/parallel/experts/row_moves.hpp"
 #include "belay/parallel/experts/rows.hpp"
+#include "belay/parallel/experts/rows_here.hpp"
 #include "belay/parallel/experts/settings.hpp"
 #include "belay/parallel/experts/statistics.hpp"
 #include "belay/parallel/routing.hpp"
@@ -132,6 +133,14 @@ class expert_exchange {
     const std::size_t micro_batch = frame.micro_batch();
     unread_ = unread_ || !frame.rehearsing();
     kernel::findings_record* const found = named_ ? frame.engine().found() : nullptr;
+    if constexpr (moves_rows_by_kernels<Frame>) {
+      if (shape_.ranks == 1) {
+        const std::size_t wanted = routed.rows * shape_.k;
+        moves_->needed = wanted > moves_->needed ? wanted : moves_->needed;
+        dispatch_here(frame, here(state, state.inputs), x.data(), {found, {}});
+        return dispatched_type{std::move(state)};
+      }
+    }
     const auto move = [moves = moves_.get(), now = moved(state, state.inputs, found), x = x.data(), counted, layer,
                        micro_batch, at](const auto& group) {
       moves->count(group, now, at);
@@ -249,7 +258,8 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
-    communicate(frame, move, state.outputs, at);
+    if (!by_kernels(frame, [&](auto& on) { combine_here(on, here(state, state.outputs), y.data()); }))
+      communicate(frame, move, state.outputs, at);
     if (frame.forward_only()) {
       heap_->release(state.inputs, at);
       heap_->release(state.outputs, at);
@@ -275,7 +285,8 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    communicate(frame, move, state.outputs, at);
+    if (!by_kernels(frame, [&](auto& on) { return_here(on, here(state, state.outputs), dy.data(), dweights.data()); }))
+      communicate(frame, move, state.outputs, at);
   }
 
   template <class Frame, class Dx>
@@ -288,7 +299,8 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
     };
-    communicate(frame, move, state.gradients, at);
+    if (!by_kernels(frame, [&](auto& on) { finish_here(on, here(state, state.gradients), dx.data()); }))
+      communicate(frame, move, state.gradients, at);
     heap_->release(state.gradients, at);
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
@@ -316,12 +328,28 @@ class expert_exchange {
     return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes(), found};
   }
 
+  [[nodiscard]] rows_here<T> here(const state_type& state, const slot_type& slot) const {
+    return {state.routed,    state.places,  state.offsets,
+            shape_.capacity, shape_.hidden, reinterpret_cast<T*>(slot.local())};
+  }
+  // Whether a kit moves the rows, as `queue(frame)` says: where all experts are here.
+  template <class Frame, class Queue>
+  bool by_kernels([[maybe_unused]] Frame& frame, [[maybe_unused]] const Queue& queue) const {
+    if constexpr (moves_rows_by_kernels<Frame>) {
+      if (shape_.ranks == 1) queue(frame);
+      return shape_.ranks == 1;
+    } else {
+      return false;
+    }
+  }
+
   // The compute stream goes on when `move(group)`, which uses `slot`, is over: one communication of the group, after
   // what it has queued. On one rank it is a kernel.
   template <class Frame, class Move>
   void communicate(Frame& frame, const Move& move, const slot_type& slot, where at) {
     auto& stream = frame.engine().compute();
-    if (shape_.ranks == 1) return frame.run([move] { move(alone{}); });
+    if constexpr (!moves_rows_by_kernels<Frame>)
+      if (shape_.ranks == 1) return frame.run([move] { move(alone{}); });
     if constexpr (can_start_composite<Group, Move> && requires { stream.immediate(); }) {
       if (!stream.immediate()) {
         const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
